@@ -1,5 +1,5 @@
-//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which is
-//! not asked when it suits. With a codec it is `compressed-ad-psgd`.
+//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which
+//! is not asked when it suits. With a codec it is `compressed-ad-psgd`.
 //!
 //! ```text
 //! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ
@@ -12,22 +12,22 @@
 //! ```
 //!
 //! Any rank may average with any other at any time: [pair exchanges](PairExchange) lock both replicas in the order of
-//! ranks, so that no circle of ranks can block, and each rank's service answers whatever its program does. So ranks need no
-//! roles, and their number may be odd. Nobody waits for another's step: where the last average is not over in time, the
-//! next is left out. All averages together are a product of pairwise ones, in one order, which keeps the mean of the
-//! replicas: encoded too, whatever the codec loses, since both add the same d.
+//! ranks, so that no circle of ranks can block, and each rank's service answers whatever its program does. So ranks
+//! need no roles, and their number may be odd. Nobody waits for another's step: where the last average is not over in
+//! time, the next is left out. All averages together are a product of pairwise ones, in one order, which keeps the mean
+//! of the replicas: encoded too, whatever the codec loses, since both add the same d.
 //!
-//! State: x and y, the exchange's room for what travels, some 5 S in all, S being the size of the parameters; encoded two h
-//! for every partner, 2(n−1) S. Bytes sent per rank: 2 S for each average that the rank begins, S of them by itself and S
-//! by its partner, and a request with its reply of 96 bytes, or two where the partner's rank is the lower; so 2 S / P in a
-//! step, or less. Encoded, 2 messages of C in place of 2 S, in 8 bits 2 (d + 8⌈d/2048⌉). Defaults: P = 1; 8 bits of min-max
-//! for `compressed-ad-psgd`. Elements: f32 and f64; encoded f32. Asynchronous: replicas differ, and no run is like another;
-//! use a final mean. A [settle](crate::DataParallel::settle), and so a checkpoint, forgets h on both sides: the next
-//! message of a pair is of x itself, for which C is to be fine. Deviation from the sources: in the first a rank waits for
-//! its average before it begins the next step; the second, Moniqua, sends x modulo a bound on the replicas' distance, and
-//! remembers nothing, but is wrong without a sign where the bound does not hold. Sources: Lian, Zhang, Zhang and Liu,
-//! "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018; Lu and De Sa, "Moniqua: modulo quantized
-//! communication in decentralized SGD", ICML 2020.
+//! State: x and y, the exchange's room for what travels, some 5 S in all, S being the size of the parameters; encoded
+//! two h for every partner, 2(n−1) S. Bytes sent per rank: 2 S for each average that the rank begins, S of them by
+//! itself and S by its partner, and a request with its reply of 96 bytes, or two where the partner's rank is the lower;
+//! so 2 S / P in a step, or less. Encoded, 2 messages of C in place of 2 S, in 8 bits 2 (d + 8⌈d/2048⌉). Defaults: P =
+//! 1; 8 bits of min-max for `compressed-ad-psgd`. Elements: f32 and f64; encoded f32. Asynchronous: replicas differ,
+//! and no run is like another; use a final mean. A [settle](crate::DataParallel::settle), and so a checkpoint, forgets
+//! h on both sides: the next message of a pair is of x itself, for which C is to be fine. Deviation from the sources:
+//! in the first a rank waits for its average before it begins the next step; the second, Moniqua, sends x modulo a
+//! bound on the replicas' distance, and remembers nothing, but is wrong without a sign where the bound does not hold.
+//! Sources: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018;
+//! Lu and De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020.
 
 use crate::plugin::{
     Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, settled_within_step,

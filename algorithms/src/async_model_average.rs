@@ -1,5 +1,5 @@
-//! Asynchronous model average: every rank steps on its own, while a thread beside it averages the replicas over and over.
-//! With a codec it is `compressed-async-model-average`.
+//! Asynchronous model average: every rank steps on its own, while a thread beside it averages the replicas over and
+//! over. With a codec it is `compressed-async-model-average`.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)        every step, with this rank's own gradient
@@ -14,23 +14,25 @@
 //!     xᵢ ← xᵢ + α (H − hᵢ), and of the own chunk + α n (m − H)
 //! ```
 //!
-//! What a rank adds to its replica meanwhile is kept, and the mean of the replicas stays as it is, up to rounding, since
-//! Σᵢ (r − sᵢ) = 0; encoded too, whatever the codec loses, since Σᵢ (H − hᵢ) + n (m − H) = 0. No rank waits for another:
-//! the k-th average begins when the slowest rank has come to it, and the others go on. A step in which no average begins or
-//! ends costs nothing but the question. The first W steps, if asked for, are plain gradient all-reduce.
+//! What a rank adds to its replica meanwhile is kept, and the mean of the replicas stays as it is, up to rounding,
+//! since Σᵢ (r − sᵢ) = 0; encoded too, whatever the codec loses, since Σᵢ (H − hᵢ) + n (m − H) = 0. No rank waits for
+//! another: the k-th average begins when the slowest rank has come to it, and the others go on. A step in which no
+//! average begins or ends costs nothing but the question. The first W steps, if asked for, are plain gradient
+//! all-reduce.
 //!
-//! State: s and r, 2 S in all, S being the size of the parameters; with a codec h, H, and of the own chunk m and everyone's
-//! h besides, 3 S and S/n, which checkpoints have. Bytes sent per rank: for an average, at most once in τ seconds, 2(n−1)/n
-//! · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8 bits 2(n−1)/n · Σ (c + 8⌈c/B⌉)
-//! over the n chunks of c elements, B = 2048, and n − 1; for a step of the warm-up as without a codec, which is never
-//! encoded. Defaults: τ = 0.1 s, which leaves the network idle half of the time where an average takes 50 ms; 0 averages
-//! without a pause, and on a small model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for
-//! `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ. Asynchronous: replicas differ,
-//! and no run is like another; a checkpoint loses nothing. [`DataParallel::settle`](crate::DataParallel::settle) aborts
-//! what has not begun and applies what has; the next step resumes. Metric: `staleness`, the steps that an average took.
-//! Elements: floats; encoded f32. Sources: Gan et al., "BAGUA: scaling up distributed learning with system relaxations",
-//! VLDB 2021, where τ is 0.5 s; encoded [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after
-//! Koloskova, Stich and Jaggi, "CHOCO", 2019.
+//! State: s and r, 2 S in all, S being the size of the parameters; with a codec h, H, and of the own chunk m and
+//! everyone's h besides, 3 S and S/n, which checkpoints have. Bytes sent per rank: for an average, at most once in τ
+//! seconds, 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8 bits
+//! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; for a step of the warm-up as without
+//! a codec, which is never encoded. Defaults: τ = 0.1 s, which leaves the network idle half of the time where an
+//! average takes 50 ms; 0 averages without a pause, and on a small model keeps a processor busy with it; W = 0; α = 1,
+//! and 8 bits of min-max for `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ.
+//! Asynchronous: replicas differ, and no run is like another; a checkpoint loses nothing.
+//! [`DataParallel::settle`](crate::DataParallel::settle) aborts what has not begun and applies what has; the next step
+//! resumes. Metric: `staleness`, the steps that an average took. Elements: floats; encoded f32. Sources: Gan et al.,
+//! "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021, where τ is 0.5 s; encoded
+//! [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi,
+//! "CHOCO", 2019.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};

@@ -6,14 +6,14 @@
 //! x  ← optimizer(x, Q⁻¹(c))        the same on every rank
 //! ```
 //!
-//! Q gives every number of a block one of 256 values between the block's smallest and largest ([`MinMax8`]).
-//! It rounds to the nearest, so that the result is biased, twice, by at most 1/510 of a block's range each time; there is
-//! no error feedback, and so no proof of convergence: where gradients are so small beside others of their block that they
+//! Q gives every number of a block one of 256 values between the block's smallest and largest ([`MinMax8`]). It rounds
+//! to the nearest, so that the result is biased, twice, by at most 1/510 of a block's range each time; there is no
+//! error feedback, and so no proof of convergence: where gradients are so small beside others of their block that they
 //! round to nothing, take `qadam-8bit`. In practice 8 bits are fine enough to train as full precision does, which makes
 //! this the first thing to try on a slow network.
 //!
-//! State: none. With blocks of B elements, bytes sent per rank and step: 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c
-//! elements that a bucket is cut into: 1/4 of full precision. Hierarchically, only what hosts send to each other is
+//! State: none. With blocks of B elements, bytes sent per rank and step: 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of
+//! c elements that a bucket is cut into: 1/4 of full precision. Hierarchically, only what hosts send to each other is
 //! encoded. Default: B = 2048, which one outlier spoils; Bagua has one range for a whole chunk.
 //!
 //! Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32. Source: Bagua,

@@ -24,12 +24,12 @@
 //! (Tuned for top-k of 1 % on a ring of 9 was .04; on one of 4, ranks without gradients stall with 4 k/d and agree with
 //! half of it. Sums x̂ are of f32: with values about 1, the mean over ranks moves by some 10⁻⁷ a step on its own.)
 //!
-//! Bytes sent per rank and step: deg messages, with the sign deg · (⌈d/8⌉ + 4⌈d/2048⌉); deg is 2 on the ring, the default
-//! as that of the paper, so that it is S/16 and some, S being the size of the parameters. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S,
-//! whatever the graph; it begins where all ranks are, by one gossip in full precision whenever it is made. Elements: f32.
-//! To be run with plain SGD. Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip
-//! algorithms with compressed communication", ICML 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized deep learning with
-//! arbitrary communication compression", ICLR 2020.
+//! Bytes sent per rank and step: deg messages, with the sign deg · (⌈d/8⌉ + 4⌈d/2048⌉); deg is 2 on the ring, the
+//! default as that of the paper, so that it is S/16 and some, S being the size of the parameters. State: x̂ᵢ and Σⱼ wᵢⱼ
+//! x̂ⱼ, 2 S, whatever the graph; it begins where all ranks are, by one gossip in full precision whenever it is made.
+//! Elements: f32. To be run with plain SGD. Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization
+//! and gossip algorithms with compressed communication", ICML 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized
+//! deep learning with arbitrary communication compression", ICLR 2020.
 
 use crate::gossip::{Gossip, GossipState, consensus};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -44,7 +44,8 @@ use std::sync::Arc;
 pub struct ChocoSgd {
     /// Codec C of the differences.
     pub codec: Arc<dyn Codec>,
-    /// Step γ_c towards the neighbours' mean, above 0 and at most 1; `None` to have it measured: see [`gossip`](crate::gossip).
+    /// Step γ_c towards the neighbours' mean, above 0 and at most 1; `None` to have it measured: see
+    /// [`gossip`](crate::gossip).
     pub consensus: Option<f64>,
     /// Mixing weights W; the same in every round.
     pub schedule: Arc<dyn Schedule>,

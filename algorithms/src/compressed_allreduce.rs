@@ -1,4 +1,5 @@
-//! Compressed all-reduce: synchronous data-parallel SGD whose mean is made by any codec, with any feedback that suits it.
+//! Compressed all-reduce: synchronous data-parallel SGD whose mean is made by any codec, with any feedback that suits
+//! it.
 //!
 //! ```text
 //! gᵢ ← γ gᵢ                             with error or two-level feedback, so that e is in units of x; γ = 1 without
@@ -16,14 +17,14 @@
 //! | top-k | error or difference | see `topk-ef` | `topk-ef`, `ef21` |
 //! | low rank | error | see `powersgd` | `powersgd` |
 //!
-//! What a dense codec encodes is encoded twice, by the ranks and by the owner of each chunk; error feedback makes up for
-//! the first loss, two-level feedback for both. State: none without feedback; with it e, or hᵢ and h, of the bucket's size,
-//! and of an n-th with two levels. Bytes sent per rank and step: with dense codecs 2(n−1)/n times the sum of those of the
-//! table over the n chunks that a bucket is cut into, so 2(n−1)/n · 2d with bf16; with sparse ones (n−1) times the sum over
-//! all tensors. Hierarchically, only what hosts send to each other is encoded.
+//! What a dense codec encodes is encoded twice, by the ranks and by the owner of each chunk; error feedback makes up
+//! for the first loss, two-level feedback for both. State: none without feedback; with it e, or hᵢ and h, of the
+//! bucket's size, and of an n-th with two levels. Bytes sent per rank and step: with dense codecs 2(n−1)/n times the
+//! sum of those of the table over the n chunks that a bucket is cut into, so 2(n−1)/n · 2d with bf16; with sparse ones
+//! (n−1) times the sum over all tensors. Hierarchically, only what hosts send to each other is encoded.
 //!
-//! Default: bf16 without feedback. Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate;
-//! with error feedback and sparse codecs as those algorithms say. Elements: f32. Source: the papers of the table.
+//! Default: bf16 without feedback. Replicas: bit-identical. Optimizer: the one of full precision, with its learning
+//! rate; with error feedback and sparse codecs as those algorithms say. Elements: f32. Source: the papers of the table.
 
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Trigram};
 use hexagram_logical::Result;

@@ -5,21 +5,21 @@
 //! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ gⱼ(xⱼ))        adapt then combine: gossip follows the step, and nothing hides it
 //! ```
 //!
-//! W is that of any [`Schedule`]; the mean over ranks follows the mean gradient if it is doubly stochastic. The optimizer
-//! steps from the mixture with each rank's own gradient, and its memory (momentum) stays each rank's own. Replicas differ,
-//! the less the better the graph and the smaller γ; evaluate their mean. Adapt then combine allows for a larger γ and,
-//! with all peers, is averaged SGD.
+//! W is that of any [`Schedule`]; the mean over ranks follows the mean gradient if it is doubly stochastic. The
+//! optimizer steps from the mixture with each rank's own gradient, and its memory (momentum) stays each rank's own.
+//! Replicas differ, the less the better the graph and the smaller γ; evaluate their mean. Adapt then combine allows for
+//! a larger γ and, with all peers, is averaged SGD.
 //!
 //! With a codec what is gossiped are encoded differences, over a static graph and in either order:
 //! [`gossip`](crate::gossip) has the rule, and adapt then combine is CHOCO-SGD then.
 //!
 //! Bytes sent per rank and step: deg · S ÷ interval, or deg messages of the codec ÷ interval, S being the size of the
 //! parameters and deg how many others take from the rank (2 on a ring of 3 ranks or more); with all peers as
-//! [all-reduce](crate::gradient_all_reduce). State: none, with a codec 2 S; a mixture under way takes S. Defaults: the ring
-//! of the paper, every step; more ranks agree sooner over `Topology::Exponential`, or at half of a ring's bytes with
-//! [`Decentralized`](crate::decentralized::Decentralized)'s. Source: Lian et al., "Can decentralized algorithms outperform
-//! centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion adaptation strategies for
-//! distributed optimization and learning over networks", 2012.
+//! [all-reduce](crate::gradient_all_reduce). State: none, with a codec 2 S; a mixture under way takes S. Defaults: the
+//! ring of the paper, every step; more ranks agree sooner over `Topology::Exponential`, or at half of a ring's bytes
+//! with [`Decentralized`](crate::decentralized::Decentralized)'s. Source: Lian et al., "Can decentralized algorithms
+//! outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion adaptation
+//! strategies for distributed optimization and learning over networks", 2012.
 
 use crate::gossip::{Gossip, GossipState, codec_fields};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};

@@ -7,17 +7,17 @@
 //! ```
 //!
 //! Nothing is remembered of neighbours, so that W may change from round to round. In exchange the parameters themselves
-//! are encoded and not their differences: the error of C is of their size, ranks come no nearer to each other than about η
-//! times that, and coarse codecs ask for a small η. The mean over ranks follows the mean gradient. Nothing overlaps with
-//! the passes. Momentum stays each rank's own; replicas differ, evaluate their mean.
+//! are encoded and not their differences: the error of C is of their size, ranks come no nearer to each other than
+//! about η times that, and coarse codecs ask for a small η. The mean over ranks follows the mean gradient. Nothing
+//! overlaps with the passes. Momentum stays each rank's own; replicas differ, evaluate their mean.
 //!
 //! C has to be a contraction, or e grows without bound: with QSGD of few levels it diverges, and with the sign or top-k
-//! ranks stay far apart. Defaults: 8 bits and η = .5, at which ranks stay nearest to each other in training; the one-peer
-//! exponential graph, as near as a ring at half of its bytes.
+//! ranks stay far apart. Defaults: 8 bits and η = .5, at which ranks stay nearest to each other in training; the
+//! one-peer exponential graph, as near as a ring at half of its bytes.
 //!
 //! Bytes sent per rank and step: deg messages of C, in 8 bits deg · (d + 8⌈d/2048⌉) for d parameters; deg = 1 with the
-//! default, a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et al.,
-//! "DeepSqueeze: decentralization meets error-compensated compression", 2019.
+//! default, a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et
+//! al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;

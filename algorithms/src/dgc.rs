@@ -11,27 +11,27 @@
 //!
 //! An element that arrives late brings the momentum it would have had (momentum correction); once it was sent, its
 //! momentum begins anew (masking), so that what is stale does not drive it on. k = d is SGD with momentum without
-//! masking, and plain SGD with it. In the beginning, when gradients change fast, more is kept: a quarter, then a quarter
-//! of that, down to the fraction asked for. v is in units of x, so that γ may change. Weight decay has a momentum as it
-//! has in SGD; all ranks have the same w, so that it need not be sent, and is never late.
+//! masking, and plain SGD with it. In the beginning, when gradients change fast, more is kept: a quarter, then a
+//! quarter of that, down to the fraction asked for. v is in units of x, so that γ may change. Weight decay has a
+//! momentum as it has in SGD; all ranks have the same w, so that it need not be sent, and is never late.
 //!
-//! As in the authors' code, biases and other vectors are sent whole, and are stepped with SGD with momentum; of a matrix
-//! at least one element is sent, and weight decay is as above. A tensor of more than two dimensions counts as a matrix.
+//! As in the authors' code, biases and other vectors are sent whole, and are stepped with SGD with momentum; of a
+//! matrix at least one element is sent, and weight decay is as above. A tensor of more than two dimensions counts as a
+//! matrix.
 //!
-//! To be run with plain SGD, at the learning rate of momentum SGD: some (1−μ) times that of plain SGD. Where all elements
-//! of a matrix are alike, each is sent every T = d/k steps, with the momentum of all of them, which makes a step as long
-//! as γ S, S = Σₜ (1−μᵗ)/(1−μ) with t = 1 … T: 910 γ with μ = .9 and 1 %. On quadratics of curvature L it then converges
-//! up to γ L S = 2 and diverges from 3 to 6 on, and ranks whose minima are D apart leave x some γ L S D/4 off, be hosts
-//! equal or not. Real gradients are not alike, and their large elements are sent often.
+//! To be run with plain SGD, at the learning rate of momentum SGD: some (1−μ) times that of plain SGD. Where all
+//! elements of a matrix are alike, each is sent every T = d/k steps, with the momentum of all of them, which makes a
+//! step as long as γ S, S = Σₜ (1−μᵗ)/(1−μ) with t = 1 … T: 910 γ with μ = .9 and 1 %. On quadratics of curvature L it
+//! then converges up to γ L S = 2 and diverges from 3 to 6 on, and ranks whose minima are D apart leave x some γ L S
+//! D/4 off, be hosts equal or not. Real gradients are not alike, and their large elements are sent often.
 //!
 //! Replicas stay bit-identical. State: u and v, and w with weight decay, each of the bucket's size. Bytes sent per rank
 //! and step: n−1 messages of the sum over all matrices of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the
-//! matrix, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋, and of 4 for each element of a vector; f32. Gradients are
-//! clipped before all of this, on all ranks by one factor, as the authors' code can; the paper clips by each rank's own
-//! norm. Defaults: μ = .9, masking; 1 % of the elements after three stages of 16 steps, for small models (the paper: .1 %
-//! after four epochs).
-//! Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression",
-//! ICLR 2018.
+//! matrix, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋, and of 4 for each element of a vector; f32. Gradients are clipped
+//! before all of this, on all ranks by one factor, as the authors' code can; the paper clips by each rank's own norm.
+//! Defaults: μ = .9, masking; 1 % of the elements after three stages of 16 steps, for small models (the paper: .1 %
+//! after four epochs). Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and Dally, "Deep
+//! gradient compression", ICLR 2018.
 
 use crate::plugin::{
     Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32,

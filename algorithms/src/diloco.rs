@@ -1,4 +1,5 @@
-//! DiLoCo: every rank steps on its own for a long while, and an outer optimizer steps with the mean of what has changed.
+//! DiLoCo: every rank steps on its own for a long while, and an outer optimizer steps with the mean of what has
+//! changed.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
@@ -10,22 +11,22 @@
 //! ```
 //!
 //! θ is the same on all ranks, and so are the replicas after every H-th step. η = 1, μ = 0 is local SGD. The inner
-//! optimizer's memory stays each rank's own; the source has AdamW, [`muloco`](crate::muloco) Muon. What becomes of Δ in few
-//! bits is [`sparse_loco`](crate::sparse_loco)'s subject.
+//! optimizer's memory stays each rank's own; the source has AdamW, [`muloco`](crate::muloco) Muon. What becomes of Δ in
+//! few bits is [`sparse_loco`](crate::sparse_loco)'s subject.
 //!
 //! State: θ and v, 2 S, S being the size of the parameters; without momentum θ alone. Bytes sent per rank and step:
-//! 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB. With a codec ([`Averaging`]) it is Δᵢ that is encoded, with its
-//! feedback in units of the parameters and the bytes of
-//! [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32 and f64.
+//! 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB. With a codec ([`Averaging`]) it is Δᵢ that is encoded, with
+//! its feedback in units of the parameters and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H.
+//! Elements: f32 and f64.
 //!
-//! A codec that leaves elements out sends each of them in every 1/δ-th round only, δ being the share that it sends, and 1/δ
-//! times as far; the momentum multiplies that by 1/(1 − μ). Where all elements are alike, with curvature L, that settles up
-//! to γ H L η / ((1 − μ) δ) = 2: with difference feedback at the optimum, with error feedback beside it, as in
-//! [`topk_ef`](crate::topk_ef). So a tenth of the elements bears γ H L = 0.028 with these defaults.
+//! A codec that leaves elements out sends each of them in every 1/δ-th round only, δ being the share that it sends, and
+//! 1/δ times as far; the momentum multiplies that by 1/(1 − μ). Where all elements are alike, with curvature L, that
+//! settles up to γ H L η / ((1 − μ) δ) = 2: with difference feedback at the optimum, with error feedback beside it, as
+//! in [`topk_ef`](crate::topk_ef). So a tenth of the elements bears γ H L = 0.028 with these defaults.
 //!
 //! Defaults: η = 0.7 and μ = 0.9 as in the source; H = 16 for data on which a training has some hundred steps, since v
-//! needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al., "DiLoCo:
-//! distributed low-communication training of language models", 2023.
+//! needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al.,
+//! "DiLoCo: distributed low-communication training of language models", 2023.
 
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::spelling::{Options, Spelled, above, part};

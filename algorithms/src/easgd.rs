@@ -20,13 +20,13 @@
 //! The parameters between steps are xᵢ + δ vᵢ then, where the gradient is taken; springs and centre see xᵢ. SGD's own
 //! Nesterov momentum beside δ = 0 is not quite that: springs would pull at xᵢ + δ vᵢ, and γ would reach back into vᵢ.
 //!
-//! Replicas differ; their mean stays near the centre, and both meet as γ falls. State: c, and a spring's extension, each of
-//! the bucket's size; with momentum v, too. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1) · S / τ if n · S ≤ 64
-//! KiB, S being the size of the parameters; with a codec ([`Averaging`]) it is eᵢ that is encoded, in f32, with the bytes
-//! of [`compressed_allreduce`](crate::compressed_allreduce) / τ. Otherwise f32 or f64. Defaults: β = .9, the paper's, τ =
-//! 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper counts its steps from one in which all are at the centre; here
-//! it is the last of every τ steps. Trigram: centralized, synchronous, full precision. Source: Zhang, Choromanska and
-//! LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, the synchronous form.
+//! Replicas differ; their mean stays near the centre, and both meet as γ falls. State: c, and a spring's extension,
+//! each of the bucket's size; with momentum v, too. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1) · S / τ if
+//! n · S ≤ 64 KiB, S being the size of the parameters; with a codec ([`Averaging`]) it is eᵢ that is encoded, in f32,
+//! with the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / τ. Otherwise f32 or f64. Defaults: β = .9,
+//! the paper's, τ = 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper counts its steps from one in which all are
+//! at the centre; here it is the last of every τ steps. Trigram: centralized, synchronous, full precision. Source:
+//! Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, the synchronous form.
 
 use crate::plugin::{
     Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,

@@ -1,4 +1,5 @@
-//! Exact diffusion, or D²: gossip that corrects what the last mixing has done to a rank, and so reaches the optimum of all.
+//! Exact diffusion, or D²: gossip that corrects what the last mixing has done to a rank, and so reaches the optimum of
+//! all.
 //!
 //! ```text
 //! ψᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
@@ -6,16 +7,17 @@
 //! xᵢ ← Σⱼ āᵢⱼ φⱼ,  cᵢ ← xᵢ − ψᵢ              Ā = (I + W) / 2
 //! ```
 //!
-//! With plain SGD of a constant γ that is D² with the weights Ā: x ← Ā (2x − x′ − γ (g − g′)), primes being the step before.
-//! D-PSGD comes to rest where a rank's gradient and the mixing cancel; here c takes the mixing's part, and ranks come to rest
-//! only where they agree and the gradients' mean is 0. It needs W static and symmetric; Ā has no negative eigenvalue
-//! then. What it removes is heterogeneity, not the noise of mini-batches. It sends half of what gradient tracking sends, and
-//! ends nearer than D-PSGD where data differ. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
+//! With plain SGD of a constant γ that is D² with the weights Ā: x ← Ā (2x − x′ − γ (g − g′)), primes being the step
+//! before. D-PSGD comes to rest where a rank's gradient and the mixing cancel; here c takes the mixing's part, and
+//! ranks come to rest only where they agree and the gradients' mean is 0. It needs W static and symmetric; Ā has no
+//! negative eigenvalue then. What it removes is heterogeneity, not the noise of mini-batches. It sends half of what
+//! gradient tracking sends, and ends nearer than D-PSGD where data differ. Nothing overlaps with the passes. Replicas
+//! differ; evaluate their mean.
 //!
-//! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: c, S.
-//! Its theory is of plain SGD; any optimizer may step. Sources: Yuan, Ying, Zhao and Sayed, "Exact diffusion for distributed
-//! optimization and learning", IEEE Trans. Signal Processing 2019; Tang, Lian, Yan, Zhang and Liu, "D²: decentralized training
-//! over decentralized data", ICML 2018.
+//! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: c,
+//! S. Its theory is of plain SGD; any optimizer may step. Sources: Yuan, Ying, Zhao and Sayed, "Exact diffusion for
+//! distributed optimization and learning", IEEE Trans. Signal Processing 2019; Tang, Lian, Yan, Zhang and Liu, "D²:
+//! decentralized training over decentralized data", ICML 2018.
 
 use crate::gossip::check_symmetric;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};

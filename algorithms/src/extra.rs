@@ -5,15 +5,16 @@
 //! dᵢ ← dᵢ + (Σⱼ wᵢⱼ xⱼ − xᵢ) / 2              of the x before the step; 0 at first
 //! ```
 //!
-//! That is the authors' x⁺⁺ = (I + W) x⁺ − (I + W)/2 x − γ (g⁺ − g), added up. Where D-PSGD comes to rest beside the optimum, d
-//! grows until mixing and gradient cancel at the optimum itself, and replicas agree there. It needs W static and symmetric, and
-//! with plain SGD γ below 2 (1 + λ)/2 ÷ L, λ being the least eigenvalue of W and L the curvature: 2/3 ÷ L on a ring. The optimizer steps
-//! from the mixture with each rank's own gradient. Against [`exact_diffusion`](crate::exact_diffusion), which bears a larger
-//! γ, its communication is hidden. Replicas differ; evaluate their mean.
+//! That is the authors' x⁺⁺ = (I + W) x⁺ − (I + W)/2 x − γ (g⁺ − g), added up. Where D-PSGD comes to rest beside the
+//! optimum, d grows until mixing and gradient cancel at the optimum itself, and replicas agree there. It needs W static
+//! and symmetric, and with plain SGD γ below 2 (1 + λ)/2 ÷ L, λ being the least eigenvalue of W and L the curvature:
+//! 2/3 ÷ L on a ring. The optimizer steps from the mixture with each rank's own gradient. Against
+//! [`exact_diffusion`](crate::exact_diffusion), which bears a larger γ, its communication is hidden. Replicas differ;
+//! evaluate their mean.
 //!
-//! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: d, S; a
-//! mixture under way takes S. Its theory is of plain SGD; any optimizer may step. Source: Shi, Ling, Wu and Yin, "EXTRA: an exact
-//! first-order algorithm for decentralized consensus optimization", SIAM J. Optim. 2015.
+//! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: d,
+//! S; a mixture under way takes S. Its theory is of plain SGD; any optimizer may step. Source: Shi, Ling, Wu and Yin,
+//! "EXTRA: an exact first-order algorithm for decentralized consensus optimization", SIAM J. Optim. 2015.
 
 use crate::gossip::check_symmetric;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};

@@ -8,13 +8,13 @@
 //!
 //! Gossip keeps replicas near each other between exact means, and these end what gossip over a sparse graph would carry
 //! on for long: with H = 1 it is averaged SGD, without exact means D-PSGD (adapt then combine), and with a graph of no
-//! edges local SGD. The mean over ranks follows the mean gradient. Nothing overlaps with the passes. Momentum stays each
-//! rank's own; replicas differ between exact means.
+//! edges local SGD. The mean over ranks follows the mean gradient. Nothing overlaps with the passes. Momentum stays
+//! each rank's own; replicas differ between exact means.
 //!
-//! Bytes sent per rank and step: (H − 1)/H · deg · S + 2(n−1)/n · S / H, or + (n−1) · S / H if n · S ≤ 64 KiB, S being the
-//! size of the parameters; with a codec deg messages of it in place of deg · S. State: none, with a codec 2 S. Defaults:
-//! the ring, H = 6. Source: Chen, Yuan, Zhang, Pan, Xu and Yin, "Accelerating gossip SGD with periodic global averaging",
-//! ICML 2021.
+//! Bytes sent per rank and step: (H − 1)/H · deg · S + 2(n−1)/n · S / H, or + (n−1) · S / H if n · S ≤ 64 KiB, S being
+//! the size of the parameters; with a codec deg messages of it in place of deg · S. State: none, with a codec 2 S.
+//! Defaults: the ring, H = 6. Source: Chen, Yuan, Zhang, Pan, Xu and Yin, "Accelerating gossip SGD with periodic global
+//! averaging", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};

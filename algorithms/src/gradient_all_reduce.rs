@@ -5,9 +5,9 @@
 //! x ← optimizer(x, ḡ)       the same on every rank
 //! ```
 //!
-//! n ranks with batches of b equal one rank with batches of n·b on the same samples. State: none. Bytes sent per rank and
-//! step: 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, S being the size of the gradients. Source: the baseline of every
-//! paper on the subject; as a bucketed, overlapped implementation, Li et al., "PyTorch Distributed", VLDB 2020.
+//! n ranks with batches of b equal one rank with batches of n·b on the same samples. State: none. Bytes sent per rank
+//! and step: 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, S being the size of the gradients. Source: the baseline of
+//! every paper on the subject; as a bucketed, overlapped implementation, Li et al., "PyTorch Distributed", VLDB 2020.
 
 use crate::plugin::Bucket;
 use crate::plugin::Context;

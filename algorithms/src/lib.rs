@@ -2,8 +2,8 @@
 //!
 //! An algorithm is a plugin ([`Algorithm`]): it says what is communicated, in which buckets, with which primitive, and
 //! when. The engine ([`DataParallel`]) gives every plugin the rest: flat buckets, overlap with the backward pass, the
-//! broadcast of the initial state, gradient accumulation, hierarchical communication, and errors that name the parameter
-//! or the rank.
+//! broadcast of the initial state, gradient accumulation, hierarchical communication, and errors that name the
+//! parameter or the rank.
 //!
 //! ```
 //! use hexagram::logical::testing::spawn;

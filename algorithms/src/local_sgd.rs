@@ -5,12 +5,12 @@
 //! xᵢ ← (1/n) Σⱼ xⱼ                           after every H-th step: all-reduce of the parameters
 //! ```
 //!
-//! H = 1 with plain SGD is synchronous SGD. The optimizer's memory (momentum) stays each rank's own. Bytes sent per rank
-//! and step: 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB, S being the size of the parameters. State: none. With a
-//! codec ([`Averaging`]), changes since the last mean travel, as [`ParameterMean`] says, with the last mean as the state,
-//! what its feedback remembers, and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H. Default: H = 4,
-//! which on small data costs no accuracy; 16 and more on large. Source: Stich, "Local SGD converges fast and communicates
-//! little", ICLR 2019.
+//! H = 1 with plain SGD is synchronous SGD. The optimizer's memory (momentum) stays each rank's own. Bytes sent per
+//! rank and step: 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB, S being the size of the parameters. State:
+//! none. With a codec ([`Averaging`]), changes since the last mean travel, as [`ParameterMean`] says, with the last
+//! mean as the state, what its feedback remembers, and the bytes of
+//! [`compressed_allreduce`](crate::compressed_allreduce) / H. Default: H = 4, which on small data costs no accuracy; 16
+//! and more on large. Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019.
 
 use crate::plugin::{Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, ParameterMean, Trigram};
 use hexagram_logical::Result;

@@ -8,15 +8,16 @@
 //! ```
 //!
 //! The mixture of ring neighbours, a third each (half each between two ranks), of which only the difference to what
-//! neighbours know already is sent: DCD-PSGD. Another codec and any static graph can be had, with its weights in place of
-//! the thirds; coarse codecs diverge (QSGD of 4 levels does), for which [`ChocoSgd`](crate::choco_sgd::ChocoSgd) is.
-//! Nothing of it overlaps with the passes, since it needs the stepped parameters. Momentum stays each rank's own; replicas
-//! differ, evaluate their mean.
+//! neighbours know already is sent: DCD-PSGD. Another codec and any static graph can be had, with its weights in place
+//! of the thirds; coarse codecs diverge (QSGD of 4 levels does), for which [`ChocoSgd`](crate::choco_sgd::ChocoSgd) is.
+//! Nothing of it overlaps with the passes, since it needs the stepped parameters. Momentum stays each rank's own;
+//! replicas differ, evaluate their mean.
 //!
-//! Bytes sent per rank and step: deg · (d + 8⌈d/2048⌉) ÷ interval for d parameters, deg being 2 for 3 ranks or more, S/2 in
-//! all: a quarter of a ring's in full precision. State: xᵢ and the weighted sum of what is known of neighbours, 2 S. They
-//! begin where all ranks are, by one gossip in full precision whenever the state is made, so that neither a switch nor
-//! another cut of the buckets leaves a rank with a wrong idea of its neighbours. Default: every step. Elements: f32.
+//! Bytes sent per rank and step: deg · (d + 8⌈d/2048⌉) ÷ interval for d parameters, deg being 2 for 3 ranks or more,
+//! S/2 in all: a quarter of a ring's in full precision. State: xᵢ and the weighted sum of what is known of neighbours,
+//! 2 S. They begin where all ranks are, by one gossip in full precision whenever the state is made, so that neither a
+//! switch nor another cut of the buckets leaves a rank with a wrong idea of its neighbours. Default: every step.
+//! Elements: f32.
 //!
 //! Sources: Bagua (its `low_precision_decentralized`); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for
 //! decentralized training", NeurIPS 2018. C rounds, and so is not unbiased as the proof there asks; with 8 bits the

@@ -1,7 +1,7 @@
 //! MuLoCo: DiLoCo with Muon as the inner optimizer, whose changes can be sent in few bits.
 //!
 //! ```text
-//! xᵢ ← muon(xᵢ, gᵢ)                          every step, with this rank's own gradient; AdamW where there are no matrices
+//! xᵢ ← muon(xᵢ, gᵢ)                          every step, with this rank's own gradient; AdamW for all but matrices
 //! after every H-th step:
 //!     Δ ← (1/n) Σᵢ (θ − xᵢ)                  all-reduce, or with a codec C and error feedback: eᵢ ← β eᵢ + (θ − xᵢ);
 //!                                            cᵢ ← C(eᵢ); eᵢ ← eᵢ − cᵢ; Δ ← (1/n) Σᵢ cᵢ
@@ -10,19 +10,20 @@
 //!     xᵢ ← θ
 //! ```
 //!
-//! Muon's steps have singular values of one size, so that changes of different ranks point in more alike directions than
-//! AdamW's, and less is lost of them in few bits. Muon's and AdamW's memory stays each rank's own. θ is the same on all
-//! ranks, and so are the replicas after every H-th step. The engine steps with [`Muon`](crate::Muon) where it is given no
-//! optimizer, and refuses all others: with another it is [`diloco`](crate::diloco).
+//! Muon's steps have singular values of one size, so that changes of different ranks point in more alike directions
+//! than AdamW's, and less is lost of them in few bits. Muon's and AdamW's memory stays each rank's own. θ is the same
+//! on all ranks, and so are the replicas after every H-th step. The engine steps with [`Muon`](crate::Muon) where it is
+//! given no optimizer, and refuses all others: with another it is [`diloco`](crate::diloco).
 //!
-//! State: θ and v, 2 S, S being the size of the parameters, and e with feedback. Bytes sent per rank and step:
-//! 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB; with a codec those of [`compressed_allreduce`](crate::compressed_allreduce) / H. The source's 10 % of
-//! the elements is `muloco(codec=top-k(10%), feedback=error(decay=0.9))`. Elements: f32 and f64, with a codec f32.
+//! State: θ and v, 2 S, S being the size of the parameters, and e with feedback. Bytes sent per rank and step: 2(n−1)/n
+//! · S / H, or (n−1) · S / H if n · S ≤ 64 KiB; with a codec those of
+//! [`compressed_allreduce`](crate::compressed_allreduce) / H. The source's 10 % of the elements is
+//! `muloco(codec=top-k(10%), feedback=error(decay=0.9))`. Elements: f32 and f64, with a codec f32.
 //!
 //! Defaults: η = 0.9, μ = 0.8 and Muon without Nesterov's momentum, of 0.9, as in the source's code; H = 16 as in
-//! [`diloco`](crate::diloco), the source has 30. The factor of a step is the one that matches AdamW's size, so that one γ does
-//! for both. Trigram: centralized, synchronous, full precision, with a codec low. Source: Thérien, Huang, Defazio, Rish and
-//! Belilovsky, "MuLoCo: Muon is a practical inner optimizer for DiLoCo", 2025 (2505.23725).
+//! [`diloco`](crate::diloco), the source has 30. The factor of a step is the one that matches AdamW's size, so that one
+//! γ does for both. Trigram: centralized, synchronous, full precision, with a codec low. Source: Thérien, Huang,
+//! Defazio, Rish and Belilovsky, "MuLoCo: Muon is a practical inner optimizer for DiLoCo", 2025 (2505.23725).
 
 use crate::diloco::{DiLoCoState, Outer};
 use crate::plugin::{Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram};

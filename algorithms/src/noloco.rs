@@ -8,28 +8,30 @@
 //!     xᵢ ← θᵢ
 //! ```
 //!
-//! One message says both means, since η ⟨x − θ⟩ + γ ⟨θ⟩ = ⟨η x + (γ − η) θ⟩; the authors' code, whose γ is η, sends two.
-//! Partners are drawn anew in every round, by [`Topology::RandomPairs`], whose seed all ranks share. If the number of ranks is odd, one
-//! is left over: it steps with its own change, and nothing pulls it. Any other graph does, too: with
-//! [`Topology::Complete`] every rank has θ of an outer SGD with heavy-ball momentum.
+//! One message says both means, since η ⟨x − θ⟩ + γ ⟨θ⟩ = ⟨η x + (γ − η) θ⟩; the authors' code, whose γ is η, sends
+//! two. Partners are drawn anew in every round, by [`Topology::RandomPairs`], whose seed all ranks share. If the number
+//! of ranks is odd, one is left over: it steps with its own change, and nothing pulls it. Any other graph does, too:
+//! with [`Topology::Complete`] every rank has θ of an outer SGD with heavy-ball momentum.
 //!
-//! The mean of θ over ranks is that of such an SGD, whatever the pairs and γ are. The ranks' distances from it, when no gradient
-//! drives them apart, vanish in the mean square where
+//! The mean of θ over ranks is that of such an SGD, whatever the pairs and γ are. The ranks' distances from it, when no
+//! gradient drives them apart, vanish in the mean square where
 //!
 //! ```text
-//! γ < 2 (1 − μ²) / (1 + μ − μ n / (n − 1))      n ranks, even, in random pairs: 2 (1 + μ) for two, 2 (1 − μ²) for many or odd n
+//! γ < 2 (1 − μ²) / (1 + μ − μ n / (n − 1))      n ranks, even, in random pairs: 2 (1 + μ) for two
+//! γ < 2 (1 − μ²)                                many ranks, or an odd number
 //! ```
 //!
 //! which follows from the recursion of E(θ − θ̄)², E(θ − θ̄) m and E m². So γ ≥ 2 (1 − μ²) is refused, and γ > 1, which
 //! graphs other than pairs may not bear.
 //!
-//! There is no codec: encoded gossip keeps estimates of neighbours, which have to stay the same, and its bounds on how far
-//! ranks may go do not hold with a momentum in the loop. Replicas differ; evaluate their mean.
+//! There is no codec: encoded gossip keeps estimates of neighbours, which have to stay the same, and its bounds on how
+//! far ranks may go do not hold with a momentum in the loop. Replicas differ; evaluate their mean.
 //!
-//! Bytes sent per rank and step: S / H, S being the size of the parameters, whatever that is; deg · S / H on other graphs, and 0 of
-//! a rank that is left over. State: θ and m, 2 S. Elements: f32 and f64. Defaults: η = γ = .7 and μ = .5, as in the authors'
-//! code; H = 8 for data on which a training has some hundred steps, where they have 50. Source: Kolehmainen, Blagoev, Donaghy,
-//! Ersoy and Nies, "NoLoCo: no-all-reduce low communication training method for large models", 2025 (arXiv 2506.10911).
+//! Bytes sent per rank and step: S / H, S being the size of the parameters, whatever that is; deg · S / H on other
+//! graphs, and 0 of a rank that is left over. State: θ and m, 2 S. Elements: f32 and f64. Defaults: η = γ = .7 and μ =
+//! .5, as in the authors' code; H = 8 for data on which a training has some hundred steps, where they have 50. Source:
+//! Kolehmainen, Blagoev, Donaghy, Ersoy and Nies, "NoLoCo: no-all-reduce low communication training method for large
+//! models", 2025 (arXiv 2506.10911).
 
 use crate::diloco::Global;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};

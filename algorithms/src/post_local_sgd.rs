@@ -9,11 +9,11 @@
 //! In the beginning gradients are large and replicas would drift far apart; later, local steps cost nothing, and often
 //! generalize better. start = 0 is local SGD, and without end it is synchronous SGD.
 //!
-//! Replicas are bit-identical until `start`, and then after every H-th step, counted from the first of all. State: that of
-//! [`local_sgd`](crate::local_sgd), as are its codecs. Bytes sent per rank and step: 2(n−1)/n · S, or (n−1) · S if n · S ≤
-//! 64 KiB, S being the size of the gradients; after `start` 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB. Defaults:
-//! 100 steps, then H = 4, as in PyTorch's example. Trigram: centralized, synchronous, full precision. Source: Lin, Stich,
-//! Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
+//! Replicas are bit-identical until `start`, and then after every H-th step, counted from the first of all. State: that
+//! of [`local_sgd`](crate::local_sgd), as are its codecs. Bytes sent per rank and step: 2(n−1)/n · S, or (n−1) · S if n
+//! · S ≤ 64 KiB, S being the size of the gradients; after `start` 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB.
+//! Defaults: 100 steps, then H = 4, as in PyTorch's example. Trigram: centralized, synchronous, full precision. Source:
+//! Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
 
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;

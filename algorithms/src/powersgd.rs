@@ -10,20 +10,20 @@
 //! ```
 //!
 //! Q is remembered: the iteration goes on from step to step (warm start). A tensor with more than two dimensions is a
-//! matrix of its first by all others; vectors, and matrices with saving · r · (rows + columns) ≥ rows · columns, go as they
-//! are, and have no e. That is PyTorch's rule, with its 2 (`min_compression_rate`); the authors' code, which sends one of
-//! the factors a step, counts half of r · (rows + columns), so that its 2 is 1 here. The first steps are plain all-reduces,
-//! because Q has to find its directions from gradients that do not change too fast.
+//! matrix of its first by all others; vectors, and matrices with saving · r · (rows + columns) ≥ rows · columns, go as
+//! they are, and have no e. That is PyTorch's rule, with its 2 (`min_compression_rate`); the authors' code, which sends
+//! one of the factors a step, counts half of r · (rows + columns), so that its 2 is 1 here. The first steps are plain
+//! all-reduces, because Q has to find its directions from gradients that do not change too fast.
 //!
-//! e is what this rank's own Qᵢ leaves, as in the paper (its algorithm 2). The authors' code subtracts P Qᵀ, the mean's: x
-//! moves the same, but every eᵢ then grows by gᵢ − ḡ in each step, until rounding it disturbs x.
+//! e is what this rank's own Qᵢ leaves, as in the paper (its algorithm 2). The authors' code subtracts P Qᵀ, the
+//! mean's: x moves the same, but every eᵢ then grows by gᵢ − ḡ in each step, until rounding it disturbs x.
 //!
-//! To be run with SGD, with momentum or without. Replicas stay bit-identical. State: e, of the bucket's size, and
-//! r · (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows and
-//! of 4 (r Σ columns + what goes as it is), each with 2(n−1)/n times its size, or n−1 times if n times its size is 64 KiB
-//! at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain steps. Trigram: centralized,
-//! synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression
-//! for distributed optimization", NeurIPS 2019.
+//! To be run with SGD, with momentum or without. Replicas stay bit-identical. State: e, of the bucket's size, and r ·
+//! (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows and
+//! of 4 (r Σ columns + what goes as it is), each with 2(n−1)/n times its size, or n−1 times if n times its size is 64
+//! KiB at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain steps. Trigram:
+//! centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank
+//! gradient compression for distributed optimization", NeurIPS 2019.
 
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram};
 use hexagram_logical::Result;

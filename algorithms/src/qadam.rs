@@ -14,21 +14,22 @@
 //! formula has neither correction, which is another γ. Errors are remembered in units of m, so that γ may change.
 //!
 //! Three options of [`Frozen`] are not the paper's. All of a block get a momentum of one size, which D then divides by
-//! deviations that differ by orders of magnitude, without limit next to 0. So the **floor** φ is 0.1 here: on the digits
-//! the paper's φ = 0 diverges at γ = 0.001 and 0.002, some 25 steps after the warm-up, and reaches 97.5 % at 0.0005, where
-//! φ = 0.1 reaches 98.9 % at 0.002. A **clip** of |D gᵢ| bounds what elements can do that get their first gradient after
-//! the warm-up, and **scaled** encodes D m instead of m, so that all of a block are of a like size: with both, no element
-//! steps further than with Adam, and the digits reach 98.3 %. Elements of a tensor without any gradient so far have D = 0.
+//! deviations that differ by orders of magnitude, without limit next to 0. So the **floor** φ is 0.1 here: on the
+//! digits the paper's φ = 0 diverges at γ = 0.001 and 0.002, some 25 steps after the warm-up, and reaches 97.5 % at
+//! 0.0005, where φ = 0.1 reaches 98.9 % at 0.002. A **clip** of |D gᵢ| bounds what elements can do that get their first
+//! gradient after the warm-up, and **scaled** encodes D m instead of m, so that all of a block are of a like size: with
+//! both, no element steps further than with Adam, and the digits reach 98.3 %. Elements of a tensor without any
+//! gradient so far have D = 0.
 //!
 //! State: m, v and e, three elements for each parameter, and s, 1/n. Bytes sent per rank and step: those of
-//! [all-reduce](crate::gradient_all_reduce) during the warm-up, then 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks of c
-//! elements that a bucket is cut into, 1/31.5 of full precision, or with 8 bits 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks
-//! of c elements, 1/4. Hierarchically, only what hosts send to each other is encoded.
+//! [all-reduce](crate::gradient_all_reduce) during the warm-up, then 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks of
+//! c elements that a bucket is cut into, 1/31.5 of full precision, or with 8 bits 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n
+//! chunks of c elements, 1/4. Hierarchically, only what hosts send to each other is encoded.
 //!
-//! Defaults: W = 100 as in Bagua, enough for some thousand steps; the paper takes 15 to 25 % of long trainings. B = 2048.
-//! Replicas: bit-identical. To be run with plain SGD and a learning rate for Adam; SGD's weight decay is then decoupled, as
-//! AdamW's, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021; QAdam is Bagua's
-//! name of it.
+//! Defaults: W = 100 as in Bagua, enough for some thousand steps; the paper takes 15 to 25 % of long trainings.
+//! B = 2048. Replicas: bit-identical. To be run with plain SGD and a learning rate for Adam; SGD's weight decay is then
+//! decoupled, as AdamW's, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021;
+//! QAdam is Bagua's name of it.
 
 use crate::optimizer::moments::{Frozen, Moments};
 use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};

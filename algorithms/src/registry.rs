@@ -57,7 +57,8 @@ use hexagram_logical::spelling::{Catalogue, Catalogues, FieldHelp, Options, Spel
 use std::fmt;
 use std::sync::Arc;
 
-/// Algorithms by the names that users type, each with its defaults; and the codecs and graphs that their options may be.
+/// Algorithms by the names that users type, each with its defaults; and the codecs and graphs that their options may
+/// be.
 ///
 /// ```
 /// use hexagram::algorithms::{Registry, slowmo::SlowMo};
@@ -141,8 +142,8 @@ impl Registry {
         self
     }
 
-    /// Adds a codec, with these options as its defaults, instead of what had this name. Its [`Codec::name`] is to spell it,
-    /// as [`Spelled::short`] does.
+    /// Adds a codec, with these options as its defaults, instead of what had this name. Its [`Codec::name`] is to spell
+    /// it, as [`Spelled::short`] does.
     #[must_use]
     pub fn with_codec<C: Codec + Spelled + 'static>(mut self, prototype: C, about: &'static str) -> Self {
         let codecs = self.known.of().cloned().unwrap_or_else(codec::catalogue);
@@ -169,8 +170,8 @@ impl Registry {
     /// Returns the algorithm that a text spells: a name, or `choco-sgd(codec=top-k(5%), graph=torus)`.
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names for one that there is not, and
-    /// with field, value and range for an option that is out of its range.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names for one that there is not,
+    /// and with field, value and range for an option that is out of its range.
     pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
         let spelling: Spelling = text.parse()?;
         self.prototype(spelling.word())?.with_known(&spelling, &self.catalogues())
@@ -219,8 +220,8 @@ impl Registry {
     }
 }
 
-/// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name; with
-/// all options as `{:#}`.
+/// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name;
+/// with all options as `{:#}`.
 ///
 /// ```
 /// use hexagram::algorithms::registry;

@@ -6,16 +6,17 @@
 //! zᵢ ← xᵢ / wᵢ
 //! ```
 //!
-//! Every rank shares out all that it has, so that the sums of all xᵢ and of all wᵢ are kept; what it gets may be of less
-//! than one rank or of more, and wᵢ says of how many. wᵢ = 1 at first, and stays 1 where as much is taken as is given, such
-//! as with the default. The parameters between steps are zᵢ; xᵢ = wᵢ zᵢ takes their place for the optimizer's step, whose
-//! memory (momentum) stays each rank's own. Replicas differ; evaluate their mean, Σ wᵢ zᵢ / n, which follows the mean
-//! gradient as Σ xᵢ / n does.
+//! Every rank shares out all that it has, so that the sums of all xᵢ and of all wᵢ are kept; what it gets may be of
+//! less than one rank or of more, and wᵢ says of how many. wᵢ = 1 at first, and stays 1 where as much is taken as is
+//! given, such as with the default. The parameters between steps are zᵢ; xᵢ = wᵢ zᵢ takes their place for the
+//! optimizer's step, whose memory (momentum) stays each rank's own. Replicas differ; evaluate their mean, Σ wᵢ zᵢ / n,
+//! which follows the mean gradient as Σ xᵢ / n does.
 //!
 //! Bytes sent per rank and step: deg · (S + 8), S being the size of the parameters. State: wᵢ. Default: the one-peer
-//! exponential graph of the paper, deg = 1, exact after log₂ n steps for n a power of two, and good for odd n. Any schedule
-//! whose columns add up to 1 and whose graphs, taken together over some steps, connect everyone: see `Mixing::push`.
-//! Source: Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019.
+//! exponential graph of the paper, deg = 1, exact after log₂ n steps for n a power of two, and good for odd n. Any
+//! schedule whose columns add up to 1 and whose graphs, taken together over some steps, connect everyone: see
+//! `Mixing::push`. Source: Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning",
+//! ICML 2019.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;

@@ -6,19 +6,19 @@
 //! ```
 //!
 //! Every step changes every parameter by γ, however small its gradient is. Few broken or lying ranks cannot change what
-//! most say. A tie, and a vote on zeros, has no sign: it counts as + in even steps and as − in odd ones, so that it moves
-//! nothing in the long run.
+//! most say. A tie, and a vote on zeros, has no sign: it counts as + in even steps and as − in odd ones, so that it
+//! moves nothing in the long run.
 //!
-//! It converges where the noise of gradients is symmetric around one maximum. Where it is not, as with rare large gradients
-//! against frequent small ones, the sign of most gradients is not that of their mean, and it may walk uphill; `qadam` sends
-//! as little and does not.
+//! It converges where the noise of gradients is symmetric around one maximum. Where it is not, as with rare large
+//! gradients against frequent small ones, the sign of most gradients is not that of their mean, and it may walk uphill;
+//! `qadam` sends as little and does not.
 //!
-//! State: m, one element for each parameter, if β > 0. Bytes sent per rank and step: 2(n−1)/n · Σ ⌈c/8⌉ over the n chunks
-//! of c elements that a bucket is cut into: 1/32 of full precision. All ranks vote as one, whether or not the engine is
-//! asked for hierarchical communication: a host's mean would be one voter.
+//! State: m, one element for each parameter, if β > 0. Bytes sent per rank and step: 2(n−1)/n · Σ ⌈c/8⌉ over the n
+//! chunks of c elements that a bucket is cut into: 1/32 of full precision. All ranks vote as one, whether or not the
+//! engine is asked for hierarchical communication: a host's mean would be one voter.
 //!
-//! Default: β = .9. Replicas: bit-identical. To be run with plain SGD, at a learning rate like Adam's or below, that falls
-//! to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
+//! Default: β = .9. Replicas: bit-identical. To be run with plain SGD, at a learning rate like Adam's or below, that
+//! falls to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
 //! communication efficient and fault tolerant", ICLR 2019.
 
 use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};

@@ -7,23 +7,24 @@
 //! x₀ ← x₀ − α γ̄ u;  xᵢ ← x₀
 //! ```
 //!
-//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the periods' changes. u is in units of gradients,
-//! so that γ may change in any step: in the source, where it changes between periods only, γ̄ is γ. If γ was 0 in all of
-//! a period, it ends with the mean, and u stays.
+//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the periods' changes. u is in units of
+//! gradients, so that γ may change in any step: in the source, where it changes between periods only, γ̄ is γ. If γ was
+//! 0 in all of a period, it ends with the mean, and u stays.
 //!
-//! To be run with any optimizer that fits the base; what it remembers, such as a momentum, stays each rank's own. Replicas
-//! are bit-identical after every τ-th step.
+//! To be run with any optimizer that fits the base; what it remembers, such as a momentum, stays each rank's own.
+//! Replicas are bit-identical after every τ-th step.
 //!
 //! The steps of a period may be another synchronous algorithm's, the `base`, as in the source: `SlowMo` over
 //! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. One that remembers parameters, such as
 //! DiLoCo its θ, would take the slow step for a change that its ranks have made, and is refused. With a codec
 //! ([`Averaging`]) it is x₀ − xᵢ that is encoded, with its feedback in units of the parameters.
 //!
-//! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1) · S
-//! / τ if n · S ≤ 64 KiB, S being the size of the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α = 1 and β
-//! = .5, as fairscale's for eight ranks; it has .2 for four, .6 for sixteen, and τ = 48 for large data. A β multiplies the
-//! learning rate by 1/(1−β) in the long run. Trigram: centralized, synchronous, full precision. Source: Wang, Tantia,
-//! Ballas and Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum", ICLR 2020.
+//! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1)
+//! · S / τ if n · S ≤ 64 KiB, S being the size of the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α =
+//! 1 and β = .5, as fairscale's for eight ranks; it has .2 for four, .6 for sixteen, and τ = 48 for large data. A β
+//! multiplies the learning rate by 1/(1−β) in the long run. Trigram: centralized, synchronous, full precision. Source:
+//! Wang, Tantia, Ballas and Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum",
+//! ICLR 2020.
 
 use crate::plugin::with_float;
 use crate::plugin::{
@@ -75,8 +76,8 @@ impl Algorithm for Alone {
     }
 }
 
-/// Values of the base: the algorithms of the registry that reads the text, if their ranks wait for each other, and if they
-/// can be moved by what is around them.
+/// Values of the base: the algorithms of the registry that reads the text, if their ranks wait for each other, and if
+/// they can be moved by what is around them.
 struct Bases;
 
 impl Values<AnyAlgorithm> for Bases {

@@ -1,5 +1,5 @@
-//! SSP: parameters live in shards on all ranks; every rank pushes what its steps change, and may be some steps ahead of the
-//! slowest, but no more. With codecs it is `compressed-ssp`.
+//! SSP: parameters live in shards on all ranks; every rank pushes what its steps change, and may be some steps ahead of
+//! the slowest, but no more. With codecs it is `compressed-ssp`.
 //!
 //! ```text
 //! dᵢ ← optimizer(xᵢ, gᵢ) − xᵢ   every step c, with this rank's own gradient
@@ -12,23 +12,23 @@
 //! xᵢ ← D(P(x))                  the shards' own x stays exact
 //! ```
 //!
-//! s = 0 is bulk synchronous: with plain SGD it is synchronous SGD with the mean of the gradients, up to the rounding of
-//! the shards' f32, and the same on every rank, bit for bit. With any s, a rank that is slow for a while keeps nobody
-//! waiting until the others are s steps ahead; a rank that is slower all the time does in the end, by definition. The
-//! optimizer's memory (momentum) stays each rank's own. Encoded, x + (1/n) Σᵢ eᵢ is what x would be without C, whatever C
-//! loses: error feedback. What P loses of a pull is not in x, and does not add up, but a gradient is taken there: P is to
-//! be fine.
+//! s = 0 is bulk synchronous: with plain SGD it is synchronous SGD with the mean of the gradients, up to the rounding
+//! of the shards' f32, and the same on every rank, bit for bit. With any s, a rank that is slow for a while keeps
+//! nobody waiting until the others are s steps ahead; a rank that is slower all the time does in the end, by
+//! definition. The optimizer's memory (momentum) stays each rank's own. Encoded, x + (1/n) Σᵢ eᵢ is what x would be
+//! without C, whatever C loses: error feedback. What P loses of a pull is not in x, and does not add up, but a gradient
+//! is taken there: P is to be fine.
 //!
-//! State: S/n for the shard, and copies of S for the parameters pulled, the change pushed, and what travels; S: the size
-//! of the parameters; encoded e, S, which checkpoints have. Bytes sent per rank and step: 2(n−1)/n · S, and with each other
-//! rank 3 requests and replies at most, of 96 bytes together; f32. Of these a codec leaves its share: `compressed-ssp`
-//! sends (n−1)/n · Σ (3c + 8⌈c/2048⌉) over the n shards of c elements, 3/8 of 2(n−1)/n · S and some, and as many requests.
-//! To settle costs an all-reduce of S in either. Defaults: s = 3, with which a hiccup of three steps costs nothing, and
-//! gradients stay young; C: 8 bits of min-max, P: f16 for `compressed-ssp`. Asynchronous: replicas differ, unless s = 0; to
-//! [settle](crate::DataParallel::settle) makes them all the servers' parameters, after which a checkpoint loses nothing,
-//! but no run is like another. Sources: Ho et al., "More effective distributed ML via a stale synchronous parallel
-//! parameter server", NeurIPS 2013; with the mean over ranks, so that one learning rate does for any number of them; error
-//! feedback as Seide et al., "1-bit stochastic gradient descent", 2014.
+//! State: S/n for the shard, and copies of S for the parameters pulled, the change pushed, and what travels; S: the
+//! size of the parameters; encoded e, S, which checkpoints have. Bytes sent per rank and step: 2(n−1)/n · S, and with
+//! each other rank 3 requests and replies at most, of 96 bytes together; f32. Of these a codec leaves its share:
+//! `compressed-ssp` sends (n−1)/n · Σ (3c + 8⌈c/2048⌉) over the n shards of c elements, 3/8 of 2(n−1)/n · S and some,
+//! and as many requests. To settle costs an all-reduce of S in either. Defaults: s = 3, with which a hiccup of three
+//! steps costs nothing, and gradients stay young; C: 8 bits of min-max, P: f16 for `compressed-ssp`. Asynchronous:
+//! replicas differ, unless s = 0; to [settle](crate::DataParallel::settle) makes them all the servers' parameters,
+//! after which a checkpoint loses nothing, but no run is like another. Sources: Ho et al., "More effective distributed
+//! ML via a stale synchronous parallel parameter server", NeurIPS 2013; with the mean over ranks, so that one learning
+//! rate does for any number of them; error feedback as Seide et al., "1-bit stochastic gradient descent", 2014.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step};
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};

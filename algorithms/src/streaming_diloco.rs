@@ -10,21 +10,21 @@
 //!
 //! P = 1, τ = 0, α = 0 is DiLoCo. A rank waits only where an all-reduce takes longer than τ steps, or another rank is τ
 //! steps behind. To settle leaves what has come for the step in which it is due, so that it changes nothing of what
-//! follows. Fragments are runs of equal length in the bucket's order; in the source they are every so many layers, which
-//! does the same for the peak of the traffic.
+//! follows. Fragments are runs of equal length in the bucket's order; in the source they are every so many layers,
+//! which does the same for the peak of the traffic.
 //!
-//! State: θ, v and Δ, 3 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H, or (n−1) · S
-//! / H if n · S ≤ P · 64 KiB, and (n−1) P / H to agree on it (without hierarchy), spread over P messages of S/P. With Δᵢ in
-//! 8 bits it is S/4 · (1 + 1/64) instead of S. With Δᵢ in 4 bits, as in the source, every rank sends all others its
-//! message, and all add them up in f32: (n−1) · S/8 · (1 + 1/64) / H, fewer bytes than with 8 bits for n < 4. Both are
-//! exact for fragments of whole blocks of 512 a rank, and f32 only; otherwise f32 and f64.
+//! State: θ, v and Δ, 3 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H, or (n−1)
+//! · S / H if n · S ≤ P · 64 KiB, and (n−1) P / H to agree on it (without hierarchy), spread over P messages of S/P.
+//! With Δᵢ in 8 bits it is S/4 · (1 + 1/64) instead of S. With Δᵢ in 4 bits, as in the source, every rank sends all
+//! others its message, and all add them up in f32: (n−1) · S/8 · (1 + 1/64) / H, fewer bytes than with 8 bits for n
+//! < 4. Both are exact for fragments of whole blocks of 512 a rank, and f32 only; otherwise f32 and f64.
 //!
-//! Without feedback, as in the source, 4 bits ([`E3M0`]) change a round by at most a third of its Δᵢ, and by a fifth as a
-//! rule. The source does not say how a sum travels back; to encode it again would lose as much once more.
+//! Without feedback, as in the source, 4 bits ([`E3M0`]) change a round by at most a third of its Δᵢ, and by a fifth as
+//! a rule. The source does not say how a sum travels back; to encode it again would lose as much once more.
 //!
-//! Defaults: η = 0.4, μ = 0.9 and α = 0.5 as in the source; H = 16 as in [`diloco`](crate::diloco); P = 4, τ = 2, and Δ as
-//! it is. Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch",
-//! 2025 (2501.18512), with Δ in 4 bits.
+//! Defaults: η = 0.4, μ = 0.9 and α = 0.5 as in the source; H = 16 as in [`diloco`](crate::diloco); P = 4, τ = 2, and Δ
+//! as it is. Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free
+//! lunch", 2025 (2501.18512), with Δ in 4 bits.
 
 use crate::diloco::{Global, Outer};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};

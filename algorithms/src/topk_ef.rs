@@ -10,16 +10,16 @@
 //! Nothing is lost, only late: x − (1/n) Σᵢ eᵢ is where SGD would be with the same gradients. k = d is synchronous SGD.
 //! e is in units of x, so that γ may change.
 //!
-//! To be run with plain SGD: a momentum would multiply what arrives late (`dgc` has the remedy). Where all elements of a
-//! tensor are alike, each is sent every d/k steps, and steps d/k times as far: on quadratics of curvature L it converges
-//! up to γ L d/k = 2, and ranks whose minima are D apart leave x some γ L D/4 · d/k off. Replicas stay bit-identical.
-//! State: e, of the bucket's size. Bytes sent per rank and step: n−1 messages
-//! of the sum over all tensors of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉
-//! and l = ⌊log₂(d/k)⌋; f32. That is less than an all-reduce sends if k/d is below some 1.6/n. Vectors are tensors like all
+//! To be run with plain SGD: a momentum would multiply what arrives late (`dgc` has the remedy). Where all elements of
+//! a tensor are alike, each is sent every d/k steps, and steps d/k times as far: on quadratics of curvature L it
+//! converges up to γ L d/k = 2, and ranks whose minima are D apart leave x some γ L D/4 · d/k off. Replicas stay
+//! bit-identical. State: e, of the bucket's size. Bytes sent per rank and step: n−1 messages of the sum over all
+//! tensors of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l =
+//! ⌊log₂(d/k)⌋; f32. That is less than an all-reduce sends if k/d is below some 1.6/n. Vectors are tensors like all
 //! others: of a bias one element is sent at least. Default: 2 % of the elements, which on small data costs no accuracy;
 //! large models bear .1 %. Trigram: centralized, synchronous, low precision. Sources: Aji and Heafield, "Sparse
-//! communication for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD with memory",
-//! NeurIPS 2018.
+//! communication for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD with
+//! memory", NeurIPS 2018.
 
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Trigram};
 use hexagram_logical::Result;

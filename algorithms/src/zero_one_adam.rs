@@ -14,19 +14,20 @@
 //! ```
 //!
 //! kᵥ is 1 and doubles after every 16 updates of v; kₗ is 1 and doubles every L steps up to a largest. e and s are what
-//! was lost, by ranks and by the owners of chunks; after F in units of γ m, so that γ may change. (x₀ − xᵢ)/D is the sum of
-//! the local γ mᵢ. Local steps are taken back by returning to x₀, exactly. C is that of [`qadam`](crate::qadam), and so are
-//! the floor φ, which the paper has not, and the other options of [`Frozen`], with their reasons: on the digits φ = 0
-//! diverges at γ = 0.001 and reaches 98.1 % at 0.0003, and φ = 0.1 reaches 98.9 % at 0.001. As in the authors' code it is
-//! gradients that are encoded up to F, and never beside an exact one; the paper's pseudocode encodes γ m there, too.
+//! was lost, by ranks and by the owners of chunks; after F in units of γ m, so that γ may change. (x₀ − xᵢ)/D is the
+//! sum of the local γ mᵢ. Local steps are taken back by returning to x₀, exactly. C is that of [`qadam`](crate::qadam),
+//! and so are the floor φ, which the paper has not, and the other options of [`Frozen`], with their reasons: on the
+//! digits φ = 0 diverges at γ = 0.001 and reaches 98.1 % at 0.0003, and φ = 0.1 reaches 98.9 % at 0.001. As in the
+//! authors' code it is gradients that are encoded up to F, and never beside an exact one; the paper's pseudocode
+//! encodes γ m there, too.
 //!
 //! State: m, D, e, and v or x₀, four elements for each parameter, and s, 1/n. Bytes sent per rank: those of
-//! [all-reduce](crate::gradient_all_reduce) in a step that updates v; 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks of c
-//! elements that a bucket is cut into in the other steps up to F, and after that in every kₗ-th. Hierarchically, only what
-//! hosts send to each other is encoded.
+//! [all-reduce](crate::gradient_all_reduce) in a step that updates v; 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks
+//! of c elements that a bucket is cut into in the other steps up to F, and after that in every kₗ-th. Hierarchically,
+//! only what hosts send to each other is encoded.
 //!
-//! Defaults: F = 200, of which 60 update v; L = 200 and kₗ ≤ 4, for trainings of about a thousand steps. For long ones the
-//! authors' code has F = 100 000, L = 32 678 and kₗ ≤ 16. B = 2048.
+//! Defaults: F = 200, of which 60 update v; L = 200 and kₗ ≤ 4, for trainings of about a thousand steps. For long ones
+//! the authors' code has F = 100 000, L = 32 678 and kₗ ≤ 16. B = 2048.
 //!
 //! Replicas: bit-identical up to F, and after that in every kₗ-th step. To be run with plain SGD, without weight decay,
 //! which would be taken for a gradient, and a learning rate for Adam. Elements: f32. Source: Lu et al., "Maximizing

@@ -7,8 +7,8 @@ use crate::decentralized::{GossipOptions, Schedule};
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Element, ReduceOp, Result};
 
-/// A communicator's primitives as blocking calls on slices. Errors, bytes and determinism are those of the method of the
-/// same name on [`Communicator`].
+/// A communicator's primitives as blocking calls on slices. Errors, bytes and determinism are those of the method of
+/// the same name on [`Communicator`].
 ///
 /// ```
 /// use hexagram_logical::TransportKind;

@@ -1,7 +1,7 @@
 //! An operation, from its number to its end: what an author of a primitive begins, sends and receives with.
 //!
-//! The next collective of a lane gets its sequence number by [`Communicator::operate`], which tells the other ranks if it
-//! fails. The [`Call`] carries the operation's identity, so that the primitive names only peer, step and elements:
+//! The next collective of a lane gets its sequence number by [`Communicator::operate`], which tells the other ranks if
+//! it fails. The [`Call`] carries the operation's identity, so that the primitive names only peer, step and elements:
 //!
 //! ```text
 //! comm.operate(fingerprint, async |call| {
@@ -48,8 +48,8 @@ impl Communicator {
         self.numbered(Kind::Collective, self.collectives(), fingerprint, body).await
     }
 
-    /// Carries out the next collective of this lane at once, in place, if it is small and the backend can; `None` if it has
-    /// yet to be run by [`Communicator::operate`] as usual, under the same fingerprint and on the same elements.
+    /// Carries out the next collective of this lane at once, in place, if it is small and the backend can; `None` if it
+    /// has yet to be run by [`Communicator::operate`] as usual, under the same fingerprint and on the same elements.
     pub(crate) fn at_once(&self, fingerprint: Fingerprint, elements: &mut [u8]) -> Option<Result<()>> {
         if elements.len() > AT_ONCE || !self.group().is_world() {
             return None;
@@ -182,8 +182,8 @@ impl<'a> Call<'a> {
     /// Writes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite) with this rank and the element's index in its buffer, where the codec refuses it; as
-    /// [`WriteView::encode`].
+    /// [`Error::NotFinite`](crate::Error::NotFinite) with this rank and the element's index in its buffer, where the
+    /// codec refuses it; as [`WriteView::encode`].
     pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
         let start = from.range.start;
         self.own().encode(codec, start, from, to, seed)

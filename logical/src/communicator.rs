@@ -231,8 +231,8 @@ impl Communicator {
         self.registered_on(&Queue::host(), dtype, len)
     }
 
-    /// Returns such a buffer for what `queue` writes. Ranks may have theirs on different devices: if any has it on another
-    /// than the host, all get ordinary memory of theirs.
+    /// Returns such a buffer for what `queue` writes. Ranks may have theirs on different devices: if any has it on
+    /// another than the host, all get ordinary memory of theirs.
     ///
     /// # Errors
     /// As [`Communicator::registered`].

@@ -129,8 +129,8 @@ impl Communicator {
     /// call it with the same list.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a rank is named twice or does not exist, or, on a rank of the new group, if the others' lists
-    /// are different; as [`Communicator::split`].
+    /// [`Error::Usage`] if a rank is named twice or does not exist, or, on a rank of the new group, if the others'
+    /// lists are different; as [`Communicator::split`].
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;

@@ -1,8 +1,9 @@
 //! hexagram's logical layer: what ranks do together, whatever carries the bytes.
 //!
 //! A [`Communicator`] is one thread's membership in a group of ranks. Its primitives are `async fn`; run them with
-//! [`Communicator::block_on`], or use [`Communicator::blocking`] on plain slices. Each primitive's page gives its formula,
-//! its steps, the bytes that a rank sends, its memory, and how its result depends on the order of arrival (it does not).
+//! [`Communicator::block_on`], or use [`Communicator::blocking`] on plain slices. Each primitive's page gives its
+//! formula, its steps, the bytes that a rank sends, its memory, and how its result depends on the order of arrival (it
+//! does not).
 //!
 //! ```
 //! use hexagram_logical::testing::spawn;
@@ -26,10 +27,10 @@
 //! # Costs
 //!
 //! Bytes below are payload: `S` is the size of the buffer, `n` the number of ranks; every message adds
-//! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory
-//! ([`Communicator::registered`]) need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have.
-//! `World::traffic` counts both: `bytes_sent` what really moved, and `payload_sent` the payload of the documented steps,
-//! which is the same on every transport and compares algorithms.
+//! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory ([`Communicator::registered`])
+//! need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have. `World::traffic` counts both:
+//! `bytes_sent` what really moved, and `payload_sent` the payload of the documented steps, which is the same on every
+//! transport and compares algorithms.
 
 pub mod asynchronous;
 mod blocking;

@@ -49,8 +49,8 @@ pub fn spawn_hosts<R: Send>(
     all_or_cause(testing::spawn_hosts(hosts, on_channel(&body)))
 }
 
-/// Returns the results of all ranks, or the error that was the cause. Which ranks see only that another one has given up,
-/// instead of what they would have found themselves, depends on who was faster.
+/// Returns the results of all ranks, or the error that was the cause. Which ranks see only that another one has given
+/// up, instead of what they would have found themselves, depends on who was faster.
 fn all_or_cause<R>(outcomes: Vec<Result<R>>) -> Result<Vec<R>> {
     let tells_of_another = |error: &Error| matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. });
     let mut results = Vec::with_capacity(outcomes.len());

@@ -1,5 +1,5 @@
-//! Operations in the background: what they leave of the model, in which order, how all ranks abort together, and how they
-//! fail.
+//! Operations in the background: what they leave of the model, in which order, how all ranks abort together, and how
+//! they fail.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -205,8 +205,8 @@ fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
         let n = comm.size();
         for round in 0..10 {
             let shared = model(&uneven(rank, 100));
-            // One rank's thread is held in its first operation, so that nothing after it begins before the abort is asked
-            // for; and everyone has posted another number of them.
+            // One rank's thread is held in its first operation, so that nothing after it begins before the abort is
+            // asked for; and everyone has posted another number of them.
             let (first, release) = held(&background, &shared);
             let more = (rank + round) % n;
             let later: Vec<_> = (0..more).map(|_| background.post_mean(&shared)).collect();

@@ -1,6 +1,6 @@
-//! Numbers whose bits tell in which order they were combined (zeros of both signs, NaNs of several payloads, infinities,
-//! denormals, sums that round) come to the same bits on every rank and over every transport, for every element type and
-//! reduction, by every algorithm; and to what IEEE 754-2019 says of minimum and maximum.
+//! Numbers whose bits tell in which order they were combined (zeros of both signs, NaNs of several payloads,
+//! infinities, denormals, sums that round) come to the same bits on every rank and over every transport, for every
+//! element type and reduction, by every algorithm; and to what IEEE 754-2019 says of minimum and maximum.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,6 +1,6 @@
 //! Every built-in codec in every primitive that encodes, with what is hard to encode: nothing, one number, odd lengths,
-//! equal numbers, denormal ones, and a huge range. Nothing may become infinite or NaN, nothing may grow beyond what went
-//! in, and where replicas are promised to be identical, they are.
+//! equal numbers, denormal ones, and a huge range. Nothing may become infinite or NaN, nothing may grow beyond what
+//! went in, and where replicas are promised to be identical, they are.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

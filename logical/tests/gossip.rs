@@ -1,5 +1,5 @@
-//! Neighbour averaging and push-sum against their definitions: transports × ranks × topologies × element types, with the
-//! bytes that their pages promise, and what happens where ranks disagree about the graph.
+//! Neighbour averaging and push-sum against their definitions: transports × ranks × topologies × element types, with
+//! the bytes that their pages promise, and what happens where ranks disagree about the graph.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

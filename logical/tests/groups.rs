@@ -1,5 +1,5 @@
-//! Groups and hierarchies: who is in which, that their operations do not disturb each other, and that hierarchical results
-//! are the flat ones whatever the numbers of ranks on the hosts.
+//! Groups and hierarchies: who is in which, that their operations do not disturb each other, and that hierarchical
+//! results are the flat ones whatever the numbers of ranks on the hosts.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! What collectives take from memory: nothing that stays, however many there are, and little that passes, however large they
-//! are. Ranks are threads, so that the process is the sum of them.
+//! What collectives take from memory: nothing that stays, however many there are, and little that passes, however large
+//! they are. Ranks are threads, so that the process is the sum of them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,6 @@
-//! What only the mpi transport has to prove: its own collectives in pieces, on borrowed memory and off it, and errors where
-//! MPI itself would hang. `./test` runs this in processes that `mpirun` starts; in any other process nothing is run here.
+//! What only the mpi transport has to prove: its own collectives in pieces, on borrowed memory and off it, and errors
+//! where MPI itself would hang. `./test` runs this in processes that `mpirun` starts; in any other process nothing is
+//! run here.
 
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]

@@ -1,4 +1,5 @@
-//! How fast ranks agree over each topology: what theory says of the matrices, and what the primitive does with 16 ranks.
+//! How fast ranks agree over each topology: what theory says of the matrices, and what the primitive does with 16
+//! ranks.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

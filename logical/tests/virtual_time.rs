@@ -1,5 +1,5 @@
-//! Services, clocks and operations in the background, in a world with a virtual clock: they wait by its time and not by the
-//! machine's, and a run is like any other.
+//! Services, clocks and operations in the background, in a world with a virtual clock: they wait by its time and not by
+//! the machine's, and a run is like any other.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,12 +1,13 @@
 //! Devices: memory plus the arithmetic on it. Open this to add a kernel or a kind of memory.
 //!
 //! A buffer belongs to one [`Queue`] of a device; the host's is the simplest. Arithmetic is asked of views
-//! ([`WriteView::reduce`](crate::memory::WriteView::reduce) and its like) and goes to the queue of what it writes. Kernels *enqueue*: they return once the
-//! work is ordered behind earlier work on the same memory, which on the host means done. Collectives and algorithms are
-//! written once against views, and never name a device.
+//! ([`WriteView::reduce`](crate::memory::WriteView::reduce) and its like) and goes to the queue of what it writes.
+//! Kernels *enqueue*: they return once the work is ordered behind earlier work on the same memory, which on the host
+//! means done. Collectives and algorithms are written once against views, and never name a device.
 //!
-//! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a device
-//! implements, [`kernels`] and `host` the host's kernels. [`crate::testing::late`] is a whole device in two pages.
+//! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a
+//! device implements, [`kernels`] and `host` the host's kernels. [`crate::testing::late`] is a whole device in two
+//! pages.
 
 mod arithmetic;
 mod elsewhere;

@@ -1,9 +1,9 @@
 //! Driving: whoever waits moves the bytes. Open this to see how a blocking call blocks.
 //!
-//! Waiting spins, then parks. Where ranks have cores of their own, spinning beats the tens of microseconds that it takes
-//! to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be the
-//! next to run here, so that yielding takes the place of spinning. A thread that communicates beside one that computes
-//! ([`beside_computation`]) leaves it the core at once: to spin would take from the computation what it hides.
+//! Waiting spins, then parks. Where ranks have cores of their own, spinning beats the tens of microseconds that it
+//! takes to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be
+//! the next to run here, so that yielding takes the place of spinning. A thread that communicates beside one that
+//! computes ([`beside_computation`]) leaves it the core at once: to spin would take from the computation what it hides.
 
 use crate::patience::patience;
 use crate::runtime;
@@ -74,8 +74,8 @@ thread_local! {
 }
 
 /// Returns the waker to poll with on this thread when [`Wait::round`] is called between polls: it may be sent to other
-/// threads, and ends this one's wait. Under any other waker, an operation makes progress at each poll and wakes its task
-/// at once, so that it works under any executor.
+/// threads, and ends this one's wait. Under any other waker, an operation makes progress at each poll and wakes its
+/// task at once, so that it works under any executor.
 pub fn waker() -> Waker {
     WAKER.with(Waker::clone)
 }
@@ -166,8 +166,8 @@ impl Wait {
         }
     }
 
-    /// Makes progress, or rests, as [`Wait::round`] does, for a [task](runtime::spawn_task): it blocks a thread that is the
-    /// task's own, and lets an executor go on with others.
+    /// Makes progress, or rests, as [`Wait::round`] does, for a [task](runtime::spawn_task): it blocks a thread that is
+    /// the task's own, and lets an executor go on with others.
     pub async fn rest(&mut self, transport: &dyn Transport) {
         match runtime::current() {
             None => self.round(transport),

@@ -37,7 +37,8 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// Returns true if sums need care: 16-bit floats overflow and lose small terms, so means are divided before summing.
+    /// Returns true if sums need care: 16-bit floats overflow and lose small terms, so means are divided before
+    /// summing.
     pub const fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
@@ -85,10 +86,10 @@ elements!(u8 => U8, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32
 ///
 /// Integer sums and products wrap.
 ///
-/// For floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of IEEE
-/// 754-2019, so that they are NaN as soon as one contribution is, and −0 is less than +0; and whatever NaN comes out of any
-/// reduction is the positive quiet one without a payload (`f32::NAN`). A single rank's sum, product, minimum and
-/// maximum are its contribution as it is.
+/// For floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of
+/// IEEE 754-2019, so that they are NaN as soon as one contribution is, and −0 is less than +0; and whatever NaN comes
+/// out of any reduction is the positive quiet one without a payload (`f32::NAN`). A single rank's sum, product, minimum
+/// and maximum are its contribution as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {

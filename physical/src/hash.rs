@@ -1,5 +1,5 @@
-//! Fowler–Noll–Vo hashes: what finds damage in frames and records, and lets ranks notice that they differ. They are equal
-//! on every rank and in every build, and prove nothing about who made them.
+//! Fowler–Noll–Vo hashes: what finds damage in frames and records, and lets ranks notice that they differ. They are
+//! equal on every rank and in every build, and prove nothing about who made them.
 
 /// Hash of nothing, from which all others begin.
 pub const START: u64 = 0xcbf2_9ce4_8422_2325;

@@ -40,7 +40,8 @@ impl Landing {
         self.filled
     }
 
-    /// Returns the number of bytes of an element that has arrived in part: where the next ones belong in a buffer that is to be aligned.
+    /// Returns the number of bytes of an element that has arrived in part: where the next ones belong in a buffer that
+    /// is to be aligned.
     pub(crate) fn odd(&self) -> usize {
         self.odd_len
     }
@@ -51,7 +52,8 @@ impl Landing {
         &self.view
     }
 
-    /// Returns the place where a transport may store the next bytes directly; it then reports them with [`Landing::stored`].
+    /// Returns the place where a transport may store the next bytes directly; it then reports them with
+    /// [`Landing::stored`].
     pub(crate) fn direct(&mut self) -> Option<&mut [u8]> {
         match self.land {
             Land::Copy | Land::AtMost => Some(&mut self.view.bytes_mut()[self.filled..]),

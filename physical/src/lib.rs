@@ -5,9 +5,9 @@
 //! crate by name: the logical layer's communicator stands on it.
 //!
 //! Reading order: [`world`] (how ranks find each other), [`transport`] (the trait: post, poll, cancel), [`operation`]
-//! (its future, deadlines, failures), [`memory`] (counted buffers), [`native`] (collectives that a backend has of its own),
-//! then a backend: `thread`, `shm`, `tcp`, `mixed` or `mpi`, whose folders hold the same files: `connect` (how two ranks
-//! get their link), `link` (what lies between them), `endpoint` (one rank's end).
+//! (its future, deadlines, failures), [`memory`] (counted buffers), [`native`] (collectives that a backend has of its
+//! own), then a backend: `thread`, `shm`, `tcp`, `mixed` or `mpi`, whose folders hold the same files: `connect` (how
+//! two ranks get their link), `link` (what lies between them), `endpoint` (one rank's end).
 //!
 //! ```
 //! use hexagram_physical::testing::spawn;

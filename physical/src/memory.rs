@@ -1,10 +1,10 @@
 //! Counted memory: the buffers that transports read and write. All aliasing that is unsafe is in this folder.
 //!
 //! A transport may touch a buffer long after the call that posted the operation has returned, and even after the future
-//! that stood for it was leaked. Borrowed slices cannot express that. So an operation holds a *view*: a counted lease on
-//! a range of a [`Buffer`]. While a view lives, its memory lives, and the memory keeps a list of the ranges in use:
-//! any number may read a range, or one may write it. A lease that would break this is refused with
-//! [`Error::Busy`]; access from the program ([`Buffer::host`], [`Buffer::host_mut`]) is a lease like any other.
+//! that stood for it was leaked. Borrowed slices cannot express that. So an operation holds a *view*: a counted lease
+//! on a range of a [`Buffer`]. While a view lives, its memory lives, and the memory keeps a list of the ranges in use:
+//! any number may read a range, or one may write it. A lease that would break this is refused with [`Error::Busy`];
+//! access from the program ([`Buffer::host`], [`Buffer::host_mut`]) is a lease like any other.
 //!
 //! Memory is the host's, or it belongs to one [`Queue`] of another device. Views of such memory give no bytes: work on
 //! it is asked of the views (see [`crate::device`]), and the program's access copies down, and back.
@@ -288,8 +288,8 @@ impl Buffer {
     /// of `queue`, which orders all work on it.
     ///
     /// `keeper` is dropped by whoever lets go of the memory last: the thread that drops the buffer or the last view of
-    /// it, the one that polls or cancels the operation that has the view (or ends a copy that is under way then), or the
-    /// device. The device lets go of an operand when its work is done, on any thread, but before an event that was
+    /// it, the one that polls or cancels the operation that has the view (or ends a copy that is under way then), or
+    /// the device. The device lets go of an operand when its work is done, on any thread, but before an event that was
     /// recorded later happens: after [`Queue::check`], and that of each queue that was to read the memory, only buffer,
     /// operations and views are left.
     ///
@@ -315,8 +315,8 @@ impl Buffer {
         Ok(Self::over(Memory::new(address, bytes, Owner::Foreign(keeper)).at(queue), dtype, len))
     }
 
-    /// Returns memory that is shared with other processes, which only read it. `pointer` is that of `bytes` zeroed bytes,
-    /// aligned to [`ALIGNMENT`], that live as long as `keeper`.
+    /// Returns memory that is shared with other processes, which only read it. `pointer` is that of `bytes` zeroed
+    /// bytes, aligned to [`ALIGNMENT`], that live as long as `keeper`.
     ///
     /// # Safety
     /// As just said; and nobody in this process reaches the bytes but through the buffer.

@@ -27,7 +27,8 @@ impl Label {
         Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
     }
 
-    /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same operation.
+    /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same
+    /// operation.
     pub(crate) fn wrong_size(&self, got: u64, expected: usize, peer: Peer) -> Error {
         let of = |bytes: u64| {
             let count = bytes / self.fingerprint.dtype.size() as u64;
@@ -59,8 +60,8 @@ pub enum Land {
     Copy,
     /// `view ← view ∘ message`, element by element.
     Reduce(ReduceOp),
-    /// The first bytes of `view ← message`, which may be shorter than the view; [`Got`] has its size. For messages whose
-    /// size only their sender knows.
+    /// The first bytes of `view ← message`, which may be shorter than the view; [`Got`] has its size. For messages
+    /// whose size only their sender knows.
     AtMost,
 }
 

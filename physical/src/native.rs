@@ -21,8 +21,8 @@ use crate::message::Label;
 use crate::tickets::Ticket;
 use std::ops::Range;
 
-/// Bytes that a rank posts to begin a native collective over shared memory, beside its contribution or the 12 bytes that
-/// say where that is.
+/// Bytes that a rank posts to begin a native collective over shared memory, beside its contribution or the 12 bytes
+/// that say where that is.
 pub const NOTICE_BYTES: usize = 40;
 
 /// By which algorithm an all-reduce of some size is best carried out; and so, for backends that do it by themselves, in
@@ -53,16 +53,17 @@ impl Size {
     }
 }
 
-/// Returns the range of elements in chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
+/// Returns the range of elements in chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at
+/// most.
 pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     // In u128, as len × ranks may overflow.
     let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
     edge(index)..edge(index + 1)
 }
 
-/// Returns the bytes, without headers, that `rank` sends in a native collective of `ranks` where messages carry it out: what
-/// algorithms are compared by, whatever the transport. The ranks' sum is exact; where an all-reduce halves among a number
-/// of ranks that is no power of two, single ranks send more or less.
+/// Returns the bytes, without headers, that `rank` sends in a native collective of `ranks` where messages carry it out:
+/// what algorithms are compared by, whatever the transport. The ranks' sum is exact; where an all-reduce halves among a
+/// number of ranks that is no power of two, single ranks send more or less.
 pub fn payload(fingerprint: &Fingerprint, ranks: usize, rank: usize) -> usize {
     let Fingerprint { operation, dtype, root, count, .. } = *fingerprint;
     let count = count as usize;
@@ -120,8 +121,8 @@ impl Check {
 pub enum AtOnce {
     /// It is over.
     Done(Result<()>),
-    /// This rank has begun it, but the others have not come: it goes on with [`Collectives::post`] under the same label, of
-    /// the same bytes, as the next operation of its lane.
+    /// This rank has begun it, but the others have not come: it goes on with [`Collectives::post`] under the same
+    /// label, of the same bytes, as the next operation of its lane.
     Begun,
     /// Nothing has happened, as this backend does not carry it out at once.
     Not,
@@ -129,8 +130,8 @@ pub enum AtOnce {
 
 /// A backend's own collectives over all ranks of its endpoint.
 pub trait Collectives {
-    /// Returns true if the backend carries this operation out itself. The answer depends only on what is equal on all ranks
-    /// when all call alike; where they do not, the operation fails as a mismatch.
+    /// Returns true if the backend carries this operation out itself. The answer depends only on what is equal on all
+    /// ranks when all call alike; where they do not, the operation fails as a mismatch.
     fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool;
 
     /// Carries out a small operation that works in place and that everyone begins at about the same time: without views

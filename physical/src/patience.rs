@@ -20,8 +20,8 @@ const TURNS: u32 = 10;
 
 static PATIENCE: LazyLock<Duration> = LazyLock::new(|| of(measure()));
 
-/// Returns how long a thread looks for work before it parks; the first call measures it, in less than a millisecond on a
-/// quiet machine.
+/// Returns how long a thread looks for work before it parks; the first call measures it, in less than a millisecond on
+/// a quiet machine.
 pub(crate) fn patience() -> Duration {
     *PATIENCE
 }

@@ -1,9 +1,9 @@
 //! Clocks, sleeps, threads and sockets of everything above the backends. Use this module wherever you would name
 //! [`std::time::Instant`], [`std::thread`] or [`std::net`], so that a simulated world can give them out instead.
 //!
-//! Without further ado each function here is the standard library's. A thread that runs [`within`] a [`Runtime`] of its own
-//! gets all of them from there, and so do the threads and tasks that it spawns: a virtual clock, threads that take turns,
-//! connections that lead into the same process. The price of the choice is one predictable branch.
+//! Without further ado each function here is the standard library's. A thread that runs [`within`] a [`Runtime`] of its
+//! own gets all of them from there, and so do the threads and tasks that it spawns: a virtual clock, threads that take
+//! turns, connections that lead into the same process. The price of the choice is one predictable branch.
 //!
 //! ```
 //! use hexagram_physical::runtime;
@@ -16,8 +16,8 @@
 //! # Ok::<(), hexagram_physical::Error>(())
 //! ```
 //!
-//! What waits for memory that another thread shares (a condition, a channel) waits by [`wait_while`] and [`receive`], and
-//! what waits for descriptors by [`poll`]: in a simulated world, those are the places where time passes.
+//! What waits for memory that another thread shares (a condition, a channel) waits by [`wait_while`] and [`receive`],
+//! and what waits for descriptors by [`poll`]: in a simulated world, those are the places where time passes.
 
 mod instant;
 mod network;

@@ -1,13 +1,14 @@
-//! The endpoint around every transport's: it sends and receives what is not in host memory, by way of the host. Open this
-//! to see how a device's memory travels.
+//! The endpoint around every transport's: it sends and receives what is not in host memory, by way of the host. Open
+//! this to see how a device's memory travels.
 //!
-//! Views of host memory pass through. A view of a device is *staged*: a message is copied down first, and posted when the
-//! event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the queue
-//! of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory only.
+//! Views of host memory pass through. A view of a device is *staged*: a message is copied down first, and posted when
+//! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
+//! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory
+//! only.
 //!
-//! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the endpoint
-//! that is polled fails instead of waiting, whichever it is. While an operation is being copied, later ones of its lane
-//! wait for their turn, wherever their memory is.
+//! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the
+//! endpoint that is polled fails instead of waiting, whichever it is. While an operation is being copied, later ones of
+//! its lane wait for their turn, wherever their memory is.
 //!
 //! A staged receive is over when its last work is enqueued: whatever is asked of the memory afterwards waits for that.
 
@@ -92,8 +93,8 @@ impl Staging {
         self.failing.set(table.has_failed());
     }
 
-    /// Ends a pending operation if an earlier one could not be posted. Its own caller may come to that one much later: it
-    /// waits for what other ranks will not send before they have got the message.
+    /// Ends a pending operation if an earlier one could not be posted. Its own caller may come to that one much later:
+    /// it waits for what other ranks will not send before they have got the message.
     #[cold]
     fn fail(&self, ticket: Ticket) -> Poll<Result<Got>> {
         self.failing.set(false);

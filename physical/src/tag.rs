@@ -41,7 +41,8 @@ impl Tag {
         self.sequence
     }
 
-    /// Returns true if it is of the communicator of all ranks, on whose lanes backends may have collectives of their own.
+    /// Returns true if it is of the communicator of all ranks, on whose lanes backends may have collectives of their
+    /// own.
     pub(crate) fn is_of_world(&self) -> bool {
         self.communicator == 0
     }

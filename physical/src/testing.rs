@@ -24,11 +24,12 @@ use std::time::Duration;
 /// Longest that a world may take to come together in a test.
 const JOIN: Duration = Duration::from_secs(30);
 
-/// Lists the transports and sizes of a matrix of tests: every transport whose ranks can be threads, with each number of `ranks`.
+/// Lists the transports and sizes of a matrix of tests: every transport whose ranks can be threads, with each number of
+/// `ranks`.
 ///
 /// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
-/// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do, and
-/// which are left out, and why.
+/// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do,
+/// and which are left out, and why.
 pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     if !is_under_mpi() {
         let with = |transport| ranks.iter().map(move |ranks| (transport, *ranks));
@@ -47,8 +48,8 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     fail("HEXAGRAM_TEST=mpi is for a build with the feature `mpi`")
 }
 
-/// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: every transport whose
-/// ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
+/// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: every transport
+/// whose ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
     let skipped = skipped_under_mpi("its ranks wait at a barrier of the process");
     TransportKind::ALL.into_iter().filter(move |_| !skipped)
@@ -93,11 +94,12 @@ fn tell(what: &str) {
 
 /// Runs `body` once per rank, each on a thread of its own, and returns what the ranks returned, by rank.
 ///
-/// Over MPI the ranks are processes that `mpirun` has started: `body` runs once in each, which gets its own result only.
+/// Over MPI the ranks are processes that `mpirun` has started: `body` runs once in each, which gets its own result
+/// only.
 ///
 /// # Panics
-/// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made; and where ranks have to
-/// be those that `mpirun` started, if `transport` says otherwise: see [`skipped_under_mpi`].
+/// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made; and where ranks have
+/// to be those that `mpirun` started, if `transport` says otherwise: see [`skipped_under_mpi`].
 pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     #[cfg(feature = "mpi")]
     if transport == TransportKind::Mpi {

@@ -90,8 +90,8 @@ pub trait Transport {
     /// Starts receiving into `view` a message of exactly that size, unless `land` is [`Land::AtMost`].
     fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
 
-    /// Takes the outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll again;
-    /// a backend that learns of completion otherwise wakes `context`.
+    /// Takes the outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll
+    /// again; a backend that learns of completion otherwise wakes `context`.
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
 
     /// Cancels an operation. Never blocks; the view is released at once, or after a copy that is under way.
@@ -122,13 +122,14 @@ pub trait Transport {
         Vec::new()
     }
 
-    /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between; ordinary
-    /// memory where the backend has no such thing, and for all ranks if any of them has its queue on another device than
-    /// the host. All ranks call this in the same order with the same type and length; it waits for them at most `limit`.
+    /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between;
+    /// ordinary memory where the backend has no such thing, and for all ranks if any of them has its queue on another
+    /// device than the host. All ranks call this in the same order with the same type and length; it waits for them at
+    /// most `limit`.
     ///
     /// # Errors
-    /// As [`Buffer::zeroed_on`]; [`Error::System`](crate::Error::System) and [`Error::Setup`](crate::Error::Setup) if a peer
-    /// does not do the same.
+    /// As [`Buffer::zeroed_on`]; [`Error::System`](crate::Error::System) and [`Error::Setup`](crate::Error::Setup) if a
+    /// peer does not do the same.
     fn register(&self, queue: &Queue, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
         Buffer::zeroed_on(queue, dtype, len)
     }

@@ -3,8 +3,8 @@
 //!
 //! Each process knows what its own operations wait for; heartbeats carry that to rank 0, and back what follows from it.
 //! Edges lead from an operation to the ranks that it waits for, and from there to whatever these wait for. A rank that
-//! waits for nobody is a *straggler*: it is alive, but somewhere else. Ranks that wait for each other in a circle are in
-//! different operations, and these are named.
+//! waits for nobody is a *straggler*: it is alive, but somewhere else. Ranks that wait for each other in a circle are
+//! in different operations, and these are named.
 
 use crate::message::Label;
 use crate::tag::Tag;

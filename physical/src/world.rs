@@ -31,8 +31,8 @@ const FRESH: u32 = 1 << 15;
 /// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
 ///
 /// The last clone to be dropped tells the other ranks that this one leaves. On rank 0, over which the ranks watch each
-/// other, that takes until all others have left too, or one has failed; at most for the operation deadline. If it happens while
-/// the thread panics, the others are told that this rank failed.
+/// other, that takes until all others have left too, or one has failed; at most for the operation deadline. If it
+/// happens while the thread panics, the others are told that this rank failed.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -80,8 +80,8 @@ impl World {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Setup`] if there is no launcher, or a rank is refused or missing at the deadline; [`Error::System`] if an
-    /// address cannot be used.
+    /// [`Error::Setup`] if there is no launcher, or a rank is refused or missing at the deadline; [`Error::System`] if
+    /// an address cannot be used.
     pub fn join(options: &JoinOptions) -> Result<Self> {
         join::join(options)
     }
@@ -155,9 +155,9 @@ impl World {
         self.0.local.1
     }
 
-    /// Returns the hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one host if
-    /// they share memory, as [`JoinOptions`] says, and all ranks count them alike; over the tcp transport, if they might.
-    /// Whatever a launcher says does not count.
+    /// Returns the hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one
+    /// host if they share memory, as [`JoinOptions`] says, and all ranks count them alike; over the tcp transport, if
+    /// they might. Whatever a launcher says does not count.
     pub fn hosts(&self) -> &[usize] {
         &self.0.hosts
     }
@@ -192,8 +192,8 @@ impl World {
     /// messages, so that two threads of a rank never disturb each other. Choose numbers below 32 768.
     ///
     /// # Errors
-    /// [`Error::Usage`] if this rank has opened the channel before, [`Error::Setup`] or [`Error::System`] if a peer does
-    /// not come before the join deadline.
+    /// [`Error::Usage`] if this rank has opened the channel before, [`Error::Setup`] or [`Error::System`] if a peer
+    /// does not come before the join deadline.
     pub fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
         {
             let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +207,8 @@ impl World {
         opened.map_err(|error| self.not_opened(channel, error))
     }
 
-    /// Returns the error of a channel that could not be opened, with the rank whose fault that is, and frees the channel.
+    /// Returns the error of a channel that could not be opened, with the rank whose fault that is, and frees the
+    /// channel.
     fn not_opened(&self, channel: u16, error: Error) -> Error {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != channel);
         self.health().explain(error, During::Opening(channel))

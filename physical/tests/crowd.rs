@@ -32,7 +32,8 @@ fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World>
     World::join_as(&placement, &JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() })
 }
 
-/// Connects so often at least, and goes on until the ranks have joined; says nothing, and keeps the last connections open.
+/// Connects so often at least, and goes on until the ranks have joined; says nothing, and keeps the last connections
+/// open.
 fn connect_idly(port: u16, least: usize, joined: &AtomicBool) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut open = VecDeque::new();

@@ -1,5 +1,5 @@
-//! A rank 0 that runs out of descriptors while others connect waits until it has some again. Alone in its file, and so in
-//! its process: it uses all of them up.
+//! A rank 0 that runs out of descriptors while others connect waits until it has some again. Alone in its file, and so
+//! in its process: it uses all of them up.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

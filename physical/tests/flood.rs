@@ -1,5 +1,5 @@
-//! Unauthenticated connections that flood every port of a job, while it starts and afterwards, delay it and no more. Alone
-//! in its file, and so in its process: it connects to every port on which this process listens.
+//! Unauthenticated connections that flood every port of a job, while it starts and afterwards, delay it and no more.
+//! Alone in its file, and so in its process: it connects to every port on which this process listens.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! How long the orders of an epoch take, on one thread: `cargo bench -p hexagram-sampler`. `bench/samplers.py` runs this
-//! and the same in PyTorch. With `-- billion`, instead, a billion samples in an order that takes no memory.
+//! How long the orders of an epoch take, on one thread: `cargo bench -p hexagram-sampler`. `bench/samplers.py` runs
+//! this and the same in PyTorch. With `-- billion`, instead, a billion samples in an order that takes no memory.
 #![allow(clippy::unwrap_used)]
 
 use hexagram_sampler::{

@@ -108,8 +108,8 @@ impl Complexities {
         Complexities::new(values)
     }
 
-    /// Writes them to a file, which appears whole or not at all. A link stays, and what it leads to is replaced; a device
-    /// or a pipe is written to.
+    /// Writes them to a file, which appears whole or not at all. A link stays, and what it leads to is replaced; a
+    /// device or a pipe is written to.
     ///
     /// # Errors
     ///
@@ -126,8 +126,8 @@ impl Complexities {
     }
 
     fn replace(&self, path: &Path) -> io::Result<()> {
-        // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file. And
-        // under one that nobody foresees: others may be able to put links into that folder.
+        // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file.
+        // And under one that nobody foresees: others may be able to put links into that folder.
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".{:016x}.part", RandomState::new().hash_one(std::process::id())));
         let file = File::create_new(&aside).and_then(|file| self.write_lines(file));

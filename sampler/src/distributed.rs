@@ -111,8 +111,8 @@ impl DistributedSampler {
 
     /// Returns the samples of this rank in the current epoch, in the order to train on them.
     ///
-    /// A shuffled epoch draws the order of the whole data set first: `4 len` bytes (`8 len` from 2^32 samples on), and time proportional to
-    /// `len`.
+    /// A shuffled epoch draws the order of the whole data set first: `4 len` bytes (`8 len` from 2^32 samples on), and
+    /// time proportional to `len`.
     pub fn indices(&self) -> Vec<usize> {
         self.iter().collect()
     }

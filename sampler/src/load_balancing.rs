@@ -31,8 +31,8 @@ pub struct LoadBalancingOptions {
     /// True to leave the most complex samples out where ranks cannot have equally many; false to repeat the least
     /// complex ones.
     pub drop_last: bool,
-    /// Randomness, from 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up to this
-    /// part of the difference between the largest and the smallest one.
+    /// Randomness, from 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up
+    /// to this part of the difference between the largest and the smallest one.
     pub random_level: f64,
 }
 

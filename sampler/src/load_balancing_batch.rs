@@ -1,5 +1,5 @@
-//! Bagua's `LoadBalancingDistributedBatchSampler`: batches of samples of similar complexity, equally many on every rank.
-//! Open this file for the ways to make batches, or to see how their numbers are made equal.
+//! Bagua's `LoadBalancingDistributedBatchSampler`: batches of samples of similar complexity, equally many on every
+//! rank. Open this file for the ways to make batches, or to see how their numbers are made equal.
 //!
 //! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`, whose `drop_last` makes numbers unequal, and whose
 //! padding does when a rank has less than half as many batches as another; here neither does.
@@ -98,8 +98,8 @@ fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) ->
 /// Batches of a [`LoadBalancingDistributedSampler`]'s draws, the same number on every rank in every epoch.
 ///
 /// The number is the largest of all ranks, and the others begin again with their first batches; with `drop_last` it is
-/// the smallest, and the others leave out their last ones. A rank for which a function makes no batch at all repeats its
-/// first sample, alone, so that nobody waits for it.
+/// the smallest, and the others leave out their last ones. A rank for which a function makes no batch at all repeats
+/// its first sample, alone, so that nobody waits for it.
 ///
 /// Every rank computes the batches of all ranks, once an epoch. A position counts steps: an epoch can go on only with
 /// the same number of ranks. Deterministic.

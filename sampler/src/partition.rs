@@ -6,8 +6,8 @@
 //!
 //! Sources: Hsu et al., "Measuring the effects of non-identical data distribution for federated visual classification"
 //! (2019, arXiv:1909.06335), for [`Partition::Dirichlet`]; McMahan et al., "Communication-efficient learning of deep
-//! networks from decentralized data" (AISTATS 2017) for [`Partition::Shards`]; Li et al., "Federated learning on non-IID
-//! data silos" (ICDE 2022) for [`Partition::Quantity`].
+//! networks from decentralized data" (AISTATS 2017) for [`Partition::Shards`]; Li et al., "Federated learning on
+//! non-IID data silos" (ICDE 2022) for [`Partition::Quantity`].
 
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
@@ -35,8 +35,8 @@ mod tests;
 pub enum Partition {
     /// Equally many samples for each rank, drawn at random.
     Equal,
-    /// Equally many samples for each rank, whose labels follow a mix of the rank's own: q ~ Dirichlet(α K p), K being the
-    /// number of labels and p their shares of the data set. Once a label is used up, q is normalized without it.
+    /// Equally many samples for each rank, whose labels follow a mix of the rank's own: q ~ Dirichlet(α K p), K being
+    /// the number of labels and p their shares of the data set. Once a label is used up, q is normalized without it.
     Dirichlet {
         /// Concentration α, above 0: with 0.1 a rank has one or two labels, with 1 it lacks some, with 100 it has all
         /// alike.
@@ -56,10 +56,11 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// Returns the samples of each rank, as indices into `labels`, in random order. Only the low 32 bits of `seed` count.
+    /// Returns the samples of each rank, as indices into `labels`, in random order. Only the low 32 bits of `seed`
+    /// count.
     ///
-    /// Numbers of samples that are said to be equal differ by one where the data set cannot be divided; of shards, by one
-    /// a shard. Time is that of one draw a sample, over the labels or the ranks that are left.
+    /// Numbers of samples that are said to be equal differ by one where the data set cannot be divided; of shards, by
+    /// one a shard. Time is that of one draw a sample, over the labels or the ranks that are left.
     ///
     /// # Errors
     /// [`SamplerError`] if there are no ranks, fewer samples than ranks or shards, or α is not above 0.
@@ -117,9 +118,9 @@ fn equal(len: usize, ranks: usize, generator: &mut Mersenne) -> Vec<Vec<usize>> 
 
 /// Lets one rank after another take a sample with a label of its own mix.
 ///
-/// The mix itself is never drawn: if q ~ Dirichlet(a), the next label, given how often each was drawn before, is `k` with
-/// probability ∝ a_k + count_k (Pólya's urn). Without the labels that are used up the rest of q is Dirichlet, too, so that
-/// the rule stays the same.
+/// The mix itself is never drawn: if q ~ Dirichlet(a), the next label, given how often each was drawn before, is `k`
+/// with probability ∝ a_k + count_k (Pólya's urn). Without the labels that are used up the rest of q is Dirichlet, too,
+/// so that the rule stays the same.
 fn by_mix(labels: &[usize], ranks: usize, alpha: f64, generator: &mut Mersenne) -> Vec<Vec<usize>> {
     let mut left = samples_by_label(labels, generator);
     let total = left.len() as f64;

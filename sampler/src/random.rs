@@ -215,7 +215,8 @@ impl WeightedRandomSampler {
     /// # Errors
     ///
     /// [`SamplerError`] if there are no weights, a weight or their sum is negative, infinite or NaN, nothing is to be
-    /// drawn, or fewer samples than are to be drawn without replacement have a weight (PyTorch then draws some that have none).
+    /// drawn, or fewer samples than are to be drawn without replacement have a weight (PyTorch then draws some that
+    /// have none).
     pub fn new(options: WeightedOptions) -> Result<Self, SamplerError> {
         let WeightedOptions { weights, num_samples, replacement, epoch, .. } = &options;
         if weights.is_empty() {

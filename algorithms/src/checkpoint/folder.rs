@@ -225,8 +225,8 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Returns the name that the files of a directory, which is `called` so, were saved as, if one can be read and the others
-/// say the same. All are looked at only where the directory's name says otherwise.
+/// Returns the name that the files of a directory, which is `called` so, were saved as, if one can be read and the
+/// others say the same. All are looked at only where the directory's name says otherwise.
 fn inside(directory: &Path, called: Name) -> Option<Name> {
     let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =

@@ -1,5 +1,5 @@
-//! Checkpoints: everything a training depends on, saved so that the next steps equal those of an uninterrupted run, bit for
-//! bit, if the algorithm is deterministic.
+//! Checkpoints: everything a training depends on, saved so that the next steps equal those of an uninterrupted run, bit
+//! for bit, if the algorithm is deterministic.
 //!
 //! ```no_run
 //! # use hexagram::algorithms::checkpoint::{Checkpoints, Record};
@@ -19,15 +19,15 @@
 //! # }
 //! ```
 //!
-//! Each rank writes one file in the safetensors format: the engine's part ([`Checkpoint::save`]) and, below
-//! `own/`, whatever the program adds. A checkpoint is a directory `step-000123`, which has that name only when every rank
-//! of the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete.
+//! Each rank writes one file in the safetensors format: the engine's part ([`Checkpoint::save`]) and, below `own/`,
+//! whatever the program adds. A checkpoint is a directory `step-000123`, which has that name only when every rank of
+//! the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete.
 //! Hosts need not share a file system: each has the files of its ranks, and ranks agree on the newest checkpoint that
 //! all have.
 //!
-//! Before a directory is given its name, ranks have agreed that all files are written; the name is then given on each host,
-//! and a job may be killed when only some have done that. The others' files wait in `.step-000123.partial`, and `load`
-//! finishes what was begun.
+//! Before a directory is given its name, ranks have agreed that all files are written; the name is then given on each
+//! host, and a job may be killed when only some have done that. The others' files wait in `.step-000123.partial`, and
+//! `load` finishes what was begun.
 //!
 //! Which checkpoint is the newest, the files say: a directory that somebody has renamed counts as what is in it, with a
 //! warning, and is never deleted. While a training saves in a directory, another one is refused there.
@@ -191,9 +191,9 @@ impl Checkpoints {
         folder.names().unwrap_or_default().into_iter().filter(outdated).for_each(|name| folder.remove(name));
     }
 
-    /// Loads the newest checkpoint that all ranks have into an engine: as [`Checkpoint::load`], before the first
-    /// step or between steps. Returns what the program had added; `None`, and nothing done, if there is no checkpoint on
-    /// any rank. A collective call.
+    /// Loads the newest checkpoint that all ranks have into an engine: as [`Checkpoint::load`], before the first step
+    /// or between steps. Returns what the program had added; `None`, and nothing done, if there is no checkpoint on any
+    /// rank. A collective call.
     ///
     /// # Errors
     /// On every rank, if one cannot read its file, or it is damaged, of another training, or not of the save that the

@@ -8,16 +8,16 @@
 //! x  ← x − γ sign(DCT⁻¹(Q))
 //! ```
 //!
-//! A block is 64 × 64 of a weight, taken as a matrix of its first dimension by all others, or 64 of a vector; or less: the
-//! largest divisors of the tensor's sizes. The transform is linear and orthonormal, so that keeping Δ as coefficients
-//! makes one transform of the gradient, and no more of Δ, of what the paper writes with Δ as elements.
+//! A block is 64 × 64 of a weight, taken as a matrix of its first dimension by all others, or 64 of a vector; or less:
+//! the largest divisors of the tensor's sizes. The transform is linear and orthonormal, so that keeping Δ as
+//! coefficients makes one transform of the gradient, and no more of Δ, of what the paper writes with Δ as elements.
 //!
-//! To be run with plain SGD, with a weight decay if wanted, at the learning rate of a sign method: about 1/100 of SGD's.
-//! Replicas stay bit-identical, if all ranks run the same program on the same kind of machine: the sign has to be of the
-//! same bits. State: Δ and what the codec's memory takes, twice the bucket's size. Bytes sent per rank and step:
-//! (n−1) · 6 · Σ min(k, elements of the block) over all blocks; f32. Defaults: β = .999 and k = 32, the authors', which
-//! for blocks of 64 × 64 is .8 % of the coefficients. Trigram: centralized, synchronous, low precision. Source: Peng,
-//! Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024.
+//! To be run with plain SGD, with a weight decay if wanted, at the learning rate of a sign method: about 1/100 of
+//! SGD's. Replicas stay bit-identical, if all ranks run the same program on the same kind of machine: the sign has to
+//! be of the same bits. State: Δ and what the codec's memory takes, twice the bucket's size. Bytes sent per rank and
+//! step: (n−1) · 6 · Σ min(k, elements of the block) over all blocks; f32. Defaults: β = .999 and k = 32, the authors',
+//! which for blocks of 64 × 64 is .8 % of the coefficients. Trigram: centralized, synchronous, low precision. Source:
+//! Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024.
 
 mod blocks;
 mod codec;

@@ -14,23 +14,26 @@
 //! ```
 //!
 //! A tensor with more than two dimensions is a matrix of its first by all others. It is the paper's algorithm with
-//! compressed synchronization (decoupled momentum): all is linear in Mᵢ but P and Q, which are of the means, so that (1/n)
-//! Σᵢ Mᵢ, P, Q and X are those of one machine with the mean gradient. The authors' code subtracts P times the mean R, not
-//! the rank's own: the mean is the same, but every Mᵢ then grows by gᵢ − ḡ in each step, until rounding it disturbs X.
+//! compressed synchronization (decoupled momentum): all is linear in Mᵢ but P and Q, which are of the means, so that
+//! (1/n) Σᵢ Mᵢ, P, Q and X are those of one machine with the mean gradient. The authors' code subtracts P times the
+//! mean R, not the rank's own: the mean is the same, but every Mᵢ then grows by gᵢ − ḡ in each step, until rounding it
+//! disturbs X.
 //!
 //! A matrix whose factors are no smaller, r · (rows + columns) ≥ rows · columns, sends its gradient, and has a momentum
 //! that is equal on all ranks; its step is the same. Q begins with columns drawn from the tensor's name; columns of P
 //! without a direction are 0, and their Q is drawn anew. ‖R‖ is divided by with 1e-8 added, as the authors do.
 //!
-//! To be run with plain SGD, with a weight decay if wanted, which is decoupled then; γ is that of Muon with its original
-//! scale, or of Lion for vectors: .01 in the authors' code. Embeddings and last layers are stepped as matrices,
-//! too, where the authors have Lion. Replicas stay bit-identical, if all ranks run on the same kind of machine.
+//! To be run with plain SGD, with a weight decay if wanted, which is decoupled then; γ is that of Muon with its
+//! original scale, or of Lion for vectors: .01 in the authors' code. Embeddings and last layers are stepped as
+//! matrices, too, where the authors have Lion. Replicas stay bit-identical, if all ranks run on the same kind of
+//! machine.
 //!
-//! State: M, of the bucket's size, and Q, r · columns elements a matrix. Bytes sent per rank and step: two all-reduces, of
-//! 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each with 2(n−1)/n times its size, or n−1 times if n times its
-//! size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the authors report next to no loss at 3·10⁹
-//! parameters; μ = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn, Xu, Abreu,
-//! Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv 2504.05295).
+//! State: M, of the bucket's size, and Q, r · columns elements a matrix. Bytes sent per rank and step: two all-reduces,
+//! of 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each with 2(n−1)/n times its size, or n−1 times if n
+//! times its size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the authors report next to no loss at
+//! 3·10⁹ parameters; μ = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn, Xu,
+//! Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv
+//! 2504.05295).
 
 mod plan;
 

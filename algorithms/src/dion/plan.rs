@@ -1,4 +1,5 @@
-//! Places of a bucket's matrices and vectors in Dion's momenta, factors and messages, and the arithmetic of a step there.
+//! Places of a bucket's matrices and vectors in Dion's momenta, factors and messages, and the arithmetic of a step
+//! there.
 //!
 //! ```text
 //! first message     P of every matrix that is sent in factors, then the gradients of all other tensors

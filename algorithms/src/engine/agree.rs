@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! always           a digest of the model and one of the options, from every rank      16 bytes each
-//! if they differ   the number of rank 0's statements, 2²⁰ at most, and a hash of each, to all; the number of the first that
-//!                  another rank makes otherwise, from every rank; that statement, from every rank     1 KiB each at most
+//! if they differ   the number of rank 0's statements, 2²⁰ at most, and a hash of each, to all
+//!                  the number of the first that another rank makes otherwise, from every rank
+//!                  that statement, from every rank                                    1 KiB each at most
 //! ```
 
 use super::EngineOptions;

@@ -48,11 +48,11 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Switches to another algorithm, from the next step on. A collective call, between steps. The old algorithm settles,
-    /// and its states are gone. Parameters and the optimizer's state stay, but where the old algorithm let replicas differ:
-    /// there every replica's parameters become their mean, as the new one's states may count on equal ones, and so does
-    /// what the optimizer remembers, if the new one is to keep replicas identical; and where ranks have made different
-    /// numbers of steps, all count on from the largest.
+    /// Switches to another algorithm, from the next step on. A collective call, between steps. The old algorithm
+    /// settles, and its states are gone. Parameters and the optimizer's state stay, but where the old algorithm let
+    /// replicas differ: there every replica's parameters become their mean, as the new one's states may count on equal
+    /// ones, and so does what the optimizer remembers, if the new one is to keep replicas identical; and where ranks
+    /// have made different numbers of steps, all count on from the largest.
     ///
     /// # Errors
     /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
@@ -89,9 +89,10 @@ impl DataParallel {
         self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }
 
-    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that ranks
-    /// may make after different numbers of them; training goes on afterwards as if nothing had been. Call it after the
-    /// last step: a rank of an asynchronous training that ends without it has ended early, which ends the others too.
+    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that
+    /// ranks may make after different numbers of them; training goes on afterwards as if nothing had been. Call it
+    /// after the last step: a rank of an asynchronous training that ends without it has ended early, which ends the
+    /// others too.
     ///
     /// # Errors
     /// Errors of the communication.

@@ -7,12 +7,13 @@
 //!           gᵢ ← gᵢ · min(1, c / R)
 //! ```
 //!
-//! After the hooks no rank has to be asked: where all have the same gradients they find the same norm, bit for bit. R is at
-//! least the norm of the mean gradient, and equal to it where all ranks have the same; the factor is one for all ranks, so
-//! that their mean keeps its direction. A clipping of each rank by its own norm would move the minimum where data differ.
+//! After the hooks no rank has to be asked: where all have the same gradients they find the same norm, bit for bit. R
+//! is at least the norm of the mean gradient, and equal to it where all ranks have the same; the factor is one for all
+//! ranks, so that their mean keeps its direction. A clipping of each rank by its own norm would move the minimum where
+//! data differ.
 //!
-//! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is that of
-//! the code of Lin et al., "Deep gradient compression", ICLR 2018.
+//! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is
+//! that of the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
 use super::plan::Plan;
 use super::{DataParallel, hooks};

@@ -1,15 +1,16 @@
-//! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and asks for the gradient
-//! there. Open this for a training loop that serves such algorithms, too.
+//! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and asks for the
+//! gradient there. Open this for a training loop that serves such algorithms, too.
 //!
 //! ```text
 //! x as the last step left it
 //! forward, begin, backward ──► g₁ at x        hook evaluated: parameters ← x̂     evaluate_again: true
 //! forward, begin, backward ──► g₂ at x̂                                           evaluate_again: false
-//! finish, step             ──►                hooks gradients_ready, after_backward: parameters ← x; optimizer; after_step
+//! finish, step             ──►                hooks gradients_ready, after_backward: parameters ← x
+//!                                             optimizer; after_step
 //! ```
 //!
-//! How many gradients a step takes follows from its number alone, so that ranks agree on it. A loop that does not ask is
-//! refused at the end of its first pass: its step would be made with parameters that are not the model's.
+//! How many gradients a step takes follows from its number alone, so that ranks agree on it. A loop that does not ask
+//! is refused at the end of its first pass: its step would be made with parameters that are not the model's.
 
 use super::hooks::{self, Results};
 use super::runner::Stage;
@@ -18,11 +19,11 @@ use crate::trace::Kind;
 use hexagram_logical::{Error, Result};
 
 impl DataParallel {
-    /// Ends a backward pass, but for the step's last, and returns true: the algorithm has moved the parameters, and wants the
-    /// gradient of the same batch there, by another forward and backward pass. Returns false, and does nothing, where the pass
-    /// under way is the step's last. A loop calls it in the place of [`finish`](Self::finish) until it returns false; most
-    /// algorithms take one gradient a step, and need none of it. Gradients that are accumulated over several passes are taken
-    /// anew, too.
+    /// Ends a backward pass, but for the step's last, and returns true: the algorithm has moved the parameters, and
+    /// wants the gradient of the same batch there, by another forward and backward pass. Returns false, and does
+    /// nothing, where the pass under way is the step's last. A loop calls it in the place of [`finish`](Self::finish)
+    /// until it returns false; most algorithms take one gradient a step, and need none of it. Gradients that are
+    /// accumulated over several passes are taken anew, too.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -51,12 +52,12 @@ impl DataParallel {
         self.checked(outcome).map(|()| true)
     }
 
-    /// Makes a step, with as many gradients as the algorithm takes: `pass` reads the parameters, and makes the forward and
-    /// backward passes of one batch, from [`forward`](Self::forward) to the last of [`hooks`](Self::hooks).
+    /// Makes a step, with as many gradients as the algorithm takes: `pass` reads the parameters, and makes the forward
+    /// and backward passes of one batch, from [`forward`](Self::forward) to the last of [`hooks`](Self::hooks).
     ///
     /// # Errors
-    /// Those of `pass`; [`Error::Usage`] after one that has ended between two gradients, whose other gradient would be of
-    /// another batch; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
+    /// Those of `pass`; [`Error::Usage`] after one that has ended between two gradients, whose other gradient would be
+    /// of another batch; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut pass: impl FnMut(&mut Self) -> std::result::Result<(), E>,
@@ -120,8 +121,8 @@ impl DataParallel {
         Err(Error::usage(what, remedy))
     }
 
-    /// Fails between two gradients of a step, where one of another batch would be taken for the second: for an adapter whose
-    /// loop is not [`step_with`](Self::step_with).
+    /// Fails between two gradients of a step, where one of another batch would be taken for the second: for an adapter
+    /// whose loop is not [`step_with`](Self::step_with).
     ///
     /// # Errors
     /// [`Error::Usage`] after an [`evaluate_again`](Self::evaluate_again) that returned true, until the step has ended.

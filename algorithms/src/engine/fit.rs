@@ -1,5 +1,5 @@
-//! Checks that an algorithm and the engine's options fit each other, before the first step: on every rank alike, as all have the
-//! same of both.
+//! Checks that an algorithm and the engine's options fit each other, before the first step: on every rank alike, as all
+//! have the same of both.
 
 use super::{DataParallel, EngineOptions};
 use crate::optimizer::{self, Optimizer};
@@ -47,8 +47,8 @@ pub(super) fn with_named_optimizer(
 }
 
 impl DataParallel {
-    /// Fails if an optimizer of the framework, whose steps have this form, does not fit the algorithm. The engine does not
-    /// know that optimizer: the training loop, or an adapter, calls it before the first step.
+    /// Fails if an optimizer of the framework, whose steps have this form, does not fit the algorithm. The engine does
+    /// not know that optimizer: the training loop, or an adapter, calls it before the first step.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason.

@@ -37,8 +37,8 @@ impl Initial<'_> {
     }
 
     /// Makes the algorithm's states before the first pass, with buckets in the order of
-    /// [`Order::Listed`](super::Order::Listed). A collective call, after all parameters were set. Otherwise the first pass
-    /// does it.
+    /// [`Order::Listed`](super::Order::Listed). A collective call, after all parameters were set. Otherwise the first
+    /// pass does it.
     ///
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) within a backward pass; those of the algorithm's

@@ -1,18 +1,18 @@
 //! Uneven inputs: a rank that has run out of data takes part in the steps of the others, with gradients of zero.
 //!
 //! ```text
-//! each step, synchronous algorithms:   every rank says whether it trains, and with which γ       16(n−1) bytes from each
+//! each step, synchronous algorithms:   every rank says whether it trains, and with which γ: 16(n−1) bytes from each
 //! a rank that has run out:             g ← 0, then the step as all others make it
 //! none trains any more:                all are done
 //! ```
 //!
-//! Means stay over all n ranks: a step in which k of them train is k/n as long. Because the joined ranks make every step,
-//! with the learning rate of those that train, replicas of centralized synchronous algorithms stay identical on all n. As
-//! `Join` of PyTorch's DDP, without its option to divide by k.
+//! Means stay over all n ranks: a step in which k of them train is k/n as long. Because the joined ranks make every
+//! step, with the learning rate of those that train, replicas of centralized synchronous algorithms stay identical on
+//! all n. As `Join` of PyTorch's DDP, without its option to divide by k.
 //!
-//! Of asynchronous algorithms nobody waits for a joined rank: it settles, and so serves the others until they settle too.
-//! But what they have in the background all ranks begin together, in their first step: a rank that has not made any makes
-//! one, of zeros.
+//! Of asynchronous algorithms nobody waits for a joined rank: it settles, and so serves the others until they settle
+//! too. But what they have in the background all ranks begin together, in their first step: a rank that has not made
+//! any makes one, of zeros.
 
 use super::{DataParallel, Mode, Unused};
 use hexagram_logical::{Error, Result};
@@ -29,9 +29,9 @@ impl DataParallel {
 }
 
 impl Uneven<'_> {
-    /// Takes part in the steps of the others until all have run out of data, as this rank has. Every rank calls it after
-    /// its last step. Gradients that were only accumulated count in the next step. Of an asynchronous algorithm it is what
-    /// [`DataParallel::settle`] is; such ranks must not run out before a synchronous warm-up is over.
+    /// Takes part in the steps of the others until all have run out of data, as this rank has. Every rank calls it
+    /// after its last step. Gradients that were only accumulated count in the next step. Of an asynchronous algorithm
+    /// it is what [`DataParallel::settle`] is; such ranks must not run out before a synchronous warm-up is over.
     ///
     /// # Errors
     /// [`Error::Usage`] without [`EngineOptions::uneven`](super::EngineOptions::uneven), or without an optimizer of the
@@ -44,8 +44,8 @@ impl Uneven<'_> {
     }
 
     /// Makes one backward pass of zeros, if any rank still trains: [`Uneven::join`] for a training loop whose framework
-    /// has the optimizer. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls this again
-    /// until it returns false. The learning rate is that of the ranks that train.
+    /// has the optimizer. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls this
+    /// again until it returns false. The learning rate is that of the ranks that train.
     ///
     /// # Errors
     /// As [`Uneven::join`].

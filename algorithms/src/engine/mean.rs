@@ -11,16 +11,16 @@ use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 pub struct Evaluation<R> {
     /// Value that the given function returned.
     pub result: R,
-    /// Root mean square of the replicas' distances from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½, the same on all ranks; 0 where
-    /// the algorithm keeps replicas identical.
+    /// Root mean square of the replicas' distances from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½, the same on all ranks; 0
+    /// where the algorithm keeps replicas identical.
     pub consensus_distance: f64,
 }
 
 impl DataParallel {
-    /// Runs `evaluate` while the mean of all replicas is in the place of each, as [`average`](Self::average) makes it, and
-    /// puts every replica back: parameters, optimizer state and the algorithm's state are bit for bit what they were. An
-    /// asynchronous algorithm is [settled](Self::settle) first, and its replicas are put back to what that leaves. A
-    /// collective call, between steps.
+    /// Runs `evaluate` while the mean of all replicas is in the place of each, as [`average`](Self::average) makes it,
+    /// and puts every replica back: parameters, optimizer state and the algorithm's state are bit for bit what they
+    /// were. An asynchronous algorithm is [settled](Self::settle) first, and its replicas are put back to what that
+    /// leaves. A collective call, between steps.
     ///
     /// ```
     /// use hexagram::algorithms::local_sgd::LocalSgd;

@@ -12,15 +12,15 @@
 //!       wait                       ◄──  bucket done
 //! ```
 //!
-//! A framework's adapter lists the [`Parameter`]s, calls [`Hooks::ready`] from inside the backward pass for each gradient
-//! that is complete, and either lets the engine's optimizer step ([`DataParallel::step`]) and reads the parameters, or
-//! hands [`DataParallel::gradient`] to the framework's own. Before the first step it calls
+//! A framework's adapter lists the [`Parameter`]s, calls [`Hooks::ready`] from inside the backward pass for each
+//! gradient that is complete, and either lets the engine's optimizer step ([`DataParallel::step`]) and reads the
+//! parameters, or hands [`DataParallel::gradient`] to the framework's own. Before the first step it calls
 //! [`Initial::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
 //! [`DataParallel::settle`] or [`DataParallel::average`]; in between, [`DataParallel::with_mean`] evaluates.
 //!
-//! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no two
-//! can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an error
-//! that names it, or counts as zero where [`Unused::Zero`] asks for that.
+//! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no
+//! two can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an
+//! error that names it, or counts as zero where [`Unused::Zero`] asks for that.
 
 mod agree;
 pub mod autotune;
@@ -89,9 +89,10 @@ pub enum Mode {
 
 /// Data-parallel training of one model, on one rank.
 ///
-/// A step is [`forward`](Self::forward), [`begin`](Self::begin), gradients by [`hooks`](Self::hooks), [`finish`](Self::finish)
-/// and [`step`](Self::step); at the end [`settle`](Self::settle) or [`average`](Self::average), and in
-/// between, to evaluate, [`with_mean`](Self::with_mean). What is not part of the loop stands in groups:
+/// A step is [`forward`](Self::forward), [`begin`](Self::begin), gradients by [`hooks`](Self::hooks),
+/// [`finish`](Self::finish) and [`step`](Self::step); at the end [`settle`](Self::settle) or
+/// [`average`](Self::average), and in between, to evaluate, [`with_mean`](Self::with_mean). What is not part of the
+/// loop stands in groups:
 ///
 /// | group | for |
 /// |---|---|
@@ -232,15 +233,15 @@ impl DataParallel {
         self.replica.has_parameters()
     }
 
-    /// Tells the algorithm this rank's loss of the step under way, before [`DataParallel::begin`]. Only algorithms that ask
-    /// for it, by [`Context::loss`](crate::Context::loss), need it; it holds for one step.
+    /// Tells the algorithm this rank's loss of the step under way, before [`DataParallel::begin`]. Only algorithms that
+    /// ask for it, by [`Context::loss`](crate::Context::loss), need it; it holds for one step.
     pub fn set_loss(&mut self, loss: f64) {
         self.present.loss = Some(loss);
     }
 
     /// Returns the numbers that the algorithm's hooks gave out in the last step, by name: see
-    /// [`Context::metric`](crate::Context::metric). They are this rank's own. After a step that was skipped for an overflow there
-    /// are none.
+    /// [`Context::metric`](crate::Context::metric). They are this rank's own. After a step that was skipped for an
+    /// overflow there are none.
     pub fn metrics(&self) -> &BTreeMap<String, f64> {
         &self.metrics
     }
@@ -250,9 +251,9 @@ impl DataParallel {
         self.present.step
     }
 
-    /// Gives the engine a parameter's values, of its own element type: before the first step, where they must be equal on
-    /// all ranks, or after a step of the framework's own optimizer. Of a 16-bit parameter the engine has more than these
-    /// values: give only what was changed elsewhere.
+    /// Gives the engine a parameter's values, of its own element type: before the first step, where they must be equal
+    /// on all ranks, or after a step of the framework's own optimizer. Of a 16-bit parameter the engine has more than
+    /// these values: give only what was changed elsewhere.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, of this type and length, or the engine is at work.

@@ -68,15 +68,15 @@ pub struct EngineOptions {
     /// Treatment of buffers before a training forward pass. Default: [`Buffers::Broadcast`].
     pub buffers: Buffers,
     /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework, or is the one that the
-    /// algorithm [names](crate::Optimizers::Named). One that does not fit the
-    /// algorithm ([`Algorithm::optimizers`](crate::Algorithm::optimizers)) is refused; of the framework's the engine does
-    /// not know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
+    /// algorithm [names](crate::Optimizers::Named). One that does not fit the algorithm
+    /// ([`Algorithm::optimizers`](crate::Algorithm::optimizers)) is refused; of the framework's the engine does not
+    /// know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
     pub optimizer: Option<Arc<dyn Optimizer>>,
     /// Learning rate γ from the first step on, a number or a schedule; `None`, the default, leaves it to
     /// [`DataParallel::set_learning_rate`](super::DataParallel::set_learning_rate).
     pub learning_rate: Option<LearningRate>,
-    /// Parameters that the optimizer steps with a learning rate or weight decay of their own; the first group that has a
-    /// parameter counts. Default: none.
+    /// Parameters that the optimizer steps with a learning rate or weight decay of their own; the first group that has
+    /// a parameter counts. Default: none.
     pub groups: Vec<ParameterGroup>,
     /// True to communicate within each host first, and then between hosts, where the algorithm means all ranks.
     /// Default: false.
@@ -93,7 +93,8 @@ pub struct EngineOptions {
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
     /// Default: false.
     pub uneven: bool,
-    /// Queue of the device that has the model: buckets are made there. Default: the host's. It may differ between ranks.
+    /// Queue of the device that has the model: buckets are made there. Default: the host's. It may differ between
+    /// ranks.
     pub queue: Queue,
     /// Seed of the random numbers that algorithms draw by [`Context`](crate::Context). Default: 0.
     pub seed: u64,

@@ -1,8 +1,8 @@
 //! The plan: which parameter lies where in which bucket.
 //!
-//! Parameters are packed in the order in which a backward pass completes them: before the first pass that is taken to be
-//! the reverse of the order in which they are listed. Element types do not mix in a bucket; 16-bit parameters lie among those
-//! of f32, converted. Buckets are ordered by the parameter that completes them.
+//! Parameters are packed in the order in which a backward pass completes them: before the first pass that is taken to
+//! be the reverse of the order in which they are listed. Element types do not mix in a bucket; 16-bit parameters lie
+//! among those of f32, converted. Buckets are ordered by the parameter that completes them.
 
 use super::EngineOptions;
 use crate::plugin::Buckets;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// Trainable tensor of a model.
 ///
 /// The list is of what is trained together: what is left out of it (frozen, or to be ignored, as PyTorch's DDP ignores
-/// what `_ddp_params_and_buffers_to_ignore` names) is not the engine's. It is neither communicated, nor stepped with, nor
-/// missed when it gets no gradient; it stays each rank's own.
+/// what `_ddp_params_and_buffers_to_ignore` names) is not the engine's. It is neither communicated, nor stepped with,
+/// nor missed when it gets no gradient; it stays each rank's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     /// Name of the parameter in errors and checkpoints.
@@ -240,8 +240,8 @@ impl Plan {
         relocate(from, &self.places, to, &other.places)
     }
 
-    /// Returns the places of something that has `len` elements of each parameter, packed as the parameters are; and how much
-    /// of it each bucket has.
+    /// Returns the places of something that has `len` elements of each parameter, packed as the parameters are; and how
+    /// much of it each bucket has.
     pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<Place>, Vec<usize>) {
         let mut places = vec![(0, 0..0); self.parameters.len()];
         let mut lens = Vec::new();

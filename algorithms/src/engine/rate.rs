@@ -5,9 +5,9 @@ use crate::optimizer::LearningRate;
 use hexagram_logical::Result;
 
 impl DataParallel {
-    /// Sets the learning rate γ of the steps from here on, the same on every rank: a number, or a schedule, which is of the
-    /// step's number and so may begin at any of them. It replaces [`EngineOptions::learning_rate`]. Checkpoints keep it. What
-    /// cannot be meant, the next [`DataParallel::begin`] or [`DataParallel::step`] refuses.
+    /// Sets the learning rate γ of the steps from here on, the same on every rank: a number, or a schedule, which is of
+    /// the step's number and so may begin at any of them. It replaces [`EngineOptions::learning_rate`]. Checkpoints
+    /// keep it. What cannot be meant, the next [`DataParallel::begin`] or [`DataParallel::step`] refuses.
     ///
     /// [`EngineOptions::learning_rate`]: super::EngineOptions::learning_rate
     pub fn set_learning_rate(&mut self, rate: impl Into<LearningRate>) {

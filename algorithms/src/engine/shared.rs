@@ -1,4 +1,5 @@
-//! State that replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at the end.
+//! State that replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at
+//! the end.
 
 use super::hooks::Results;
 use super::options::Buffers;

@@ -1,4 +1,5 @@
-//! The engine's state, out and in: what [`checkpoint`](crate::checkpoint) writes to files, and what goes on bit for bit.
+//! The engine's state, out and in: what [`checkpoint`](crate::checkpoint) writes to files, and what goes on bit for
+//! bit.
 //!
 //! ```text
 //! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
@@ -8,8 +9,8 @@
 //! plan/order, plan/members, plan/counts  the buckets as they are: how parameters are expected, where they are
 //! scaler/scale, scaler/clean             if the loss is scaled
 //! parameter/<name>                       if they are the engine's
-//! optimizer/<slot>/<name>                what the optimizer remembers, by parameter: whatever the buckets; nothing where
-//!                                        its slot has no elements of the parameter
+//! optimizer/<slot>/<name>                what the optimizer remembers, by parameter: whatever the buckets;
+//!                                        nothing where its slot has no elements of the parameter
 //! algorithm/<bucket>/<field>             what the algorithm names in its `checkpoint`
 //! ```
 
@@ -37,7 +38,8 @@ use std::collections::BTreeMap;
 pub struct Checkpoint<'a>(&'a mut DataParallel);
 
 impl DataParallel {
-    /// Returns the methods that save and load the engine's state. [`Checkpoints`](crate::Checkpoints) keeps it in files.
+    /// Returns the methods that save and load the engine's state. [`Checkpoints`](crate::Checkpoints) keeps it in
+    /// files.
     pub fn checkpoint(&mut self) -> Checkpoint<'_> {
         Checkpoint(self)
     }
@@ -45,8 +47,8 @@ impl DataParallel {
 
 impl Checkpoint<'_> {
     /// Returns everything that the next steps depend on, but for the framework's own: step, learning rate, buckets,
-    /// parameters and optimizer state where they are the engine's, and the algorithm's state. A collective call, between
-    /// steps; what the algorithm has under way is [settled](DataParallel::settle) first.
+    /// parameters and optimizer state where they are the engine's, and the algorithm's state. A collective call,
+    /// between steps; what the algorithm has under way is [settled](DataParallel::settle) first.
     ///
     /// # Errors
     /// [`Error::Usage`] within a step, or with gradients that were accumulated and not used, which a checkpoint would
@@ -56,13 +58,13 @@ impl Checkpoint<'_> {
     }
 
     /// Restores a state that [`save`](Self::save) returned: the next steps equal those of an uninterrupted run, bit for
-    /// bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine made with the
-    /// same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options say;
-    /// parameters need not be set before.
+    /// bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine made
+    /// with the same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options
+    /// say; parameters need not be set before.
     ///
     /// # Errors
-    /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then, unless
-    /// it is the algorithm's own state that does not fit, after which no rank can go on.
+    /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then,
+    /// unless it is the algorithm's own state that does not fit, after which no rank can go on.
     pub fn load(&mut self, record: Record) -> Result<()> {
         self.0.load_state(record)
     }

@@ -49,8 +49,8 @@ impl DataParallel {
     /// Begins a backward pass.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only; or if an algorithm
-    /// that works on parameters was not told of the step after it.
+    /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only; or if an
+    /// algorithm that works on parameters was not told of the step after it.
     pub fn begin(&mut self, mode: Mode) -> Result<()> {
         self.enter(Kind::Backward);
         self.follow_rate();
@@ -78,8 +78,9 @@ impl DataParallel {
 
     /// Ends a backward pass: waits until every bucket was communicated.
     ///
-    /// With [`loss scaling`](super::EngineOptions::loss_scale), [`LossScaling::overflowed`](super::LossScaling::overflowed) then says whether the step
-    /// is skipped; if not, gradients were divided by the scale.
+    /// With [`loss scaling`](super::EngineOptions::loss_scale),
+    /// [`LossScaling::overflowed`](super::LossScaling::overflowed) then says whether the step is skipped; if not,
+    /// gradients were divided by the scale.
     ///
     /// # Errors
     /// [`Error::Usage`] that names the parameters without gradient, [`Error::PeerFailed`] and others from the
@@ -151,8 +152,8 @@ impl DataParallel {
     }
 
     /// Ends the pass and steps, [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each
-    /// bucket while those after it are still under way. Where gradients are clipped after communication it cannot, as their
-    /// norm is of all buckets.
+    /// bucket while those after it are still under way. Where gradients are clipped after communication it cannot, as
+    /// their norm is of all buckets.
     ///
     /// # Errors
     /// As both.

@@ -42,8 +42,8 @@ fn refused(what: String) -> Error {
     Error::usage(what, "choose another codec, such as the sign, a share of top-k or more levels, or a number")
 }
 
-/// Returns ρ² = Σ ‖e′‖² / Σ ‖e‖² of the second half of the rounds, where e ← e′ + normal numbers, and e′ is what a message
-/// leaves of e.
+/// Returns ρ² = Σ ‖e′‖² / Σ ‖e‖² of the second half of the rounds, where e ← e′ + normal numbers, and e′ is what a
+/// message leaves of e.
 fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
     let mut error = vec![0.0f32; len];
     let mut message = vec![0; codec.encoded_len(len)];

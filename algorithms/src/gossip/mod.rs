@@ -1,13 +1,13 @@
-//! Mixing of replicas with their neighbours': over which graph, with which codec, and how far towards the neighbours' mean.
-//! Open this to give an algorithm of your own these options.
+//! Mixing of replicas with their neighbours': over which graph, with which codec, and how far towards the neighbours'
+//! mean. Open this to give an algorithm of your own these options.
 //!
 //! ```text
 //! codec none      xᵢ ← Σⱼ wᵢⱼ xⱼ
 //! codec C         qᵢ ← C(xᵢ − x̂ᵢ);   x̂ⱼ ← x̂ⱼ + qⱼ of all neighbours;   xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ x̂ⱼ − x̂ᵢ)      CHOCO
 //! ```
 //!
-//! The mean over ranks is kept either way. With a codec W is static, elements are f32, and C is to be a contraction; what
-//! it leaves out is still in xᵢ − x̂ᵢ and comes later. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S. Bytes sent: deg messages.
+//! The mean over ranks is kept either way. With a codec W is static, elements are f32, and C is to be a contraction;
+//! what it leaves out is still in xᵢ − x̂ᵢ and comes later. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S. Bytes sent: deg messages.
 //!
 //! # The consensus step γ
 //! A codec that leaves ‖e′‖ ≤ ρ ‖e‖ of a difference e allows for every
@@ -17,18 +17,19 @@
 //! ```
 //!
 //! whatever the number of ranks and the spectral gap of the graph. *Auto* takes that bound, 1 at most, with the ρ that
-//! it measures of the codec at the start: on differences to which normal numbers are added in every round, until what is
-//! left of them has settled, as in a training with noise. So top-k of 1 % gets .023 on a ring, of 10 % .20, the sign .37,
-//! QSGD with 15 levels in buckets of 200 .67, eight bits 1. Gossip of 16 ranks on a ring is fastest at 1 to 2 times that,
-//! by which ‖X − X̄‖² shrinks by .979 a round with top-k of 10 %, .997 with 1 %, .973 with the sign; at 3 times that top-k of
-//! 10 % and QSGD diverge. A codec that loses as much as it says, such as QSGD of few levels, is refused.
+//! it measures of the codec at the start: on differences to which normal numbers are added in every round, until what
+//! is left of them has settled, as in a training with noise. So top-k of 1 % gets .023 on a ring, of 10 % .20, the sign
+//! .37, QSGD with 15 levels in buckets of 200 .67, eight bits 1. Gossip of 16 ranks on a ring is fastest at 1 to 2
+//! times that, by which ‖X − X̄‖² shrinks by .979 a round with top-k of 10 %, .997 with 1 %, .973 with the sign; at 3
+//! times that top-k of 10 % and QSGD diverge. A codec that loses as much as it says, such as QSGD of few levels, is
+//! refused.
 //!
-//! Why: with L = I − W, x⁺ = x − γ L x̂ and x̂ = x − e′, so that e⁺ = e′ + (x⁺ − x) and x⁺ − x = −γ L (x − e′). From e′ to e⁺
-//! that is the linear map z⁻¹ (1 + (z − 1) γL / (z − 1 + γL)). W = w + (1 − w) V with w = min wᵢᵢ and ‖V‖ ≤ 1, so that
-//! Re (1/λ) ≥ μ/2 in all of L, and Re (1/(z − 1)) = −1/2 on |z| = 1; hence |(z − 1) γλ / (z − 1 + γλ)| ≤ 2γ / (μ − γ), and the
-//! gain of the map is (μ + γ) / (μ − γ) at most. If ρ times that is below 1, the loop is stable (small gain theorem),
-//! whatever else the codec does. The published proof has γ of the order of (1 − ρ²) times the square of the spectral gap: 3·10⁻⁵
-//! for top-k of 10 % on a ring of 16.
+//! Why: with L = I − W, x⁺ = x − γ L x̂ and x̂ = x − e′, so that e⁺ = e′ + (x⁺ − x) and x⁺ − x = −γ L (x − e′). From e′
+//! to e⁺ that is the linear map z⁻¹ (1 + (z − 1) γL / (z − 1 + γL)). W = w + (1 − w) V with w = min wᵢᵢ and ‖V‖ ≤ 1, so
+//! that Re (1/λ) ≥ μ/2 in all of L, and Re (1/(z − 1)) = −1/2 on |z| = 1; hence |(z − 1) γλ / (z − 1 + γλ)| ≤ 2γ / (μ −
+//! γ), and the gain of the map is (μ + γ) / (μ − γ) at most. If ρ times that is below 1, the loop is stable (small gain
+//! theorem), whatever else the codec does. The published proof has γ of the order of (1 − ρ²) times the square of the
+//! spectral gap: 3·10⁻⁵ for top-k of 10 % on a ring of 16.
 //!
 //! Source: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
 //! communication", ICML 2019.
@@ -101,8 +102,8 @@ impl Gossip {
         codec_fields(&mut self.codec, &mut self.consensus, options)
     }
 
-    /// Makes the state for a buffer: estimates begin at what `x` is, by one gossip in full precision. `part` tells apart
-    /// several buffers of one bucket, whose draws are to differ.
+    /// Makes the state for a buffer: estimates begin at what `x` is, by one gossip in full precision. `part` tells
+    /// apart several buffers of one bucket, whose draws are to differ.
     ///
     /// # Errors
     /// [`Error::Usage`] for a γ that is out of its range, with a codec also for elements other than f32, a graph that

@@ -1,4 +1,5 @@
-//! Adam, whose weight decay is part of the gradient. With one that acts on the parameters alone it is [`AdamW`](super::AdamW).
+//! Adam, whose weight decay is part of the gradient. With one that acts on the parameters alone it is
+//! [`AdamW`](super::AdamW).
 //!
 //! ```text
 //! g ← g + λ x                    λ: weight decay

@@ -30,8 +30,8 @@ fn shared<O: Optimizer>(optimizer: O) -> Arc<dyn Optimizer> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names where there is no such optimizer or
-/// field, and with field, value and range where a value is out of it.
+/// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names where there is no such
+/// optimizer or field, and with field, value and range where a value is out of it.
 pub fn named(text: &str) -> Result<Arc<dyn Optimizer>> {
     catalogue().named(text)
 }

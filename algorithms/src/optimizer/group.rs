@@ -83,8 +83,8 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     name.ends_with(tail)
 }
 
-/// Consecutive tensors of a bucket that have one parameter group: an elementwise optimizer goes over their elements in one
-/// pass.
+/// Consecutive tensors of a bucket that have one parameter group: an elementwise optimizer goes over their elements in
+/// one pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
     /// Range of the elements within the bucket.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Source: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020 (arXiv
-//! 1904.00962), with φ(z) = z. Its authors' code leaves biases and norms unscaled, which are vectors. State: m and v, two
-//! elements for each parameter.
+//! 1904.00962), with φ(z) = z. Its authors' code leaves biases and norms unscaled, which are vectors. State: m and v,
+//! two elements for each parameter.
 
 use super::adam::{Direction, SLOTS, moment_fields};
 use super::real::{Real, norm};

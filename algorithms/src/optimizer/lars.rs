@@ -1,15 +1,15 @@
 //! LARS: momentum SGD whose step in each tensor is in proportion to the tensor's length.
 //!
 //! ```text
-//! q ← η ‖x‖ / (‖g‖ + λ ‖x‖ + ε)       norms of a tensor, λ: weight decay; q = 1 if ‖x‖ or ‖g‖ is 0, and for vectors and
-//!                                      scalars
+//! q ← η ‖x‖ / (‖g‖ + λ ‖x‖ + ε)       norms of a tensor, λ: weight decay; q = 1 if ‖x‖ or ‖g‖ is 0,
+//!                                      and for vectors and scalars
 //! u ← μ u + γ q (g + λ x)             μ: momentum
 //! x ← x − u                           Nesterov: x ← x − (μ u + γ q (g + λ x))
 //! ```
 //!
-//! Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017 (arXiv 1708.03888). γ is part of
-//! u, so that a change of γ acts on what is added from there on. Common implementations leave biases and norms unscaled,
-//! which are vectors. State: u, one element for each parameter.
+//! Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017 (arXiv 1708.03888). γ is
+//! part of u, so that a change of γ acts on what is added from there on. Common implementations leave biases and norms
+//! unscaled, which are vectors. State: u, one element for each parameter.
 
 use super::real::{Real, norm};
 use super::{Optimizer, Update, all_slots, checked, with_float};

@@ -12,12 +12,12 @@
 //!              cosine each. It is its own warm-up.
 //! ```
 //!
-//! Step t is the number of steps before it, through checkpoints: nothing else is remembered. Equal to PyTorch's `LinearLR`,
-//! `CosineAnnealingLR` (until its minimum, where ours stays), `StepLR` and `OneCycleLR` (without its cycle of momentum), the
-//! first as warm-up, joined by `SequentialLR`.
+//! Step t is the number of steps before it, through checkpoints: nothing else is remembered. Equal to PyTorch's
+//! `LinearLR`, `CosineAnnealingLR` (until its minimum, where ours stays), `StepLR` and `OneCycleLR` (without its cycle
+//! of momentum), the first as warm-up, joined by `SequentialLR`.
 //!
-//! Sources: Loshchilov and Hutter, "SGDR", ICLR 2017 (cosine); Smith and Topin, "Super-convergence", 2018 (one-cycle); Goyal
-//! et al., "Accurate, large minibatch SGD", 2017 (warm-up).
+//! Sources: Loshchilov and Hutter, "SGDR", ICLR 2017 (cosine); Smith and Topin, "Super-convergence", 2018 (one-cycle);
+//! Goyal et al., "Accurate, large minibatch SGD", 2017 (warm-up).
 
 use crate::plugin::check_option;
 use hexagram_logical::spelling::{Catalogue, Number, Options, Spelled, above};
@@ -115,8 +115,8 @@ impl LearningRate {
         self.base * self.schedule.factor(step - self.warmup, self.warmup)
     }
 
-    /// Returns the schedules by name, for a training with this base of so many steps: where a spelling has no `base` and no
-    /// `steps`, these count.
+    /// Returns the schedules by name, for a training with this base of so many steps: where a spelling has no `base`
+    /// and no `steps`, these count.
     pub fn catalogue(base: f64, steps: u64) -> Catalogue<LearningRate> {
         let with = |schedule| LearningRate { schedule, ..LearningRate::from(base) };
         let cycle = RateSchedule::OneCycle { steps, rise: 0.3, start: 1.0 / 25.0, end: 1.0 / 250_000.0 };

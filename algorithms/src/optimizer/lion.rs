@@ -7,8 +7,8 @@
 //! m ← β₂ m + (1 − β₂) g
 //! ```
 //!
-//! Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023 (arXiv 2302.06675), which advises a
-//! learning rate 3 to 10 times lower than AdamW's and a weight decay as many times higher. State: m, one element for
+//! Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023 (arXiv 2302.06675), which advises
+//! a learning rate 3 to 10 times lower than AdamW's and a weight decay as many times higher. State: m, one element for
 //! each parameter.
 
 use super::real::Real;

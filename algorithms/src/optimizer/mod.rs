@@ -10,8 +10,8 @@
 //! | [`Lars`] | along g, of a length in proportion to the tensor's | 1 |
 //! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: AdamW's | 1; others: 2 |
 //!
-//! What is stepped with another learning rate or weight decay is a [`ParameterGroup`]; what changes the learning rate while
-//! training is a [`LearningRate`].
+//! What is stepped with another learning rate or weight decay is a [`ParameterGroup`]; what changes the learning rate
+//! while training is a [`LearningRate`].
 
 mod adam;
 mod adamw;
@@ -79,8 +79,8 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
     /// Returns the names of what is remembered of every tensor, in buffers that are zero before the first step.
     fn slots(&self) -> &'static [&'static str];
 
-    /// Returns the number of elements that a slot has of a tensor: by default as many as the tensor. The parts of a bucket's
-    /// tensors lie one after the other in the slot's buffer.
+    /// Returns the number of elements that a slot has of a tensor: by default as many as the tensor. The parts of a
+    /// bucket's tensors lie one after the other in the slot's buffer.
     fn slot_len(&self, slot: &str, tensor: &Tensor) -> usize {
         let _ = slot;
         tensor.elements.len()
@@ -99,7 +99,8 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the text that spells it, where it is one that [`catalogue`] knows; without options that are as by default.
+    /// Returns the text that spells it, where it is one that [`catalogue`] knows; without options that are as by
+    /// default.
     fn spelled(&self) -> String {
         format!("{self:?}")
     }

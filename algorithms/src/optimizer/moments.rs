@@ -6,9 +6,9 @@
 //! D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)                        once v is frozen; 0 where v = 0 and φ = 0
 //! ```
 //!
-//! Where v is 0, no gradient has come so far: D = 0 is the mask of DeepSpeed's code, without which what one bit cannot say
-//! of a zero would be divided by ε. [`Frozen`] has the floor φ, and what else can be done for elements that had next to no
-//! gradient. A tensor that had none at all has D = 0 with any floor, and stays where it is.
+//! Where v is 0, no gradient has come so far: D = 0 is the mask of DeepSpeed's code, without which what one bit cannot
+//! say of a zero would be divided by ε. [`Frozen`] has the floor φ, and what else can be done for elements that had
+//! next to no gradient. A tensor that had none at all has D = 0 with any floor, and stays where it is.
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
 
@@ -36,14 +36,15 @@ impl Default for Moments {
 
 /// Use that is made of a frozen variance.
 ///
-/// The papers have none of it: see [`Frozen::papers`]. All three options are for elements that had next to no gradient while
-/// the variance was measured, which are divided by next to nothing after it.
+/// The papers have none of it: see [`Frozen::papers`]. All three options are for elements that had next to no gradient
+/// while the variance was measured, which are divided by next to nothing after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frozen {
-    /// Floor φ of √v̂, as a part of the tensor's root mean square: D ← 1 / (max(√v̂, φ rms(√v̂)) + ε). At least 0, which is
-    /// none. Default: 0.1.
+    /// Floor φ of √v̂, as a part of the tensor's root mean square: D ← 1 / (max(√v̂, φ rms(√v̂)) + ε). At least 0,
+    /// which is none. Default: 0.1.
     pub floor: f64,
-    /// Bound of |D g|, above 0, if there is one. Adam keeps 1/√(1 − β₂) by itself, since its v has seen g. Default: none.
+    /// Bound of |D g|, above 0, if there is one. Adam keeps 1/√(1 − β₂) by itself, since its v has seen g. Default:
+    /// none.
     pub clip: Option<f64>,
     /// True to encode D m and D g, in which every element is of a like size, rather than m and g. Default: false.
     pub scaled: bool,

@@ -1,4 +1,5 @@
-//! Muon: matrices move along the orthogonal matrix that is nearest to their momentum, other parameters as AdamW has them.
+//! Muon: matrices move along the orthogonal matrix that is nearest to their momentum, other parameters as AdamW has
+//! them.
 //!
 //! ```text
 //! m ← μ m + (1 − μ) g            μ: momentum
@@ -7,13 +8,14 @@
 //! x ← x − γ s O(d)               O: Newton–Schulz; s = √max(1, rows / columns), or 0.2 √max(rows, columns)
 //! ```
 //!
-//! Matrices are tensors of two dimensions or more, all but the first taken together. O sets all singular values to about 1.
-//! The default s gives a step the size of AdamW's, so that both rules share γ and λ. Embeddings and the last layer, whose
-//! rows are no directions of one space, are better named in [`Muon::except`].
+//! Matrices are tensors of two dimensions or more, all but the first taken together. O sets all singular values to
+//! about 1. The default s gives a step the size of AdamW's, so that both rules share γ and λ. Embeddings and the last
+//! layer, whose rows are no directions of one space, are better named in [`Muon::except`].
 //!
-//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is of Liu et al.,
-//! "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). As PyTorch's Muon but for O's arithmetic, which is that of
-//! the parameters and not bf16. State: m, one element for each parameter of a matrix; AdamW's two for the others.
+//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is of Liu et
+//! al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). As PyTorch's Muon but for O's arithmetic, which
+//! is that of the parameters and not bf16. State: m, one element for each parameter of a matrix; AdamW's two for the
+//! others.
 
 use super::adam::{Direction, SLOTS};
 use super::adamw::decayed_step;

@@ -6,10 +6,11 @@
 //! X ← a X + (b A + c A²) X            a, b, c = 3.4445, −4.7750, 2.0315
 //! ```
 //!
-//! A round takes each singular value s of X to a s + b s³ + c s⁵ and leaves the singular vectors: after five, all that were
-//! not tiny lie between 0.7 and 1.2. Cost: 2 m²(2n + m) operations a round for m × n elements, m ≤ n.
+//! A round takes each singular value s of X to a s + b s³ + c s⁵ and leaves the singular vectors: after five, all that
+//! were not tiny lie between 0.7 and 1.2. Cost: 2 m²(2n + m) operations a round for m × n elements, m ≤ n.
 //!
-//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, whose coefficients these are.
+//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, whose coefficients these
+//! are.
 
 use super::real::{Real, norm};
 

@@ -6,8 +6,8 @@
 //! x ← x − γ u                    Nesterov: x ← x − γ (d + μ u)
 //! ```
 //!
-//! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the form
-//! of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
+//! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the
+//! form of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
 
 use super::real::Real;
 use super::{Optimizer, Update, checked, with_float};

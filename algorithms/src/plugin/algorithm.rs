@@ -69,8 +69,8 @@ pub struct Needs {
     pub buckets: Buckets,
     /// True if hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks
     /// [`before_forward`](Algorithm::before_forward), [`evaluated`](Algorithm::evaluated),
-    /// [`slots_ready`](Algorithm::slots_ready) and [`after_step`](Algorithm::after_step) are not called: the engine refuses an
-    /// algorithm that writes one of these all the same.
+    /// [`slots_ready`](Algorithm::slots_ready) and [`after_step`](Algorithm::after_step) are not called: the engine
+    /// refuses an algorithm that writes one of these all the same.
     pub parameters: bool,
 }
 
@@ -89,8 +89,9 @@ pub struct Needs {
 /// | [`settle`](Self::settle) | before evaluation, checkpoint, switch, and at the end | the same |
 ///
 /// What is communicated is the hooks' choice: the gradient, a momentum, the parameters, a difference. Whatever
-/// `gradients_ready` and `after_backward` leave in the gradients is what the optimizer steps with: x ← x − γ · gradients
-/// for plain SGD, so that an algorithm with a rule of its own leaves its direction there and is run with plain SGD.
+/// `gradients_ready` and `after_backward` leave in the gradients is what the optimizer steps with: x ← x − γ ·
+/// gradients for plain SGD, so that an algorithm with a rule of its own leaves its direction there and is run with
+/// plain SGD.
 ///
 /// Several buckets are in flight at once, so hooks take `&self` and the bucket's own state. They run on the engine's
 /// communication thread, and are `async` so that while one bucket waits, another goes on. On every rank the same hooks
@@ -137,8 +138,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// Returns which of the eight ways it communicates in.
     fn trigram(&self) -> Trigram;
 
-    /// Names the options, one a line, each with the values that it may have: so they can be typed and printed, and wrong
-    /// ones are refused at the start. Without it, there are none.
+    /// Names the options, one a line, each with the values that it may have: so they can be typed and printed, and
+    /// wrong ones are refused at the start. Without it, there are none.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -175,9 +176,9 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         centralized && synchronous
     }
 
-    /// Returns true if a step depends on parameters that the state keeps, such as those at the start of a round. Then only the
-    /// algorithm itself may move them between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its base. Without it,
-    /// the mean of the replicas goes along with whatever all of them are moved by.
+    /// Returns true if a step depends on parameters that the state keeps, such as those at the start of a round. Then
+    /// only the algorithm itself may move them between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its
+    /// base. Without it, the mean of the replicas goes along with whatever all of them are moved by.
     fn remembers_parameters(&self) -> bool {
         false
     }
@@ -197,10 +198,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Optimizers::default()
     }
 
-    /// Returns the number of gradients that a step takes of its batch, each where [`evaluated`](Self::evaluated) has moved the
-    /// parameters after the one before: one, unless it is written. It follows from the algorithm's options and its
-    /// [`own_step`](Context::own_step), which it is given, so that it is the same on all ranks. The training loop is to make the
-    /// passes, as [`DataParallel::step_with`](crate::DataParallel::step_with) does: one that does not ends with an error.
+    /// Returns the number of gradients that a step takes of its batch, each where [`evaluated`](Self::evaluated) has
+    /// moved the parameters after the one before: one, unless it is written. It follows from the algorithm's options
+    /// and its [`own_step`](Context::own_step), which it is given, so that it is the same on all ranks. The training
+    /// loop is to make the passes, as [`DataParallel::step_with`](crate::DataParallel::step_with) does: one that does
+    /// not ends with an error.
     ///
     /// Sharpness-aware minimization (Foret et al., ICLR 2021) steps with the gradient at x + ρ g / ‖g‖:
     ///
@@ -255,8 +257,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// If it cannot be made. As with all hooks, an error ends the training on every rank.
     fn state(&self, context: &Context, bucket: &Bucket) -> impl Future<Output = Result<Self::State>>;
 
-    /// Runs when a training forward pass begins; before each, if a step takes several gradients. What is started here overlaps
-    /// with it, and with the backward pass up to the bucket's gradients.
+    /// Runs when a training forward pass begins; before each, if a step takes several gradients. What is started here
+    /// overlaps with it, and with the backward pass up to the bucket's gradients.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -269,10 +271,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs when a gradient is there that is not the step's last, of those that [`evaluations`](Self::evaluations) counts. What it
-    /// leaves in the parameters is where the next gradient is taken; [`gradients_ready`](Self::gradients_ready), or
-    /// [`after_backward`](Self::after_backward), has to put back what the optimizer is to step from. Gradients that it wants to keep
-    /// it copies. They are not clipped, and nothing overlaps with the passes of such a step but for the last.
+    /// Runs when a gradient is there that is not the step's last, of those that [`evaluations`](Self::evaluations)
+    /// counts. What it leaves in the parameters is where the next gradient is taken;
+    /// [`gradients_ready`](Self::gradients_ready), or [`after_backward`](Self::after_backward), has to put back what
+    /// the optimizer is to step from. Gradients that it wants to keep it copies. They are not clipped, and nothing
+    /// overlaps with the passes of such a step but for the last.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -311,9 +314,9 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs when the engine's optimizer has stepped, before [`after_step`](Self::after_step), with what the optimizer remembers
-    /// of the bucket: to average momenta beside parameters, for instance. Under an algorithm that writes it the engine refuses a
-    /// framework's optimizer, which keeps that to itself.
+    /// Runs when the engine's optimizer has stepped, before [`after_step`](Self::after_step), with what the optimizer
+    /// remembers of the bucket: to average momenta beside parameters, for instance. Under an algorithm that writes it
+    /// the engine refuses a framework's optimizer, which keeps that to itself.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -358,8 +361,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Returns true if [`slots_ready`](Self::slots_ready) is to be called: by default, if it is written. An algorithm around
-    /// another says what that one does.
+    /// Returns true if [`slots_ready`](Self::slots_ready) is to be called: by default, if it is written. An algorithm
+    /// around another says what that one does.
     fn reads_slots(&self) -> bool {
         writes_slots_ready(Self::slots_ready)
     }

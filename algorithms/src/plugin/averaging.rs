@@ -13,8 +13,8 @@
 //!
 //! A combination without a proof is refused where it is known to fail:
 //!
-//! - Without feedback, biased codecs that may lose half of what they encode: top-k walks away from the minimum by
-//!   1 + 11γ/6 a step on example 1 of Beznosikov et al. (2020), and signs stay on a line through the start (Karimireddy et
+//! - Without feedback, biased codecs that may lose half of what they encode: top-k walks away from the minimum by 1 +
+//!   11γ/6 a step on example 1 of Beznosikov et al. (2020), and signs stay on a line through the start (Karimireddy et
 //!   al., 2019, their counter-example 2).
 //! - Error feedback with unbiased codecs of no bound: what they lose can be more than there was, and is added up.
 
@@ -259,8 +259,8 @@ impl Averager {
         }
     }
 
-    /// Averages gradients, of which an error is remembered as part of the step that it would have made, γ times as large:
-    /// it stays right when γ changes.
+    /// Averages gradients, of which an error is remembered as part of the step that it would have made, γ times as
+    /// large: it stays right when γ changes.
     ///
     /// # Errors
     /// As [`Averager::mean`] and [`Context::as_step`].

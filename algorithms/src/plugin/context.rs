@@ -70,9 +70,9 @@ impl Context {
         (self.step() + 1).is_multiple_of(period)
     }
 
-    /// Returns the number of the algorithm's own steps before this one: 0 in its first, be it the first of the training or
-    /// the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and other cuts of the buckets do
-    /// not set it back. Warm-ups count by it; where ranks wait for each other it is equal on all of them.
+    /// Returns the number of the algorithm's own steps before this one: 0 in its first, be it the first of the training
+    /// or the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and other cuts of the
+    /// buckets do not set it back. Warm-ups count by it; where ranks wait for each other it is equal on all of them.
     pub fn own_step(&self) -> u64 {
         self.present.own_step()
     }
@@ -84,8 +84,8 @@ impl Context {
     }
 
     /// Returns which round this step is, counted from 0, of an algorithm that communicates every `interval` steps, the
-    /// first included; `None` in the steps between. It depends on the step alone, so that neither a checkpoint nor another
-    /// cut of the buckets sets it back.
+    /// first included; `None` in the steps between. It depends on the step alone, so that neither a checkpoint nor
+    /// another cut of the buckets sets it back.
     pub fn round(&self, interval: u64) -> Option<u64> {
         let round = self.step().checked_div(interval)?;
         self.step().is_multiple_of(interval).then_some(round)
@@ -119,9 +119,10 @@ impl Context {
         })
     }
 
-    /// Gives out a number of this step by name, for people to look at: [`DataParallel::metrics`] returns it after the step,
-    /// with those of other buckets by `rule`. `train` writes it to metrics.jsonl. It is this rank's own, and sent nowhere. A number
-    /// that [`state`](crate::Algorithm::state) or [`settle`](crate::Algorithm::settle) gives out is of no step, and dropped.
+    /// Gives out a number of this step by name, for people to look at: [`DataParallel::metrics`] returns it after the
+    /// step, with those of other buckets by `rule`. `train` writes it to metrics.jsonl. It is this rank's own, and sent
+    /// nowhere. A number that [`state`](crate::Algorithm::state) or [`settle`](crate::Algorithm::settle) gives out is
+    /// of no step, and dropped.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -141,9 +142,9 @@ impl Context {
         self.metrics.add(name, rule, value)
     }
 
-    /// Returns a seed for random numbers that all ranks draw alike, another in each step and bucket. It depends on these and
-    /// on [`EngineOptions::seed`](crate::EngineOptions::seed) alone, so that a resumed training draws what an uninterrupted
-    /// one does; buckets of another size draw otherwise.
+    /// Returns a seed for random numbers that all ranks draw alike, another in each step and bucket. It depends on
+    /// these and on [`EngineOptions::seed`](crate::EngineOptions::seed) alone, so that a resumed training draws what an
+    /// uninterrupted one does; buckets of another size draw otherwise.
     pub fn shared_seed(&self) -> u64 {
         let words = [self.step(), self.bucket as u64];
         words.iter().fold(mix(self.present.seed), |hash, word| mix(hash ^ word))
@@ -179,8 +180,8 @@ impl Context {
         }
     }
 
-    /// Averages over all ranks by weights: `buffer ← Σᵢ wᵢ bufferᵢ / Σᵢ wᵢ`, w being `weight` on each rank; hierarchically
-    /// if the engine's options say so. It sends 8 bytes beside what [`Context::mean`] sends.
+    /// Averages over all ranks by weights: `buffer ← Σᵢ wᵢ bufferᵢ / Σᵢ wᵢ`, w being `weight` on each rank;
+    /// hierarchically if the engine's options say so. It sends 8 bytes beside what [`Context::mean`] sends.
     ///
     /// # Errors
     /// [`Error::Usage`] unless the weights are finite, 0 or more, and one is above 0; as [`Context::mean`].
@@ -293,8 +294,8 @@ impl Context {
         self.hierarchy.as_ref().map_or(self.size(), |hierarchy| hierarchy.hosts().len())
     }
 
-    /// Returns which of those who mix this rank speaks for, and what each of them counts for, 1 on average: ranks 1 each, hosts
-    /// in proportion to their ranks. `None` on ranks that do not speak for their host.
+    /// Returns which of those who mix this rank speaks for, and what each of them counts for, 1 on average: ranks 1
+    /// each, hosts in proportion to their ranks. `None` on ranks that do not speak for their host.
     pub fn shares(&self) -> Option<(usize, Vec<f64>)> {
         let Some(hierarchy) = &self.hierarchy else { return Some((self.rank(), vec![1.0; self.size()])) };
         let each = self.members() as f64 / self.size() as f64;

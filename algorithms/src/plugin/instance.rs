@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// Future of a hook under way.
 pub(crate) type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Algorithm of any type, as the engine and the registry work with it. It is made of every [`Algorithm`], and a clone of it
-/// is as cheap as one of an [`Arc`].
+/// Algorithm of any type, as the engine and the registry work with it. It is made of every [`Algorithm`], and a clone
+/// of it is as cheap as one of an [`Arc`].
 ///
 /// ```
 /// use hexagram::algorithms::{Algorithm, AnyAlgorithm, GradientAllReduce};
@@ -87,8 +87,8 @@ impl AnyAlgorithm {
         self.full()
     }
 
-    /// Returns the algorithm with the options that a spelling gives; the others stay. Algorithms inside of the spelling are
-    /// for [`Registry::named`](crate::Registry::named), which knows their names.
+    /// Returns the algorithm with the options that a spelling gives; the others stay. Algorithms inside of the spelling
+    /// are for [`Registry::named`](crate::Registry::named), which knows their names.
     ///
     /// ```
     /// use hexagram::algorithms::AnyAlgorithm;
@@ -101,8 +101,8 @@ impl AnyAlgorithm {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for another algorithm's name, for a field that there is
-    /// not, and for a value out of its range.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for another algorithm's name, for a field that
+    /// there is not, and for a value out of its range.
     pub fn with(&self, spelling: &Spelling) -> Result<Self> {
         self.with_known(spelling, &Catalogues::default())
     }

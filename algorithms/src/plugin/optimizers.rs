@@ -1,7 +1,8 @@
-//! Optimizers that fit an algorithm. Open this if what your algorithm leaves in the gradients is not a gradient, or for an
-//! optimizer of your own that is to follow such an algorithm.
+//! Optimizers that fit an algorithm. Open this if what your algorithm leaves in the gradients is not a gradient, or for
+//! an optimizer of your own that is to follow such an algorithm.
 
-/// Optimizers that may step with what an algorithm leaves in the gradients. Each reason completes "does not fit, since …".
+/// Optimizers that may step with what an algorithm leaves in the gradients. Each reason completes "does not fit, since
+/// …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Optimizers {
     /// All optimizers.
@@ -11,8 +12,8 @@ pub enum Optimizers {
     Sgd(&'static str),
     /// Plain SGD without weight decay, and with one learning rate for all parameters, for this reason.
     BareSgd(&'static str),
-    /// One optimizer, with any options, for a reason: an algorithm that is defined with it. The engine steps with it where
-    /// it is given none.
+    /// One optimizer, with any options, for a reason: an algorithm that is defined with it. The engine steps with it
+    /// where it is given none.
     ///
     /// ```
     /// use hexagram::algorithms::{Muon, Optimizers, Sgd};
@@ -21,8 +22,8 @@ pub enum Optimizers {
     /// assert!(inner.fit(&Muon::default()) && !inner.fit(&Sgd::default()));
     /// ```
     Named {
-        /// Spelling of the optimizer that is stepped with by default. Another fits if it has the same name, which is the
-        /// spelling's first word.
+        /// Spelling of the optimizer that is stepped with by default. Another fits if it has the same name, which is
+        /// the spelling's first word.
         optimizer: &'static str,
         /// Reason that no other fits.
         reason: &'static str,

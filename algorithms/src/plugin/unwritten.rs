@@ -1,7 +1,7 @@
 //! Hooks that an algorithm leaves unwritten: how the engine tells them from those that have a body.
 //!
-//! A hook's default returns [`Unwritten`], and one that is written returns a future of another type. So what is written is
-//! known before anything is called, and a hook that would never be called is refused at the start.
+//! A hook's default returns [`Unwritten`], and one that is written returns a future of another type. So what is written
+//! is known before anything is called, and a hook that would never be called is refused at the start.
 
 use crate::plugin::{Algorithm, Bucket, Context, Slots};
 use hexagram_logical::{Buffer, Result};

@@ -46,8 +46,8 @@ impl Default for Setup {
     }
 }
 
-/// Returns an optimizer if it fits an algorithm, and otherwise the one that the algorithm names, or plain SGD: for tests of
-/// all algorithms.
+/// Returns an optimizer if it fits an algorithm, and otherwise the one that the algorithm names, or plain SGD: for
+/// tests of all algorithms.
 pub fn fitting(algorithm: &AnyAlgorithm, optimizer: Arc<dyn Optimizer>) -> Arc<dyn Optimizer> {
     if algorithm.optimizers().fit(&*optimizer) {
         return optimizer;
@@ -117,8 +117,8 @@ pub fn payload_of_shapes<A: Into<AnyAlgorithm>>(
 }
 
 /// Returns the bytes that this rank has sent so far, without message headers and alike on every transport
-/// (`payload_sent` of [`World::traffic`](hexagram_logical::World::traffic)), where all ranks have come to this call and none has gone
-/// on. A collective call.
+/// (`payload_sent` of [`World::traffic`](hexagram_logical::World::traffic)), where all ranks have come to this call and
+/// none has gone on. A collective call.
 ///
 /// # Errors
 /// As [`Communicator::barrier`].
@@ -181,8 +181,8 @@ impl<T: Element> Trainer<T> {
         Ok(Trainer { engine, shapes: initial.len(), elements: std::marker::PhantomData })
     }
 
-    /// Makes one step: `gradient` gets the number and the values of each parameter of this rank's replica; again, if the
-    /// algorithm takes several gradients a step.
+    /// Makes one step: `gradient` gets the number and the values of each parameter of this rank's replica; again, if
+    /// the algorithm takes several gradients a step.
     ///
     /// # Errors
     /// As [`DataParallel::finish_and_step`].

@@ -33,9 +33,9 @@ impl Drop for Scratch {
 }
 
 /// Trains `before` + `after` steps without a break, and the same with a checkpoint in between from which new engines go
-/// on, and compares all that the engine has: parameters, the optimizer's and the algorithm's state, on every rank, bit for
-/// bit; and first, that what was loaded is what was saved. Asynchronous algorithms depend on time: of these it compares
-/// only that, and makes sure that they go on.
+/// on, and compares all that the engine has: parameters, the optimizer's and the algorithm's state, on every rank, bit
+/// for bit; and first, that what was loaded is what was saved. Asynchronous algorithms depend on time: of these it
+/// compares only that, and makes sure that they go on.
 ///
 /// # Errors
 /// [`Error::Usage`] that names what differs; as [`Trainer::step`] and [`Checkpoints::save`].

@@ -21,8 +21,8 @@ const BACKGROUND: usize = 2;
 const BUCKETS: usize = 3;
 
 impl Trace {
-    /// Writes the trace to a file, which is there as a whole or not at all: what was there before is replaced in the end.
-    /// Links stay, and what they lead to is replaced; a device or a pipe is written to.
+    /// Writes the trace to a file, which is there as a whole or not at all: what was there before is replaced in the
+    /// end. Links stay, and what they lead to is replaced; a device or a pipe is written to.
     ///
     /// # Errors
     /// [`Error::System`] if it cannot be written.

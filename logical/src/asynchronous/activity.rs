@@ -1,5 +1,5 @@
-//! Times at which the threads beside a communicator were at work, for whoever draws or sums up where the time went: their
-//! work is in no operation of the communicator's own thread.
+//! Times at which the threads beside a communicator were at work, for whoever draws or sums up where the time went:
+//! their work is in no operation of the communicator's own thread.
 
 use crate::runtime::{self, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const LIMIT: usize = 1 << 20;
 
 /// Record of the work of the [`Background`](super::Background)s and [`Service`](super::Service)s that were started on a
-/// communicator. Nothing is kept before it is asked for. [`Communicator::activity`](crate::Communicator::activity) has it.
+/// communicator. Nothing is kept before it is asked for. [`Communicator::activity`](crate::Communicator::activity) has
+/// it.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::Background;
@@ -33,9 +34,9 @@ struct Record {
     dropped: u64,
 }
 
-/// Work that one thread did without a pause: of a `Background`, one operation, with the wait for the ranks that come to it
-/// later; of a `Service`, one or more requests of this rank or of others, without those that nothing can be done about
-/// yet.
+/// Work that one thread did without a pause: of a `Background`, one operation, with the wait for the ranks that come to
+/// it later; of a `Service`, one or more requests of this rank or of others, without those that nothing can be done
+/// about yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// Time at which it began.
@@ -52,8 +53,8 @@ impl Activity {
         *self.lock() = Some(Record::default());
     }
 
-    /// Ends the recording: what was kept, in the order in which it ended, and how much there was beyond the 2²⁰ that are
-    /// kept. What is under way is in neither.
+    /// Ends the recording: what was kept, in the order in which it ended, and how much there was beyond the 2²⁰ that
+    /// are kept. What is under way is in neither.
     pub fn take(&self) -> (Vec<Work>, u64) {
         self.lock().take().map_or((Vec::new(), 0), |Record { work, dropped }| (work, dropped))
     }

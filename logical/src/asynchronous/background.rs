@@ -36,16 +36,17 @@ pub enum Outcome {
 /// this is the asynchronous model average of Bagua (Gan et al., "BAGUA: scaling up distributed learning with system
 /// relaxations", 2021), which leaves the sum of x over ranks as it is, up to rounding.
 ///
-/// *Steps*: the caller copies s under the model's lock; the thread has the ranks agree that nobody aborts, runs `op` on a
-/// communicator of its own, and applies the difference under the lock again. The caller never waits for more than a copy,
-/// or one pass over the model. *Order*: the k-th operation of a rank meets the k-th of every other; all ranks post the same
-/// ones. Two means of one model that are under way together both make up for the same differences, and overshoot: post the
-/// next when the last is done. *Bytes* sent per rank: those of `op`, and those of an all-reduce of one byte, by which ranks
-/// agree. *Memory*: s and r, 2 S for each operation that is posted, kept for later ones of equal size. *Determinism*: r is
-/// as deterministic as `op`; between which steps of this rank the difference is applied is not, unless the rank waits.
+/// *Steps*: the caller copies s under the model's lock; the thread has the ranks agree that nobody aborts, runs `op` on
+/// a communicator of its own, and applies the difference under the lock again. The caller never waits for more than a
+/// copy, or one pass over the model. *Order*: the k-th operation of a rank meets the k-th of every other; all ranks
+/// post the same ones. Two means of one model that are under way together both make up for the same differences, and
+/// overshoot: post the next when the last is done. *Bytes* sent per rank: those of `op`, and those of an all-reduce of
+/// one byte, by which ranks agree. *Memory*: s and r, 2 S for each operation that is posted, kept for later ones of
+/// equal size. *Determinism*: r is as deterministic as `op`; between which steps of this rank the difference is applied
+/// is not, unless the rank waits.
 ///
-/// *Failures*: an error ends every operation that is not done, with that error, and is told to the other ranks. Dropping a
-/// `Background` waits for what was posted.
+/// *Failures*: an error ends every operation that is not done, with that error, and is told to the other ranks.
+/// Dropping a `Background` waits for what was posted.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::{Background, Model, Outcome};
@@ -104,8 +105,8 @@ impl Background {
     /// Posts an operation on a copy of the model, which it changes in place. The caller must not hold the model's lock.
     ///
     /// # Errors
-    /// [`Error::Busy`] if an operation writes the model; [`Error::Usage`] unless it holds floats: nothing was posted then.
-    /// The error of the operation, or of one before it.
+    /// [`Error::Busy`] if an operation writes the model; [`Error::Usage`] unless it holds floats: nothing was posted
+    /// then. The error of the operation, or of one before it.
     pub fn post(
         &self,
         model: &Model,
@@ -171,8 +172,8 @@ impl Background {
         self.post(model, async |comm, copy| comm.all_reduce(copy, ReduceOp::Mean).await)
     }
 
-    /// Posts the same in low precision: [`Communicator::all_reduce_encoded`]. Its mean is off by the codec's error, equally on
-    /// all ranks, and so is the sum over ranks. Parameters change little from one mean to the next, so that
+    /// Posts the same in low precision: [`Communicator::all_reduce_encoded`]. Its mean is off by the codec's error,
+    /// equally on all ranks, and so is the sum over ranks. Parameters change little from one mean to the next, so that
     /// [`Feedback::Difference`](crate::encoding::Feedback::Difference) suits them.
     ///
     /// The encoding's lock is held while the operation is under way: ask for it, to save its state, when none is.
@@ -192,7 +193,8 @@ impl Background {
     /// Gives up what no rank has begun. A collective call: all ranks make it, however much each of them has posted.
     ///
     /// An operation that has begun on one rank is finished by all. Those after it that were posted before this call are
-    /// [`Outcome::Aborted`], on every rank. Returns when all of them have ended; what is posted afterwards is run as ever.
+    /// [`Outcome::Aborted`], on every rank. Returns when all of them have ended; what is posted afterwards is run as
+    /// ever.
     ///
     /// # Errors
     /// The error that ended an operation.
@@ -400,7 +402,8 @@ impl Runner {
     }
 }
 
-/// Returns what is posted next, once it is; `None` once there can be nothing more. Whoever posts rings the thread's bell.
+/// Returns what is posted next, once it is; `None` once there can be nothing more. Whoever posts rings the thread's
+/// bell.
 async fn next(items: &Receiver<QueueItem>) -> Option<QueueItem> {
     poll_fn(|_| match items.try_recv() {
         Ok(item) => Poll::Ready(Some(item)),

@@ -20,16 +20,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// With s = 0 every wait is a barrier (BSP, bulk synchronous parallelism); with s = [`Clock::UNBOUNDED`] there is none.
 /// The clock that the others see of a rank stays behind while requests are under way that the rank has made of a
-/// [`Server`](super::Server) with this clock before it ticked on: who sees a clock can rely on its updates being in place.
+/// [`Server`](super::Server) with this clock before it ticked on: who sees a clock can rely on its updates being in
+/// place.
 ///
-/// *Steps*: a tick tells nobody. A wait asks the ranks that are not known to be far enough, all at once, and each answers
-/// when it is: one round trip after the slowest. The answer says how far that rank has come, which spares later questions
-/// when it is ahead. *Bytes* sent per rank: for each rank that it asks [`REQUEST_BYTES`](super::REQUEST_BYTES), for each
-/// that asks [`REPLY_BYTES`](super::REPLY_BYTES), and headers; with s = 0 each asks all others once a clock. *Memory*: 8 n
-/// bytes. *Determinism*: results of servers are deterministic with s = 0 only.
+/// *Steps*: a tick tells nobody. A wait asks the ranks that are not known to be far enough, all at once, and each
+/// answers when it is: one round trip after the slowest. The answer says how far that rank has come, which spares later
+/// questions when it is ahead. *Bytes* sent per rank: for each rank that it asks
+/// [`REQUEST_BYTES`](super::REQUEST_BYTES), for each that asks [`REPLY_BYTES`](super::REPLY_BYTES), and headers; with
+/// s = 0 each asks all others once a clock. *Memory*: 8 n bytes. *Determinism*: results of servers are deterministic
+/// with s = 0 only.
 ///
-/// A rank that has dropped its clock, and its servers, or called [`Clock::finish`], has finished: nobody waits for it any
-/// more. Cheap to clone.
+/// A rank that has dropped its clock, and its servers, or called [`Clock::finish`], has finished: nobody waits for it
+/// any more. Cheap to clone.
 ///
 /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
 ///
@@ -83,8 +85,8 @@ impl Clock {
     /// Starts a clock at 0, on all ranks. A collective call.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`; [`Error::Usage`](crate::Error::Usage) if
-    /// `comm` is not of all ranks.
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`;
+    /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of all ranks.
     pub async fn start(comm: &Communicator, service: &Service, staleness: u64) -> Result<Self> {
         check_ranks(comm, service.size())?;
         let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
@@ -140,12 +142,14 @@ impl Clock {
     /// Waits until the slowest rank is at most s clocks behind; returns how far it has come at least.
     ///
     /// # Errors
-    /// [`Error::Deadline`](crate::Error::Deadline) with the rank that is late, [`Error::PeerFailed`](crate::Error::PeerFailed) with the one that failed.
+    /// [`Error::Deadline`](crate::Error::Deadline) with the rank that is late,
+    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the one that failed.
     pub async fn wait(&self) -> Result<u64> {
         self.wait_until(self.now().saturating_sub(self.0.staleness)).await
     }
 
-    /// Waits until every rank has come as far as this one, as with s = 0: for whoever evaluates or saves what all have made.
+    /// Waits until every rank has come as far as this one, as with s = 0: for whoever evaluates or saves what all have
+    /// made.
     ///
     /// # Errors
     /// As [`Clock::wait`].

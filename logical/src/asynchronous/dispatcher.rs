@@ -1,7 +1,7 @@
 //! The service's dispatcher: it carries this rank's requests to others, and carries out theirs.
 //!
 //! ```text
-//! exchange     = request [payload] reply [result]     payload and result of up to 1 KiB ride along with request and reply
+//! exchange     = request [payload] reply [result]     payload and result of up to 1 KiB are part of request and reply
 //! request      = one tag, from anyone                 as many as 16 of a rank to another are under way, each in a slot
 //! payload      = tag of (sender's slot, number)       follows at once: its receiver knows where it belongs by now
 //! reply,result = tag of (sender's slot, number)       awaited before the request is sent

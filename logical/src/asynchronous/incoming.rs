@@ -1,4 +1,5 @@
-//! Requests of other ranks, and the replies to them: the serving half of the protocol that [`super::dispatcher`] describes.
+//! Requests of other ranks, and the replies to them: the serving half of the protocol that [`super::dispatcher`]
+//! describes.
 
 use super::dispatcher::{Dispatcher, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
 use super::service::{Handler, Landed, Reply, Served};

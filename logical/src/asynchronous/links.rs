@@ -1,5 +1,5 @@
-//! Links by which a value x that changes travels from one rank to another: all of it each time, or encoded with a feedback
-//! that both remember.
+//! Links by which a value x that changes travels from one rank to another: all of it each time, or encoded with a
+//! feedback that both remember.
 //!
 //! | encoding | message | remembered by the sender | by the receiver | the receiver's value |
 //! |---|---|---|---|---|

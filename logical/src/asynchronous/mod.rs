@@ -1,4 +1,5 @@
-//! Primitives in which no rank waits for another's step: windows, pair exchanges, servers, operations in the background.
+//! Primitives in which no rank waits for another's step: windows, pair exchanges, servers, operations in the
+//! background.
 //!
 //! | | what ranks do | for |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! Requests of this rank, and the replies to them: the asking half of the protocol that [`super::dispatcher`] describes.
+//! Requests of this rank, and the replies to them: the asking half of the protocol that [`super::dispatcher`]
+//! describes.
 
 use super::dispatcher::{
     Dispatcher, Outgoing, PAYLOADS, Payload, REPLIES, Response, bytes_of, label, request_label,

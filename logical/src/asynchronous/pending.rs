@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 /// The result of work that another thread of this rank does, such as an answer to a request.
 ///
 /// The work has begun when a `Pending` is returned, and goes on whether it is polled or not. Await it, or wait on this
-/// thread with [`Pending::blocking`]. It always completes: with an error, where the deadline of the work has passed, or the
-/// thread has ended. Dropping it gives up the result, not the work.
+/// thread with [`Pending::blocking`]. It always completes: with an error, where the deadline of the work has passed, or
+/// the thread has ended. Dropping it gives up the result, not the work.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::Background;

@@ -34,8 +34,8 @@ impl BufferPool {
         self.take_len(self.len)
     }
 
-    /// Returns a buffer that nobody else has, with any content and room for `len` elements, which may be fewer than those
-    /// of the others: the next power of two, so that there are few lengths.
+    /// Returns a buffer that nobody else has, with any content and room for `len` elements, which may be fewer than
+    /// those of the others: the next power of two, so that there are few lengths.
     pub(super) fn take_len(&self, len: usize) -> Result<Arc<Buffer>> {
         let len = len.checked_next_power_of_two().unwrap_or(len).min(self.len);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);

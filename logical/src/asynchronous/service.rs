@@ -55,7 +55,8 @@ pub(crate) trait Handler: Send + Sync {
     fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served>;
 }
 
-/// Thread of a rank that answers other ranks' requests to its windows, pair exchanges, servers and clocks. Cheap to clone.
+/// Thread of a rank that answers other ranks' requests to its windows, pair exchanges, servers and clocks. Cheap to
+/// clone.
 ///
 /// It is one thread with connections of its own, which sleeps while nobody wants anything. Requests between two ranks
 /// are carried out in the order in which they were made, by each window or server of its own; no rank's program takes

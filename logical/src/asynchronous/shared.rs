@@ -1,4 +1,5 @@
-//! State that this rank's program and its service's thread share, under a lock for which a task waits without its thread.
+//! State that this rank's program and its service's thread share, under a lock for which a task waits without its
+//! thread.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};

@@ -7,9 +7,9 @@ use hexagram_physical::drive;
 use hexagram_physical::transport::Bell;
 use std::sync::Arc;
 
-/// Starts a task that runs `work` with a communicator of all ranks of `comm`'s world, on a thread of its own or wherever
-/// the [`runtime`] wants it. Returns it with the bell that ends its sleep. A collective call: all ranks make it, in the same
-/// order as others like it.
+/// Starts a task that runs `work` with a communicator of all ranks of `comm`'s world, on a thread of its own or
+/// wherever the [`runtime`] wants it. Returns it with the bell that ends its sleep. A collective call: all ranks make
+/// it, in the same order as others like it.
 ///
 /// # Errors
 /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order: the others would be waited for. As

@@ -16,14 +16,15 @@ impl Communicator {
     /// | middle: S ≤ 256 KiB | halving and doubling, n a power of two | 2 log₂ n | 2(n−1)/n · S |
     /// | large | ring of n chunks | 2(n−1) | 2(n−1)/n · S |
     ///
-    /// ([`Size`] has the limits.) Other n fold the ranks beyond the largest power of
-    /// two in, at S more bytes each way. Memory: n · S for small sizes, none otherwise; messages are reduced where they land.
+    /// ([`Size`] has the limits.) Other n fold the ranks beyond the largest power of two in, at S more bytes each way.
+    /// Memory: n · S for small sizes, none otherwise; messages are reduced where they land.
     ///
     /// Determinism: results are bit-identical on all ranks and in all runs with equal `n`. By ring and by exchange,
     /// element e in chunk c is combined in the order of ranks c+1, c+2, …, c; by halving, in that of a balanced tree.
     ///
-    /// Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009 (ring);
-    /// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005 (halving).
+    /// Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009
+    /// (ring); Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005
+    /// (halving).
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) for the mean of integers; [`Error::Mismatch`](crate::Error::Mismatch) if

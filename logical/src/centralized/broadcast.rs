@@ -6,8 +6,8 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 impl Communicator {
     /// Copies the buffer of rank `root` to every rank.
     ///
-    /// Binomial tree, ⌈log₂ n⌉ rounds: in round k the ranks that have the data pass it 2ᵏ places on. Bytes sent: (n − 1) · S
-    /// over all ranks, at most ⌈log₂ n⌉ · S by one. Memory: none. Determinism: bytes are copied.
+    /// Binomial tree, ⌈log₂ n⌉ rounds: in round k the ranks that have the data pass it 2ᵏ places on. Bytes sent: (n
+    /// − 1) · S over all ranks, at most ⌈log₂ n⌉ · S by one. Memory: none. Determinism: bytes are copied.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if there is no such root; [`Error::Mismatch`](crate::Error::Mismatch) if

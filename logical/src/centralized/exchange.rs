@@ -1,9 +1,10 @@
-//! All-reduce of a few bytes: everyone gets all contributions, in as few steps as there can be, and reduces them itself.
+//! All-reduce of a few bytes: everyone gets all contributions, in as few steps as there can be, and reduces them
+//! itself.
 //!
-//! The contributions are gathered in doubling runs (Bruck et al., "Efficient algorithms for all-to-all communications in
-//! multiport message-passing systems", 1997): in round k rank r sends the first 2ᵏ blocks that it has to rank r − 2ᵏ, and
-//! receives as many behind its own from rank r + 2ᵏ. Everyone combines them in the ring's order, so that the result is the
-//! ring's, bit for bit.
+//! The contributions are gathered in doubling runs (Bruck et al., "Efficient algorithms for all-to-all communications
+//! in multiport message-passing systems", 1997): in round k rank r sends the first 2ᵏ blocks that it has to rank r −
+//! 2ᵏ, and receives as many behind its own from rank r + 2ᵏ. Everyone combines them in the ring's order, so that the
+//! result is the ring's, bit for bit.
 
 use super::share::{block, chunk};
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};

@@ -8,8 +8,8 @@ impl Communicator {
     /// Gathers everyone's elements on rank `root`: block r of `all` ← `mine` of rank r. Only the root passes `all`, n
     /// blocks of the length of `mine`.
     ///
-    /// One message to the root from every other rank. Bytes sent: the size of `mine`, by all but the root. Memory: none.
-    /// Determinism: bytes are copied.
+    /// One message to the root from every other rank. Bytes sent: the size of `mine`, by all but the root. Memory:
+    /// none. Determinism: bytes are copied.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the root passes no buffer, or lengths or types do not fit;

@@ -1,7 +1,7 @@
 //! All-reduce in few, large steps: for buffers whose messages around a ring would be small.
 //!
-//! Among p = 2ᵏ ranks, each step exchanges with the rank at half the distance of the step before, first halves of what is
-//! left to reduce, then, in the opposite order, doubled results:
+//! Among p = 2ᵏ ranks, each step exchanges with the rank at half the distance of the step before, first halves of what
+//! is left to reduce, then, in the opposite order, doubled results:
 //!
 //! ```text
 //! distance p/2 … 2, 1    send the half that is the partner's, reduce the other        rank r ends with chunk r

@@ -1,9 +1,9 @@
-//! Hierarchical collectives: first within each host, then among one leader of each host, then within the hosts again. For
-//! clusters whose hosts are joined by something slower than their memory.
+//! Hierarchical collectives: first within each host, then among one leader of each host, then within the hosts again.
+//! For clusters whose hosts are joined by something slower than their memory.
 //!
 //! Hosts and leaders are found from the group's own members: ranks of one host are those that may share memory
-//! ([`World::hosts`](crate::World::hosts)), and the lowest of them leads. Hosts may have different numbers of ranks: sums
-//! are divided once, by the number of all ranks, so that means are exact.
+//! ([`World::hosts`](crate::World::hosts)), and the lowest of them leads. Hosts may have different numbers of ranks:
+//! sums are divided once, by the number of all ranks, so that means are exact.
 //!
 //! Below, `m` is the number of hosts, `k` that of ranks on a host, `S` the size of the buffer. What matters is the last
 //! column: bytes that a host sends to others, whatever k is.
@@ -241,8 +241,8 @@ impl Hierarchy {
         self.host.broadcast(buffer, LEADER).await
     }
 
-    /// Runs `work` on the leaders, for whom the ranks of their hosts wait by now: these hear at once of an error that only
-    /// a leader can have, such as a memory that does not fit, or a schedule without a matrix for so many hosts.
+    /// Runs `work` on the leaders, for whom the ranks of their hosts wait by now: these hear at once of an error that
+    /// only a leader can have, such as a memory that does not fit, or a schedule without a matrix for so many hosts.
     pub(crate) async fn lead(&self, work: impl AsyncFnOnce(&Communicator) -> Result<()>) -> Result<()> {
         match &self.leaders {
             Some(leaders) => work(leaders).await.inspect_err(|error| self.all.give_up(error)),

@@ -8,8 +8,8 @@ use std::ops::Range;
 impl Communicator {
     /// Reduces a buffer over all ranks to rank `root`; the others' buffers are not changed.
     ///
-    /// Binomial tree, ⌈log₂ n⌉ rounds for each piece of 4 MiB. Bytes sent: S by every rank but the root. Memory: a piece, on
-    /// the ranks that add on behalf of others. Determinism: the tree fixes the order, counted from the root.
+    /// Binomial tree, ⌈log₂ n⌉ rounds for each piece of 4 MiB. Bytes sent: S by every rank but the root. Memory: a
+    /// piece, on the ranks that add on behalf of others. Determinism: the tree fixes the order, counted from the root.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if there is no such root, or for the mean of integers;

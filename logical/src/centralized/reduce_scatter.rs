@@ -55,7 +55,8 @@ impl Communicator {
                     to.write(place.clone())?.copy_from(&from)?;
                     self.before_reduce(op, to, place.clone())
                 };
-                // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
+                // A partial result arrives on top of this rank's contribution in one scratch while the other is sent
+                // on.
                 contribute(1, &sending)?;
                 for step in 0..ring.steps() {
                     contribute(step + 2, &arriving)?;

@@ -53,8 +53,9 @@ impl Ring {
         (self.rank + self.size - distance % self.size) % self.size
     }
 
-    /// Reduces the chunks around the ring, and spreads them. Chunk c is combined in the order c + 1, c + 2, …, c of ranks,
-    /// whatever arrives when; `complete` is called with every part of it that is, on rank c, before it is spread.
+    /// Reduces the chunks around the ring, and spreads them. Chunk c is combined in the order c + 1, c + 2, …, c of
+    /// ranks, whatever arrives when; `complete` is called with every part of it that is, on rank c, before it is
+    /// spread.
     pub(super) async fn all_reduce(
         &self,
         call: &Call<'_>,

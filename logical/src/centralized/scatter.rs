@@ -8,8 +8,8 @@ impl Communicator {
     /// Scatters one rank's blocks: `mine` of rank r ← block r of `all` on rank `root`. Only the root passes `all`, n
     /// blocks of the length of `mine`.
     ///
-    /// One message from the root to every other rank. Bytes sent: (n − 1) times the size of `mine`, by the root. Memory:
-    /// none. Determinism: bytes are copied.
+    /// One message from the root to every other rank. Bytes sent: (n − 1) times the size of `mine`, by the root.
+    /// Memory: none. Determinism: bytes are copied.
     ///
     /// # Errors
     /// As [`Communicator::gather`].

@@ -9,8 +9,8 @@ pub(super) fn block(len: usize, index: usize) -> Range<usize> {
     index * len..(index + 1) * len
 }
 
-/// Largest piece that an operation keeps aside at a time, in bytes: large enough to cost little by itself, and small beside
-/// what a rank has.
+/// Largest piece that an operation keeps aside at a time, in bytes: large enough to cost little by itself, and small
+/// beside what a rank has.
 const PIECE: usize = 4 << 20;
 /// Number of messages that one operation can tell apart.
 pub(crate) const TAGS: usize = 1 << 16;

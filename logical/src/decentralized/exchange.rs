@@ -1,12 +1,13 @@
-//! Exchange with neighbours: each gets another message, unlike in gossip, where all get the same. For relays over a tree.
+//! Exchange with neighbours: each gets another message, unlike in gossip, where all get the same. For relays over a
+//! tree.
 
 use crate::centralized::{free_to_read, free_to_write};
 use crate::{Buffer, Communicator, DType, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Sends `outgoing[k]` to rank `neighbours[k]` and receives into `incoming[k]` from it, all at once. Every rank of the
-    /// group calls it, and neighbours name each other.
+    /// Sends `outgoing[k]` to rank `neighbours[k]` and receives into `incoming[k]` from it, all at once. Every rank of
+    /// the group calls it, and neighbours name each other.
     ///
     /// One step; a message of S to every neighbour. Memory: none. A rank waits for its neighbours only.
     ///

@@ -12,11 +12,11 @@ impl Communicator {
     /// `step`.
     ///
     /// One step for all neighbours; segments of 512 KiB. Bytes sent per rank: S to every destination, so S in all for
-    /// schedules of pairs and of one peer. Memory: for every source 4 segments, or S if that is less. A rank waits for its
-    /// neighbours only, and ranks may be some operations apart; messages that come before their receive are kept.
+    /// schedules of pairs and of one peer. Memory: for every source 4 segments, or S if that is less. A rank waits for
+    /// its neighbours only, and ranks may be some operations apart; messages that come before their receive are kept.
     ///
-    /// Determinism: whatever arrives when, terms are added in the order of ranks, computed in f64 (16-bit floats: in f32),
-    /// and rounded once. Two ranks that average as a pair get equal bits, and so do all over
+    /// Determinism: whatever arrives when, terms are added in the order of ranks, computed in f64 (16-bit floats: in
+    /// f32), and rounded once. Two ranks that average as a pair get equal bits, and so do all over
     /// [`Topology::Complete`](super::Topology::Complete).
     ///
     /// The mean over ranks is kept if W is doubly stochastic, up to rounding; [`Topology`](super::Topology)
@@ -25,8 +25,8 @@ impl Communicator {
     /// Source: Lian et al., "Can decentralized algorithms outperform centralized algorithms?", 2017 (D-PSGD).
     ///
     /// # Errors
-    /// [`Error::Usage`] for integers, if the schedule has no matrix for so many ranks, or one whose rows do not add up to
-    /// 1; [`Error::Mismatch`] if ranks differ in element type, length, or matrix and their messages meet, otherwise
+    /// [`Error::Usage`] for integers, if the schedule has no matrix for so many ranks, or one whose rows do not add up
+    /// to 1; [`Error::Mismatch`] if ranks differ in element type, length, or matrix and their messages meet, otherwise
     /// [`Error::Deadline`].
     ///
     /// ```

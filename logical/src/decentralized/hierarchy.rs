@@ -5,10 +5,10 @@
 //! all-reduce (mean) on each host      gossip of leaders      broadcast on each host
 //! ```
 //!
-//! A host counts for as many as it has ranks: what a schedule says of hosts is weighed by their ranks (`unequal` has the
-//! formulas), so that whatever keeps the mean over ranks keeps it here too, with any schedule and any feedback. Where all
-//! hosts have equally many, weights are the schedule's own. Only leaders send between hosts, as much as ranks in their
-//! place would, and only they remember anything of encoded messages.
+//! A host counts for as many as it has ranks: what a schedule says of hosts is weighed by their ranks (`unequal` has
+//! the formulas), so that whatever keeps the mean over ranks keeps it here too, with any schedule and any feedback.
+//! Where all hosts have equally many, weights are the schedule's own. Only leaders send between hosts, as much as ranks
+//! in their place would, and only they remember anything of encoded messages.
 
 use super::encoded::GossipOptions;
 use super::gossip::Stochastic;

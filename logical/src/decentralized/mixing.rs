@@ -1,9 +1,9 @@
 //! Mixing matrices: how much of whose numbers becomes part of whose. Open this to bring a graph of your own.
 //!
 //! `wᵢⱼ` is the weight at which rank i takes what rank j sends; j sends to i where it is not zero. In a row-stochastic
-//! matrix every row adds up to 1: ranks that agree go on agreeing. In a column-stochastic one every column does: the sum
-//! over ranks is kept. Gossip needs the first, push-sum the second, and for the mean of all ranks to be what they agree on
-//! in the end, gossip needs both.
+//! matrix every row adds up to 1: ranks that agree go on agreeing. In a column-stochastic one every column does: the
+//! sum over ranks is kept. Gossip needs the first, push-sum the second, and for the mean of all ranks to be what they
+//! agree on in the end, gossip needs both.
 
 use crate::{Error, Result, hash};
 use std::collections::BTreeSet;

@@ -16,12 +16,13 @@ impl Communicator {
     /// at every step: push_sum(x, weight);  zᵢ = xᵢ / weightᵢ
     /// ```
     ///
-    /// The sums of all xᵢ and of all weights are kept, and every zᵢ tends to the mean, if what is sent reaches everyone in
-    /// some bounded number of steps. Keep `weight` as you keep x: with it set to 1 at each step, the limit is another.
+    /// The sums of all xᵢ and of all weights are kept, and every zᵢ tends to the mean, if what is sent reaches everyone
+    /// in some bounded number of steps. Keep `weight` as you keep x: with it set to 1 at each step, the limit is
+    /// another.
     ///
-    /// Steps, memory and determinism as [`Communicator::gossip`]. Bytes sent per rank: S + 8 to every destination. Source:
-    /// Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", 2003; for training, Assran, Loizou,
-    /// Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019 (SGP).
+    /// Steps, memory and determinism as [`Communicator::gossip`]. Bytes sent per rank: S + 8 to every destination.
+    /// Source: Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", 2003; for training,
+    /// Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019 (SGP).
     ///
     /// # Errors
     /// [`Error::Usage`] for integers, weights that are not above 0, if the schedule has no matrix for so many ranks, or

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 /// Schedule of mixing matrices, one for every step.
 ///
-/// Every rank asks its own copy, and all copies have to answer alike: the matrix is made from the number of ranks and the
-/// step alone. Where ranks' answers differ, a gossip ends in [`Error::Mismatch`], or, if no message meets another, in an
-/// [`Error::Deadline`] that names those who wait for each other.
+/// Every rank asks its own copy, and all copies have to answer alike: the matrix is made from the number of ranks and
+/// the step alone. Where ranks' answers differ, a gossip ends in [`Error::Mismatch`], or, if no message meets another,
+/// in an [`Error::Deadline`] that names those who wait for each other.
 ///
 /// It is an option of algorithms, so its `Debug` output has to say all that its answers depend on: ranks compare it.
 ///

@@ -1,10 +1,11 @@
-//! Mixing among members that stand for different numbers of ranks, such as hosts: the mean to keep is that of all ranks.
+//! Mixing among members that stand for different numbers of ranks, such as hosts: the mean to keep is that of all
+//! ranks.
 //!
 //! kᵢ is how many ranks member i stands for, and n their sum. With W doubly stochastic and P column-stochastic:
 //!
 //! ```text
 //! gossip      Σᵢ kᵢ xᵢ is to be kept: k W′ = k, and the rows of W′ add up to 1
-//!   W symmetric       w′ᵢⱼ = wᵢⱼ · 2 kⱼ / (kᵢ + kⱼ)      if no row asks for more than 1: pairs come to their ranks' mean
+//!   W symmetric       w′ᵢⱼ = wᵢⱼ · 2 kⱼ / (kᵢ + kⱼ)      if no row asks for more than 1: pairs come to their mean
 //!                     w′ᵢⱼ = wᵢⱼ · min(1, kⱼ / kᵢ)       otherwise (Metropolis and Hastings)
 //!   any other W       w′ᵢⱼ = wᵢⱼ · min k / kᵢ            W′ = I − min k · K⁻¹ (I − W)
 //!                     w′ᵢᵢ = 1 − Σⱼ w′ᵢⱼ

@@ -23,8 +23,8 @@ pub enum Feedback {
     None,
     /// The error is added to the next message.
     Error,
-    /// This share β of the error is added to the next message, above 0 and at most 1: of what is not sent for long, less
-    /// remains, as of a momentum. 1 is [`Feedback::Error`].
+    /// This share β of the error is added to the next message, above 0 and at most 1: of what is not sent for long,
+    /// less remains, as of a momentum. 1 is [`Feedback::Error`].
     Decaying(f64),
     /// The error is added to the next message, by workers and by the owner of each chunk.
     TwoLevel,
@@ -75,8 +75,8 @@ impl Feedback {
     }
 }
 
-/// Values of a feedback: `none`, `error`, `error(decay=0.95)`, `two-level` or `difference`; extrapolation has no option, since
-/// its estimates are of one algorithm alone.
+/// Values of a feedback: `none`, `error`, `error(decay=0.95)`, `two-level` or `difference`; extrapolation has no
+/// option, since its estimates are of one algorithm alone.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyFeedback;
 

@@ -1,5 +1,5 @@
-//! The feedback link: what a sender remembers of what its messages lost, or of what their receivers have. Every primitive
-//! that encodes goes through one.
+//! The feedback link: what a sender remembers of what its messages lost, or of what their receivers have. Every
+//! primitive that encodes goes through one.
 //!
 //! With g the numbers to send, C the codec and D its decoding:
 //!
@@ -70,8 +70,8 @@ impl FeedbackLink {
         FeedbackLink::Error { memory: Arc::clone(memory), kept: 1.0 }
     }
 
-    /// Writes the numbers to encode for `value`, which are those at `at` of the link, to `to`. The memory does not change
-    /// until [`FeedbackLink::remember`], so that a message that cannot be made leaves no trace.
+    /// Writes the numbers to encode for `value`, which are those at `at` of the link, to `to`. The memory does not
+    /// change until [`FeedbackLink::remember`], so that a message that cannot be made leaves no trace.
     ///
     /// # Errors
     /// As [`Buffer::read`] and [`Buffer::write`].
@@ -89,8 +89,8 @@ impl FeedbackLink {
         }
     }
 
-    /// Returns where the numbers to encode for `value` are, which is overwritten or added to the memory: without another
-    /// buffer, and for operations after whose failure nothing remembered is valid.
+    /// Returns where the numbers to encode for `value` are, which is overwritten or added to the memory: without
+    /// another buffer, and for operations after whose failure nothing remembered is valid.
     ///
     /// # Errors
     /// As [`FeedbackLink::compensate_into`].
@@ -162,8 +162,8 @@ impl FeedbackLink {
         self.remember_in_place(at, |weight, to| sender.decode(codec, message, Some(weight), to))
     }
 
-    /// Writes the message for `sum`, which was compensated at `at`, to the beginning of `message`, remembers what became
-    /// of it, and returns the message's size in bytes.
+    /// Writes the message for `sum`, which was compensated at `at`, to the beginning of `message`, remembers what
+    /// became of it, and returns the message's size in bytes.
     ///
     /// # Errors
     /// As [`MessageSender::encode`].

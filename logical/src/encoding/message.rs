@@ -22,8 +22,8 @@ impl<'a> MessageSender<'a> {
         MessageSender { rank, during: During::Nothing, ends: None }
     }
 
-    /// Writes the message for `from`, whose elements errors count from `start` on, to the beginning of `to`; returns its
-    /// size in bytes.
+    /// Writes the message for `from`, whose elements errors count from `start` on, to the beginning of `to`; returns
+    /// its size in bytes.
     ///
     /// # Errors
     /// [`Error::NotFinite`] with this rank and the index of an element that the codec refuses. A device finds out late:
@@ -39,7 +39,8 @@ impl<'a> MessageSender<'a> {
         let elements = from.read()?;
         let mut message = to.write()?;
         let encoded = message.encode(codec, &elements, seed).map_err(|error| self.end(error))?;
-        // What is part of no operation says at once whose value it was, and remembers nothing of a message that is none.
+        // What is part of no operation says at once whose value it was, and remembers nothing of a message that is
+        // none.
         let found_late = match &self.ends {
             None => to.buffer.queue().refusal()?.map(|refusal| counted_from(from.range.start, refusal)),
             Some(_) => None,
@@ -48,7 +49,8 @@ impl<'a> MessageSender<'a> {
         encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
     }
 
-    /// Decodes a message of this rank: `to ← to + weight × decode(message)`, or `to ← decode(message)` without a weight.
+    /// Decodes a message of this rank: `to ← to + weight × decode(message)`, or `to ← decode(message)` without a
+    /// weight.
     ///
     /// # Errors
     /// [`Error::PeerFailed`] with this rank, if it is no message of the codec.

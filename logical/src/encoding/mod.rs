@@ -1,7 +1,7 @@
 //! Encodings: a codec, what becomes of its error, and what both remember of one bucket.
 //!
-//! Low-precision primitives take `&mut Encoding`. Make one for every bucket, on every rank, with equal codec, feedback and
-//! seed; keep it from step to step, and save it with a checkpoint: its [`State`] holds everything that an encoding
+//! Low-precision primitives take `&mut Encoding`. Make one for every bucket, on every rank, with equal codec, feedback
+//! and seed; keep it from step to step, and save it with a checkpoint: its [`State`] holds everything that an encoding
 //! remembers.
 //!
 //! ```

@@ -100,7 +100,8 @@ impl<T: 'static> Catalogue<T> {
     }
 }
 
-/// Catalogues that options are read with, one for each type of thing. By default those of the built-in codecs and graphs.
+/// Catalogues that options are read with, one for each type of thing. By default those of the built-in codecs and
+/// graphs.
 #[derive(Clone)]
 pub struct Catalogues {
     by_type: BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>,

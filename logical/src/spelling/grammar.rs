@@ -1,5 +1,5 @@
-//! The parser of spellings. The grammar is above [the module](super); whatever the text is, it ends with a tree or with an
-//! error of one line.
+//! The parser of spellings. The grammar is above [the module](super); whatever the text is, it ends with a tree or with
+//! an error of one line.
 
 use super::tree::{Argument, Spelling, excerpt};
 use crate::{Error, Result};

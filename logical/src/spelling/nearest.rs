@@ -3,8 +3,8 @@
 use super::tree::excerpt;
 use crate::Error;
 
-/// Returns those of `names` that are spelled most like `word`, at most three, the nearest first; none if none is near. Names
-/// that begin with the word, if it has three characters or more, come before all others.
+/// Returns those of `names` that are spelled most like `word`, at most three, the nearest first; none if none is near.
+/// Names that begin with the word, if it has three characters or more, come before all others.
 ///
 /// ```
 /// use hexagram_logical::spelling::nearest;

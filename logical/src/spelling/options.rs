@@ -49,8 +49,8 @@ impl Options {
     /// Sets the options that `visit` names from the arguments of a spelling.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names field, value and range, for values that an option cannot have; with the nearest names,
-    /// for fields that there are not.
+    /// [`Error::Usage`] that names field, value and range, for values that an option cannot have; with the nearest
+    /// names, for fields that there are not.
     pub fn read(
         spelling: &Spelling,
         known: &Catalogues,
@@ -130,8 +130,8 @@ impl Options {
         self.visit((name, None), value, &values, about)
     }
 
-    /// Fails unless an option `holds` beside the others, which are named before; `want` says what to choose, as in `fewer
-    /// steps than the period`.
+    /// Fails unless an option `holds` beside the others, which are named before; `want` says what to choose, as in
+    /// `fewer steps than the period`.
     ///
     /// # Errors
     /// [`Error::Usage`] that names field, value and range.
@@ -217,8 +217,8 @@ impl Options {
     }
 }
 
-/// Takes an option's value out of the arguments: that of its name, in which `-` and `_` are one, or the first of all if it
-/// has no name.
+/// Takes an option's value out of the arguments: that of its name, in which `-` and `_` are one, or the first of all if
+/// it has no name.
 fn take(arguments: &mut Vec<Argument>, name: &str, first: bool, owner: &str) -> Result<Option<Spelling>> {
     let is_meant = |argument: &Argument| match &argument.field {
         Some(field) => field.replace('-', "_") == name.replace('-', "_"),

@@ -27,8 +27,8 @@ pub struct Argument {
 }
 
 impl Spelling {
-    /// Creates the spelling of a word without arguments. A text that is no word, such as the `Debug` output of a user's own
-    /// codec, is printed as it is and cannot be parsed.
+    /// Creates the spelling of a word without arguments. A text that is no word, such as the `Debug` output of a user's
+    /// own codec, is printed as it is and cannot be parsed.
     pub fn of(word: impl Into<String>) -> Self {
         Spelling { word: word.into(), arguments: Vec::new() }
     }

@@ -272,7 +272,8 @@ pub trait Spelled: Clone {
 #[derive(Debug, Clone, Copy)]
 pub struct Part;
 
-/// Returns the values of a struct with options of its own, which is typed by its name: the options that are not given stay.
+/// Returns the values of a struct with options of its own, which is typed by its name: the options that are not given
+/// stay.
 ///
 /// ```
 /// use hexagram_logical::Result;

@@ -1,5 +1,5 @@
-//! The centralized primitives in low precision: equal to what [`Reference`] computes in one place, bit for bit and so on
-//! all ranks, whatever the codec, the feedback, the size and the transport; with the bytes that their pages promise.
+//! The centralized primitives in low precision: equal to what [`Reference`] computes in one place, bit for bit and so
+//! on all ranks, whatever the codec, the feedback, the size and the transport; with the bytes that their pages promise.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -20,8 +20,8 @@ pub(super) fn distance(comm: &Communicator, x: &[f32], copy: Option<&[f32]>) -> 
     Ok((mean, sum[0]))
 }
 
-/// Ranks that gossip from normal numbers: how far they are from the mean after each of some rounds, in proportion to the
-/// beginning, squared; and how far the mean has moved.
+/// Ranks that gossip from normal numbers: how far they are from the mean after each of some rounds, in proportion to
+/// the beginning, squared; and how far the mean has moved.
 fn squared_error(
     ranks: usize,
     len: usize,

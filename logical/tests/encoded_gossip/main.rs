@@ -1,5 +1,5 @@
-//! Gossip at low precision: what each feedback promises, as theory and experiment have it, and its bytes, state and errors.
-//! Here is what the tests share.
+//! Gossip at low precision: what each feedback promises, as theory and experiment have it, and its bytes, state and
+//! errors. Here is what the tests share.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -187,8 +187,8 @@ fn two_hosts() -> Option<Hosts> {
     hosts
 }
 
-/// Starts a job of four ranks over each transport that reaches other hosts, ranks 0 and 1 on the first host, 2 and 3 on the
-/// second. Returns them once all ranks are ready.
+/// Starts a job of four ranks over each transport that reaches other hosts, ranks 0 and 1 on the first host, 2 and 3 on
+/// the second. Returns them once all ranks are ready.
 fn start_across(hosts: &Hosts) -> Vec<(TransportKind, Job)> {
     let across = transports().filter(|transport| *transport != TransportKind::Shm);
     let start = |(port, transport)| (transport, Job::of(hosts.ranks(4, port), "collectives", transport));

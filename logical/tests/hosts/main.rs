@@ -1,5 +1,5 @@
-//! Which bytes go through memory and which over the network, by ranks that are real processes: on several hosts, and on one
-//! host where a process can have no shared memory.
+//! Which bytes go through memory and which over the network, by ranks that are real processes: on several hosts, and on
+//! one host where a process can have no shared memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,5 @@
-//! Codecs that round, drop or factor: what they promise, on every kind of input, and what they make of damaged messages.
+//! Codecs that round, drop or factor: what they promise, on every kind of input, and what they make of damaged
+//! messages.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

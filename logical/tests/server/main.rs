@@ -211,8 +211,8 @@ fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
                 let pulled = server.blocking().pull(0..LEN, &mut x)?;
                 let must = now.saturating_sub(staleness);
                 assert!(must <= pulled.clock && pulled.clock <= now, "{pulled:?} at {now}");
-                // Each rank adds 1 a clock: those of others before `must`, at least, and all of one's own; at most what the
-                // fastest rank may have made.
+                // Each rank adds 1 a clock: those of others before `must`, at least, and all of one's own; at most what
+                // the fastest rank may have made.
                 let least = (must * (n as u64 - 1) + now) as f32;
                 let most = ((now + staleness + 1) * (n as u64 - 1) + now) as f32;
                 for x in read(&x) {

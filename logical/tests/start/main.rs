@@ -1,5 +1,5 @@
-//! Jobs that cannot start, and jobs whose ranks find each other with difficulty, as real processes: what every one of them
-//! says in the end.
+//! Jobs that cannot start, and jobs whose ranks find each other with difficulty, as real processes: what every one of
+//! them says in the end.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,5 @@
-//! Another program at the rendezvous of ranks that were started by hand, and ranks that are stopped while they try to join.
+//! Another program at the rendezvous of ranks that were started by hand, and ranks that are stopped while they try to
+//! join.
 
 use super::job::Job;
 use hexagram_logical::TransportKind;

@@ -67,8 +67,8 @@ impl Hosts {
         (0..self.claimed.len()).any(|rank| self.lower(rank).next().is_some())
     }
 
-    /// Tries to connect to each lower rank of the host of `rank`. Returns the result, and the reason why it is not the claimed host,
-    /// if so.
+    /// Tries to connect to each lower rank of the host of `rank`. Returns the result, and the reason why it is not the
+    /// claimed host, if so.
     fn locate(&self, rank: usize, mut probe: impl FnMut(usize) -> ProbeResult) -> (Locality, Option<String>) {
         let mut kernel = rank;
         let mut why = None;
@@ -85,8 +85,8 @@ impl Hosts {
         (Locality { host: rank, kernel }, why)
     }
 
-    /// Tries to connect to each lower rank on this host, sends the result by `report`, and waits until all ranks know all
-    /// results.
+    /// Tries to connect to each lower rank on this host, sends the result by `report`, and waits until all ranks know
+    /// all results.
     ///
     /// # Errors
     /// The failure of a rank, or [`Error::Setup`] if a result is missing after `limit`.

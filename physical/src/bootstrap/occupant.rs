@@ -1,5 +1,5 @@
-//! Another program at rank 0's address: the warning of it, as soon as it shows. Open this file if a rank suspects a rank 0
-//! that is one.
+//! Another program at rank 0's address: the warning of it, as soon as it shows. Open this file if a rank suspects a
+//! rank 0 that is one.
 //!
 //! It ends nothing. Rank 0 may be late, and that program about to end: an earlier job, say.
 
@@ -7,9 +7,11 @@ use super::join::Joiner;
 use std::io;
 use std::time::Duration;
 
-/// Attempts in a row without a greeting that are a sign: rank 0 may be busy, or have closed a connection for want of room.
+/// Attempts in a row without a greeting that are a sign: rank 0 may be busy, or have closed a connection for want of
+/// room.
 const UNGREETED: u32 = 3;
-/// Time without the secret that rank 0 makes that is a sign, if somebody listens: a rank 0 that cannot listen makes none.
+/// Time without the secret that rank 0 makes that is a sign, if somebody listens: a rank 0 that cannot listen makes
+/// none.
 const SECRETLESS: Duration = Duration::from_secs(1);
 
 /// Signs of another program that this rank has seen so far.

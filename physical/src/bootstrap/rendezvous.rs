@@ -266,7 +266,8 @@ pub(super) fn addresses(host: &str, port: u16, patience: Duration) -> io::Result
     Ok(found)
 }
 
-/// Connects to the first address of `host` that accepts. Each address, and the resolution of the name, may take `timeout`.
+/// Connects to the first address of `host` that accepts. Each address, and the resolution of the name, may take
+/// `timeout`.
 fn connect(
     host: &str,
     port: u16,

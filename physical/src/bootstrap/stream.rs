@@ -40,8 +40,8 @@ impl Stream {
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, timeout)?)
     }
 
-    /// Waits until `event`, or for the timeout, in a world whose clock is not the system's: there a timeout of the system
-    /// does not pass. Elsewhere, and where nothing blocks, returns at once.
+    /// Waits until `event`, or for the timeout, in a world whose clock is not the system's: there a timeout of the
+    /// system does not pass. Elsewhere, and where nothing blocks, returns at once.
     fn await_event(&self, event: PollFlags, timeout: Timeout) -> io::Result<()> {
         if !runtime::is_replaced() || fcntl_getfl(self)?.contains(OFlags::NONBLOCK) {
             return Ok(());

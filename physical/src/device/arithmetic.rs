@@ -32,8 +32,8 @@ impl WriteView {
         Ok(())
     }
 
-    /// Combines each element with that of `from`: `self ← self ∘ from`, to the bits that [`ReduceOp`] promises in either
-    /// order. [`ReduceOp::Mean`] adds; its division is a [`WriteView::scale`].
+    /// Combines each element with that of `from`: `self ← self ∘ from`, to the bits that [`ReduceOp`] promises in
+    /// either order. [`ReduceOp::Mean`] adds; its division is a [`WriteView::scale`].
     ///
     /// # Errors
     /// [`Error::Usage`] if lengths or types differ.
@@ -108,7 +108,8 @@ impl WriteView {
     /// follows from the length](Codec::has_fixed_size); otherwise this waits for the queue.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless `from` holds f32 and this view at least the codec's largest message; the codec's own error.
+    /// [`Error::Usage`] unless `from` holds f32 and this view at least the codec's largest message; the codec's own
+    /// error.
     pub fn encode(
         &mut self,
         codec: &dyn Codec,
@@ -128,8 +129,8 @@ impl WriteView {
         }
     }
 
-    /// Decodes the message `from`: `self ← self + weight × decode(from)`, or `self ← decode(from)` without a weight. See
-    /// [`Codec::decode_add`].
+    /// Decodes the message `from`: `self ← self + weight × decode(from)`, or `self ← decode(from)` without a weight.
+    /// See [`Codec::decode_add`].
     ///
     /// On a device a damaged message is a [failure](crate::device::Failure) of the queue.
     ///

@@ -1,5 +1,5 @@
-//! Arithmetic on views of which at least one is not in host memory: what a queue waits for, and where operands have to go
-//! first.
+//! Arithmetic on views of which at least one is not in host memory: what a queue waits for, and where operands have to
+//! go first.
 //!
 //! An operand on the same device is read where it is. One that is elsewhere is copied beside what is written, by way of
 //! the host; that is slow, and hardly ever needed.

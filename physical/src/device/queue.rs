@@ -9,17 +9,19 @@
 //! scratch, state and snapshots are made [beside](crate::Buffer::beside) the buffer that they serve.
 //!
 //! # Failures
-//! Work that runs late fails late, and what it should have written is wrong. A [`Failure`] goes wherever those bytes go: a
-//! queue keeps its first one, an [`Event`] carries what its queue had kept by then, and a queue that waits for the event
-//! [in order to read](DeviceQueue::wait_to_read) keeps that as its own. So a message does not leave the rank if the event of
-//! its copy to the host carries a failure, whichever queue has failed. Access from the program, [`Queue::check`] and
-//! [`Queue::refusal`] take the failure of their queue; events that were recorded before keep it. A device whose kernels
-//! write an error word in its memory has one for each queue and event: `record` and `wait_to_read` copy it in the order of
-//! their queue, and the host reads it when the event has happened. On the host, work fails at once.
+//! Work that runs late fails late, and what it should have written is wrong. A [`Failure`] goes wherever those bytes
+//! go: a queue keeps its first one, an [`Event`] carries what its queue had kept by then, and a queue that waits for
+//! the event [in order to read](DeviceQueue::wait_to_read) keeps that as its own. So a message does not leave the rank
+//! if the event of its copy to the host carries a failure, whichever queue has failed. Access from the program,
+//! [`Queue::check`] and [`Queue::refusal`] take the failure of their queue; events that were recorded before keep it. A
+//! device whose kernels write an error word in its memory has one for each queue and event: `record` and `wait_to_read`
+//! copy it in the order of their queue, and the host reads it when the event has happened. On the host, work fails at
+//! once.
 //!
-//! So what a codec refuses is found within the operation, before the message leaves; it names this rank, and the element
-//! as it lies in the device's memory, but neither tensor nor operation: the queue works for several. What is part of no
-//! operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names what the host would.
+//! So what a codec refuses is found within the operation, before the message leaves; it names this rank, and the
+//! element as it lies in the device's memory, but neither tensor nor operation: the queue works for several. What is
+//! part of no operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names
+//! what the host would.
 
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
@@ -136,12 +138,12 @@ pub struct Allocation {
 
 /// Ordered work on one device other than the host.
 ///
-/// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done, and
-/// has dropped them when an event that is recorded later happens.
-/// Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) for what it must. The bits of
-/// every result are those of the host's kernels.
+/// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done,
+/// and has dropped them when an event that is recorded later happens. Callers have checked types and lengths, and have
+/// let the queue [wait](DeviceQueue::wait) for what it must. The bits of every result are those of the host's kernels.
 pub trait DeviceQueue: Send + Sync {
-    /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's events.
+    /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's
+    /// events.
     fn device(&self) -> &str;
 
     /// Allocates `bytes` bytes that are zero for all work that is enqueued later.
@@ -183,8 +185,8 @@ pub trait DeviceQueue: Send + Sync {
     /// Stores a weighted sum: `to ← Σ weight × term`, where `None` is `to` as it was. See [`WriteView::weighted_sum`].
     fn weighted_sum(&self, terms: Vec<(f64, Option<Span>)>, to: Span);
 
-    /// Encodes `from` to the first [`Codec::encoded_len`] bytes of `to`, for a codec whose size follows from the length.
-    /// Returns false, having done nothing, if it has no kernel for this codec: then the host encodes.
+    /// Encodes `from` to the first [`Codec::encoded_len`] bytes of `to`, for a codec whose size follows from the
+    /// length. Returns false, having done nothing, if it has no kernel for this codec: then the host encodes.
     fn encode(&self, codec: &dyn Codec, from: Span, to: Span, seed: u64) -> bool;
 
     /// Decodes the message `from`: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. Returns
@@ -282,8 +284,8 @@ fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     Err(Error::system(format!("wait {LIMIT:?} for a queue of {}", queue.device()), cause, "see what it does"))
 }
 
-/// The events of one memory that work on it has to wait for: those of its own queue's writes, for readers on other queues,
-/// and those of other queues' reads, for its writers.
+/// The events of one memory that work on it has to wait for: those of its own queue's writes, for readers on other
+/// queues, and those of other queues' reads, for its writers.
 ///
 /// Work calls what it needs while it holds views, so that the program's order is settled; this is about when it runs.
 #[derive(Default)]
@@ -309,8 +311,8 @@ impl Order {
         }
     }
 
-    /// Notes that the memory's own queue has work that writes it. Called after that was enqueued, so that an event recorded
-    /// meanwhile for another range does not pass for one after it.
+    /// Notes that the memory's own queue has work that writes it. Called after that was enqueued, so that an event
+    /// recorded meanwhile for another range does not pass for one after it.
     pub(crate) fn after_write(&self) {
         self.events().written = None;
     }

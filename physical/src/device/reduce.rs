@@ -1,5 +1,5 @@
-//! Host kernels: element-wise reductions and scaling, of bytes with a type. Integers are straight loops that the compiler
-//! vectorizes; floats go to [`kernels`], for what the machine has beyond its baseline.
+//! Host kernels: element-wise reductions and scaling, of bytes with a type. Integers are straight loops that the
+//! compiler vectorizes; floats go to [`kernels`], for what the machine has beyond its baseline.
 //!
 //! 16-bit floats are widened to f32 in blocks, combined there, and rounded once per combination.
 

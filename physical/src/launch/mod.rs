@@ -125,8 +125,8 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for numbers out of range. [`Error::Setup`] for a variable of this library with a value that it cannot
-    /// have: the ranks would inherit it. [`Error::System`] if a rank cannot be started (those already started
+    /// [`Error::Usage`] for numbers out of range. [`Error::Setup`] for a variable of this library with a value that it
+    /// cannot have: the ranks would inherit it. [`Error::System`] if a rank cannot be started (those already started
     /// are killed) or does not die, if a log cannot be created, or if every rank succeeded but their output could not
     /// be passed on or kept. A rank that fails is no error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {

@@ -70,7 +70,8 @@ impl RendezvousSetup {
 /// Listens at a free port of the loopback interface, and checks that it can be reached.
 fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // All ranks connect at once, before rank 0 answers; the standard library's queue of 128 would lose some for a second.
+    // All ranks connect at once, before rank 0 answers; the standard library's queue of 128 would lose some for a
+    // second.
     rustix::net::listen(&listener, QUEUE)?;
     let address = listener.local_addr()?;
     // Where loopback is down, a socket can listen there, but nobody can connect.

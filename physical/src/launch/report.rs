@@ -45,7 +45,8 @@ impl EndReporter {
     /// Creates the reporter of a job.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the system has no descriptor left; [`Error::Setup`](crate::Error::Setup) if the job's address is malformed.
+    /// [`Error::System`](crate::Error::System) if the system has no descriptor left;
+    /// [`Error::Setup`](crate::Error::Setup) if the job's address is malformed.
     pub(super) fn new(job: &Job, setup: &RendezvousSetup) -> Result<Self> {
         let (host, port) = host_and_port("--addr", &setup.address)?;
         let rendezvous = Rendezvous::Tcp { host, port, agent: false };

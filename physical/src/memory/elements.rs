@@ -1,4 +1,5 @@
-//! The program's access to elements: in place on the host; on a device a copy, which goes back when it was for changing.
+//! The program's access to elements: in place on the host; on a device a copy, which goes back when it was for
+//! changing.
 
 use super::{Buffer, ReadView, WriteView};
 use crate::dtype::Element;
@@ -31,12 +32,12 @@ struct Opened {
 impl Buffer {
     /// Opens the elements for the program to read.
     ///
-    /// On a device other than the host this waits for all work that writes them, and copies; the first time in a process,
-    /// a warning says so. What is done often gets a kernel instead.
+    /// On a device other than the host this waits for all work that writes them, and copies; the first time in a
+    /// process, a warning says so. What is done often gets a kernel instead.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes; on a device, the failure
-    /// of earlier work of its queue.
+    /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes; on a device, the
+    /// failure of earlier work of its queue.
     pub fn host<T: Element>(&self) -> Result<Elements<'_, T>> {
         self.expect::<T>()?;
         let view = self.read_all()?;

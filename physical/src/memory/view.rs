@@ -55,7 +55,8 @@ impl ReadView {
         if !self.is_on_host() {
             return None;
         }
-        // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is the host's and initialised.
+        // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is the host's and
+        // initialised.
         Some(unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) })
     }
 
@@ -138,8 +139,8 @@ impl WriteView {
         if !self.is_on_host() {
             return None;
         }
-        // SAFETY: the ledger admits no other view that overlaps this one, `self` is borrowed for reading, and the memory
-        // is the host's and initialised.
+        // SAFETY: the ledger admits no other view that overlaps this one, `self` is borrowed for reading, and the
+        // memory is the host's and initialised.
         Some(unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) })
     }
 

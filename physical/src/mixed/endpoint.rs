@@ -1,5 +1,5 @@
-//! Endpoint of one rank that reaches some peers through shared memory and others by TCP. It parks for both: in the epoll
-//! of the sockets, which the peers on its host interrupt by its eventfd if it is parked.
+//! Endpoint of one rank that reaches some peers through shared memory and others by TCP. It parks for both: in the
+//! epoll of the sockets, which the peers on its host interrupt by its eventfd if it is parked.
 
 use super::link::MixedLink;
 use crate::shm::ShmParking;

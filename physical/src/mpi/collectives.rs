@@ -260,8 +260,8 @@ impl MpiEndpoint {
         moved
     }
 
-    /// Takes a collective through its queue and the agreement. Returns `None` once MPI carries it out, otherwise true if
-    /// there is more to do.
+    /// Takes a collective through its queue and the agreement. Returns `None` once MPI carries it out, otherwise true
+    /// if there is more to do.
     fn advance_agreement(
         &self,
         state: &mut MpiState,
@@ -269,7 +269,8 @@ impl MpiEndpoint {
         busy: &HashSet<usize>,
         moved: &mut bool,
     ) -> Result<Option<bool>> {
-        // Continues until it waits for something that has not come: a message that is already here is no reason to wait.
+        // Continues until it waits for something that has not come: a message that is already here is no reason to
+        // wait.
         while !matches!(native.phase, CollectivePhase::Running(_)) {
             let next = match &mut native.phase {
                 CollectivePhase::Queued { .. } if busy.contains(&native.label.tag.lane()) => {

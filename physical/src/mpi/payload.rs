@@ -172,8 +172,8 @@ impl PayloadTransfer {
             // In bounds, as the view has `pieces.length` bytes.
             (_, None) => held.direct.wrapping_add(start),
         };
-        // SAFETY: the view keeps everyone else from its memory, of which these bytes are; a piece of staging is not used
-        // again before its request is done, as there are as many as requests.
+        // SAFETY: the view keeps everyone else from its memory, of which these bytes are; a piece of staging is not
+        // used again before its request is done, as there are as many as requests.
         unsafe {
             if outwards {
                 comm.send(peer, tag, &mut self.requests, |held| (place(held).cast_const(), length))

@@ -15,8 +15,8 @@ static ORIGIN: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
 pub struct Instant(time::Instant);
 
 impl Instant {
-    /// Returns the instant that lies so long after the origin of all virtual clocks of this process: for runtimes with a
-    /// clock of their own.
+    /// Returns the instant that lies so long after the origin of all virtual clocks of this process: for runtimes with
+    /// a clock of their own.
     pub fn after_origin(elapsed: Duration) -> Self {
         Instant(*ORIGIN + elapsed)
     }

@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over; `None` waits for ever. Returns
-/// how many are ready.
+/// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over; `None` waits for ever.
+/// Returns how many are ready.
 ///
 /// # Errors
 /// Those of poll(2).
@@ -85,8 +85,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Connects to the process of this host that listens under the abstract `name`; every later read and write is bounded by
-/// `patience`, too.
+/// Connects to the process of this host that listens under the abstract `name`; every later read and write is bounded
+/// by `patience`, too.
 ///
 /// # Errors
 /// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as

@@ -60,7 +60,8 @@ impl Thread {
     }
 }
 
-/// Starts a thread, which inherits this one's runtime. Its `name` begins with `hexagram-`, so that tools show whose it is.
+/// Starts a thread, which inherits this one's runtime. Its `name` begins with `hexagram-`, so that tools show whose it
+/// is.
 ///
 /// # Errors
 /// [`Error::System`] if there can be no further thread.
@@ -80,11 +81,11 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread>
     Ok(Thread(Kind::Given(end)))
 }
 
-/// Starts the future that `task` makes: driven by a thread of its own, or where this thread's runtime wants it. It inherits
-/// the runtime.
+/// Starts the future that `task` makes: driven by a thread of its own, or where this thread's runtime wants it. It
+/// inherits the runtime.
 ///
-/// A service is such a task: where it would block its thread, it awaits [`Wait::rest`](crate::drive::Wait::rest) instead,
-/// which blocks as long as it has a thread of its own.
+/// A service is such a task: where it would block its thread, it awaits [`Wait::rest`](crate::drive::Wait::rest)
+/// instead, which blocks as long as it has a thread of its own.
 ///
 /// ```
 /// use hexagram_physical::runtime;
@@ -137,8 +138,8 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
     Ok(Thread(Kind::Given(end)))
 }
 
-/// Runs `future` to its end on this thread, which parks until it is woken: for what waits for other threads only. Operations
-/// of an endpoint are better driven by [`drive::block_on`](crate::drive::block_on).
+/// Runs `future` to its end on this thread, which parks until it is woken: for what waits for other threads only.
+/// Operations of an endpoint are better driven by [`drive::block_on`](crate::drive::block_on).
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
@@ -181,8 +182,8 @@ pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> Result<T, RecvError> {
     )
 }
 
-/// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where the
-/// threads of a [runtime](super::Runtime) take turns by `look`, which returns `None` until then.
+/// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where
+/// the threads of a [runtime](super::Runtime) take turns by `look`, which returns `None` until then.
 pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T>) -> T {
     if !is_replaced() {
         return block();

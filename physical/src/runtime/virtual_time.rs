@@ -20,14 +20,14 @@ use std::time::Duration;
 /// Virtual time between two looks at descriptors or at a transport.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A runtime whose clock moves only when all of its threads wait, and then at once. One thread runs at a time, in an order
-/// that follows from what they wait for, so that a run is like any other.
+/// A runtime whose clock moves only when all of its threads wait, and then at once. One thread runs at a time, in an
+/// order that follows from what they wait for, so that a run is like any other.
 ///
-/// Tasks share one thread, which looks at each of them once a millisecond: to give every task a turn of its own would take
-/// the machine longer than their work.
+/// Tasks share one thread, which looks at each of them once a millisecond: to give every task a turn of its own would
+/// take the machine longer than their work.
 ///
-/// Its sockets are the system's. A thread that waits for another in any other way than through [`runtime`](super) keeps its
-/// turn meanwhile, and both wait for ever.
+/// Its sockets are the system's. A thread that waits for another in any other way than through [`runtime`](super) keeps
+/// its turn meanwhile, and both wait for ever.
 ///
 /// ```
 /// use hexagram_physical::runtime::{self, VirtualTime};
@@ -132,8 +132,8 @@ impl Turns {
         }
     }
 
-    /// Polls each task once, but for those that are being polled already; returns false once there are none, and the thread
-    /// of the tasks is to end.
+    /// Polls each task once, but for those that are being polled already; returns false once there are none, and the
+    /// thread of the tasks is to end.
     fn look_at_tasks(&self) -> bool {
         let Some(new) = self.new_tasks(DRIVEN.with_borrow(Vec::is_empty)) else { return false };
         let made: Vec<_> = new.into_iter().map(|task| Some(task())).collect();

@@ -157,8 +157,8 @@ unsafe fn copy<const LOADS: bool>(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: reads and writes what the caller has promised, and the registers named; each byte is read and written once.
-    // The direction is forwards, as everywhere in Rust.
+    // SAFETY: reads and writes what the caller has promised, and the registers named; each byte is read and written
+    // once. The direction is forwards, as everywhere in Rust.
     unsafe {
         std::arch::asm!(
             "rep movsb",

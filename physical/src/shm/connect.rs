@@ -153,8 +153,8 @@ pub(crate) struct HostSegments {
 }
 
 impl HostSegments {
-    /// Returns the links of this rank, the owner of `own`, and the ranks to which they lead: those that share memory with
-    /// it, and itself, to which nothing goes.
+    /// Returns the links of this rank, the owner of `own`, and the ranks to which they lead: those that share memory
+    /// with it, and itself, to which nothing goes.
     pub(crate) fn links(
         &self,
         own: &Arc<Segment>,

@@ -176,8 +176,8 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
 
     /// Publishes the progress of this rank in round `round`.
     pub(super) fn set_progress(&self, counter: Counter, lane: usize, round: u64, value: u32) {
-        // The published result may come from bytes that a peer wrote after it had withdrawn: a rank that sees this store has
-        // to see the withdrawal.
+        // The published result may come from bytes that a peer wrote after it had withdrawn: a rank that sees this
+        // store has to see the withdrawal.
         P::Atomic::fence(Ordering::Acquire);
         self.counter(counter, lane).store(pack_progress(round, value), Ordering::Release);
     }

@@ -6,12 +6,12 @@
 //! sockets, so that nothing is left behind, however a process ends.
 //!
 //! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered memory
-//! (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment` of each side. A segment also
-//! serves `park` (parking without a lost wake-up) and holds a `control_block` (the state of a rank that all others read). `affinity` separates ranks
-//! that share a core. `collectives` holds the operations that need no messages. Each begins with an `entry`, which is
-//! all of a small one, and continues as a `running` collective, which reads the registered memory of the peers
-//! (`registered`, `region`) or copies through a stage (`staged`); `reduction` combines the contributions. `atomic` lets
-//! loom check the parts that several processes access concurrently.
+//! (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment` of each
+//! side. A segment also serves `park` (parking without a lost wake-up) and holds a `control_block` (the state of a rank
+//! that all others read). `affinity` separates ranks that share a core. `collectives` holds the operations that need no
+//! messages. Each begins with an `entry`, which is all of a small one, and continues as a `running` collective, which
+//! reads the registered memory of the peers (`registered`, `region`) or copies through a stage (`staged`); `reduction`
+//! combines the contributions. `atomic` lets loom check the parts that several processes access concurrently.
 
 mod affinity;
 mod atomic;

@@ -68,8 +68,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: nobody in this process uses the memory any more. A peer that still reads it, for an operation that
-            // this rank has withdrawn from, reads zeros.
+            // SAFETY: nobody in this process uses the memory any more. A peer that still reads it, for an operation
+            // that this rank has withdrawn from, reads zeros.
             let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::Remove) };
         }
     }

@@ -187,7 +187,8 @@ impl Segment {
 
     /// Returns bytes of the control block.
     pub(super) fn control_bytes(&self, offset: usize, len: usize) -> SharedBytes<'_> {
-        // SAFETY: within the control block, as `control_address` checked; all processes write it by `store` and atomics only.
+        // SAFETY: within the control block, as `control_address` checked; all processes write it by `store` and atomics
+        // only.
         unsafe { SharedBytes::new(self.control_address(offset, len), len) }
     }
 

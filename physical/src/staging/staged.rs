@@ -39,8 +39,8 @@ enum Step {
     Failed,
 }
 
-/// Place of an operation in the order in which its lane's are posted. A peer would take a later one for the proof that the
-/// earlier one never comes.
+/// Place of an operation in the order in which its lane's are posted. A peer would take a later one for the proof that
+/// the earlier one never comes.
 #[derive(Clone, Copy)]
 pub(super) struct Turn {
     lane: Tag,
@@ -236,8 +236,8 @@ fn copied(
     Some(copy)
 }
 
-/// Returns the error of this rank whose queue failed before a message could be copied. It names no operation: what failed
-/// may have been another one's work.
+/// Returns the error of this rank whose queue failed before a message could be copied. It names no operation: what
+/// failed may have been another one's work.
 fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
     match failure {
         Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {

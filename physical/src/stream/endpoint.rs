@@ -238,8 +238,8 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
             let ended = match self.read(state, peer) {
                 Ok(Read::Bytes(_)) => {
                     moved = true;
-                    // The task that waits for this message may be about to post the next receive; without it, the next message
-                    // would have to be kept in memory of its own.
+                    // The task that waits for this message may be about to post the next receive; without it, the next
+                    // message would have to be kept in memory of its own.
                     let done = landing.is_some() && state.streams[peer].inbox.ticket() != landing;
                     if done && !state.matcher.expects(peer) {
                         break;

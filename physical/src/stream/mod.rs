@@ -1,8 +1,8 @@
 //! Frames over byte streams: what shared-memory rings and TCP sockets have in common.
 //!
 //! A backend implements [`Link`], which writes bytes to one peer and reads some, and [`Parking`], where the rank waits
-//! for all its links. [`endpoint::StreamEndpoint`] builds a [`Transport`](crate::transport::Transport) on them. Per pair
-//! of ranks and direction, the stream is
+//! for all its links. [`endpoint::StreamEndpoint`] builds a [`Transport`](crate::transport::Transport) on them. Per
+//! pair of ranks and direction, the stream is
 //!
 //! ```text
 //! stream  = frame*
@@ -67,7 +67,7 @@ pub(crate) trait Parking {
     /// Ends what [`Parking::announce_park`] began; `park` does so by itself.
     fn end_park(&mut self) {}
 
-    /// Parks until a link has bytes, a link that was full has free space, or the bell rings. Returns at once if this has
-    /// happened since the caller looked for work.
+    /// Parks until a link has bytes, a link that was full has free space, or the bell rings. Returns at once if this
+    /// has happened since the caller looked for work.
     fn park(&mut self, at_most: Duration);
 }

@@ -46,8 +46,8 @@ pub fn queue() -> Queue {
     })
 }
 
-/// Returns a buffer of `elements` on the device under test, which is the host's memory unless `HEXAGRAM_TEST_DEVICE` names
-/// another.
+/// Returns a buffer of `elements` on the device under test, which is the host's memory unless `HEXAGRAM_TEST_DEVICE`
+/// names another.
 ///
 /// # Panics
 /// If memory runs out.

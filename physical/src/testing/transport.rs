@@ -81,8 +81,8 @@ impl Matrix {
         }
     }
 
-    /// Runs `test` on every rank, over every transport, and over the mixed one also with the ranks spread over two hosts,
-    /// alternately.
+    /// Runs `test` on every rank, over every transport, and over the mixed one also with the ranks spread over two
+    /// hosts, alternately.
     pub fn all(&self, ranks: &[usize], test: impl Fn(End) + Sync) {
         for (transport, ranks) in self.cases(ranks) {
             let open = open_together(transport, ranks);
@@ -160,8 +160,8 @@ pub fn numbers(rank: usize, message: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| (rank * 31 + message * 7) as f32 + i as f32 * 0.5).collect()
 }
 
-/// Returns what opens the endpoint of a rank and waits until all have: nobody errs while others are still opening theirs,
-/// who then could not. Ranks that MPI started are other processes, which open together anyway.
+/// Returns what opens the endpoint of a rank and waits until all have: nobody errs while others are still opening
+/// theirs, who then could not. Ranks that MPI started are other processes, which open together anyway.
 pub fn open_together(transport: TransportKind, ranks: usize) -> impl Fn(World) -> End + Sync {
     let here = if transport == TransportKind::Mpi { 1 } else { ranks };
     let open = std::sync::Barrier::new(here);

@@ -5,8 +5,8 @@
 //! 1. [`Backend::prepare`], before anything is known of the peers: listen, reserve, register.
 //! 2. [`Prepared::announcement`]: a few bytes that every other rank gets with the rendezvous. Only who has proved to
 //!    know the job's secret takes part in it.
-//! 3. [`Prepared::connect`] with the [`Membership`], which has the announcements of all ranks; its [`Fabric`] then opens
-//!    an endpoint ([`Transport`]) for each channel.
+//! 3. [`Prepared::connect`] with the [`Membership`], which has the announcements of all ranks; its [`Fabric`] then
+//!    opens an endpoint ([`Transport`]) for each channel.
 
 use super::{Membership, Traffic, Transport};
 use crate::bootstrap::{Listener, Placement};

@@ -56,13 +56,14 @@ impl Membership {
         self.limit
     }
 
-    /// Returns true if the ranks on this kernel outnumber its cores, so that waiting ranks should yield rather than spin.
+    /// Returns true if the ranks on this kernel outnumber its cores, so that waiting ranks should yield rather than
+    /// spin.
     pub fn is_crowded(&self) -> bool {
         crowded(self.hosts.on_kernel_of(self.rank))
     }
 
-    /// Returns bytes that the ranks of this job know and nobody else, for proofs on connections that a transport makes by
-    /// itself. Another `purpose` gives other bytes.
+    /// Returns bytes that the ranks of this job know and nobody else, for proofs on connections that a transport makes
+    /// by itself. Another `purpose` gives other bytes.
     ///
     /// # Errors
     /// [`Error::System`] if they cannot be computed.

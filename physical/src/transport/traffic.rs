@@ -5,15 +5,15 @@ use super::kind::TransportKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that this rank moved between ranks, by all endpoints of a world together: what it put on its links, and what it
-/// read of memory that others have registered.
+/// Bytes that this rank moved between ranks, by all endpoints of a world together: what it put on its links, and what
+/// it read of memory that others have registered.
 #[derive(Debug, Default)]
 pub struct Traffic {
     tallies: Mutex<Vec<(TransportKind, Arc<Tally>)>>,
 }
 
-/// One endpoint's part of the [`Traffic`] of its world over one transport. Only that endpoint's thread may add to it: it
-/// does so without a locked instruction.
+/// One endpoint's part of the [`Traffic`] of its world over one transport. Only that endpoint's thread may add to it:
+/// it does so without a locked instruction.
 #[derive(Debug, Default)]
 pub struct Tally {
     bytes: AtomicU64,
@@ -79,9 +79,9 @@ impl Traffic {
         self.sum(|other| other == path, |tally| &tally.bytes)
     }
 
-    /// Returns the bytes that the messages of all operations carry, counted alike on every transport: headers are none, and
-    /// a collective that a backend carries out by itself counts as if it had sent the messages of its documented steps.
-    /// Compare algorithms by it; [`bytes_sent`](Self::bytes_sent) says what really moved.
+    /// Returns the bytes that the messages of all operations carry, counted alike on every transport: headers are none,
+    /// and a collective that a backend carries out by itself counts as if it had sent the messages of its documented
+    /// steps. Compare algorithms by it; [`bytes_sent`](Self::bytes_sent) says what really moved.
     pub fn payload_sent(&self) -> u64 {
         self.sum(|_| true, |tally| &tally.payload)
     }

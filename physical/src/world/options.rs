@@ -42,17 +42,17 @@ pub struct JoinOptions {
     pub transport: TransportKind,
     /// Longest wait for the other ranks. Default: 60 s.
     pub deadline: Duration,
-    /// Heartbeats by which the ranks watch each other afterwards. `None`: as [`Vigilance::default`], with the silence that
-    /// HEXAGRAM_SILENCE says.
+    /// Heartbeats by which the ranks watch each other afterwards. `None`: as [`Vigilance::default`], with the silence
+    /// that HEXAGRAM_SILENCE says.
     pub vigilance: Option<Vigilance>,
-    /// Further settings on which all ranks must agree, as text that an error can show: element types, bucket sizes, the algorithm.
-    /// Ranks whose texts differ refuse to join.
+    /// Further settings on which all ranks must agree, as text that an error can show: element types, bucket sizes, the
+    /// algorithm. Ranks whose texts differ refuse to join.
     pub configuration: String,
-    /// Files with which this rank speaks TLS to ranks elsewhere. `None`: those that HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and
-    /// HEXAGRAM_TLS_CA name, or not at all.
+    /// Files with which this rank speaks TLS to ranks elsewhere. `None`: those that HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY
+    /// and HEXAGRAM_TLS_CA name, or not at all.
     pub tls: Option<TlsFiles>,
-    /// Place at which to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
-    /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the rendezvous address.
+    /// Place at which to accept TCP connections: the name of an interface (`eth0`) or an address of this host.
+    /// Otherwise HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the rendezvous address.
     pub interface: Option<String>,
     /// TCP connections for each pair of ranks and channel, 1 to 16; of two ranks, the lower number holds. Otherwise
     /// HEXAGRAM_TCP_SOCKETS says so; otherwise 1, as more were measured to bring nothing unless the network limits the
@@ -61,13 +61,14 @@ pub struct JoinOptions {
     /// Any name of this host; ranks share memory if their names are equal and the system lets them, which they try.
     /// Otherwise HEXAGRAM_HOST says so; otherwise ranks try that are on one kernel and in one network namespace.
     pub host: Option<String>,
-    /// Frequency at which ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so; otherwise at
-    /// the first use of each.
+    /// Frequency at which ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so;
+    /// otherwise at the first use of each.
     pub check: Option<Check>,
 }
 
 impl JoinOptions {
-    /// Fails if an option cannot be, or a variable stands where one is missing that cannot be: before anybody is waited for.
+    /// Fails if an option cannot be, or a variable stands where one is missing that cannot be: before anybody is waited
+    /// for.
     pub(super) fn check(&self) -> Result<()> {
         self.vigilance()?;
         self.sockets()?;

@@ -1,7 +1,8 @@
 //! The variables of this library: who sets each, and the values that it may have. Open this file to add one.
 //!
 //! [`check_environment`] refuses a value that is none of them, whatever the transport and whether this rank would have
-//! used it, and warns of names that are close to one of these. docs/starting.md has the same table, which a test compares.
+//! used it, and warns of names that are close to one of these. docs/starting.md has the same table, which a test
+//! compares.
 
 use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
@@ -26,7 +27,8 @@ struct KnownVariable {
     name: &'static str,
     /// Values that users may give it, as the documentation says it. Empty if only launchers set it.
     values: &'static str,
-    /// Fails if a value is none of them. What only this host can tell, such as whether a file exists, is found out later.
+    /// Fails if a value is none of them. What only this host can tell, such as whether a file exists, is found out
+    /// later.
     check: fn(&str, &str) -> Result<()>,
 }
 
@@ -71,8 +73,8 @@ const KNOWN: [KnownVariable; 18] = [
     internal(STARTERS),
 ];
 
-/// Fails if a variable of this library has a value that is none of its own. Ranks and launchers call it before they wait for
-/// anybody; a program may do so at its start.
+/// Fails if a variable of this library has a value that is none of its own. Ranks and launchers call it before they
+/// wait for anybody; a program may do so at its start.
 ///
 /// # Errors
 /// [`Error::Setup`], which names the variable, its value, and the values that it may have.

@@ -1,7 +1,7 @@
 //! Comma-separated values: each record is a sample. Open this file for the dialect.
 //!
-//! It is RFC 4180 with any delimiter, as the `csv` crate reads it: lines end with `\n`, `\r\n` or `\r`, empty lines are no
-//! records, and a quote within a field that does not begin with one is text. The crate's parser, `csv-core`, is used
+//! It is RFC 4180 with any delimiter, as the `csv` crate reads it: lines end with `\n`, `\r\n` or `\r`, empty lines are
+//! no records, and a quote within a field that does not begin with one is text. The crate's parser, `csv-core`, is used
 //! without the crate's reader, since records are read in any order, from memory, by several threads.
 
 use super::map::Map;

@@ -66,8 +66,8 @@ type Batch<B> = Option<Result<B, LoaderError>>;
 /// One epoch of a [`DataLoader`]: an iterator over its batches.
 ///
 /// An error ends it. Dropping it early takes back the batches under way; workers that are not persistent have ended
-/// when it is gone, each after the sample that it was loading. For a worker that is stuck in one, dropping waits as long
-/// as [`LoaderOptions::timeout`](super::LoaderOptions::timeout), and then warns and leaves it.
+/// when it is gone, each after the sample that it was loading. For a worker that is stuck in one, dropping waits as
+/// long as [`LoaderOptions::timeout`](super::LoaderOptions::timeout), and then warns and leaves it.
 pub struct Epoch<'a, B: Send + 'static> {
     loader: &'a mut DataLoader<B>,
 }

@@ -17,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The loader takes threads and clocks from the system: what it does, reading and decoding, takes the machine's time even
-//! where ranks are simulated.
+//! The loader takes threads and clocks from the system: what it does, reading and decoding, takes the machine's time
+//! even where ranks are simulated.
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -65,9 +65,9 @@ pub enum OnFailure {
     /// The epoch ends with an error that names sample and worker.
     #[default]
     Fail,
-    /// The batch is made without the sample, and [`DataLoader::skipped`](super::DataLoader::skipped) counts it. A
-    /// batch that loses all its samples is left out, so that ranks may have different numbers of steps. An iterable
-    /// dataset that fails more than a thousand times in a row ends the epoch all the same, because it may never do better.
+    /// The batch is made without the sample, and [`DataLoader::skipped`](super::DataLoader::skipped) counts it. A batch
+    /// that loses all its samples is left out, so that ranks may have different numbers of steps. An iterable dataset
+    /// that fails more than a thousand times in a row ends the epoch all the same, because it may never do better.
     Skip,
 }
 

@@ -47,8 +47,8 @@ fn the_seed_decides_and_nothing_else() {
     }
 }
 
-/// The same on every machine: only exact arithmetic is in it. The shares were found by a program of ten lines in another
-/// language, with a Mersenne Twister of its own.
+/// The same on every machine: only exact arithmetic is in it. The shares were found by a program of ten lines in
+/// another language, with a Mersenne Twister of its own.
 #[test]
 fn a_known_seed_gives_known_shares() {
     let shares = Partition::Dirichlet { alpha: 0.5 }.shares(&labels(12, 3), 3, 1).unwrap();
@@ -71,7 +71,8 @@ fn alike(alpha: f64, of: usize, together: usize) -> f64 {
 }
 
 /// Two draws of a mix ~ Dirichlet(α, …, α) of K labels agree with probability (1 + α) / (1 + K α), and three with
-/// probability (1 + α)(2 + α) / ((1 + K α)(2 + K α)). Of 2000 ranks the standard deviation of a share is 0.0112 at most.
+/// probability (1 + α)(2 + α) / ((1 + K α)(2 + K α)). Of 2000 ranks the standard deviation of a share is 0.0112 at
+/// most.
 #[test]
 fn labels_of_a_rank_agree_as_dirichlet_says() {
     for alpha in [0.1, 1.0, 100.0] {

@@ -1,10 +1,10 @@
 //! Autotune: finds bucket size, number of streams and hierarchy by trying them on the training itself.
 //!
-//! The size of the buckets weighs overlap against overhead: small ones begin to travel early, and each costs its latency.
-//! Where the best lies depends on the network, the model and the time its layers take, so that it is measured: after a
-//! warm-up, each candidate trains a few steps, first bucket sizes, then streams, then hierarchy, each with the best so far
-//! of the others. What counts is the median of the step times on the slowest rank, so that all ranks see the same numbers
-//! and choose the same, without one that decides for all.
+//! The size of the buckets weighs overlap against overhead: small ones begin to travel early, and each costs its
+//! latency. Where the best lies depends on the network, the model and the time its layers take, so that it is measured:
+//! after a warm-up, each candidate trains a few steps, first bucket sizes, then streams, then hierarchy, each with the
+//! best so far of the others. What counts is the median of the step times on the slowest rank, so that all ranks see
+//! the same numbers and choose the same, without one that decides for all.
 //!
 //! It pays where communication is a good part of the step (exposed communication above some 10 %), steps are alike, and
 //! training takes thousands of them: a search takes warm-up + (1 + steps) · candidates steps, about 150 with the
@@ -14,8 +14,8 @@
 //! Nothing is started anew: parameters, the optimizer's and the algorithm's state move to the new buckets, element by
 //! element. Where an algorithm remembers what is not one number for each element (a server's share of the error, a
 //! low-rank factor), bucket sizes stay, and the log says so. Hierarchy is only tried where it changes nothing but
-//! rounding: in centralized, synchronous algorithms of full precision, on several hosts with several ranks. Asynchronous
-//! algorithms are not tuned, since trials would make ranks wait for each other.
+//! rounding: in centralized, synchronous algorithms of full precision, on several hosts with several ranks.
+//! Asynchronous algorithms are not tuned, since trials would make ranks wait for each other.
 
 mod recut;
 mod search;

@@ -1,5 +1,5 @@
-//! The search: one kind of setting after another, each with the best so far of the others. Given the same costs it makes
-//! the same choices.
+//! The search: one kind of setting after another, each with the best so far of the others. Given the same costs it
+//! makes the same choices.
 
 use super::Tuning;
 use std::collections::VecDeque;

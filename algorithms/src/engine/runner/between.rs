@@ -20,8 +20,8 @@ impl HookRunner {
         (self.trace.take(), self.comm.activity().take())
     }
 
-    /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What was
-    /// here before is gone.
+    /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What
+    /// was here before is gone.
     pub(in crate::engine) fn install(
         &mut self,
         algorithm: AnyAlgorithm,

@@ -1,9 +1,9 @@
 //! The communication thread: runs the algorithm's hooks while the training thread computes.
 //!
-//! Every bucket has a lane: its hooks run one after another, beside those of the other buckets; a slow bucket does not keep
-//! the next from starting. Hooks start stage by stage, and in plan order within a stage, whatever the order in which
-//! buckets become complete, since ranks may differ in that: with fewer streams than buckets, two ranks that started
-//! different hooks would wait for each other for ever.
+//! Every bucket has a lane: its hooks run one after another, beside those of the other buckets; a slow bucket does not
+//! keep the next from starting. Hooks start stage by stage, and in plan order within a stage, whatever the order in
+//! which buckets become complete, since ranks may differ in that: with fewer streams than buckets, two ranks that
+//! started different hooks would wait for each other for ever.
 
 mod between;
 
@@ -301,7 +301,8 @@ impl HookRunner {
                 hook_ends(trace, span, &self.comm);
             }
             let lane = &mut self.lanes[bucket];
-            // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a wrong one.
+            // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a
+            // wrong one.
             let buffer = memory.gradients.as_ref().or(memory.parameters.as_ref());
             let is_own = buffer.is_some_and(|buffer| buffer.queue().is_host());
             outcome.map_err(|error| if is_own { name_tensor(&lane.tensors, error) } else { error })?;

@@ -1,5 +1,5 @@
-//! Several gradients a step: SAM and STORM written as algorithms, against steps by hand in f64; and loops that do not make the
-//! passes.
+//! Several gradients a step: SAM and STORM written as algorithms, against steps by hand in f64; and loops that do not
+//! make the passes.
 
 use super::*;
 use crate::plugin::{Fields, Needs};
@@ -53,8 +53,8 @@ impl Algorithm for Sam {
     }
 }
 
-/// STORM (Cutkosky and Orabona, 2019): d ← g(x) + (1 − a)(d − g(x of the step before)), both of this step's batch; the mean of
-/// the ranks' d is stepped along. Its first step takes one gradient.
+/// STORM (Cutkosky and Orabona, 2019): d ← g(x) + (1 − a)(d − g(x of the step before)), both of this step's batch; the
+/// mean of the ranks' d is stepped along. Its first step takes one gradient.
 #[derive(Debug, Clone)]
 struct Storm;
 

@@ -35,7 +35,8 @@ fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
             let before = sent();
             engine.begin(Mode::Synchronize)?;
             hooks.ready_slice(3, &[1.0f32; 1000])?;
-            // All of the first bucket's bytes leave while three gradients are still missing; the deadline is the test's.
+            // All of the first bucket's bytes leave while three gradients are still missing; the deadline is the
+            // test's.
             let shared = matches!(transport, TransportKind::Shm | TransportKind::Mixed);
             let bucket = 4000 + if shared { NOTICE_BYTES } else { HEADER_BYTES } as u64;
             let started = Instant::now();

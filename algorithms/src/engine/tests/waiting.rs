@@ -1,8 +1,8 @@
 //! One bucket's waiting is another's turn, in every algorithm of the registry.
 //!
 //! Two ranks train two buckets. In every hook after the first step, and in the last `settle`, rank 1 keeps its part of
-//! bucket 0 back until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread of
-//! rank 0 while it waits for bucket 0 never gets there.
+//! bucket 0 back until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread
+//! of rank 0 while it waits for bucket 0 never gets there.
 
 use super::super::runner::Stage;
 use super::*;

@@ -6,7 +6,8 @@ use crate::runtime::block_on;
 use crate::{Buffer, Result};
 
 /// A pair exchange's calls that wait while its service is at work on the value, blocking on the caller's thread.
-/// [`PairExchange::exchange`] returns a [`Pending`](crate::asynchronous::Pending), which has a blocking form of its own.
+/// [`PairExchange::exchange`] returns a [`Pending`](crate::asynchronous::Pending), which has a blocking form of its
+/// own.
 pub struct BlockingPairExchange<'a>(pub(super) &'a PairExchange);
 
 impl BlockingPairExchange<'_> {

@@ -170,9 +170,9 @@ impl PairExchange {
         self.target.exchanges()
     }
 
-    /// Returns copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and what the
-    /// feedback remembers of each partner. For a checkpoint: save on all ranks when no exchange is under way, after all
-    /// results have been waited for and a barrier.
+    /// Returns copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and
+    /// what the feedback remembers of each partner. For a checkpoint: save on all ranks when no exchange is under way,
+    /// after all results have been waited for and a barrier.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -182,12 +182,12 @@ impl PairExchange {
         Ok(saved.into_states())
     }
 
-    /// Goes on where [`PairExchange::save`] was called, in a pair exchange that was made alike: on all ranks, before anything
-    /// is exchanged.
+    /// Goes on where [`PairExchange::save`] was called, in a pair exchange that was made alike: on all ranks, before
+    /// anything is exchanged.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no place for what was saved: with another encoding, type or length. The pair exchange is
-    /// of no use then.
+    /// [`Error::Usage`] if there is no place for what was saved: with another encoding, type or length. The pair
+    /// exchange is of no use then.
     pub async fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
         let mut pair = self.target.enter().await;
         for (name, state) in states {

@@ -138,8 +138,8 @@ impl PairTarget {
         self.values.encode(link, &self.me, to, value)
     }
 
-    /// Takes the mean with the value that a message of `from` tells; returns how many exchanges there were, and the message that
-    /// tells the difference, which `from` has to subtract.
+    /// Takes the mean with the value that a message of `from` tells; returns how many exchanges there were, and the
+    /// message that tells the difference, which `from` has to subtract.
     pub(super) fn meet(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
         let PairState { value, receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();

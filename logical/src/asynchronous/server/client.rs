@@ -61,12 +61,12 @@ impl Server {
         BlockingServer(self)
     }
 
-    /// Sends `delta` to the shards that have the parameters `range`. Returns when `delta` may be changed; a request that
-    /// fails later shows in what is called next.
+    /// Sends `delta` to the shards that have the parameters `range`. Returns when `delta` may be changed; a request
+    /// that fails later shows in what is called next.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) where the
-    /// codec refuses it. Then nothing was sent, and nothing is remembered.
+    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) where
+    /// the codec refuses it. Then nothing was sent, and nothing is remembered.
     pub async fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
         self.terms.check(&range, delta)?;
         let pieces = self.terms.pieces(&range);
@@ -127,8 +127,8 @@ impl Server {
     /// [`Clock::wait`](super::super::Clock::wait).
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; as [`Clock::wait`](super::super::Clock::wait); those of
-    /// any request before.
+    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; as [`Clock::wait`](super::super::Clock::wait);
+    /// those of any request before.
     pub async fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
         self.terms.check(&range, into)?;
         free_to_write(into)?;
@@ -138,8 +138,9 @@ impl Server {
         self.fetch(&pieces, into, &places).await
     }
 
-    /// Pulls as [`Server::pull`] does, but what came in this way before serves again as long as it contains all pushes of
-    /// clocks before c − s; then nothing is sent. What this rank itself has pushed since may not be in it. Costs S bytes of memory.
+    /// Pulls as [`Server::pull`] does, but what came in this way before serves again as long as it contains all pushes
+    /// of clocks before c − s; then nothing is sent. What this rank itself has pushed since may not be in it. Costs S
+    /// bytes of memory.
     ///
     /// # Errors
     /// As [`Server::pull`].
@@ -203,8 +204,8 @@ impl Server {
         to.write()?.copy_from(&buffer.read(0..len)?)
     }
 
-    /// Sends one request: a push with a payload, a pull with a settled clock and room for the answer. Until it is answered,
-    /// nobody sees this rank tick on.
+    /// Sends one request: a push with a payload, a pull with a settled clock and room for the answer. Until it is
+    /// answered, nobody sees this rank tick on.
     fn ask(
         &self,
         piece: &Piece,

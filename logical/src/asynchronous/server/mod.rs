@@ -48,21 +48,21 @@ pub struct Pulled {
 /// > push: x ← u(x, g, q, c), on the ranks that have them; pull: x as it is there
 ///
 /// A pull at clock c contains every rank's pushes of clocks before c − s, all pushes that its own rank has made, and
-/// whatever else has come; s is the staleness of the [`Clock`]. With s = 0 it is exact: a delta is kept until its clock is
-/// over on all ranks, and applied in the order of clocks, then ranks, then pushes; a pull at clock c gives the result of all
-/// clocks before c and nothing else. This is bulk synchronous parallelism.
+/// whatever else has come; s is the staleness of the [`Clock`]. With s = 0 it is exact: a delta is kept until its clock
+/// is over on all ranks, and applied in the order of clocks, then ranks, then pushes; a pull at clock c gives the
+/// result of all clocks before c and nothing else. This is bulk synchronous parallelism.
 ///
-/// *Steps*: a push is one request to each shard that it touches, and does not wait. A pull waits for the clock, and is one
-/// request and its reply. *Bytes* sent per rank, with S the size of what is pushed or pulled: a push (n−1)/n · S and
-/// n − 1 requests of [`REQUEST_BYTES`](super::REQUEST_BYTES), which are answered by [`REPLY_BYTES`](super::REPLY_BYTES); a
-/// pull n − 1 requests, answered by (n−1)/n · S and n − 1 replies. Headers come on top; payloads of more than
-/// [`INLINE_BYTES`](super::INLINE_BYTES) are messages of their own. Encoded, S is that of the messages. *Memory*: S/n for the
-/// shard, S/n for what is being sent of it, S for each push and pull under way, and S for pushes that wait for their
-/// clock if s = 0. *Determinism*: with s = 0 all of it, on all transports; otherwise updates are applied in the order in
-/// which they come.
+/// *Steps*: a push is one request to each shard that it touches, and does not wait. A pull waits for the clock, and is
+/// one request and its reply. *Bytes* sent per rank, with S the size of what is pushed or pulled: a push (n−1)/n · S
+/// and n − 1 requests of [`REQUEST_BYTES`](super::REQUEST_BYTES), which are answered by
+/// [`REPLY_BYTES`](super::REPLY_BYTES); a pull n − 1 requests, answered by (n−1)/n · S and n − 1 replies. Headers come
+/// on top; payloads of more than [`INLINE_BYTES`](super::INLINE_BYTES) are messages of their own. Encoded, S is that of
+/// the messages. *Memory*: S/n for the shard, S/n for what is being sent of it, S for each push and pull under way, and
+/// S for pushes that wait for their clock if s = 0. *Determinism*: with s = 0 all of it, on all transports; otherwise
+/// updates are applied in the order in which they come.
 ///
-/// Sources: Li et al., "Scaling distributed machine learning with the parameter server", 2014; Ho et al., "More effective
-/// distributed ML via a stale synchronous parallel parameter server", 2013.
+/// Sources: Li et al., "Scaling distributed machine learning with the parameter server", 2014; Ho et al., "More
+/// effective distributed ML via a stale synchronous parallel parameter server", 2013.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
@@ -101,13 +101,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server on all ranks. A collective call. `initial` holds all parameters, equal on all ranks; shard r begins
-    /// with chunk r of rank r's.
+    /// Makes a server on all ranks. A collective call. `initial` holds all parameters, equal on all ranks; shard r
+    /// begins with chunk r of rank r's.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options;
-    /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers do not
-    /// know, or `comm` is not of all ranks.
+    /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers do
+    /// not know, or `comm` is not of all ranks.
     pub async fn start(
         comm: &Communicator,
         service: &Service,
@@ -144,9 +144,9 @@ impl Server {
         Ok(Server { service, clock, number, terms, shard, pushed, cache: None })
     }
 
-    /// Returns this rank's parameters and where they are in the whole vector; with s = 0 as of the slowest rank's clock, as
-    /// far as it is known. To save a server, call it on all ranks after [`Clock::settle`]; to restore it, start one with what
-    /// was saved.
+    /// Returns this rank's parameters and where they are in the whole vector; with s = 0 as of the slowest rank's
+    /// clock, as far as it is known. To save a server, call it on all ranks after [`Clock::settle`]; to restore it,
+    /// start one with what was saved.
     ///
     /// # Errors
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with a rank whose delta cannot be decoded.

@@ -13,8 +13,8 @@ pub struct Push {
     pub range: Range<usize>,
 }
 
-/// Changes parameters by what a rank has sent. It may keep state, such as a momentum, for the shard that it is given parts
-/// of. Closures are updates too: `|parameters, delta, push| …`.
+/// Changes parameters by what a rank has sent. It may keep state, such as a momentum, for the shard that it is given
+/// parts of. Closures are updates too: `|parameters, delta, push| …`.
 pub trait Update: Send {
     /// Changes `parameters`, the elements [`Push::range`], by `delta`, which is as long.
     fn apply(&mut self, parameters: &mut [f32], delta: &[f32], push: &Push);

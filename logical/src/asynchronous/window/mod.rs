@@ -135,8 +135,9 @@ impl Window {
     /// Puts x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
     /// q ← w p; here, x ← `self_weight` x and p ← `self_weight` p. See [`Window`] for bytes, memory, determinism.
     ///
-    /// Returns once x may be changed again; what was put is there once the result has been waited for. Before it returns
-    /// it encodes x, or copies it, and scales it, on this thread, while other work in memory on this window ends.
+    /// Returns once x may be changed again; what was put is there once the result has been waited for. Before it
+    /// returns it encodes x, or copies it, and scales it, on this thread, while other work in memory on this window
+    /// ends.
     ///
     /// # Errors
     /// [`Error::Usage`] for ranks that are no out-neighbours and weights that are not finite, and [`Error::NotFinite`]
@@ -346,9 +347,9 @@ impl Window {
         self.target.value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
-    /// Returns copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its version, and
-    /// what the feedback remembers of each neighbour. For a checkpoint: save on all ranks when nothing is on its way, after
-    /// all results have been waited for and a barrier.
+    /// Returns copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its
+    /// version, and what the feedback remembers of each neighbour. For a checkpoint: save on all ranks when nothing is
+    /// on its way, after all results have been waited for and a barrier.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -362,11 +363,12 @@ impl Window {
         Ok(saved.into_states())
     }
 
-    /// Goes on where [`Window::save`] was called, in a window that was made alike: on all ranks, before anything is sent.
+    /// Goes on where [`Window::save`] was called, in a window that was made alike: on all ranks, before anything is
+    /// sent.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no place for what was saved: with other neighbours, or another encoding, type or length.
-    /// The window is of no use then.
+    /// [`Error::Usage`] if there is no place for what was saved: with other neighbours, or another encoding, type or
+    /// length. The window is of no use then.
     pub async fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
         let (mut send_links, mut target_state) = self.alone().await;
         for (name, state) in states {

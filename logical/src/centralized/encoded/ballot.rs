@@ -74,8 +74,8 @@ const PLANES: usize = 32;
 
 /// Writes the bits that most ballots have, all as long as `result`; a tie is 0.
 ///
-/// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count overflows
-/// with the first vote beyond half of all.
+/// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count
+/// overflows with the first vote beyond half of all.
 pub(super) fn count(ballots: &[&[u8]], result: &mut [u8]) {
     let half = ballots.len() / 2;
     let planes = (half + 1).next_power_of_two().ilog2() as usize;

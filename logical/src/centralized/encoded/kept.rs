@@ -1,5 +1,5 @@
-//! The mean in low precision for ranks that keep their own values: what each has to add, so that all come together and the
-//! mean over ranks stays as it is. Open this for averages of parameters that go on changing meanwhile.
+//! The mean in low precision for ranks that keep their own values: what each has to add, so that all come together and
+//! the mean over ranks stays as it is. Open this for averages of parameters that go on changing meanwhile.
 
 use super::roles::Roles;
 use super::scatter_gather::{check, fingerprint};
@@ -18,14 +18,15 @@ impl Communicator {
     /// > ĥᵢ ← ĥᵢ + D(C(xᵢ − ĥᵢ)); m ← (1/n) Σⱼ ĥⱼ; H ← H + D(C(m − H));
     /// > value ← ĥᵢ; mean ← H, and of the own chunk H + n (m − H)
     ///
-    /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0: whatever the codec loses, each
-    /// loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's rounding in each
-    /// call: the owner has each ĥⱼ bit by bit, and makes m of them anew. As xᵢ settle, so do ĥᵢ and H, and messages become
-    /// small. With γ = 1 and a fine codec (8 bits), a rank has the mean at once, up to the codec's error; coarse ones need γ of
-    /// about their δ.
+    /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0: whatever the codec loses,
+    /// each loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's
+    /// rounding in each call: the owner has each ĥⱼ bit by bit, and makes m of them anew. As xᵢ settle, so do ĥᵢ and H,
+    /// and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean at once, up to the codec's
+    /// error; coarse ones need γ of about their δ.
     ///
-    /// Bytes, steps and determinism: those of `all_reduce_encoded`. Memory: as there, and ĥⱼ of the own chunk, S in all. It is
-    /// CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, by way of a mean that is compressed both ways.
+    /// Bytes, steps and determinism: those of `all_reduce_encoded`. Memory: as there, and ĥⱼ of the own chunk, S in
+    /// all. It is CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, by way of a mean that is compressed
+    /// both ways.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) unless the encoding's feedback is

@@ -27,8 +27,8 @@ impl Communicator {
     ///
     /// Steps: for each of the codec's rounds, [`Communicator::all_reduce`] of a message of
     /// [`message_len`](LinearCodec::message_len) f32. Bytes sent per rank: those of these all-reduces, 2(n−1)/n times
-    /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e; with feedback one
-    /// more message and one more of the codec's memory during the operation.
+    /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e; with feedback
+    /// one more message and one more of the codec's memory during the operation.
     ///
     /// Determinism: as [`Communicator::all_reduce`]; results are bit-identical on all ranks.
     ///

@@ -1,5 +1,5 @@
-//! The two roles of a rank in a segment of an encoded all-reduce: as a worker it contributes, and as the owner of a chunk
-//! it combines what all have contributed. Open this for the lines of the table in `scatter_gather`.
+//! The two roles of a rank in a segment of an encoded all-reduce: as a worker it contributes, and as the owner of a
+//! chunk it combines what all have contributed. Open this for the lines of the table in `scatter_gather`.
 
 use super::segments::{Segment, Stages};
 use super::{WORKER_NAMES, entry, weight};
@@ -81,8 +81,8 @@ impl<'a> Roles<'a> {
         Ok(Roles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
     }
 
-    /// Has the owner of a chunk remember the estimate of every rank, rank by rank, and make their mean anew each time. Sums in
-    /// f32 that are added to for ever would drift apart: those of a rank from those of an owner.
+    /// Has the owner of a chunk remember the estimate of every rank, rank by rank, and make their mean anew each time.
+    /// Sums in f32 that are added to for ever would drift apart: those of a rank from those of an owner.
     pub(super) fn with_estimates(mut self, all: Arc<Buffer>) -> Self {
         if let Owner::Difference { estimates, .. } = &mut self.owner {
             *estimates = Some(all);

@@ -1,4 +1,5 @@
-//! All-reduce by scatter-gather: every rank reduces one chunk of what all have encoded, and encodes it again for everyone.
+//! All-reduce by scatter-gather: every rank reduces one chunk of what all have encoded, and encodes it again for
+//! everyone.
 
 use super::roles::Roles;
 use super::segments;
@@ -12,8 +13,9 @@ impl Communicator {
     /// Reduces encoded chunks: `buffer ← D(C(w · Σᵢ D(C(xᵢ))))` on every rank, where xᵢ is the buffer of rank i and w
     /// is 1 for a sum and 1/n for a mean.
     ///
-    /// With C the codec and D its decoding. Every rank owns a chunk, and codecs see a chunk in [`Segments`](super::Segments). The
-    /// messages depend on the feedback (e and h are remembered by each rank, of all elements):
+    /// With C the codec and D its decoding. Every rank owns a chunk, and codecs see a chunk in
+    /// [`Segments`](super::Segments). The messages depend on the feedback (e and h are remembered by each rank, of all
+    /// elements):
     ///
     /// | feedback | a rank sends | the owner of a chunk sends | result |
     /// |---|---|---|---|
@@ -26,23 +28,25 @@ impl Communicator {
     /// s and m are remembered of the rank's own chunk, H of all elements, equally on every rank. The owner decodes
     /// its own messages as every other rank does.
     ///
-    /// Steps: k segments a chunk ([`Segments::count`](super::Segments::count)); each is sent to its owner and back, while others are encoded and
-    /// decoded. Bytes sent per rank: those of its messages to the owners, and (n−1) times those of its message
-    /// as an owner: about 2(n−1)/n times the encoded buffer, in 2(n−1) · k messages. Memory: the messages of 5 segments of
-    /// every owner, three times, and no more than three encoded buffers; and what the feedback remembers.
+    /// Steps: k segments a chunk ([`Segments::count`](super::Segments::count)); each is sent to its owner and back,
+    /// while others are encoded and decoded. Bytes sent per rank: those of its messages to the owners, and (n−1) times
+    /// those of its message as an owner: about 2(n−1)/n times the encoded buffer, in 2(n−1) · k messages. Memory: the
+    /// messages of 5 segments of every owner, three times, and no more than three encoded buffers; and what the
+    /// feedback remembers.
     ///
-    /// Determinism: contributions are added in the order of ranks. Results are bit-identical on all ranks and in all runs
-    /// with equal n, inputs, seed and state.
+    /// Determinism: contributions are added in the order of ranks. Results are bit-identical on all ranks and in all
+    /// runs with equal n, inputs, seed and state.
     ///
     /// Sources: Bagua's ByteGrad (Gan et al., VLDB 2022) for the steps; Seide et al. 2014 (error); Tang et al.,
     /// "DoubleSqueeze", 2019 (two-level); Richtárik et al., "EF21", 2021, and Fatkhullin et al., "EF21 with bells &
     /// whistles", 2021, which compresses both ways (difference).
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32, `op` is a sum or a mean and the feedback is one of these;
-    /// [`Error::NotFinite`](crate::Error::NotFinite) where the codec refuses an element; [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in length, `op`, codec,
-    /// feedback or seed. After an error in the operation neither the buffer nor what is remembered is valid: restore both
-    /// before they are used in another world.
+    /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32, `op` is a sum or a mean and the feedback is
+    /// one of these; [`Error::NotFinite`](crate::Error::NotFinite) where the codec refuses an element;
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in length, `op`, codec, feedback or seed. After an
+    /// error in the operation neither the buffer nor what is remembered is valid: restore both before they are used in
+    /// another world.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;

@@ -8,8 +8,8 @@
 //! finish       on every rank    the owner's message becomes the result
 //! ```
 //!
-//! While segment s + 2·LAG is contributed to, s + LAG is combined and s is finished, so that encoding, both directions of the wire and
-//! decoding overlap. Messages may be shorter than announced: only their sender knows their size.
+//! While segment s + 2·LAG is contributed to, s + LAG is combined and s is finished, so that encoding, both directions
+//! of the wire and decoding overlap. Messages may be shorter than announced: only their sender knows their size.
 
 use super::super::share::{TAGS, block, chunk};
 use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};

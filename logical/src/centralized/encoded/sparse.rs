@@ -23,14 +23,14 @@ impl Communicator {
     /// e and h are remembered by each rank; m is the mean (or sum) of all h, equal on every rank.
     ///
     /// One step: every rank sends its message to every other. Bytes sent per rank: n−1 times its message, in n−1
-    /// messages; against 2(n−1)/n times the message by [`Communicator::all_reduce_encoded`], which encodes a second time.
-    /// Memory: n of the codec's largest messages, and what the feedback remembers.
+    /// messages; against 2(n−1)/n times the message by [`Communicator::all_reduce_encoded`], which encodes a second
+    /// time. Memory: n of the codec's largest messages, and what the feedback remembers.
     ///
-    /// Determinism: messages are added in the order of ranks. Results are bit-identical on all ranks and in all runs with
-    /// equal n, inputs, seed and state.
+    /// Determinism: messages are added in the order of ranks. Results are bit-identical on all ranks and in all runs
+    /// with equal n, inputs, seed and state.
     ///
-    /// Sources: Aji and Heafield, "Sparse communication for distributed gradient descent", 2017 (error, top-k); Richtárik
-    /// et al., "EF21", 2021 (difference).
+    /// Sources: Aji and Heafield, "Sparse communication for distributed gradient descent", 2017 (error, top-k);
+    /// Richtárik et al., "EF21", 2021 (difference).
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`]; there is no two-level feedback, as nothing is encoded twice.

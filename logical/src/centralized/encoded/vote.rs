@@ -13,10 +13,10 @@ impl Communicator {
     /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
     /// is the buffer of rank i. sgn(0) is 1, of either zero, and so is that of a vote that ends in a tie.
     ///
-    /// Every rank owns a chunk: it gets the signs of all ranks, packed, counts them, and sends everyone the signs of the
-    /// result. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank: with b(d) = ⌈d/8⌉
-    /// for d elements, Σ b(segment) over the segments of the other ranks, and (n−1) Σ b(segment) over its own: about
-    /// 2(n−1)/n · d/8, in 2(n−1) · k messages, k being [`Segments::count`](super::Segments::count).
+    /// Every rank owns a chunk: it gets the signs of all ranks, packed, counts them, and sends everyone the signs of
+    /// the result. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank: with b(d) =
+    /// ⌈d/8⌉ for d elements, Σ b(segment) over the segments of the other ranks, and (n−1) Σ b(segment) over its own:
+    /// about 2(n−1)/n · d/8, in 2(n−1) · k messages, k being [`Segments::count`](super::Segments::count).
     ///
     /// Determinism: counts are exact, whatever their order.
     ///

@@ -2,7 +2,8 @@
 //! file for the formulas.
 //!
 //! C is the codec, x what a rank has, W the mixing matrix, γ the consensus step. Sums run over neighbours and oneself;
-//! x̂ⱼ is what everyone has decoded of rank j so far, and Σⱼ wᵢⱼ x̂ⱼ is kept as one sum, however many neighbours there are.
+//! x̂ⱼ is what everyone has decoded of rank j so far, and Σⱼ wᵢⱼ x̂ⱼ is kept as one sum, however many neighbours there
+//! are.
 //!
 //! ```text
 //! none            qᵢ = C(xᵢ)                                               xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ qⱼ − qᵢ)
@@ -26,8 +27,8 @@
 //! `graph` is the digest of the matrix that the sum belongs to.
 //!
 //! Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
-//! communication", 2019 (CHOCO); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for decentralized training",
-//! 2018 (DCD, ECD); Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
+//! communication", 2019 (CHOCO); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for decentralized
+//! training", 2018 (DCD, ECD); Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
 
 mod rules;
 
@@ -78,21 +79,22 @@ impl Communicator {
     /// | [`Feedback::Difference`] | CHOCO, or DCD with [`Difference::AfterMixing`] | kept by CHOCO; by DCD if C is unbiased, on average |
     /// | [`Feedback::Extrapolation`] | ECD | as DCD |
     ///
-    /// The state that this needs begins with zeros: in DCD and ECD the whole first `buffer` counts as an update to ranks
-    /// that agreed on zero. [`Communicator::gossip_synchronize`] makes it begin where the ranks are. What is remembered of
-    /// neighbours belongs to one matrix: with difference and extrapolation the schedule must be static, and after a change
-    /// of the graph state is synchronized.
+    /// The state that this needs begins with zeros: in DCD and ECD the whole first `buffer` counts as an update to
+    /// ranks that agreed on zero. [`Communicator::gossip_synchronize`] makes it begin where the ranks are. What is
+    /// remembered of neighbours belongs to one matrix: with difference and extrapolation the schedule must be static,
+    /// and after a change of the graph state is synchronized.
     ///
     /// One step; one message for all destinations. Bytes sent per rank: that message, at most
-    /// [`Codec::encoded_len`](crate::codec::Codec::encoded_len), to every destination. Memory: state, as the table says; for
-    /// the time of the operation a message for every source and one's own, and S. Determinism: messages are decoded in the
-    /// order of ranks, one's own with the others, so that x̂ᵢ has the same bits for its rank as for its neighbours' sums;
-    /// those round by themselves, and after some hundred steps are off by some 10⁻⁷ of the largest x.
+    /// [`Codec::encoded_len`](crate::codec::Codec::encoded_len), to every destination. Memory: state, as the table
+    /// says; for the time of the operation a message for every source and one's own, and S. Determinism: messages are
+    /// decoded in the order of ranks, one's own with the others, so that x̂ᵢ has the same bits for its rank as for its
+    /// neighbours' sums; those round by themselves, and after some hundred steps are off by some 10⁻⁷ of the largest x.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless the buffer is of f32, γ in (0, 1], and the matrix doubly stochastic and that of the state;
-    /// [`Error::NotFinite`] if the codec refuses what it is given; [`Error::Mismatch`] if ranks differ in codec, feedback,
-    /// seed, options, or matrix; as [`Communicator::gossip`]. State is not valid after an error in the operation.
+    /// [`Error::Usage`] unless the buffer is of f32, γ in (0, 1], and the matrix doubly stochastic and that of the
+    /// state; [`Error::NotFinite`] if the codec refuses what it is given; [`Error::Mismatch`] if ranks differ in codec,
+    /// feedback, seed, options, or matrix; as [`Communicator::gossip`]. State is not valid after an error in the
+    /// operation.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -158,9 +160,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// Lets the state of [`Communicator::gossip_encoded`] begin where the ranks are: `x̂ᵢ ← xᵢ` and `Σⱼ wᵢⱼ x̂ⱼ` exactly,
-    /// whatever `encoding` remembers. For the beginning, if ranks do not begin with zeros, and for a change of the graph;
-    /// `buffer` is what the last operation left there, without updates since.
+    /// Lets the state of [`Communicator::gossip_encoded`] begin where the ranks are: `x̂ᵢ ← xᵢ` and `Σⱼ wᵢⱼ x̂ⱼ`
+    /// exactly, whatever `encoding` remembers. For the beginning, if ranks do not begin with zeros, and for a change of
+    /// the graph; `buffer` is what the last operation left there, without updates since.
     ///
     /// One [`Communicator::gossip`] at full precision, with its bytes, memory and determinism.
     ///

@@ -3,7 +3,7 @@
 //! ```text
 //! hyper-hypercube     n = f₁ · f₂ · …, all fᵢ ≤ k+1: in round i ranks average in groups of fᵢ, Π fⱼ (j < i) apart
 //!
-//! simple base graph   n = N₁ + N₂ + …, Nₗ = aₗ (k+1)^pₗ, aₗ ≤ k, p₁ > p₂ > …: parts of so many ranks, of aₗ blocks each
+//! simple base graph   n = N₁ + N₂ + …, Nₗ = aₗ (k+1)^pₗ, aₗ ≤ k, p₁ > p₂ > …: parts of so many ranks, in aₗ blocks
 //!   1. every part comes to its own mean, by hyper-hypercubes
 //!   2. for j = 1, 2, …: each rank of the parts behind j takes N_j / (N_j + N_j+1 + …) of part j's mean, an equal share
 //!      from one rank of each of its blocks, and gives as much
@@ -15,7 +15,8 @@
 //!
 //! At most 2 log_{k+1} n + 2 rounds. Source: Takezawa, Sato, Bao, Niwa and Yamada, "Beyond exponential graph:
 //! communication-efficient topologies for decentralized learning via finite-time convergence", NeurIPS 2023. (Its code
-//! also lets ranks that wait in 2 average among themselves, which changes nothing where parts have come to their means.)
+//! also lets ranks that wait in 2 average among themselves, which changes nothing where parts have come to their
+//! means.)
 
 use super::super::mixing::{Edge, Mixing};
 use crate::Result;

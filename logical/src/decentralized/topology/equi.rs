@@ -6,8 +6,9 @@
 //! one peer     W = (I + A⁽ᵃ⁾) / 2 with another hop a drawn at every step        OD-EquiDyn, η = 1/2
 //! ```
 //!
-//! The mean of A⁽ᵃ⁾ over all hops is the exact mean of all ranks; M of them are near it. Source: Song, Li, Jin, Shi, Yan,
-//! Yin and Yuan, "Communication-efficient topologies for decentralized learning with O(1) consensus rate", NeurIPS 2022.
+//! The mean of A⁽ᵃ⁾ over all hops is the exact mean of all ranks; M of them are near it. Source: Song, Li, Jin, Shi,
+//! Yan, Yin and Yuan, "Communication-efficient topologies for decentralized learning with O(1) consensus rate",
+//! NeurIPS 2022.
 
 use super::super::mixing::{Edge, Mixing};
 use crate::Result;

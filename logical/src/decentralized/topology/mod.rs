@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 
 /// Graph for any number of ranks, or several that take turns.
 ///
-/// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. docs/benchmarks.md has times.
+/// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. docs/benchmarks.md has
+/// times.
 ///
 /// | | sends a step | σ₂ with n = 16 | agrees after |
 /// |---|---|---|---|
@@ -37,8 +38,8 @@ use std::collections::BTreeSet;
 pub enum Topology {
     /// Both neighbours on a ring and oneself, a third each.
     Ring,
-    /// Four neighbours on a grid whose edges are joined, equal weights. With a number of rows, which must divide the number
-    /// of ranks; without, as square as can be.
+    /// Four neighbours on a grid whose edges are joined, equal weights. With a number of rows, which must divide the
+    /// number of ranks; without, as square as can be.
     Torus(Option<usize>),
     /// The ranks 1, 2, 4, … places before, all at once, at equal weights.
     Exponential,
@@ -50,8 +51,8 @@ pub enum Topology {
     /// The ranks that differ in one bit, all at once, at equal weights. Needs a power of two.
     Hypercube,
     /// Up to so many partners a step, such that all ranks have the exact mean after some steps, whatever their number:
-    /// with one partner log₂ n for powers of two and 2 log₂ n + 2 at most, with more partners fewer. Source: Takezawa et
-    /// al., "Beyond exponential graph", 2023 (its Base-(k+1) graph, k being `peers`).
+    /// with one partner log₂ n for powers of two and 2 log₂ n + 2 at most, with more partners fewer. Source: Takezawa
+    /// et al., "Beyond exponential graph", 2023 (its Base-(k+1) graph, k being `peers`).
     Base {
         /// Largest number of partners at a step, 1 or more.
         peers: usize,

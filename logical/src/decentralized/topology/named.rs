@@ -73,8 +73,8 @@ pub fn catalogue() -> Catalogue<Arc<dyn Schedule>> {
     ALL.into_iter().fold(empty, |catalogue, (graph, about)| catalogue.with(graph, about, shared))
 }
 
-/// Returns the values of an option that is any graph or schedule. One of a user's own can be typed if it is in the catalogue
-/// that options are read with.
+/// Returns the values of an option that is any graph or schedule. One of a user's own can be typed if it is in the
+/// catalogue that options are read with.
 pub fn any_graph() -> Listed<Arc<dyn Schedule>> {
     listed(|schedule: &Arc<dyn Schedule>| schedule.spelling()).with_check(|schedule| schedule.check_options())
 }

@@ -51,7 +51,8 @@ impl Monitor {
         commands: mpsc::Receiver<Command>,
         queue: Arc<CommandQueue>,
     ) -> Self {
-        // Time that this process itself did not have, because it was stopped or starved, does not count as a peer's silence.
+        // Time that this process itself did not have, because it was stopped or starved, does not count as a peer's
+        // silence.
         let awake = Stopwatch::with_gap(2 * health.vigilance().beat);
         Monitor {
             rank,

@@ -21,8 +21,8 @@ impl<'a> Packer<'a> {
         Packer { to, at: 0, held: 0, bits: 0 }
     }
 
-    /// Appends the low `width` bits of a number, 56 at most; its other bits are zero. Up to 8 bytes are overwritten from
-    /// where the number begins.
+    /// Appends the low `width` bits of a number, 56 at most; its other bits are zero. Up to 8 bytes are overwritten
+    /// from where the number begins.
     ///
     /// # Panics
     /// If there is no room.

@@ -19,8 +19,8 @@ pub(super) trait Set: Copy {
     /// Converts each f16 to f32, exactly.
     fn f32_of(self, x: [u16; LANES]) -> [f32; LANES];
 
-    /// Loads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of which
-    /// the compiler knows nothing.
+    /// Loads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of
+    /// which the compiler knows nothing.
     ///
     /// # Safety
     /// The numbers are mapped and aligned.
@@ -32,8 +32,8 @@ pub(super) trait Set: Copy {
     /// Returns `size` in all lanes, negated where a bit is set.
     fn signed(self, size: f32, bits: u16) -> [f32; LANES];
 
-    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything. Returns
-    /// how many there are.
+    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything.
+    /// Returns how many there are.
     fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize;
 }
 

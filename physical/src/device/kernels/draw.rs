@@ -1,6 +1,7 @@
 //! Random words, for seeds and keys.
 
-/// Mixes a word by SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every bit.
+/// Mixes a word by SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every
+/// bit.
 #[inline]
 pub fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);

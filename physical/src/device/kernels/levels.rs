@@ -1,16 +1,16 @@
 //! Stochastic rounding to signed levels, packed by bits: what quantized SGD (QSGD) is made of.
 //!
-//! A level is `ξ ∈ 0..=s`, drawn such that `E ξ = s |x| / ‖x‖`; its code has `1 + ⌈log₂(s + 1)⌉` bits, the sign above the
-//! level. Rounding is done in fixed point: `ξ = (⌊|x| · s 2^f / ‖x‖⌋ + r) ≫ f` with r uniform in `0..2^f`.
+//! A level is `ξ ∈ 0..=s`, drawn such that `E ξ = s |x| / ‖x‖`; its code has `1 + ⌈log₂(s + 1)⌉` bits, the sign above
+//! the level. Rounding is done in fixed point: `ξ = (⌊|x| · s 2^f / ‖x‖⌋ + r) ≫ f` with r uniform in `0..2^f`.
 //!
-//! Packed, 512 codes are 32 rows of 16 lanes: lane l of row j is code 16j + l. A lane's codes follow each other from the
-//! lowest bit, in words of 32 bits, little endian, and the words of the 16 lanes alternate: every step is a shift of all
-//! lanes. Fewer codes than 512 follow each other without lanes.
+//! Packed, 512 codes are 32 rows of 16 lanes: lane l of row j is code 16j + l. A lane's codes follow each other from
+//! the lowest bit, in words of 32 bits, little endian, and the words of the 16 lanes alternate: every step is a shift
+//! of all lanes. Fewer codes than 512 follow each other without lanes.
 //!
 //! Draws are a function of the key, the row and the lane, the same on every instruction set: lanes begin where Wellons'
-//! two-round mixing (`lowbias32`) takes them, and go from row to row by Marsaglia's congruential generator 69069, of which
-//! the high bits are used. A block draws 32 times; up to that distance the generator's lattice has no vector shorter
-//! than a quarter of the best possible.
+//! two-round mixing (`lowbias32`) takes them, and go from row to row by Marsaglia's congruential generator 69069, of
+//! which the high bits are used. A block draws 32 times; up to that distance the generator's lattice has no vector
+//! shorter than a quarter of the best possible.
 
 use super::LANES;
 use super::bits::{Packer, Unpacker, packed_len};
@@ -66,14 +66,15 @@ impl Levels {
 }
 
 dispatched!(
-    /// Returns ‖x‖₂². It is not finite if and only if an element is not: even the largest squares are far from overflow.
+    /// Returns ‖x‖₂². It is not finite if and only if an element is not: even the largest squares are far from
+    /// overflow.
     pub fn sum_of_squares(x: &[f32]) -> f64 = sum_of_squares_kernel
 );
 
 dispatched!(
-    /// Encodes buckets of `bucket` elements, one after the other: the norm as f32, little endian, and the packed blocks,
-    /// drawn with the keys from `block` on. Stops at a bucket that is not finite, or whose norm is below 2⁻⁶⁴ or beyond
-    /// f32. Returns the number of buckets written.
+    /// Encodes buckets of `bucket` elements, one after the other: the norm as f32, little endian, and the packed
+    /// blocks, drawn with the keys from `block` on. Stops at a bucket that is not finite, or whose norm is below 2⁻⁶⁴
+    /// or beyond f32. Returns the number of buckets written.
     ///
     /// # Panics
     /// If `to` has no room.
@@ -96,8 +97,8 @@ dispatched!(
 );
 
 dispatched!(
-    /// Computes `to ← to + weight × unit × level`, or without the first term if `fresh`. Returns false if a level exceeds
-    /// the largest.
+    /// Computes `to ← to + weight × unit × level`, or without the first term if `fresh`. Returns false if a level
+    /// exceeds the largest.
     ///
     /// # Panics
     /// Panics where [`encode_levels`] does.

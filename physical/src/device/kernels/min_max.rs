@@ -23,8 +23,8 @@ impl Range {
         Range { min: lesser(self.min, other.min), max: greater(self.max, other.max) }
     }
 
-    /// Returns the power of two by which numbers are multiplied before they are subtracted, and 255 ÷ the range that this
-    /// gives.
+    /// Returns the power of two by which numbers are multiplied before they are subtracted, and 255 ÷ the range that
+    /// this gives.
     fn steps(self) -> (f32, f32) {
         let range = self.max - self.min;
         let power = match range {

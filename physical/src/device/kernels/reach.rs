@@ -14,8 +14,8 @@ dispatched!(
 );
 
 dispatched!(
-    /// Writes to `places` the indices of elements whose magnitude is `least` or more, in order, and returns their number.
-    /// The places behind them have no meaning.
+    /// Writes to `places` the indices of elements whose magnitude is `least` or more, in order, and returns their
+    /// number. The places behind them have no meaning.
     ///
     /// # Panics
     /// If `x` has 2³² elements, or `places` fewer than [`LANES`] more than `x`.
@@ -23,8 +23,8 @@ dispatched!(
 );
 
 dispatched!(
-    /// Returns a threshold that at least `few` and at most `many` of these magnitudes reach; if there is none, for too many are
-    /// equal, the largest that `few` reach. `few` is 1 at least, and no more than there are.
+    /// Returns a threshold that at least `few` and at most `many` of these magnitudes reach; if there is none, for too
+    /// many are equal, the largest that `few` reach. `few` is 1 at least, and no more than there are.
     pub fn threshold(few: usize, many: usize, magnitudes: &[u32]) -> u32 = threshold_kernel
 );
 

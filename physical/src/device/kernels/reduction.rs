@@ -1,4 +1,5 @@
-//! Element-wise reductions of floats, with which all-reduce and its kin compute. Every NaN that comes out is the one NaN.
+//! Element-wise reductions of floats, with which all-reduce and its kin compute. Every NaN that comes out is the one
+//! NaN.
 
 use super::float::Float;
 use super::{LANES, Set};
@@ -54,8 +55,8 @@ impl SharedFloats<'_> {
     /// Creates a view of the `len` numbers from `start` on.
     ///
     /// # Safety
-    /// They are mapped, aligned and initialised for as long as the lifetime says, and this process writes them atomically
-    /// at most.
+    /// They are mapped, aligned and initialised for as long as the lifetime says, and this process writes them
+    /// atomically at most.
     pub(crate) unsafe fn new(start: *const f32, len: usize) -> Self {
         SharedFloats { start, len, memory: PhantomData }
     }

@@ -4,8 +4,8 @@ use super::{Float, LANES, Set, WIDE, fold};
 use std::array::from_fn;
 
 dispatched!(
-    /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time. NaN
-    /// counts as positive, and makes the sum NaN. `to` has a byte for every 8 begun.
+    /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time.
+    /// NaN counts as positive, and makes the sum NaN. `to` has a byte for every 8 begun.
     pub fn pack_signs(from: &[f32], to: &mut [u8]) -> f64 = pack_kernel
 );
 

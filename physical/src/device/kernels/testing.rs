@@ -30,8 +30,8 @@ pub(super) fn plain(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(draw).collect()
 }
 
-/// The numbers whose results depend on the order of operands, if anything does: NaNs of several payloads and both signs,
-/// quiet and signalling, zeros and infinities of both signs, denormals, the largest, and some plain ones.
+/// The numbers whose results depend on the order of operands, if anything does: NaNs of several payloads and both
+/// signs, quiet and signalling, zeros and infinities of both signs, denormals, the largest, and some plain ones.
 pub(super) fn odd_f32() -> Vec<f32> {
     let odd = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_1234, 0xffff_ffff, 0x7f80_0001, 0xffa0_0000];
     let rest = [0, 1 << 31, 0x7f80_0000, 0xff80_0000, 1, 0x8000_0001, 0x007f_ffff, 0x7f7f_ffff, 0xff7f_ffff];
