@@ -85,7 +85,7 @@ impl Page<'_> {
              Errors on the digits in percentage points, and loss on the text: less is better. Each run is compared to that of \
              all-reduce with the same seed, on the same data in the same order. The differences of a seed are averaged over 4, 8 and 25 \
              ranks, as they have draws in common; ± is half of the 95 % confidence interval of the mean over the seeds, by \
-             Student's t. A bold difference is beyond it; of 20 without any, about one is so by chance.\n\n| algorithm | | {} |\n|---|---|{}\n",
+             Student's t, and a dash, that a run diverged. A bold difference is beyond it; of 20 without any, about one is so by chance.\n\n| algorithm | | {} |\n|---|---|{}\n",
             head.join(" | "),
             "---|".repeat(groups.len())
         );
@@ -167,9 +167,12 @@ fn about(task: &str) -> String {
 
 /// Returns a difference with its sign, bold if it is beyond the interval.
 fn signed(difference: Estimate, scale: f64) -> String {
-    let sign = if difference.mean < 0.0 { "−" } else { "+" };
+    if !difference.mean.is_finite() {
+        return figure(difference.mean);
+    }
     // What is left of rounding is no difference.
     let mean = if difference.mean.abs() < 1e-9 { 0.0 } else { difference.mean.abs() };
+    let sign = if mean > 0.0 && difference.mean < 0.0 { "−" } else { "+" };
     let half = if difference.half < 1e-9 { 0.0 } else { difference.half };
     let size = Estimate { mean, half, ..difference };
     match mean > half {
