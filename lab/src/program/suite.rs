@@ -84,28 +84,20 @@ fn training(record: &Record) -> (Place, u64) {
 /// Folder of the page.
 struct PageFolder {
     folder: PathBuf,
-    /// Reason why it is not the folder docs, although that has the page; empty otherwise.
-    instead: String,
+    /// Number of trainings of the whole suite that lack, where the page of the documentation is therefore left as it is.
+    lacking: usize,
 }
 
 /// Returns the folder of the page of some trainings: that of the documentation only for the whole suite, unless the options
 /// name one.
 fn page(registry: &Registry, options: &SuiteOptions, done: &Trainings) -> Result<PageFolder> {
-    let docs = Path::new("docs");
-    let lacking = lacking(registry, done)?;
-    let (folder, instead) = match &options.docs {
-        Some(folder) => (folder.as_path(), String::new()),
-        None if !docs.join("which-algorithm.md").exists() => (Path::new("runs"), String::new()),
-        None if lacking == 0 => (docs, String::new()),
-        None => {
-            let what = "docs/which-algorithm.md stays as it is, for the whole suite";
-            (
-                Path::new("runs"),
-                format!("{what}: {lacking} trainings lack (--docs docs replaces it all the same)"),
-            )
-        }
-    };
-    Ok(PageFolder { folder: folder.to_owned(), instead })
+    if let Some(folder) = &options.docs {
+        return Ok(PageFolder { folder: folder.clone(), lacking: 0 });
+    }
+    let there = Path::new("docs/which-algorithm.md").exists();
+    let lacking = if there { lacking(registry, done)? } else { 0 };
+    let folder = if there && lacking == 0 { "docs" } else { "runs" };
+    Ok(PageFolder { folder: folder.into(), lacking })
 }
 
 /// Returns the number of trainings that lack of the whole suite of a registry.
@@ -119,8 +111,13 @@ impl PageFolder {
     fn write(&self, records: Vec<Record>) -> Result<(), Failure> {
         write_pages(&Results::new(records), &self.folder)?;
         let path = self.folder.join("which-algorithm.md");
-        let said = format!("{} is up to date\n{}", path.display(), self.instead);
-        Ok(print(said.trim_end())?)
+        print(&format!("{} is up to date", path.display()))?;
+        if self.lacking > 0 {
+            let what = "docs/which-algorithm.md stays as it is, for the whole suite";
+            let why = format!("{} trainings lack (--docs docs replaces it all the same)", self.lacking);
+            print(&format!("{what}: {why}"))?;
+        }
+        Ok(())
     }
 }
 

@@ -95,7 +95,8 @@ mod tests {
         let labels = placed(&points.iter().copied().map(Some).collect::<Vec<_>>(), panel);
         assert!(placed(&[None], panel)[0].is_none());
         let near = |at: usize, right: bool, below: bool| {
-            let (point, label) = (points[at].0, labels[at].unwrap());
+            let point = points[at].0;
+            let label = labels[at].unwrap();
             assert!(
                 !label.is_far && (label.middle.0 > point.0) == right && (label.middle.1 > point.1) == below
             );
