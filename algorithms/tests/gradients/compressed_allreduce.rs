@@ -30,7 +30,7 @@ fn dense() -> Vec<(Arc<dyn Codec>, Feedback)> {
         (Arc::new(E4M3::in_blocks(256)), Feedback::None),
         (Arc::new(E4M3::default()), Feedback::Difference),
         (Arc::new(Qsgd::new(7).unwrap()), Feedback::None),
-        (Arc::new(MinMax8::default()), Feedback::Error),
+        (Arc::new(MinMax8::default()), Feedback::Decaying(0.5)),
         (Arc::new(Sign::in_blocks(512)), Feedback::Error),
         (Arc::new(Sign::in_blocks(512)), Feedback::TwoLevel),
     ]
@@ -59,7 +59,8 @@ fn expected(
     let mut x = vec![1.0f32; ELEMENTS];
     for (step, rate) in RATES.into_iter().enumerate() {
         let rate = rate as f32;
-        let factor = if matches!(feedback, Feedback::Error | Feedback::TwoLevel) { rate } else { 1.0 };
+        let as_step = matches!(feedback, Feedback::Error | Feedback::Decaying(_) | Feedback::TwoLevel);
+        let factor = if as_step { rate } else { 1.0 };
         let mean = mean(&mut reference, &|rank, at| factor * gradient(rank, step, at));
         x.iter_mut().zip(mean).for_each(|(x, mean)| *x -= rate * (mean / factor));
     }

@@ -99,6 +99,36 @@ fn what_was_saved_goes_on_bit_for_bit() {
     });
 }
 
+#[test]
+fn means_of_values_that_ranks_keep_leave_their_sum_and_draw_anew_each_time() {
+    matrix(|comm| {
+        let len = 10;
+        let mut encoding = Encoding::new(Arc::new(Dithered)).with_feedback(Feedback::Difference);
+        let mut x = contribution(comm.rank(), 0, 0..len);
+        let mut before = x.clone();
+        comm.blocking().all_reduce(&mut before, ReduceOp::Sum)?;
+        for round in 1..=4 {
+            let mut value = testing::buffer(&x);
+            let mut mean = testing::buffer(&vec![0.0f32; len]);
+            comm.block_on(comm.mean_kept_encoded(&mut value, &mut mean, &mut encoding))?;
+            assert_eq!(encoding.state().operations(), round);
+            let exchanged = mean
+                .host::<f32>()?
+                .iter()
+                .zip(&*value.host::<f32>()?)
+                .map(|(m, v)| m - v)
+                .collect::<Vec<_>>();
+            x.iter_mut().zip(exchanged).for_each(|(x, change)| *x += change);
+            let mut after = x.clone();
+            comm.blocking().all_reduce(&mut after, ReduceOp::Sum)?;
+            let moved =
+                after.iter().zip(&before).map(|(after, before)| (after - before).abs()).fold(0.0, f32::max);
+            assert!(moved < 1e-3, "{moved}");
+        }
+        Ok(())
+    });
+}
+
 /// ∇fᵢ at x, with fᵢ = ⟨aᵢ, x⟩² + ¼‖x‖² (Beznosikov et al. 2020, example 1).
 fn gradient(rank: usize, x: [f32; 3]) -> [f32; 3] {
     let a: [f32; 3] = std::array::from_fn(|at| if at == rank { -3.0 } else { 2.0 });
