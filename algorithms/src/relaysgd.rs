@@ -6,11 +6,14 @@
 //! xᵢ ← (xᵢ + Σ mⱼᵢ over neighbours j) / n
 //! ```
 //!
-//! mⱼᵢ is the sum of the parameters of all ranks on neighbour j's side of the tree, each as it was as many steps ago as
-//! it is hops away, less one; at first, what all began with. So xᵢ becomes the mean of all, in equal weights and of
-//! different age, where gossip lets those nearby weigh more: ranks come to the optimum of all, however their data
-//! differ, and an edge carries one message each way. γ has to be the smaller the longer the paths are. Nothing overlaps
-//! with the passes. Replicas differ; evaluate their mean.
+//! mⱼᵢ is the sum of the parameters of all ranks on neighbour j's side of the tree, each as it was as many steps ago as it
+//! is hops away, less one; at first, what all began with. So xᵢ becomes the mean of all, in equal weights and of different
+//! age, where gossip lets those nearby weigh more: ranks come to the optimum of all, however their data differ, and an edge
+//! carries one message each way. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
+//!
+//! Where all ranks have curvature L, it settles up to γ L = 1 + n/2 on any tree, where neighbours swing against each other:
+//! a γ that was tuned with 8 ranks may diverge with 3. Where curvatures differ, γ has to be the smaller the longer the
+//! paths are.
 //!
 //! Bytes sent per rank and step: 2(n−1)/n · S on average, S being the size of the parameters: S to every neighbour.
 //! State: m of every neighbour, and as much again for what is sent: 2 deg · S. Default: the binary tree, with paths of

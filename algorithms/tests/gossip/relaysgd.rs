@@ -44,3 +44,23 @@ fn it_reaches_the_optimum() {
         assert_near(&found, &vec![optimum(ranks); ranks], 1e-9);
     }
 }
+
+/// With ranks of one curvature L, neighbours swing against each other from γ L = 1 + n/2 on, whatever the tree: a γ that
+/// many ranks bear may be too large for few.
+#[test]
+fn of_one_curvature_it_bears_a_step_of_1_and_half_the_ranks() {
+    for (tree, ranks) in [(Tree::Chain, 3), (Tree::Binary, 8)] {
+        let farthest = |rate: f64| {
+            let setup = Setup { learning_rate: rate, ..Setup::default() };
+            let gradient = |rank: usize, _: usize, x: &[f64]| vec![x[0] - rank as f64];
+            let setting = (TransportKind::Thread, ranks);
+            let found = train(setting, &RelaySgd { tree }.into(), &setup, &[0.7], 300, gradient).unwrap();
+            let optimum = (ranks - 1) as f64 / 2.0;
+            found.iter().map(|x| (x[0] - optimum).abs()).fold(0.0, f64::max)
+        };
+        let bound = 1.0 + ranks as f64 / 2.0;
+        let settled = farthest(0.9 * bound);
+        let swung = farthest(1.1 * bound);
+        assert!(settled < 1.0 && swung > 1e3, "{tree:?}, {ranks} ranks: {settled} and {swung}");
+    }
+}
