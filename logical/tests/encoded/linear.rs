@@ -35,6 +35,33 @@ fn rounds_are_reduced_and_memory_is_kept() {
 }
 
 #[test]
+fn errors_decay_where_the_feedback_says_so() {
+    matrix(|comm| {
+        let len = 7;
+        let with = |feedback| Encoding::linear(Arc::new(Half)).with_feedback(feedback);
+        let mut encoding = with(Feedback::Decaying(0.5));
+        // Of all ranks together, as everything is linear.
+        let mut error = vec![0.0f64; len];
+        for step in 0..4 {
+            let mut mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), step, at)).collect();
+            comm.blocking().all_reduce_linear(&mut mine, ReduceOp::Sum, &mut encoding)?;
+            for (at, error) in error.iter_mut().enumerate() {
+                let given = (0..comm.size()).map(|rank| f64::from(value(rank, step, at))).sum::<f64>();
+                let total = 0.5 * *error + given;
+                let said = if at % 2 == step % 2 { total } else { 0.0 };
+                assert!((f64::from(mine[at]) - said).abs() < 1e-4, "{} and not {said}", mine[at]);
+                *error = total - said;
+            }
+        }
+        let mut mine = vec![1.0; len];
+        let grows = &mut with(Feedback::Decaying(1.5));
+        let refused = comm.blocking().all_reduce_linear(&mut mine, ReduceOp::Sum, grows).unwrap_err();
+        assert!(refused.to_string().contains("1.5"), "{refused}");
+        Ok(())
+    });
+}
+
+#[test]
 fn errors_are_remembered_until_they_are_said() {
     matrix(|comm| {
         let len = 33;
