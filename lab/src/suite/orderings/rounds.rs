@@ -14,7 +14,8 @@ pub(super) const ORDERINGS: &[Claim] = &[
         text: "Nesterov's momentum outside learns better than the plain mean of the replicas",
         verdict: Verdict::Undecided,
         explanation: "Four of five seeds have it so, and the mean is 1.5 % lower. 200 steps are 12 rounds, and a momentum of 0.9 \
-                      takes ten to come up to speed; the paper's runs have a hundred and more.",
+                      takes ten to come up to speed; the paper's runs have a hundred and more. γ was found with the momentum: \
+                      without it, 1 in place of 0.3 ends 3 % lower than `diloco` (1 to 5 %).",
         ..of_language("diloco", "diloco(outer=nesterov(learning_rate=1, momentum=0))")
     },
     Claim {
