@@ -2,9 +2,10 @@
 //! compared seed by seed. Open this file to see what "holds" means.
 //!
 //! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the paired
-//! t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the factor that was
-//! claimed. Where a quantity is infinite (an accuracy that is never reached, a loss that diverges) or 0, it is the sign test:
-//! the ordering holds if each of at least five seeds has it so, which by chance happens once in 32 times.
+//! t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the factor that
+//! was claimed, which by chance happens once in 40 times. Where a quantity is infinite (an accuracy that is never reached, a
+//! loss that diverges) or 0, it is the sign test: the ordering holds if each of at least five seeds has it so, which by
+//! chance happens once in 32 times.
 
 use super::Estimate;
 use std::fmt;
