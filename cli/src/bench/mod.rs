@@ -118,6 +118,7 @@ impl Bench {
             ranks: self.ranks,
             otherwise: 2,
             transport: self.transport,
+            configuration: String::new(),
         };
         match started.run(|world| self.rank(world))? {
             Ran::Here(wrong) => {

@@ -1,6 +1,7 @@
 //! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
 
 use super::names::information;
+use super::ranks::Ranks;
 use super::say::{Failure, bytes, markdown_heading, markdown_row, percent, print};
 use super::table::Table;
 use super::{Chosen, Setting};
@@ -58,7 +59,8 @@ pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Fail
         let training = options.setting.training(&chosen)?;
         rows.push(Row { chosen, training, outcomes: Vec::new() });
     }
-    let ranks = options.setting.ranks("compare");
+    let once = options.setting.ranks("compare", rows.iter().map(|row| &row.training));
+    let ranks = Ranks { configuration: format!("{}; {} rounds", once.configuration, options.rounds), ..once };
     if let Some(count) = ranks.to_start()? {
         rows.iter().try_for_each(|row| row.training.check_for(count))?;
     }

@@ -18,6 +18,8 @@ pub struct Ranks {
     pub otherwise: usize,
     /// Transport between the ranks.
     pub transport: TransportKind,
+    /// Settings on which the ranks must agree to join, as an error can show them: those that nothing else compares.
+    pub configuration: String,
 }
 
 /// Place where the ranks ran.
@@ -75,7 +77,11 @@ impl Ranks {
 
     /// Runs this process's rank, of those that a launcher has started.
     fn one<R>(&self, rank: impl Fn(&World) -> Result<R>) -> Result<R> {
-        let world = World::join(&JoinOptions { transport: self.transport, ..JoinOptions::default() })?;
+        let world = World::join(&JoinOptions {
+            transport: self.transport,
+            configuration: self.configuration.clone(),
+            ..JoinOptions::default()
+        })?;
         if let Some(ranks) = self.ranks.filter(|ranks| *ranks != world.size()) {
             let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
             return Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"));

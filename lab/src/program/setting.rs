@@ -41,10 +41,28 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Returns the ranks of a program with a subcommand of this name.
-    pub(super) fn ranks(&self, subcommand: &str) -> Ranks {
-        let program = say::name(subcommand);
-        Ranks { program, ranks: self.ranks, otherwise: 4, transport: self.transport }
+    /// Returns the ranks of a program with a subcommand of this name, which make these trainings one after the other.
+    pub(super) fn ranks<'a>(
+        &self,
+        subcommand: &str,
+        trainings: impl IntoIterator<Item = &'a Training>,
+    ) -> Ranks {
+        let trainings: Vec<&Training> = trainings.into_iter().collect();
+        let about = trainings.first().map(|training| training.about()).unwrap_or_default();
+        let rates: Vec<String> =
+            trainings.iter().map(|training| training.learning_rate.to_string()).collect();
+        Ranks {
+            program: say::name(subcommand),
+            ranks: self.ranks,
+            otherwise: 4,
+            transport: self.transport,
+            // The engine compares the rest.
+            configuration: format!(
+                "{subcommand}: {about}, seed {}, learning rate {}",
+                self.seed,
+                rates.join(", ")
+            ),
+        }
     }
 
     /// Returns the training by an algorithm that the options describe.
@@ -140,6 +158,36 @@ mod tests {
         ] {
             let error = partition(text).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    /// Ranks that were given other options would wait for each other, or step by other learning rates unnoticed.
+    #[test]
+    fn ranks_must_agree_on_what_is_trained_and_how() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            setting: Setting,
+        }
+        let configuration = |options: &str| {
+            let words = std::iter::once("train").chain(options.split_whitespace());
+            let setting = <Program as clap::Parser>::parse_from(words).setting;
+            let chosen =
+                Chosen::named(&hexagram::algorithms::Registry::built_in(), "gradient-allreduce").unwrap();
+            setting.ranks("train", [&setting.training(&chosen).unwrap()]).configuration
+        };
+        let own = configuration("");
+        assert_eq!(own, "train: digits, equal data, 300 steps, seed 0, learning rate 1");
+        assert_eq!(configuration("--task digits --steps 300 -n 3 --transport tcp"), own);
+        for other in [
+            "--task text",
+            "--partition shards(2)",
+            "--steps 299",
+            "--seed 1",
+            "--lr 0.1",
+            "--schedule cosine",
+        ] {
+            assert_ne!(configuration(other), own, "{other}");
         }
     }
 

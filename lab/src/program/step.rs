@@ -91,7 +91,13 @@ pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
     }
     let measurement = Measurement::new(registry, options)?;
     let program = say::name("step");
-    let ranks = Ranks { program, ranks: options.ranks, otherwise: 2, transport: options.transport };
+    let ranks = Ranks {
+        program,
+        ranks: options.ranks,
+        otherwise: 2,
+        transport: options.transport,
+        configuration: measurement.agreed(),
+    };
     if let (Some(count), Some(chosen)) = (ranks.to_start()?, &measurement.chosen) {
         rehearse(&chosen.algorithm, &measurement.engine(), count)?;
     }
@@ -109,6 +115,13 @@ struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
+    /// Returns what the engine does not compare between ranks: if there is an algorithm at all, and the steps.
+    fn agreed(&self) -> String {
+        let options = self.options;
+        let algorithm = self.chosen.as_ref().map_or(NONE, |chosen| &chosen.spelling);
+        format!("step: {algorithm}, {} steps after {}", options.steps, options.warmup)
+    }
+
     fn new(registry: &Registry, options: &'a StepOptions) -> Result<Self> {
         let profile = Profile::read(options.profile.as_deref())?;
         let chosen = match &*options.spelling()? {

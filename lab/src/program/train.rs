@@ -45,7 +45,7 @@ pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure>
     }
     let chosen = Chosen::named(registry, &options.algorithm)?;
     let training = options.setting.training(&chosen)?;
-    let ranks = options.setting.ranks("train");
+    let ranks = options.setting.ranks("train", [&training]);
     if let Some(count) = ranks.to_start()? {
         training.check_for(count)?;
         options.out.as_deref().map_or(Ok(()), record::prepare)?;
