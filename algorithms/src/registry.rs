@@ -50,10 +50,10 @@ use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
-use hexagram_logical::Result;
 use hexagram_logical::codec::{self, Codec};
 use hexagram_logical::decentralized::{self, Schedule};
 use hexagram_logical::spelling::{Catalogue, Catalogues, FieldHelp, Options, Spelled, Spelling, no_such};
+use hexagram_logical::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -199,11 +199,21 @@ impl Registry {
         {
             return Ok(Help { name: name.to_owned(), kind: "graph".to_owned(), source: "", fields });
         }
-        let algorithm = self.prototype(name)?;
+        let found = self.prototypes.iter().find(|known| known.name() == name);
+        let algorithm = found.ok_or_else(|| self.no_help(name))?;
         let kind = format!("{} {}", algorithm.trigram().symbol(), algorithm.trigram());
         let mut own = algorithm.clone();
         let fields = Options::describe(name, &self.known, |options| own.options(options));
         Ok(Help { name: name.to_owned(), kind, source: algorithm.source(), fields })
+    }
+
+    /// Creates the error of help on a name that nothing has.
+    fn no_help(&self, name: &str) -> Error {
+        let codecs = self.known.of::<Arc<dyn Codec>>().into_iter().flat_map(Catalogue::names);
+        let graphs = self.known.of::<Arc<dyn Schedule>>().into_iter().flat_map(Catalogue::names);
+        let others = codecs.chain(graphs).map(|(name, _)| name);
+        let names = self.prototypes.iter().map(AnyAlgorithm::name).chain(others);
+        no_such("algorithm, codec or graph", name, names)
     }
 
     /// Returns what options are read with: codecs, graphs, and the algorithms themselves, for those with one inside.
@@ -307,6 +317,15 @@ mod tests {
         assert!(error.contains("`magic`") && error.contains("gradient-allreduce"), "{error}");
         let error = named("choco_sgd").err().unwrap().to_string();
         assert_eq!(error, "there is no algorithm `choco_sgd`; did you mean choco-sgd?");
+    }
+
+    #[test]
+    fn help_on_an_unknown_name_knows_codecs_and_graphs_too() {
+        for (name, near) in [("topk", "top-k"), ("torsu", "torus"), ("choco_sgd", "choco-sgd")] {
+            let error = Registry::built_in().help(name).err().unwrap().to_string();
+            assert!(error.starts_with(&format!("there is no algorithm, codec or graph `{name}`")), "{error}");
+            assert!(error.contains(&format!(" {near}?")), "{error}");
+        }
     }
 
     #[test]
