@@ -170,7 +170,7 @@ impl Registry {
     /// Returns the algorithm that a text spells: a name, or `choco-sgd(codec=top-k(5%), graph=torus)`.
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names for one that there is not,
+    /// [`Error::Usage`] of one line: with the nearest names for one that there is not,
     /// and with field, value and range for an option that is out of its range.
     pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
         let spelling: Spelling = text.parse()?;
@@ -187,7 +187,7 @@ impl Registry {
     /// Returns the help on an algorithm, a codec or a graph: its options with their defaults, ranges and meanings.
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) with the nearest names.
+    /// [`Error::Usage`] with the nearest names.
     pub fn help(&self, name: &str) -> Result<Help> {
         if let Some(codecs) = self.known.of::<Arc<dyn Codec>>()
             && let Ok(fields) = codecs.help(name, &self.known)

@@ -1,22 +1,37 @@
 //! Tries step sizes for each algorithm and task, and prints the rows of lab/src/suite/defaults.rs: `cargo run --release
-//! -p hexagram-lab --example tune`. With names of algorithms, only these are tuned.
+//! -p hexagram-lab --example tune`. With names of algorithms, or spellings of variants, only these are tuned.
 
 use hexagram::Result;
 use hexagram::algorithms::registry;
 use hexagram::physical::stdout::print;
-use hexagram_lab::suite::{Suite, tune};
+use hexagram_lab::suite::{Lesson, Suite, tune};
+use std::collections::BTreeSet;
 
 fn main() -> Result<()> {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let suite = Suite::whole(registry::all())?;
-    for algorithm in &suite.algorithms {
-        if !(names.is_empty() || names.iter().any(|name| name == algorithm.name())) {
-            continue;
-        }
-        for lesson in &suite.lessons {
-            let found = tune(algorithm, lesson)?;
-            let _ = print(&format!("{} {} {found:?}", algorithm.name(), lesson.task.name()));
+    for (spelling, lesson) in rows(&suite) {
+        if names.is_empty() || names.contains(&spelling) {
+            let found = tune(&registry::named(&spelling)?, lesson)?;
+            let _ = print(&format!("{spelling} {} {found:?}", lesson.task.name()));
         }
     }
     Ok(())
+}
+
+/// Returns each algorithm with each task, and the variants of orderings with theirs.
+fn rows(suite: &Suite) -> Vec<(String, &Lesson)> {
+    let each = |name: &str| suite.lessons.iter().map(|lesson| (name.to_owned(), lesson)).collect::<Vec<_>>();
+    let named = suite.algorithms.iter().flat_map(|algorithm| each(algorithm.name()));
+    let others: BTreeSet<(&String, &String)> = suite
+        .others
+        .iter()
+        .filter(|place| place.algorithm.contains('('))
+        .map(|place| (&place.algorithm, &place.task))
+        .collect();
+    let variants = others.into_iter().filter_map(|(algorithm, task)| {
+        let lesson = suite.lessons.iter().find(|lesson| lesson.task.name() == task.as_str())?;
+        Some((algorithm.clone(), lesson))
+    });
+    named.chain(variants).collect()
 }

@@ -16,7 +16,7 @@ pub use defaults::{Tuned, tuned};
 pub use estimate::Estimate;
 use kept::keep;
 pub use kept::kept;
-pub use orderings::{Claim, SEEDS, orderings, places};
+pub use orderings::{Claim, ORDERING_SEEDS, orderings, places};
 pub use page::{create_page, write_pages};
 pub use paired::{Paired, Verdict};
 pub use record::{Record, State};
@@ -30,6 +30,7 @@ use hexagram::physical::runtime;
 use hexagram::sampler::Partition;
 use hexagram::{AnyAlgorithm, Error, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -38,6 +39,9 @@ use std::sync::{Arc, OnceLock};
 /// Partitions of the suite.
 pub const PARTITIONS: [Partition; 3] =
     [Partition::Equal, Partition::Dirichlet { alpha: 1.0 }, Partition::Dirichlet { alpha: 0.1 }];
+
+/// Number of seeds of the matrix.
+pub const SEEDS: u64 = 5;
 
 /// Task with the number of steps that it is given.
 #[derive(Debug, Clone)]
@@ -61,8 +65,8 @@ pub struct Suite {
     pub ranks: Vec<usize>,
     /// Seeds from 0 up to, but without, this one.
     pub seeds: u64,
-    /// Places outside of the matrix, which published [orderings] need: their algorithms have options. Run with
-    /// [`SEEDS`] seeds.
+    /// Places that published [orderings] need, in the matrix or with algorithms that have options. Run with
+    /// [`ORDERING_SEEDS`] seeds.
     pub others: Vec<Place>,
 }
 
@@ -85,7 +89,7 @@ pub struct Cell {
 
 impl Suite {
     /// Creates the whole suite of some algorithms: four tasks, three partitions, 4, 8 and 25 ranks, five seeds; and the
-    /// variants of these algorithms that published orderings compare.
+    /// sides of published orderings that are of these algorithms, with ten.
     ///
     /// # Errors
     /// As the tasks' constructors.
@@ -97,8 +101,8 @@ impl Suite {
             Lesson { task: Arc::new(Text::new()), steps: 200 },
         ];
         let chosen = |name: &str| algorithms.iter().any(|algorithm| algorithm.name() == name);
-        let variant = |place: &Place| place.algorithm.split_once('(').is_some_and(|(name, _)| chosen(name));
-        let others = places().into_iter().filter(variant).collect();
+        let needed = |place: &Place| place.algorithm.split('(').next().is_some_and(chosen);
+        let others = places().into_iter().filter(needed).collect();
         let partitions = PARTITIONS.to_vec();
         Ok(Suite { algorithms, lessons, partitions, ranks: vec![4, 8, 25], seeds: SEEDS, others })
     }
@@ -120,8 +124,9 @@ impl Suite {
     /// [`Error::Usage`] if one of [`others`](Self::others) has an algorithm, a task or a partition that there is not.
     pub fn cells(&self) -> Result<Vec<Cell>> {
         let mut cells = self.matrix();
+        let matrix: BTreeSet<(Place, u64)> = cells.iter().map(|cell| (cell.place(), cell.seed)).collect();
         for place in &self.others {
-            for seed in 0..SEEDS {
+            for seed in (0..ORDERING_SEEDS).filter(|seed| !matrix.contains(&(place.clone(), *seed))) {
                 cells.push(self.cell(place, seed)?);
             }
         }
@@ -140,8 +145,9 @@ impl Suite {
             let what = format!("{place}: the suite has no such task or partition");
             return Err(Error::usage(what, "name one of its tasks and partitions"));
         };
+        let own = self.algorithms.iter().find(|algorithm| algorithm.name() == place.algorithm);
         Ok(Cell {
-            algorithm: registry::named(&place.algorithm)?,
+            algorithm: own.cloned().map_or_else(|| registry::named(&place.algorithm), Ok)?,
             spelling: place.algorithm.clone(),
             lesson: lesson.clone(),
             partition: *partition,
@@ -190,7 +196,7 @@ impl Cell {
     /// # Errors
     /// As [`train`].
     pub fn run(&self) -> Result<Record> {
-        let tuned = tuned(self.algorithm.name(), self.lesson.task.name());
+        let tuned = tuned(&self.spelling, self.lesson.task.name());
         let training = Training {
             algorithm: tuned.applied(&self.algorithm)?,
             learning_rate: tuned.learning_rate.into(),

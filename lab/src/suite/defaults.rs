@@ -93,6 +93,18 @@ const SECOND: &[(&str, [&str; 4])] = &[
     ("easgd", ["", "beta=0.9", "beta=0.9", "beta=0.9"]),
 ];
 
+/// Learning rates of variants with options on the task of their orderings, where they are others than their algorithms'.
+const VARIANTS: &[(&str, &str, f64)] = &[
+    ("compressed-allreduce(codec=qsgd(levels=1))", "digits", 0.3),
+    ("compressed-allreduce(codec=random-k(2%), feedback=error)", "digits", 0.3),
+    ("compressed-allreduce(codec=sign, feedback=two-level)", "digits", 3.0),
+    ("diloco(outer=nesterov(learning_rate=1, momentum=0))", "text", 1.0),
+    ("ef21(momentum=0)", "digits", 1.0),
+    ("local-sgd(period=16)", "digits", 0.3),
+    ("local-sgd(period=7)", "digits", 0.3),
+    ("streaming-diloco(period=48)", "text", 0.3),
+];
+
 impl Tuned {
     /// Returns the algorithm with the second step size that was found, unless it was given another.
     ///
@@ -111,12 +123,16 @@ impl Tuned {
     }
 }
 
-/// Returns the step sizes of an algorithm on a task; of one that is not in the table, those of synchronous SGD.
-pub fn tuned(algorithm: &str, task: &str) -> Tuned {
+/// Returns the step sizes of an algorithm on a task, by its name or by the spelling of a variant; of one that is not in the
+/// tables, those of synchronous SGD.
+pub fn tuned(spelling: &str, task: &str) -> Tuned {
+    let algorithm = spelling.split('(').next().unwrap_or_default();
+    let variant = VARIANTS.iter().find(|(known, on, _)| (*known, *on) == (spelling, task));
     let column = TASKS.iter().position(|known| *known == task).unwrap_or(0);
     let rates = RATES.iter().find(|(name, _)| *name == algorithm).unwrap_or(&RATES[0]);
     let second = SECOND.iter().find(|(name, _)| *name == algorithm);
-    Tuned { learning_rate: rates.1[column], option: second.map_or("", |(_, options)| options[column]) }
+    let learning_rate = variant.map_or(rates.1[column], |(.., rate)| *rate);
+    Tuned { learning_rate, option: second.map_or("", |(_, options)| options[column]) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Orderings that papers have published, each judged by the suite's numbers: which algorithm beats which, when, and by what.
 //!
-//! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`SEEDS`] seeds, and its page
+//! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`ORDERING_SEEDS`] seeds, and its page
 //! lists all of them with the numbers of both sides and the verdict of the [paired test](super::Paired). 31 of
 //! the 40 are as they were chosen from the papers, before their numbers were known; the others were mended or added later, and
 //! the page says which and why ([`Claim::changed`]). What does not come out stays, with an explanation. A variant with options
@@ -29,8 +29,8 @@ pub(super) use table::table;
 use super::{Estimate, Measure, Paired, Place, Results, Verdict};
 use std::collections::BTreeSet;
 
-/// Number of seeds with which both sides of an ordering are run: the fewest of which the sign test can show anything.
-pub const SEEDS: u64 = 5;
+/// Number of seeds with which both sides of an ordering are run.
+pub const ORDERING_SEEDS: u64 = 10;
 
 /// Published ordering of two algorithms.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -109,7 +109,7 @@ pub fn orderings() -> impl Iterator<Item = &'static Claim> {
     subjects.into_iter().flatten()
 }
 
-/// Returns the places that the suite has to run with [`SEEDS`] seeds so that every ordering can be judged.
+/// Returns the places that the suite has to run with [`ORDERING_SEEDS`] seeds so that every ordering can be judged.
 pub fn places() -> BTreeSet<Place> {
     orderings().flat_map(Claim::places).collect()
 }

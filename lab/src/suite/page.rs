@@ -55,8 +55,9 @@ pub fn create_page(folder: &Path) -> Result<()> {
 pub fn write_pages(results: &Results, folder: &Path) -> Result<()> {
     let path = folder.join(PAGE);
     let [before, after] = around(&path)?;
-    let page = Page(results);
-    write(&path, &format!("{before}{BEGIN}\n{}{END}{after}", page.text()))?;
+    let matrix = results.of_matrix();
+    let page = Page(&matrix);
+    write(&path, &format!("{before}{BEGIN}\n{}{END}{after}", page.text(results)))?;
     write(&folder.join("which-algorithm-consensus.svg"), &page.consensus())?;
     write(&folder.join("which-algorithm-bytes.svg"), &page.bytes())?;
     keep(results, folder)
@@ -110,14 +111,20 @@ impl Page<'_> {
         self.0.estimate(&cell.place(algorithm), measure)
     }
 
-    fn text(&self) -> String {
-        self.counts() + &self.situations() + &self.tables() + &orderings::table(self.0)
+    fn text(&self, all: &Results) -> String {
+        self.counts(all) + &self.situations() + &self.tables() + &orderings::table(all)
     }
 
-    /// Says what was run.
-    fn counts(&self) -> String {
-        let records = self.0.records();
-        let seeds: BTreeSet<u64> = records.iter().map(|record| record.seed).collect();
+    /// Says what was run in the matrix and for orderings.
+    fn counts(&self, all: &Results) -> String {
+        let records = all.records();
+        let seeds = |results: &Results| {
+            results.records().iter().map(|record| record.seed).collect::<BTreeSet<u64>>().len()
+        };
+        let mut with = format!("{} seeds", seeds(self.0));
+        if seeds(all) > seeds(self.0) {
+            with += &format!(", and {} for orderings", seeds(all));
+        }
         let variants: BTreeSet<&String> = records.iter().map(|record| &record.place.algorithm).collect();
         let algorithms = self.algorithms().len();
         let ranks: BTreeSet<usize> = records.iter().map(|record| record.place.ranks).collect();
@@ -127,10 +134,9 @@ impl Page<'_> {
         };
         let counts: Vec<String> = ranks.iter().map(count).collect();
         format!(
-            "{} trainings of {algorithms} algorithms and {} variants of them, with {} seeds: {}. What is blank was not run.\n\n",
+            "{} trainings of {algorithms} algorithms and {} variants of them, with {with}: {}. What is blank was not run.\n\n",
             records.len(),
             variants.len() - algorithms,
-            seeds.len(),
             counts.join(", ")
         )
     }

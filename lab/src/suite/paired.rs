@@ -4,14 +4,14 @@
 //! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the paired
 //! t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the factor that
 //! was claimed, which by chance happens once in 40 times. Where a quantity is infinite (an accuracy that is never reached, a
-//! loss that diverges) or 0, it is the sign test: the ordering holds if each of at least five seeds has it so, which by
-//! chance happens once in 32 times.
+//! loss that diverges) or 0, it is the sign test: the ordering holds if so many seeds have it so as happens by chance once in
+//! 32 times at most: all of five, or nine of ten.
 
 use super::Estimate;
 use std::fmt;
 
-/// Fewest seeds with which the sign test can show anything: 2⁻⁵ is below 5 %.
-const FEWEST_SIGNS: usize = 5;
+/// Largest probability by chance with which the sign test shows anything.
+const CHANCE: f64 = 1.0 / 32.0;
 
 /// Judgement of an ordering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +76,22 @@ impl Paired {
         let count = self.0.len();
         let agree = self.0.iter().filter(|ratio| **ratio < factor).count();
         match () {
-            () if agree == count && count >= FEWEST_SIGNS => Verdict::Holds,
+            () if by_chance(agree, count) <= CHANCE => Verdict::Holds,
             () if 2 * agree > count => Verdict::Undecided,
             () => Verdict::Fails,
         }
     }
+}
+
+/// Returns the probability that at least so many of some fair coins show heads.
+fn by_chance(heads: usize, coins: usize) -> f64 {
+    let mut ways = 1.0;
+    let mut sum = 0.0;
+    for tails in 0..=coins - heads {
+        sum += ways;
+        ways *= (coins - tails) as f64 / (tails + 1) as f64;
+    }
+    sum / 2f64.powi(coins as i32)
 }
 
 #[cfg(test)]
@@ -124,6 +135,21 @@ mod tests {
         let one_otherwise = [[1.0, NEVER], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [2.0, 1.0]];
         assert_eq!(verdict(one_otherwise, 1.0), Verdict::Undecided);
         assert_eq!(Paired::of(one_otherwise).ratio(), None);
+    }
+
+    #[test]
+    fn nine_of_ten_seeds_are_no_chance_and_eight_may_be() {
+        let of_ten = |agree: usize| {
+            let seed = |at: usize| if at < agree { [1.0, NEVER] } else { [NEVER, 1.0] };
+            Paired::of((0..10).map(seed)).verdict(1.0)
+        };
+        assert_eq!(of_ten(9), Verdict::Holds);
+        assert_eq!(of_ten(8), Verdict::Undecided);
+        for (heads, coins, ways) in
+            [(10, 10, 1.0), (9, 10, 11.0), (8, 10, 56.0), (0, 10, 1024.0), (5, 5, 32.0)]
+        {
+            assert_eq!(by_chance(heads, coins), ways / 1024.0);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Numbers of the suite, by what is asked for.
 
-use super::{Estimate, Record};
+use super::{Estimate, Record, SEEDS};
 use crate::link::Link;
 use std::fmt;
 
@@ -98,6 +98,11 @@ impl Results {
     /// Returns all records.
     pub fn records(&self) -> &[Record] {
         &self.0
+    }
+
+    /// Returns the records of the matrix' seeds: those that only orderings need have others.
+    pub(super) fn of_matrix(&self) -> Self {
+        Results(self.0.iter().filter(|record| record.seed < SEEDS).cloned().collect())
     }
 
     /// Returns the runs at a place, by seed.

@@ -6,6 +6,9 @@
 //! 2. An algorithm with a second step size (the rate of an outer optimizer, a consensus step: [`SECOND`]) then has that
 //!    halved and doubled from its default in the same manner, at the γ found.
 //!
+//! A variant with options, which orderings compare, has its γ found alike, on their tasks; its second step size is that of its
+//! algorithm, if it does not name it.
+//!
 //! The loss is that of the replicas, one by one, after the suite's number of steps, on Dirichlet(1) data of 8 ranks, with a
 //! seed that the suite has not.
 
@@ -47,12 +50,15 @@ pub struct Found {
 /// # Errors
 /// As [`registry::named`], where the second step size of the algorithm is not as the table has it.
 pub fn tune(algorithm: &AnyAlgorithm, lesson: &Lesson) -> Result<Found> {
-    let guess = tuned(algorithm.name(), lesson.task.name()).learning_rate;
-    let first = RATES.iter().take_while(|rate| **rate < 0.99 * guess).count().min(RATES.len() - 1);
+    let spelling = algorithm.to_string();
+    let guess = tuned(&spelling, lesson.task.name());
+    let algorithm = &if spelling.contains('(') { guess.applied(algorithm)? } else { algorithm.clone() };
+    let first =
+        RATES.iter().take_while(|rate| **rate < 0.99 * guess.learning_rate).count().min(RATES.len() - 1);
     let (at, mut least) = climb(first, RATES.len(), |at| loss(algorithm, lesson, RATES[at]));
     let learning_rate = RATES[at];
     let mut option = None;
-    if let Some((name, around, default, largest)) = SECOND.iter().find(|row| row.0 == algorithm.name()) {
+    if let Some((name, around, default, largest)) = SECOND.iter().find(|row| row.0 == spelling) {
         let value = |at: usize| default * 2f64.powi(at as i32 - 2);
         let spelled = |at: usize| format!("{}{}{}", around[0], value(at), around[1]);
         let count = (0..5).filter(|at| value(*at) <= *largest).count();

@@ -23,7 +23,7 @@ pub(in crate::suite) fn table(results: &Results) -> String {
          {holding} of {} hold. Both sides are run with the same seeds, and compared seed by seed: *ratio* is the geometric mean \
          of better / worse with its 95 % interval by the paired t-test of logarithms, and an ordering holds if the interval \
          is below what is *claimed*. Where a side never gets there, diverges or is 0, there is no ratio, and an ordering \
-         holds if each of five seeds or more has it so (the sign test: by chance once in 32 times). On the digits, bytes of \
+         holds if nine of ten seeds have it so (the sign test: by chance once in 93 times). On the digits, bytes of \
          all-reduce with 4 and 8 ranks are 2 and 4 times those of a ring, since it sends so small a model whole to everyone.\n\n{HEAD}",
         verdicts.len()
     );
