@@ -1,5 +1,5 @@
-//! Trains with every algorithm in turn, and writes what came of it: the table of docs/algorithms.md, and pictures of the
-//! loss against time and against bytes: `cargo run --release --example compare`.
+//! Trains with every algorithm in turn, and writes what came of it: the table of docs/algorithms.md, and pictures of
+//! the loss against time and against bytes: `cargo run --release --example compare`.
 //!
 //! With names or other arguments for the runs, it prints the table of those, and leaves the documentation alone.
 //!
@@ -31,8 +31,8 @@ const END: &str = "<!-- examples/compare: end -->";
 
 /// Train with every algorithm and compare.
 ///
-/// Only a run of all algorithms as they are replaces the table and the pictures in --docs. With names, or arguments after
-/// `--`, the table is printed and the pictures go to --out.
+/// Only a run of all algorithms as they are replaces the table and the pictures in --docs. With names, or arguments
+/// after `--`, the table is printed and the pictures go to --out.
 #[derive(Parser, Debug)]
 #[command(name = "compare", version, after_help = EXIT_CODES)]
 struct Options {

@@ -8,8 +8,8 @@
 //! hexagram     forward, then Replica::step: synchronized, the engine steps    (or backward_step with candle's SGD)
 //! ```
 //!
-//! and the figure is hexagram − all-reduce − local, as a share of local: of whole periods, summed, never of a lucky step.
-//! The model is that of the benchmarks, square linear layers with ReLU between them.
+//! and the figure is hexagram − all-reduce − local, as a share of local: of whole periods, summed, never of a lucky
+//! step. The model is that of the benchmarks, square linear layers with ReLU between them.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear};

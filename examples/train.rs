@@ -1,8 +1,9 @@
-//! Trains a small convolutional net on handwritten digits, MNIST or CIFAR-10, on several ranks: `cargo run --release --example train`.
+//! Trains a small convolutional net on handwritten digits, MNIST or CIFAR-10, on several ranks: `cargo
+//! run --release --example train`.
 //!
-//! Read [`train`] and [`Run::steps`]: they are an ordinary candle program but for the lines about `replica`, and work the same
-//! under our own launcher, mpirun and torchrun, over shared memory, TCP or threads. Held out, and never trained on, is every fifth
-//! digit, or the test part of the other data sets.
+//! Read [`train`] and [`Run::steps`]: they are an ordinary candle program but for the lines about `replica`, and work
+//! the same under our own launcher, mpirun and torchrun, over shared memory, TCP or threads. Held out, and never
+//! trained on, is every fifth digit, or the test part of the other data sets.
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{VarMap, loss};
@@ -127,8 +128,8 @@ impl Run<'_> {
         self.log.end(self.comm, &losses, evaluation, spent)
     }
 
-    /// Steps through what is left of an epoch, and saves now and then, and after the last epoch; returns the losses of this
-    /// rank's batches.
+    /// Steps through what is left of an epoch, and saves now and then, and after the last epoch; returns the losses of
+    /// this rank's batches.
     fn steps(&mut self, is_last: bool) -> Result<Vec<f64>, Failure> {
         let mut losses = Vec::new();
         let mut batches = self.loader.iter();

@@ -2,7 +2,8 @@
 //!
 //! This crate re-exports the others: [`physical`] moves bytes, [`logical`] has the primitives, [`algorithms`] the
 //! algorithms and the engine that runs them, [`sampler`] the samplers and the loader. Names that most programs need are
-//! here as well. To begin, [`testing::spawn`] runs ranks as threads, and [`World::join`] makes this process a rank of a job.
+//! here as well. To begin, [`testing::spawn`] runs ranks as threads, and [`World::join`] makes this process a rank of a
+//! job.
 //!
 //! ```
 //! use hexagram::testing::spawn;

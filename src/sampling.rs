@@ -17,7 +17,8 @@ use hexagram_sampler::ForRank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Sampling {
-    /// Returns the defaults of any sampler's options, but with the rank and the number of ranks of this communicator or world.
+    /// Returns the defaults of any sampler's options, but with the rank and the number of ranks of this communicator or
+    /// world.
     fn sampling<O: ForRank>(&self) -> O;
 }
 

@@ -31,8 +31,8 @@ const LAYERS: [(&str, &str, &[&str]); 12] = [
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];
 
-/// A package whose examples in the documentation name things as users do, by a package above it: nothing else of it may, which
-/// the test of names holds.
+/// A package whose examples in the documentation name things as users do, by a package above it: nothing else of it
+/// may, which the test of names holds.
 const EXAMPLES: (&str, &str) = ("hexagram-algorithms", "hexagram");
 
 /// Folders of the transports that are built in.
@@ -248,8 +248,8 @@ fn circles_are_found_however_they_are_written() {
     }
 }
 
-/// Each layer is reached by its own name or by the names that the layer above gives: whoever reaches through a layer into
-/// the one below it depends on both without saying so.
+/// Each layer is reached by its own name or by the names that the layer above gives: whoever reaches through a layer
+/// into the one below it depends on both without saying so.
 #[test]
 fn nobody_tunnels_through_a_layer() {
     const ABOVE: [&str; 5] = ["algorithms", "adapters", "cli", "lab", "examples"];
@@ -325,8 +325,8 @@ fn primitives_know_no_backend() {
     }
 }
 
-/// Within the physical layer, backends do not know each other, and what they stand on does not know them. The mixed one is
-/// made of two others.
+/// Within the physical layer, backends do not know each other, and what they stand on does not know them. The mixed one
+/// is made of two others.
 #[test]
 fn backends_know_neither_each_other_nor_the_layers_above() {
     let folder = root().join("physical/src");

@@ -1,5 +1,5 @@
-//! Holds that time, threads and sockets above the backends are asked for in one place, so that a simulated world can give
-//! them out: `hexagram_physical::runtime`.
+//! Holds that time, threads and sockets above the backends are asked for in one place, so that a simulated world can
+//! give them out: `hexagram_physical::runtime`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

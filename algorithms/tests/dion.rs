@@ -81,7 +81,8 @@ impl Single {
 
 #[test]
 fn its_steps_are_those_of_one_machine_with_the_mean_gradient() {
-    // A matrix in factors of rank 3, one of three dimensions in factors of rank 2, one whose factors are no smaller, and a vector.
+    // A matrix in factors of rank 3, one of three dimensions in factors of rank 2, one whose factors are no smaller,
+    // and a vector.
     let shapes = [vec![8, 6], vec![4, 3, 5], vec![4, 4], vec![7]];
     let dion = Dion { fraction: 0.5, momentum: 0.8, beta1: 0.7, beta2: 0.6 };
     let ranks = 3;
@@ -155,8 +156,8 @@ fn momentum(trainer: &mut Trainer<f32>) -> Result<f64> {
 
 #[test]
 fn momenta_of_ranks_that_differ_for_long_do_not_grow() {
-    // Every rank is drawn to a minimum of its own, 100 from the mean's: so much a step each would grow, were the mean of R
-    // taken from it.
+    // Every rank is drawn to a minimum of its own, 100 from the mean's: so much a step each would grow, were the mean
+    // of R taken from it.
     let grown = spawn(TransportKind::Thread, 3, |comm| {
         let initial = [vec![0.0f32; 240]];
         let shape = [vec![12, 20]];

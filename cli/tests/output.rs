@@ -33,7 +33,8 @@ fn into(to: impl Into<Stdio>, mut command: Command) -> Output {
     command.stdout(to).stderr(Stdio::piped()).output().unwrap()
 }
 
-/// What a program says on standard error, but for the warnings of a busy machine, of a connection that was tried twice, say.
+/// What a program says on standard error, but for the warnings of a busy machine, of a connection that was tried twice,
+/// say.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     text.lines().filter(|line| !line.contains(" WARN ")).collect::<Vec<_>>().join("\n")

@@ -1,5 +1,5 @@
-//! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since how many bytes an
-//! all-reduce sends depends on size and number of ranks.
+//! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since how many bytes
+//! an all-reduce sends depends on size and number of ranks.
 
 use candle_nn::VarMap;
 use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};

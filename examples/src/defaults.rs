@@ -1,9 +1,9 @@
 //! With which learning rate each algorithm learns the digits. Open this file when you add an algorithm, or
 //! ask why one trains differently from another.
 //!
-//! All are chosen for 4 ranks with batches of 16, for which synchronous SGD has a learning rate of 0.15. Algorithms that
-//! bring their own direction, or whose proof is of SGD, have plain SGD; a rate that is lower than 0.15 says that the
-//! algorithm's noise, or its delay, does not stand the higher one.
+//! All are chosen for 4 ranks with batches of 16, for which synchronous SGD has a learning rate of 0.15. Algorithms
+//! that bring their own direction, or whose proof is of SGD, have plain SGD; a rate that is lower than 0.15 says that
+//! the algorithm's noise, or its delay, does not stand the higher one.
 
 /// Options with which an algorithm is run, unless the command line says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]

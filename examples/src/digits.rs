@@ -142,8 +142,8 @@ impl Digits {
     ///
     /// # Errors
     ///
-    /// [`DigitsError`], with the file and the line, when the file cannot be read, is no regular one, has more than 1 GiB,
-    /// also decompressed, or holds something else.
+    /// [`DigitsError`], with the file and the line, when the file cannot be read, is no regular one, has more than 1
+    /// GiB, also decompressed, or holds something else.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, DigitsError> {
         let path = path.as_ref();
         let bytes =

@@ -1,5 +1,5 @@
-//! Reporter of a training while it goes on, and at its end: what is printed, and what is written to metrics.jsonl and drawn.
-//! Open this file when you wonder where a figure comes from.
+//! Reporter of a training while it goes on, and at its end: what is printed, and what is written to metrics.jsonl and
+//! drawn. Open this file when you wonder where a figure comes from.
 
 use crate::Failure;
 use crate::metrics::{Epoch, Metrics, Step};
@@ -71,8 +71,8 @@ pub struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    /// Creates the reporter of a training whose epochs have so many steps, at this learning rate. Rank 0 creates the folder of
-    /// the figures.
+    /// Creates the reporter of a training whose epochs have so many steps, at this learning rate. Rank 0 creates the
+    /// folder of the figures.
     ///
     /// # Errors
     /// [`MetricsError`](crate::metrics::MetricsError) if the folder or the file cannot be created.
@@ -125,7 +125,8 @@ impl<'a> Log<'a> {
         self.progress.epoch(format!("epoch {}/{}", self.epoch, self.checked.options.epochs));
     }
 
-    /// Counts a step, after which these are the losses of the epoch so far, and the numbers that the algorithm gave out.
+    /// Counts a step, after which these are the losses of the epoch so far, and the numbers that the algorithm gave
+    /// out.
     pub fn step(&mut self, losses: &[f64], metrics: &BTreeMap<String, f64>) {
         self.ended.push((self.began.elapsed(), metrics.clone()));
         self.progress.step(losses.last().copied().unwrap_or(f64::NAN));

@@ -1,5 +1,5 @@
-//! With what a training is made: the options and the data that its result depends on. Open this when you add such an option,
-//! or ask why a run may not go on from a checkpoint.
+//! With what a training is made: the options and the data that its result depends on. Open this when you add such an
+//! option, or ask why a run may not go on from a checkpoint.
 
 use crate::data::{Data, digest};
 use crate::options::Checked;

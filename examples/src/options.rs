@@ -24,8 +24,8 @@ pub struct Options {
     /// Ranks to start when no launcher has started them [default: 4]
     #[arg(short = 'n', long)]
     pub ranks: Option<usize>,
-    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints
-    /// the choices, and `help:NAME` the options of one
+    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list`
+    /// prints the choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
     /// Transport: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
@@ -70,8 +70,8 @@ pub struct Options {
     /// options or data than those given now
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// Go on all the same, with another --lr, --schedule, --batch, --seed or --data; where that changes the order of samples, the
-    /// epoch that was under way begins anew
+    /// Go on all the same, with another --lr, --schedule, --batch, --seed or --data; where that changes the order of
+    /// samples, the epoch that was under way begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
     /// Write what all ranks did and when, for ui.perfetto.dev, and say which rank was the slowest

@@ -1,6 +1,6 @@
-//! A picture of a run: training loss, accuracy on held-out samples and throughput, side by side in one SVG.
-//! Open this file to change what is shown; `plot/axis.rs` has the scales and their labels, `plot/comparison.rs` the picture
-//! of many runs.
+//! A picture of a run: training loss, accuracy on held-out samples and throughput, side by side in one SVG. Open this
+//! file to change what is shown; `plot/axis.rs` has the scales and their labels, `plot/comparison.rs` the picture of
+//! many runs.
 
 mod axis;
 mod comparison;

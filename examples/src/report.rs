@@ -28,8 +28,8 @@ pub struct Report {
     pub samples_per_s: f64,
     /// Steps per second of each rank, training only.
     pub steps_per_s: f64,
-    /// Bytes sent by all ranks in the training steps: the payload of all messages, counted alike on every transport; what
-    /// evaluations send is not counted.
+    /// Bytes sent by all ranks in the training steps: the payload of all messages, counted alike on every transport;
+    /// what evaluations send is not counted.
     pub bytes_sent: u64,
     /// Bytes that `gradient-allreduce` sends in as many steps of this model, counted alike.
     pub bytes_of_gradient_all_reduce: u64,

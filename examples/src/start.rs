@@ -19,8 +19,8 @@ const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Runs `rank` as this process's rank, or starts all ranks and waits for them.
 ///
-/// What a rank returns is what its process exits with: a training that has come to its end may exit with another code than
-/// 0 without being blamed for the end of others.
+/// What a rank returns is what its process exits with: a training that has come to its end may exit with another code
+/// than 0 without being blamed for the end of others.
 ///
 /// # Errors
 /// What `rank` returns, or what kept the ranks from starting.

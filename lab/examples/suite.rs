@@ -1,4 +1,5 @@
-//! Runs the suite, and writes docs/which-algorithm.md: `cargo run --release --example suite`; `--help` lists the options.
+//! Runs the suite, and writes docs/which-algorithm.md: `cargo run --release --example suite`; `--help` lists the
+//! options.
 
 use clap::Parser;
 use hexagram::algorithms::Registry;

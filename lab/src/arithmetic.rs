@@ -1,5 +1,5 @@
-//! Products of matrices, row by row, for the tasks: fast enough for models of some thousand parameters, and alike on every
-//! machine, as sums have a fixed order; but for exponentials and logarithms, which are the system's.
+//! Products of matrices, row by row, for the tasks: fast enough for models of some thousand parameters, and alike on
+//! every machine, as sums have a fixed order; but for exponentials and logarithms, which are the system's.
 
 /// Partial sums of a dot product, which the compiler keeps in one register.
 const LANES: usize = 8;

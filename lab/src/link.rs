@@ -35,9 +35,9 @@ impl Link {
     }
 
     /// Returns the seconds that some work takes: messages · α + bytes / β, one message after the other, and the passes.
-    /// Synchronous algorithms pay for both, and wait for the slowest rank in every step; asynchronous ones pay for the longer
-    /// of the two, as their messages travel beside the passes and nobody waits for them. That a slow rank then makes fewer
-    /// steps than the others is left out.
+    /// Synchronous algorithms pay for both, and wait for the slowest rank in every step; asynchronous ones pay for the
+    /// longer of the two, as their messages travel beside the passes and nobody waits for them. That a slow rank then
+    /// makes fewer steps than the others is left out.
     pub fn seconds(&self, work: Work) -> f64 {
         let communication = work.messages as f64 * self.latency + work.bytes as f64 / self.bandwidth;
         let computation = work.steps as f64 * self.compute;

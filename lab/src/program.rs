@@ -1,5 +1,5 @@
-//! The laboratory's programs, as functions of a registry: train, compare, suite and step. Use [`main`] to give a crate with
-//! an algorithm of its own all of them by name.
+//! The laboratory's programs, as functions of a registry: train, compare, suite and step. Use [`main`] to give a crate
+//! with an algorithm of its own all of them by name.
 //!
 //! ```no_run
 //! use hexagram::algorithms::Registry;
@@ -101,8 +101,8 @@ fn printed(text: hexagram::Result<String>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Prepares a program: prints warnings on standard error, such as who keeps everyone waiting (HEXAGRAM_LOG=info and so on
-/// print more), and makes sure that somebody can see what it prints.
+/// Prepares a program: prints warnings on standard error, such as who keeps everyone waiting (HEXAGRAM_LOG=info and so
+/// on print more), and makes sure that somebody can see what it prints.
 ///
 /// # Errors
 /// What to exit with, after the reason was said.

@@ -191,7 +191,8 @@ impl Cell {
         }
     }
 
-    /// Runs the training. One that diverges until a codec has NaN or infinity to encode, which ends it, is a record, too.
+    /// Runs the training. One that diverges until a codec has NaN or infinity to encode, which ends it, is a record,
+    /// too.
     ///
     /// # Errors
     /// As [`train`].
@@ -253,9 +254,9 @@ pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> 
     Ok(())
 }
 
-/// Keeps this thread, and those that it starts, on the core of this number among those that it may use. Ranks in virtual time
-/// take turns: on one core the next one is there at once, while another core has to be woken for each turn, which takes longer
-/// than most turns do. Where the kernel refuses, trainings are slower and the same.
+/// Keeps this thread, and those that it starts, on the core of this number among those that it may use. Ranks in
+/// virtual time take turns: on one core the next one is there at once, while another core has to be woken for each
+/// turn, which takes longer than most turns do. Where the kernel refuses, trainings are slower and the same.
 fn stay_on_a_core(number: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(number) else { return };

@@ -52,7 +52,8 @@ pub trait Task: fmt::Debug + Send + Sync {
 /// Judgement of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
-    /// Loss over all training samples, or over held-out ones if the task says so; less that of the optimum if it is known.
+    /// Loss over all training samples, or over held-out ones if the task says so; less that of the optimum if it is
+    /// known.
     pub loss: f64,
     /// Share of held-out samples that are told right, from 0 to 1, if the task has such.
     pub accuracy: Option<f64>,

@@ -1,10 +1,10 @@
 //! One training: an algorithm on a task, with ranks as threads of a world in virtual time, or with the ranks of a
 //! communicator.
 //!
-//! In virtual time ranks take turns, so that a training runs on one processor and like any other of its kind, also where the
-//! algorithm is asynchronous: a step takes each rank the same virtual time, in which messages travel. Replicas are copied
-//! out of the ranks between two steps and judged after the training, so that judging them neither sends nor changes
-//! anything.
+//! In virtual time ranks take turns, so that a training runs on one processor and like any other of its kind, also
+//! where the algorithm is asynchronous: a step takes each rank the same virtual time, in which messages travel.
+//! Replicas are copied out of the ranks between two steps and judged after the training, so that judging them neither
+//! sends nor changes anything.
 
 use crate::outcome::{Outcome, Snapshot, Step, gathered, own, point};
 use crate::random::Random;

@@ -1,4 +1,5 @@
-//! Ranks as threads of a world in virtual time, which take turns on one processor: what runs there runs alike every time.
+//! Ranks as threads of a world in virtual time, which take turns on one processor: what runs there runs alike every
+//! time.
 
 use hexagram::physical::runtime::{self, VirtualTime};
 use hexagram::{Communicator, Error, Result, World};

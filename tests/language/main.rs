@@ -1,5 +1,5 @@
-//! Holds the line of the language: how documentation begins, how names, functions and files are cut. Run it to see where
-//! each crate stands; `LANGUAGE=physical/src/health` lists the offenders below that path:
+//! Holds the line of the language: how documentation begins, how names, functions and files are cut. Run it to see
+//! where each crate stands; `LANGUAGE=physical/src/health` lists the offenders below that path:
 //!
 //! ```text
 //! LANGUAGE=sampler/ cargo test --test language -- --nocapture
@@ -22,9 +22,9 @@ const HELD: Percent = [6.0, 6.0, 0.0];
 
 type Percent = [f64; 3];
 
-/// What is held over all crates: functions that are documented as things, names of more than two types in a crate, files of
-/// more than 500 lines, functions of more than 40, lines of the median function, statements that give several values at
-/// once.
+/// What is held over all crates: functions that are documented as things, names of more than two types in a crate,
+/// files of more than 500 lines, functions of more than 40, lines of the median function, statements that give several
+/// values at once.
 const HELD_IN_ALL: [usize; 6] = [0, 0, 0, 12, 6, 0];
 
 fn root() -> &'static Path {
@@ -216,7 +216,8 @@ mod tests { struct Word; /** no */ fn g() { let (a, b) = (1, 2); } }
     }
     assert_eq!(found.lengths, [1, 1, 1]);
     let right = "//! Reads.\n/// Samples the batch.\npub fn f() { if let (Some(a), b) = (x, y) {} let (c, d) = g(1, 2); }\n\
-                 /// Returns `x`.\npub const fn x<'a>(c: char) -> bool { c == '{' }\n/// Length.\nconst N: usize = 2;\n";
+                 /// Returns `x`.\npub const fn x<'a>(c: char) -> bool { c == '{' }\n/// Length.\nconst N: usize =
+                 /// 2;\n";
     let found = count(right);
     assert_eq!((found.functions.all, found.public_functions.all, found.first_lines.all), (2, 2, 4));
     assert!(

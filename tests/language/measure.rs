@@ -3,8 +3,8 @@
 use crate::source::{Doc, Item, Source};
 use std::collections::BTreeMap;
 
-/// Third-person verbs with which the documentation of a function may begin; with `…`, those that are plurals of nouns as
-/// well, and count as verbs before one of [`AFTER_A_VERB`] only.
+/// Third-person verbs with which the documentation of a function may begin; with `…`, those that are plurals of nouns
+/// as well, and count as verbs before one of [`AFTER_A_VERB`] only.
 const VERBS: &str = include_str!("verbs.txt");
 const AFTER_A_VERB: [&str; 32] = [
     "the", "a", "an", "this", "these", "its", "their", "his", "every", "each", "all", "any", "both", "one",

@@ -1,5 +1,5 @@
-//! Finds the paths that a source names, so that what may not be named is found however it is imported: in nested groups,
-//! under another name, over several lines, or relative to the module.
+//! Finds the paths that a source names, so that what may not be named is found however it is imported: in nested
+//! groups, under another name, over several lines, or relative to the module.
 
 use crate::source::Source;
 
@@ -61,8 +61,8 @@ pub(crate) fn named(source: &Source) -> Vec<Named> {
     found
 }
 
-/// Returns a path as one from the root of its crate, of which `file` is a source below `src`; nothing for one of another
-/// crate.
+/// Returns a path as one from the root of its crate, of which `file` is a source below `src`; nothing for one of
+/// another crate.
 pub(crate) fn within_crate(path: &[String], file: &str) -> Option<Vec<String>> {
     let mut module: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     module.pop_if(|last| ["mod", "lib", "main"].contains(&last.as_str()));

@@ -1,8 +1,9 @@
 //! Checkpoints of a replica: what the engine has, the model's running statistics, and the parameters where candle's own
 //! optimizer steps.
 //!
-//! What candle's optimizers remember is private to them. [`candle_nn::SGD`] remembers nothing, so that a training with it
-//! goes on bit for bit; with any other of the framework's, a checkpoint would go on from moments of zero, and is refused.
+//! What candle's optimizers remember is private to them. [`candle_nn::SGD`] remembers nothing, so that a training with
+//! it goes on bit for bit; with any other of the framework's, a checkpoint would go on from moments of zero, and is
+//! refused.
 
 use crate::error::{Error, Result};
 use crate::parameters::Entry;
@@ -21,8 +22,8 @@ impl Replica {
     /// parameters where candle's optimizer steps; and `own`, what the program adds. A collective call, between steps.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] on all ranks after steps of an optimizer of the framework other than [`candle_nn::SGD`], whose
-    /// state is not reached; as [`Checkpoints::save`].
+    /// [`Error::Hexagram`] on all ranks after steps of an optimizer of the framework other than [`candle_nn::SGD`],
+    /// whose state is not reached; as [`Checkpoints::save`].
     pub fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<PathBuf> {
         self.check_reached()?;
         let mut own = own;
@@ -36,8 +37,8 @@ impl Replica {
         settled.map(|()| path)
     }
 
-    /// Goes on from the newest checkpoint that all ranks have; returns what the program had added, or `None` if there is
-    /// none. A collective call, before the first step or between steps.
+    /// Goes on from the newest checkpoint that all ranks have; returns what the program had added, or `None` if there
+    /// is none. A collective call, before the first step or between steps.
     ///
     /// # Errors
     /// As [`Replica::save`], and as [`Checkpoints::load`].

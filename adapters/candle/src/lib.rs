@@ -1,4 +1,5 @@
-//! Distributed data-parallel training for [candle](https://docs.rs/candle-core): change two lines of an ordinary program.
+//! Distributed data-parallel training for [candle](https://docs.rs/candle-core): change two lines of an ordinary
+//! program.
 //!
 //! ```diff
 //! - let model = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
@@ -44,9 +45,10 @@
 //!
 //! [`EngineOptions::optimizer`]: algorithms::EngineOptions::optimizer
 //!
-//! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the model
-//! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`);
-//! that costs memory for a copy of the parameters. Tensors have to be on the CPU. The crate has no features.
+//! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the
+//! model sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete
+//! (`tap.rs`); that costs memory for a copy of the parameters. Tensors have to be on the CPU. The crate has no
+//! features.
 
 mod checkpoint;
 mod error;

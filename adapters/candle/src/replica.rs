@@ -39,8 +39,8 @@ impl Default for ReplicaOptions {
 /// This rank's copy of a model, and its connection to the others.
 ///
 /// A step is [`Replica::step`], with the engine's own optimizer ([`EngineOptions::optimizer`]), or
-/// [`Replica::backward_step`], with one of candle's. The first is faster: the engine steps on flat memory, from where the
-/// parameters reach `Var` and model in one pass.
+/// [`Replica::backward_step`], with one of candle's. The first is faster: the engine steps on flat memory, from where
+/// the parameters reach `Var` and model in one pass.
 ///
 /// A `Var` that the model did not get from the builder is neither synchronized nor, so that replicas cannot drift apart
 /// through it, ever given a gradient.
@@ -68,7 +68,8 @@ pub struct Synchronized<'a> {
 impl Replica {
     /// Builds the model with `model`, from a builder over `varmap`; gives it rank 0's values, on every rank.
     ///
-    /// A collective call. Values that `varmap` already holds (a loaded checkpoint) are kept, as an ordinary builder does.
+    /// A collective call. Values that `varmap` already holds (a loaded checkpoint) are kept, as an ordinary builder
+    /// does.
     ///
     /// # Errors
     /// What `model` returns; [`Error::Hexagram`] if the ranks build different models.
@@ -113,8 +114,8 @@ impl Replica {
         self.refresh()
     }
 
-    /// Sets the learning rate γ of the steps from here on, a number or a schedule, the same on all ranks. [`Replica::step`]
-    /// needs it; [`Replica::backward_step`] takes it from candle's optimizer.
+    /// Sets the learning rate γ of the steps from here on, a number or a schedule, the same on all ranks.
+    /// [`Replica::step`] needs it; [`Replica::backward_step`] takes it from candle's optimizer.
     pub fn set_learning_rate(&mut self, rate: impl Into<LearningRate>) {
         self.engine.set_learning_rate(rate);
     }
@@ -125,7 +126,8 @@ impl Replica {
     /// algorithms begin only with the backward pass.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] if communication failed, or after a [`Replica::step_with`] that has ended between two gradients.
+    /// [`Error::Hexagram`] if communication failed, or after a [`Replica::step_with`] that has ended between two
+    /// gradients.
     pub fn forward(&mut self) -> Result<()> {
         self.check_all_evaluated()?;
         let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
@@ -143,16 +145,16 @@ impl Replica {
     /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
     ///
     /// # Errors
-    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate, and under an
-    /// algorithm that takes several gradients of a batch: see [`Replica::step_with`].
+    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate, and under
+    /// an algorithm that takes several gradients of a batch: see [`Replica::step_with`].
     pub fn step(&mut self, loss: &Tensor) -> Result<()> {
         self.computed(loss, Mode::Synchronize)?;
         self.finish_and_step()
     }
 
-    /// Makes a whole step on one batch, of which `loss` runs the forward pass: [`Replica::forward`], [`Replica::step`], and in
-    /// between as many more passes as the algorithm takes gradients of the batch, with parameters that it has moved. Returns the
-    /// loss of the first.
+    /// Makes a whole step on one batch, of which `loss` runs the forward pass: [`Replica::forward`], [`Replica::step`],
+    /// and in between as many more passes as the algorithm takes gradients of the batch, with parameters that it has
+    /// moved. Returns the loss of the first.
     ///
     /// ```
     /// # use candle_core::Tensor;
@@ -164,8 +166,8 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// Those of `loss`, after which no rank can go on if they come between two gradients: the other gradient would be of another
-    /// batch; as [`Replica::forward`] and [`Replica::step`].
+    /// Those of `loss`, after which no rank can go on if they come between two gradients: the other gradient would be
+    /// of another batch; as [`Replica::forward`] and [`Replica::step`].
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut loss: impl FnMut() -> Result<Tensor, E>,
@@ -181,8 +183,8 @@ impl Replica {
         Ok(first)
     }
 
-    /// Ends the backward pass, but for the step's last, and gives the model the parameters at which the algorithm wants the next
-    /// gradient of the batch; returns true if it does. As [`DataParallel::evaluate_again`].
+    /// Ends the backward pass, but for the step's last, and gives the model the parameters at which the algorithm wants
+    /// the next gradient of the batch; returns true if it does. As [`DataParallel::evaluate_again`].
     fn evaluate_again(&mut self) -> Result<bool> {
         let again = self.engine.evaluate_again()?;
         if again {
@@ -204,11 +206,12 @@ impl Replica {
         self.told(self.engine.check_all_evaluated().map_err(Error::from))
     }
 
-    /// Tells the engine the loss of the step so far: the sum over passes that accumulate, at the model's own parameters.
+    /// Tells the engine the loss of the step so far: the sum over passes that accumulate, at the model's own
+    /// parameters.
     ///
-    /// It reads one number in every such pass, as an algorithm does not declare that it will ask for the loss, and its hooks
-    /// cannot ask a device for it. In host memory, where parameters are, that costs next to nothing; a model that computes
-    /// on a device in between waits here for its forward pass.
+    /// It reads one number in every such pass, as an algorithm does not declare that it will ask for the loss, and its
+    /// hooks cannot ask a device for it. In host memory, where parameters are, that costs next to nothing; a model that
+    /// computes on a device in between waits here for its forward pass.
     fn tell_loss(&mut self, loss: &Tensor) -> Result<()> {
         self.loss += loss.detach().to_dtype(candle_core::DType::F64)?.sum_all()?.to_scalar::<f64>()?;
         self.engine.set_loss(self.loss);
@@ -430,8 +433,8 @@ impl Synchronized<'_> {
     /// Takes one step of `optimizer` with these gradients.
     ///
     /// # Errors
-    /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No rank
-    /// can go on afterwards.
+    /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No
+    /// rank can go on afterwards.
     pub fn step<O: Optimizer + 'static>(self, optimizer: &mut O) -> Result<()> {
         let form = if TypeId::of::<O>() == TypeId::of::<SGD>() { StepForm::Plain } else { StepForm::Other };
         if form == StepForm::Other {

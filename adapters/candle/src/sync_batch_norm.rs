@@ -5,9 +5,10 @@
 //! backward   ∂x = (∂x̂ − mean(∂x̂) − x̂ · mean(∂x̂ · x̂)) / √(σ² + ε), the means again over all ranks
 //! ```
 //!
-//! n ranks with batches of b then train as one rank with batches of n·b, which they do not with candle's own `BatchNorm`.
-//! Each pass costs two numbers a feature to all-reduce, which nothing overlaps: the next layer needs them. Ranks may have
-//! different numbers of samples. Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; PyTorch's SyncBatchNorm.
+//! n ranks with batches of b then train as one rank with batches of n·b, which they do not with candle's own
+//! `BatchNorm`. Each pass costs two numbers a feature to all-reduce, which nothing overlaps: the next layer needs them.
+//! Ranks may have different numbers of samples. Source: Ioffe and Szegedy, "Batch normalization", ICML 2015; PyTorch's
+//! SyncBatchNorm.
 
 use crate::values::range;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, Var, bail};
@@ -110,8 +111,8 @@ impl SyncBatchNorm {
 }
 
 thread_local! {
-    /// The communicators of this thread's layers. candle wants its operations to be free to move between threads, which a
-    /// communicator is not, so that an operation only knows its number.
+    /// The communicators of this thread's layers. candle wants its operations to be free to move between threads, which
+    /// a communicator is not, so that an operation only knows its number.
     static OPEN: RefCell<BTreeMap<u64, Weak<Communicator>>> = const { RefCell::new(BTreeMap::new()) };
 }
 

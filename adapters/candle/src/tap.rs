@@ -1,9 +1,9 @@
 //! The hook that candle lacks: an identity operation whose backward hands the gradient to hexagram.
 //!
 //! candle's backward is one loop over the graph. It calls an operation's `bwd` with the complete gradient of the
-//! operation's result, after everything that used the result. So if the model uses `tap(parameter)` wherever it would use
-//! `parameter`, `bwd` runs exactly once per pass and at the earliest moment, while the rest of the loop is still to come.
-//! It returns `None`: the `Var` gets its gradient later, once it is synchronized.
+//! operation's result, after everything that used the result. So if the model uses `tap(parameter)` wherever it would
+//! use `parameter`, `bwd` runs exactly once per pass and at the earliest moment, while the rest of the loop is still to
+//! come. It returns `None`: the `Var` gets its gradient later, once it is synchronized.
 
 use crate::error::Result;
 use crate::values::{lend, range, with_elements};

@@ -1,5 +1,5 @@
-//! The asynchronous algorithms, in full and in low precision, in many random orders of events: what they keep whatever the
-//! order. And of those in low precision: that replicas come together, and their options.
+//! The asynchronous algorithms, in full and in low precision, in many random orders of events: what they keep whatever
+//! the order. And of those in low precision: that replicas come together, and their options.
 
 use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::ad_psgd::AdPsgd;
@@ -57,9 +57,9 @@ fn owned(trainer: &mut Trainer<f32>) -> Result<Vec<f32>> {
     Ok(replica)
 }
 
-/// Trains in as many random orders as there are, one after another: in each, ranks make one to four steps that take them
-/// random times, and settle. After each order the mean of the replicas, with what ranks still have to push, is that of all
-/// steps, as computed beside in f64.
+/// Trains in as many random orders as there are, one after another: in each, ranks make one to four steps that take
+/// them random times, and settle. After each order the mean of the replicas, with what ranks still have to push, is
+/// that of all steps, as computed beside in f64.
 fn train(comm: &Communicator, algorithm: AnyAlgorithm, tolerance: f64) -> Result<()> {
     let setup = Setup { learning_rate: RATE, ..Setup::default() };
     let begin: Vec<f32> = (0..ELEMENTS).map(|at| at as f32 / 8.0 - 1.0).collect();

@@ -34,7 +34,8 @@ fn saves_until_it_is_killed() {
     spawn(TransportKind::Thread, 2, run).unwrap();
 }
 
-/// Starts the child, lets it save a few times, and kills it at a moment that nobody chose. Returns what it has said last.
+/// Starts the child, lets it save a few times, and kills it at a moment that nobody chose. Returns what it has said
+/// last.
 fn kill_one(at: &Path, round: u64) -> u64 {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "killed::saves_until_it_is_killed"])

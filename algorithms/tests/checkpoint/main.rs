@@ -1,5 +1,5 @@
-//! Checkpoints: what comes back, which one is taken, what happens to hosts that see different files, and that every error
-//! reaches every rank.
+//! Checkpoints: what comes back, which one is taken, what happens to hosts that see different files, and that every
+//! error reaches every rank.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

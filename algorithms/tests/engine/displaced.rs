@@ -8,7 +8,8 @@ use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 
 const STEPS: usize = 24;
 
-/// Returns the mean of the replicas after gradients that do not depend on it, where all are moved by `way` after 13 steps.
+/// Returns the mean of the replicas after gradients that do not depend on it, where all are moved by `way` after 13
+/// steps.
 fn mean(algorithm: &AnyAlgorithm, way: f32) -> Result<Vec<f32>> {
     let mut found = spawn(TransportKind::Thread, 3, |comm| {
         let usual = Setup::default();

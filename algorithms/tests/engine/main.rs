@@ -1,5 +1,5 @@
-//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, bytes, and edges. Each file is
-//! a module here.
+//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, bytes, and edges. Each
+//! file is a module here.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! The mean of the replicas in the middle of a training: its values, the distance from it, and that looking at it changes
-//! nothing.
+//! The mean of the replicas in the middle of a training: its values, the distance from it, and that looking at it
+//! changes nothing.
 
 use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};

@@ -1,5 +1,5 @@
-//! The bytes that every algorithm sends, at every size from one element on: what is counted is what its header says, and
-//! docs/algorithms.md in the same words. And the tests that the table there names exist.
+//! The bytes that every algorithm sends, at every size from one element on: what is counted is what its header says,
+//! and docs/algorithms.md in the same words. And the tests that the table there names exist.
 
 use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::logical::asynchronous::{REPLY_BYTES, REQUEST_BYTES};

@@ -15,8 +15,8 @@ fn learning_rate(algorithm: &str) -> f64 {
     if algorithm == "dgc" { 0.001 } else { 0.01 }
 }
 
-/// Largest share of the distance that may be left. In 400 steps sparse-loco sends a 64th of the elements 13 times: a fifth
-/// of them have moved.
+/// Largest share of the distance that may be left. In 400 steps sparse-loco sends a 64th of the elements 13 times: a
+/// fifth of them have moved.
 fn left(algorithm: &str) -> f64 {
     if algorithm == "sparse-loco" { 0.9 } else { 0.5 }
 }

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 const STEPS: usize = 4;
 
-/// The trace of some steps with three buckets, whose gradients each take a rank a call of `compute`, which is told the step.
+/// The trace of some steps with three buckets, whose gradients each take a rank a call of `compute`, which is told the
+/// step.
 fn traced(
     transport: TransportKind,
     ranks: usize,

@@ -1,4 +1,5 @@
-//! Exact diffusion and EXTRA: against their authors' two-term recursions, at the optimum that D-PSGD misses, and refusals.
+//! Exact diffusion and EXTRA: against their authors' two-term recursions, at the optimum that D-PSGD misses, and
+//! refusals.
 
 use super::*;
 use hexagram_algorithms::logical::decentralized::Schedule;

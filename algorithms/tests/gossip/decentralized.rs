@@ -16,7 +16,8 @@ fn shift_one(rank: usize, round: usize, ranks: usize) -> usize {
     if rank < half { (round + rank) % half + half } else { (rank - half + half - round % half) % half }
 }
 
-/// Bagua's rule, step by step: average with those whom `peers(rank, round)` lists, then step with the gradient at the old x.
+/// Bagua's rule, step by step: average with those whom `peers(rank, round)` lists, then step with the gradient at the
+/// old x.
 fn reference(
     ranks: usize,
     interval: usize,

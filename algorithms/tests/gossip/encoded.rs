@@ -1,5 +1,5 @@
-//! CHOCO-SGD and DeepSqueeze: plain gossip where the codec is exact, the mean of all ranks with any codec, agreement once
-//! there are no gradients, and the bytes of their messages.
+//! CHOCO-SGD and DeepSqueeze: plain gossip where the codec is exact, the mean of all ranks with any codec, agreement
+//! once there are no gradients, and the bytes of their messages.
 
 use super::*;
 use hexagram_algorithms::d_psgd::Peers;

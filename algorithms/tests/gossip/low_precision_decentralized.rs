@@ -1,5 +1,5 @@
-//! Bagua's low-precision decentralized: against a reference in which every rank keeps a replica of each neighbour, after a
-//! switch, and over hosts.
+//! Bagua's low-precision decentralized: against a reference in which every rank keeps a replica of each neighbour,
+//! after a switch, and over hosts.
 
 use super::*;
 use hexagram_algorithms::EngineOptions;
@@ -63,7 +63,8 @@ fn reference(mut own: Vec<Vec<f32>>, steps: std::ops::Range<usize>, interval: us
     x
 }
 
-/// Up to two codes where the last bit of a sum has made another of one, and a fraction where that was a block's largest.
+/// Up to two codes where the last bit of a sum has made another of one, and a fraction where that was a block's
+/// largest.
 fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>]) {
     let pairs = found.iter().flatten().zip(expected.iter().flatten());
     let off: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();

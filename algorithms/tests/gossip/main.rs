@@ -1,4 +1,5 @@
-//! Algorithms that gossip: against closed forms, fixed points, references written out here, and the bytes of their headers.
+//! Algorithms that gossip: against closed forms, fixed points, references written out here, and the bytes of their
+//! headers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -39,7 +40,8 @@ use std::sync::Arc;
 
 type Algorithm = AnyAlgorithm;
 
-/// Quadratics with different curvatures and minima, for up to 8 ranks; the first four are those of the reference numbers.
+/// Quadratics with different curvatures and minima, for up to 8 ranks; the first four are those of the reference
+/// numbers.
 fn problem() -> Quadratic {
     Quadratic {
         a: vec![1.0, 3.0, 0.5, 2.0, 1.5, 0.7, 2.5, 1.2],

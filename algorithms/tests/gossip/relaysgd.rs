@@ -45,8 +45,8 @@ fn it_reaches_the_optimum() {
     }
 }
 
-/// With ranks of one curvature L, neighbours swing against each other from γ L = 1 + n/2 on, whatever the tree: a γ that
-/// many ranks bear may be too large for few.
+/// With ranks of one curvature L, neighbours swing against each other from γ L = 1 + n/2 on, whatever the tree: a γ
+/// that many ranks bear may be too large for few.
 #[test]
 fn of_one_curvature_it_bears_a_step_of_1_and_half_the_ranks() {
     for (tree, ranks) in [(Tree::Chain, 3), (Tree::Binary, 8)] {

@@ -1,5 +1,5 @@
-//! Compressed all-reduce against the reference of each primitive, bit for bit; which codec goes with which feedback; and
-//! the bytes in its header.
+//! Compressed all-reduce against the reference of each primitive, bit for bit; which codec goes with which feedback;
+//! and the bytes in its header.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;

@@ -114,7 +114,8 @@ fn vectors_are_stepped_with_momentum_whatever_is_sent_of_matrices() {
     assert_eq!(compressed, Run { rate, steps: 30, ..matrix() }.train(made(dgc), pull));
 }
 
-/// Returns how far x ends from the optimum at most, where rank r has ½ (x − r)² and one of twenty elements is sent a step.
+/// Returns how far x ends from the optimum at most, where rank r has ½ (x − r)² and one of twenty elements is sent a
+/// step.
 fn distance(rate: f64, steps: usize, hierarchical: bool) -> f64 {
     let run = |comm: Communicator| {
         let dgc = Dgc { fraction: 0.05, momentum: 0.9, masking: true, ..ALL };

@@ -201,7 +201,8 @@ fn replicas_stay_identical_and_reach_the_optimum() {
 
 #[test]
 fn vectors_are_those_of_an_all_reduce_however_different_the_ranks_are() {
-    // Every rank is drawn to a minimum of its own, some 10⁴ away from the others': an error of theirs would grow to 10⁶.
+    // Every rank is drawn to a minimum of its own, some 10⁴ away from the others': an error of theirs would grow to
+    // 10⁶.
     let gradient = |rank: usize, _: usize, x: &[f32]| {
         let away = [-12_000.0, 1000.0, 3000.0, 8000.0][rank];
         x.iter().enumerate().map(|(at, x)| x - away - at as f32).collect()

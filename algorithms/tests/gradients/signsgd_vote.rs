@@ -87,8 +87,8 @@ fn it_comes_as_near_to_the_minimum_as_its_step_is_long() {
     }
 }
 
-/// Karimireddy et al. 2019, counter-example 1: f(x) = x/4 of gradients that are 4 for one sample of four, and −1 for the
-/// others. Every rank has one sample a step.
+/// Karimireddy et al. 2019, counter-example 1: f(x) = x/4 of gradients that are 4 for one sample of four, and −1 for
+/// the others. Every rank has one sample a step.
 #[test]
 fn it_walks_uphill_where_large_gradients_are_rare_and_feedback_does_not() {
     let given =
@@ -104,8 +104,9 @@ fn it_walks_uphill_where_large_gradients_are_rare_and_feedback_does_not() {
     assert!(by_one_bit < -0.1, "{by_one_bit}");
 }
 
-/// Counter-example 2: f(x) = ½|x₁ + x₂| + |x₁ − x₂|, of which every subgradient has the signs of ±(1, −1). Counter-example
-/// 3: f(x) = ⟨a₁, x⟩² + ⟨a₂, x⟩² with a = ±(1, −1) + ½(1, 1), one of the two a step, of which the same is true.
+/// Counter-example 2: f(x) = ½|x₁ + x₂| + |x₁ − x₂|, of which every subgradient has the signs of ±(1, −1).
+/// Counter-example 3: f(x) = ⟨a₁, x⟩² + ⟨a₂, x⟩² with a = ±(1, −1) + ½(1, 1), one of the two a step, of which the same
+/// is true.
 #[test]
 fn it_stays_on_a_line_that_feedback_leaves() {
     let sign = |x: f32| if x < 0.0 { -1.0f32 } else { 1.0 };

@@ -1,5 +1,6 @@
-//! The engine's optimizers against PyTorch's, or their papers' algorithms, over 100 steps: parameter groups, weight decay,
-//! tensors of several shapes in several buckets, both float types; what they refuse, and how they go on from checkpoints.
+//! The engine's optimizers against PyTorch's, or their papers' algorithms, over 100 steps: parameter groups, weight
+//! decay, tensors of several shapes in several buckets, both float types; what they refuse, and how they go on from
+//! checkpoints.
 //!
 //! `vectors.py` has made `vectors.txt`, once.
 
@@ -81,7 +82,8 @@ fn expected(heading: &str, lines: usize) -> Vec<Vec<f64>> {
     all.take(lines).map(numbers).collect()
 }
 
-/// Trains with an optimizer; returns the largest difference from the vectors, in parts of the larger of 1 and the number.
+/// Trains with an optimizer; returns the largest difference from the vectors, in parts of the larger of 1 and the
+/// number.
 fn difference<T>(name: &str, grouped: bool, optimizer: &Arc<dyn Optimizer>) -> Result<f64>
 where
     T: Element + From<f32> + Into<f64>,

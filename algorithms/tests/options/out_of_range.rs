@@ -1,5 +1,5 @@
-//! Every number among the options of every algorithm, out of its range from code: refused at the start, in one line that
-//! names field, value and range. What is typed is in `spelling.rs`.
+//! Every number among the options of every algorithm, out of its range from code: refused at the start, in one line
+//! that names field, value and range. What is typed is in `spelling.rs`.
 
 #![allow(clippy::field_reassign_with_default, reason = "a table, with one field a time")]
 

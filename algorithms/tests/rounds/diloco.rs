@@ -217,8 +217,8 @@ fn adam_inside_comes_near_the_minimum_in_any_precision() {
         run(|| StreamingDiLoCo { precision: Precision::Bits8, ..StreamingDiLoCo::default() }.into()),
         run(|| StreamingDiLoCo { precision: Precision::Bits4, ..StreamingDiLoCo::default() }.into()),
     ];
-    // Adam steps by its own measure on each rank, so that where they agree is not quite the minimum; what precision adds
-    // to that is far less.
+    // Adam steps by its own measure on each rank, so that where they agree is not quite the minimum; what precision
+    // adds to that is far less.
     let [diloco, full, bits8, bits4] = found;
     assert!(diloco < 0.5 && full < 0.8, "{found:?}");
     assert!((bits8 - full).abs() < 0.002 && (bits4 - full).abs() < 0.04, "{found:?}");

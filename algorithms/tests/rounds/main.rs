@@ -1,5 +1,5 @@
-//! Algorithms whose ranks meet after some steps: against their rules, step by step, and the bytes of their headers. Each
-//! file is a module here.
+//! Algorithms whose ranks meet after some steps: against their rules, step by step, and the bytes of their headers.
+//! Each file is a module here.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -123,7 +123,8 @@ fn over_a_base_without_slow_momentum_it_is_the_base_and_means() {
             gradient,
         )
     };
-    // Whose period never ends: a base that works after the gradients, one that does before; and whose replicas are equal.
+    // Whose period never ends: a base that works after the gradients, one that does before; and whose replicas are
+    // equal.
     for base in [AnyAlgorithm::from(Sgp::default()), DPsgd::default().into()] {
         assert_eq!(over(100, base.clone()), run.train(|| base.clone(), gradient), "{base}");
     }

@@ -1,5 +1,5 @@
-//! Ranks as threads of one world with a virtual clock, of which one runs at a time, in an order that follows from what they
-//! wait for.
+//! Ranks as threads of one world with a virtual clock, of which one runs at a time, in an order that follows from what
+//! they wait for.
 
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "shared by tests: one that cannot go on has failed")]
 

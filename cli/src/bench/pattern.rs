@@ -1,8 +1,8 @@
 //! Input of an operation and the output that it has to give, computed without communication from the same formula.
 //!
-//! Every element is a small whole number that depends on its rank, its index and the round, so that a block in the wrong
-//! place, an old result or a missing contribution shows. Results are small whole numbers too, exact in every type (for
-//! 16-bit floats up to 256 ranks); only a mean is compared with a tolerance.
+//! Every element is a small whole number that depends on its rank, its index and the round, so that a block in the
+//! wrong place, an old result or a missing contribution shows. Results are small whole numbers too, exact in every type
+//! (for 16-bit floats up to 256 ranks); only a mean is compared with a tolerance.
 
 use super::operation::{Operation, ROOT};
 use half::{bf16, f16};

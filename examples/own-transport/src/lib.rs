@@ -1,8 +1,8 @@
 //! `loopback`: a transport between the threads of one process, in a crate of its own.
 //!
-//! Every rank has an inbox, which it announces by a number. A message is copied once, into the receiver's inbox, so that
-//! a send is done at once; the receiver matches it with a receive, and lands it there. When you would want it: as the
-//! start of a transport of your own.
+//! Every rank has an inbox, which it announces by a number. A message is copied once, into the receiver's inbox, so
+//! that a send is done at once; the receiver matches it with a receive, and lands it there. When you would want it: as
+//! the start of a transport of your own.
 
 mod endpoint;
 mod inbox;

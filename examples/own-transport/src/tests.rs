@@ -1,4 +1,5 @@
-//! Transports with a defect, under names of their own: each must end in an error that names the rank and says what to do.
+//! Transports with a defect, under names of their own: each must end in an error that names the rank and says what to
+//! do.
 
 use crate::{Inboxes, Waiting, loopback};
 use hexagram::physical::health::Health;

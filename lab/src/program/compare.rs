@@ -15,9 +15,9 @@ use hexagram::{Communicator, Result};
 ///
 /// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
 ///
-/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are not typed
-/// have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has tuned, as in
-/// 'slowmo(slow_rate=2)'.
+/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are
+/// not typed have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has
+/// tuned, as in 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct CompareOptions {
     /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first is what the others are measured by;

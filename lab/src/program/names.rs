@@ -1,5 +1,5 @@
-//! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`. Open this file to see what `list`
-//! and `help:NAME` print in place of an algorithm or an optimizer, and how a run's folder is named.
+//! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`. Open this file to see what
+//! `list` and `help:NAME` print in place of an algorithm or an optimizer, and how a run's folder is named.
 
 use hexagram::Result;
 use hexagram::algorithms::registry::Help;
@@ -7,8 +7,8 @@ use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};
 use hexagram::logical::spelling::Catalogues;
 use hexagram::physical::hash;
 
-/// Returns what is printed instead of a training, where `list` or `help:NAME` stands in place of an algorithm (whose help is
-/// of codecs and graphs, too), or of an optimizer. `None` where neither does.
+/// Returns what is printed instead of a training, where `list` or `help:NAME` stands in place of an algorithm (whose
+/// help is of codecs and graphs, too), or of an optimizer. `None` where neither does.
 ///
 /// # Errors
 /// One line with the nearest names, for help on what there is not.
@@ -93,8 +93,8 @@ impl Chosen {
     }
 }
 
-/// Returns a name for the folder of an algorithm's run, of letters, digits, dots and single hyphens: an algorithm without
-/// options has its own. A long spelling ends with a digest of what is left out.
+/// Returns a name for the folder of an algorithm's run, of letters, digits, dots and single hyphens: an algorithm
+/// without options has its own. A long spelling ends with a digest of what is left out.
 pub fn folder_name(spelling: &str) -> String {
     const LONGEST: usize = 80;
     let plain = spelling.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");

@@ -1,5 +1,5 @@
-//! Ranks of a program: it is one of them under a launcher, and starts them all otherwise. Use it for a program that runs
-//! alike under `hexagram run`, mpirun, srun, torchrun, and alone.
+//! Ranks of a program: it is one of them under a launcher, and starts them all otherwise. Use it for a program that
+//! runs alike under `hexagram run`, mpirun, srun, torchrun, and alone.
 
 use super::say::PrintError;
 use super::{say, transports};

@@ -1,5 +1,5 @@
-//! Output of a program: results on standard output, failures as one line on standard error that begins with the program's
-//! name and its subcommand.
+//! Output of a program: results on standard output, failures as one line on standard error that begins with the
+//! program's name and its subcommand.
 
 use hexagram::Error;
 pub use hexagram::physical::stdout::{PrintError, print};

@@ -1,5 +1,5 @@
-//! Setting of a training on the command line: task, data, ranks, steps and optimizer. What is wrong with it is said before any
-//! rank starts.
+//! Setting of a training on the command line: task, data, ranks, steps and optimizer. What is wrong with it is said
+//! before any rank starts.
 
 use super::ranks::Ranks;
 use super::rehearsal::rehearse;

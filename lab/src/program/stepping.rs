@@ -1,5 +1,5 @@
-//! Optimizer and learning rate of the command line: `--optimizer`, `--lr`, `--weight-decay` and `--schedule`, read and checked
-//! before any rank starts.
+//! Optimizer and learning rate of the command line: `--optimizer`, `--lr`, `--weight-decay` and `--schedule`, read and
+//! checked before any rank starts.
 
 use crate::training::groups;
 use clap::Args;
@@ -37,8 +37,8 @@ pub struct Stepper {
     schedule: String,
 }
 
-/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients. docs/algorithms.md has what
-/// others come to on the digits.
+/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients. docs/algorithms.md
+/// has what others come to on the digits.
 const OF_OPTIMIZERS: &[(&str, f64)] =
     &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0003), ("lamb", 0.003), ("lars", 2.0), ("muon", 0.002)];
 
@@ -96,7 +96,8 @@ pub(super) fn named(text: &str, decay: Option<f64>) -> Result<Arc<dyn Optimizer>
     }
 }
 
-/// Returns the learning rate for an optimizer, by its spelling: the algorithm's where it is the algorithm's own optimizer.
+/// Returns the learning rate for an optimizer, by its spelling: the algorithm's where it is the algorithm's own
+/// optimizer.
 fn rate_for(text: &str, own: &str, of_algorithm: f64) -> f64 {
     let word = |text: &str| text.split('(').next().unwrap_or_default().trim().to_owned();
     let found = OF_OPTIMIZERS.iter().find(|(name, _)| *name == word(text) && *name != word(own));

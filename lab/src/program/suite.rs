@@ -1,7 +1,7 @@
 //! `suite`: runs the suite with the algorithms of a registry, and writes its page.
 //!
-//! Each training is a line of JSON in the file of records as soon as it is done; a suite that was ended goes on from there.
-//! `suite/records.rs` is that file.
+//! Each training is a line of JSON in the file of records as soon as it is done; a suite that was ended goes on from
+//! there. `suite/records.rs` is that file.
 
 mod records;
 
@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// Train with every algorithm on all tasks, with data alike and not, few ranks and many, and write which-algorithm.md.
 ///
-/// Ranks are simulated, so that every run is like any other. What was run before is not run again. docs/which-algorithm.md is
-/// replaced only once every training of the whole suite was run; the page of a part is runs/which-algorithm.md.
+/// Ranks are simulated, so that every run is like any other. What was run before is not run again.
+/// docs/which-algorithm.md is replaced only once every training of the whole suite was run; the page of a part is
+/// runs/which-algorithm.md.
 #[derive(Parser, Debug, Clone)]
 pub struct SuiteOptions {
     /// Names of algorithms to run [default: all]
@@ -36,8 +37,8 @@ pub struct SuiteOptions {
     /// File with a line of JSON for each training
     #[arg(long, value_name = "FILE", default_value = "runs/suite.jsonl")]
     pub records: PathBuf,
-    /// Folder of which-algorithm.md and its pictures, whatever was run [default: docs if it has the page and the whole suite
-    /// was run, else runs]
+    /// Folder of which-algorithm.md and its pictures, whatever was run [default: docs if it has the page and the whole
+    /// suite was run, else runs]
     #[arg(long, value_name = "FOLDER")]
     pub docs: Option<PathBuf>,
 }
@@ -84,12 +85,13 @@ fn training(record: &Record) -> (Place, u64) {
 /// Folder of the page.
 struct PageFolder {
     folder: PathBuf,
-    /// Number of trainings of the whole suite that lack, where the page of the documentation is therefore left as it is.
+    /// Number of trainings of the whole suite that lack, where the page of the documentation is therefore left as it
+    /// is.
     lacking: usize,
 }
 
-/// Returns the folder of the page of some trainings: that of the documentation only for the whole suite, unless the options
-/// name one.
+/// Returns the folder of the page of some trainings: that of the documentation only for the whole suite, unless the
+/// options name one.
 fn page(registry: &Registry, options: &SuiteOptions, done: &Trainings) -> Result<PageFolder> {
     if let Some(folder) = &options.docs {
         return Ok(PageFolder { folder: folder.clone(), lacking: 0 });

@@ -1,4 +1,5 @@
-//! Lines that rank 0 prints for all ranks, none of which works on for output that is lost, or that nobody reads any more.
+//! Lines that rank 0 prints for all ranks, none of which works on for output that is lost, or that nobody reads any
+//! more.
 //!
 //! A line that cannot be printed is no failure of the rank: the others end as they do after the last line, and blame
 //! nobody.

@@ -16,13 +16,13 @@ use std::path::PathBuf;
 ///
 /// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
 ///
-/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are not typed
-/// have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has tuned, as in
-/// 'slowmo(slow_rate=2)'.
+/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are
+/// not typed have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has
+/// tuned, as in 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct TrainOptions {
-    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints
-    /// the choices, and `help:NAME` the options of one
+    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list`
+    /// prints the choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
     /// Folder for metrics.jsonl, with the loss of every step and the numbers that the algorithm gives out

@@ -1,10 +1,10 @@
 //! Step sizes with which the suite runs each algorithm on each task. Open this file when you add an algorithm.
 //!
-//! Those of the noisy quadratics, the digits and the text were found by [`tune`](super::tune):
-//! `cargo run --release -p hexagram-lab --example tune` prints the rows anew. Those of the quadratics without noise were chosen
-//! by hand: 0.1 wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be
-//! compared. The optimizer is plain SGD for all, but Muon for `muloco`, which names it: algorithms with a momentum or a
-//! direction of their own bring it.
+//! Those of the noisy quadratics, the digits and the text were found by [`tune`](super::tune): `cargo run --release -p
+//! hexagram-lab --example tune` prints the rows anew. Those of the quadratics without noise were chosen by hand: 0.1
+//! wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be compared.
+//! The optimizer is plain SGD for all, but Muon for `muloco`, which names it: algorithms with a momentum or a direction
+//! of their own bring it.
 
 use hexagram::algorithms::registry;
 use hexagram::{AnyAlgorithm, Result};
@@ -93,7 +93,8 @@ const SECOND: &[(&str, [&str; 4])] = &[
     ("easgd", ["", "beta=0.9", "beta=0.9", "beta=0.9"]),
 ];
 
-/// Learning rates of variants with options on the task of their orderings, where they are others than their algorithms'.
+/// Learning rates of variants with options on the task of their orderings, where they are others than their
+/// algorithms'.
 const VARIANTS: &[(&str, &str, f64)] = &[
     ("compressed-allreduce(codec=qsgd(levels=1))", "digits", 0.3),
     ("compressed-allreduce(codec=random-k(2%), feedback=error)", "digits", 0.3),
@@ -123,8 +124,8 @@ impl Tuned {
     }
 }
 
-/// Returns the step sizes of an algorithm on a task, by its name or by the spelling of a variant; of one that is not in the
-/// tables, those of synchronous SGD.
+/// Returns the step sizes of an algorithm on a task, by its name or by the spelling of a variant; of one that is not in
+/// the tables, those of synchronous SGD.
 pub fn tuned(spelling: &str, task: &str) -> Tuned {
     let algorithm = spelling.split('(').next().unwrap_or_default();
     let variant = VARIANTS.iter().find(|(known, on, _)| (*known, *on) == (spelling, task));

@@ -3,8 +3,8 @@
 /// Quantiles 0.975 of Student's t for 1, 2, … degrees of freedom.
 const T: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
 
-/// Returns the quantile 0.975 of Student's t: infinite for 0 degrees of freedom, and beyond the table by the first terms of
-/// its expansion around the normal distribution's, right to three digits.
+/// Returns the quantile 0.975 of Student's t: infinite for 0 degrees of freedom, and beyond the table by the first
+/// terms of its expansion around the normal distribution's, right to three digits.
 fn quantile(degrees: usize) -> f64 {
     let inverse = 1.0 / degrees as f64;
     match degrees {
@@ -46,9 +46,9 @@ impl Estimate {
         Some(Estimate { mean: mean(values), half, count })
     }
 
-    /// Estimates the mean over some places of runs, each with its seed. Runs with the same seed have draws in common, wherever
-    /// they are: the values of a seed are averaged first, and the interval is of what scatters between seeds. Left out are
-    /// places without runs, and seeds with which another place was not run; `None` if nothing remains.
+    /// Estimates the mean over some places of runs, each with its seed. Runs with the same seed have draws in common,
+    /// wherever they are: the values of a seed are averaged first, and the interval is of what scatters between seeds.
+    /// Left out are places without runs, and seeds with which another place was not run; `None` if nothing remains.
     pub fn by_seed(places: &[Vec<(u64, f64)>]) -> Option<Self> {
         let places: Vec<&Vec<(u64, f64)>> = places.iter().filter(|runs| !runs.is_empty()).collect();
         let of_seed = |seed: u64| -> Option<f64> {
@@ -75,8 +75,8 @@ mod tests {
         }
     }
 
-    /// Means of 51, 52 and 53 for the seeds, however far places are from each other: not six values, of which the interval would
-    /// be 2.776 · √(2/3) / 2. What goes one way at one place and the other way at another cancels.
+    /// Means of 51, 52 and 53 for the seeds, however far places are from each other: not six values, of which the
+    /// interval would be 2.776 · √(2/3) / 2. What goes one way at one place and the other way at another cancels.
     #[test]
     fn a_seed_counts_once_at_however_many_places() {
         let runs = |values: [f64; 3]| [7, 8, 9].into_iter().zip(values).collect::<Vec<(u64, f64)>>();

@@ -1,5 +1,5 @@
-//! The record of the suite that is kept beside its page: what tables, pictures and orderings are made of, rounded, so that
-//! tests judge it without training.
+//! The record of the suite that is kept beside its page: what tables, pictures and orderings are made of, rounded, so
+//! that tests judge it without training.
 
 use super::orderings::{LEARNED, SKEWED};
 use super::{Place, Record, Results, State, places};
@@ -53,8 +53,8 @@ pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
     })
 }
 
-/// Returns a record with rounded numbers; and, unless orderings or pictures need its curve, with the first state, those at
-/// which an accuracy is first reached, and the last.
+/// Returns a record with rounded numbers; and, unless orderings or pictures need its curve, with the first state, those
+/// at which an accuracy is first reached, and the last.
 fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
     let Place { task, partition, ranks, .. } = &record.place;
     let pictured = (task.as_str(), partition.as_str(), *ranks) == ("digits", SKEWED, 25);

@@ -1,10 +1,11 @@
-//! Orderings that papers have published, each judged by the suite's numbers: which algorithm beats which, when, and by what.
+//! Orderings that papers have published, each judged by the suite's numbers: which algorithm beats which, when, and by
+//! what.
 //!
-//! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`ORDERING_SEEDS`] seeds, and its page
-//! lists all of them with the numbers of both sides and the verdict of the [paired test](super::Paired). 31 of
-//! the 40 are as they were chosen from the papers, before their numbers were known; the others were mended or added later, and
-//! the page says which and why ([`Claim::changed`]). What does not come out stays, with an explanation. A variant with options
-//! has the step sizes of its algorithm.
+//! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`ORDERING_SEEDS`]
+//! seeds, and its page lists all of them with the numbers of both sides and the verdict of the [paired
+//! test](super::Paired). 31 of the 40 are as they were chosen from the papers, before their numbers were known; the
+//! others were mended or added later, and the page says which and why ([`Claim::changed`]). What does not come out
+//! stays, with an explanation. A variant with options has the step sizes of its algorithm.
 //!
 //! | file | orderings |
 //! |---|---|
@@ -53,15 +54,15 @@ pub struct Claim {
     pub ranks: usize,
     /// Quantity of which the better one has less.
     pub measure: Measure,
-    /// Factor that the better one's quantity may have of the worse one's: below 1 for a distance between the two, above 1
-    /// for "nearly as good".
+    /// Factor that the better one's quantity may have of the worse one's: below 1 for a distance between the two, above
+    /// 1 for "nearly as good".
     pub factor: f64,
     /// Verdict of the record that is kept.
     pub verdict: Verdict,
     /// Reason why the suite's numbers are otherwise; empty where the ordering holds.
     pub explanation: &'static str,
-    /// Change that was made after the first numbers were known, with its reason; empty for a comparison that is as it was
-    /// chosen.
+    /// Change that was made after the first numbers were known, with its reason; empty for a comparison that is as it
+    /// was chosen.
     pub changed: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! The page that the suite writes, docs/which-algorithm.md: tables between two marks; with pictures and the record that is
-//! kept beside it.
+//! The page that the suite writes, docs/which-algorithm.md: tables between two marks; with pictures and the record that
+//! is kept beside it.
 //!
 //! | file | what it writes |
 //! |---|---|
@@ -25,15 +25,16 @@ const BEGIN: &str = "<!-- suite: begin -->";
 const END: &str = "<!-- suite: end -->";
 /// The most bytes of the page.
 const LONGEST: u64 = 16 << 20;
-/// Number of ranks of the table of costs and of the pictures: so many that all-reduce sends even a small model in parts.
+/// Number of ranks of the table of costs and of the pictures: so many that all-reduce sends even a small model in
+/// parts.
 const RANKS: usize = 25;
 /// Trigrams, synchronous ones first.
 const TRIGRAMS: [&str; 8] = ["☰", "☴", "☱", "☵", "☲", "☶", "☳", "☷"];
 /// Algorithm that the others are compared to.
 const REFERENCE: &str = "gradient-allreduce";
 
-/// Makes sure, before hours of training, that [`write_pages`] can write into a folder: creates the page without tables where
-/// there is none.
+/// Makes sure, before hours of training, that [`write_pages`] can write into a folder: creates the page without tables
+/// where there is none.
 ///
 /// # Errors
 /// [`Error::System`] if the page cannot be read or written, [`Error::Usage`] if it has no marks.

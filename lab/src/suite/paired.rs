@@ -1,11 +1,11 @@
-//! The statistical test of an ordering: two sides that were run with the same seeds, on the same data in the same order, are
-//! compared seed by seed. Open this file to see what "holds" means.
+//! The statistical test of an ordering: two sides that were run with the same seeds, on the same data in the same
+//! order, are compared seed by seed. Open this file to see what "holds" means.
 //!
-//! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the paired
-//! t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the factor that
-//! was claimed, which by chance happens once in 40 times. Where a quantity is infinite (an accuracy that is never reached, a
-//! loss that diverges) or 0, it is the sign test: the ordering holds if so many seeds have it so as happens by chance once in
-//! 32 times at most: all of five, or nine of ten.
+//! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the
+//! paired t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the
+//! factor that was claimed, which by chance happens once in 40 times. Where a quantity is infinite (an accuracy that is
+//! never reached, a loss that diverges) or 0, it is the sign test: the ordering holds if so many seeds have it so as
+//! happens by chance once in 32 times at most: all of five, or nine of ten.
 
 use super::Estimate;
 use std::fmt;
@@ -104,8 +104,8 @@ mod tests {
         Paired::of(pairs).verdict(factor)
     }
 
-    /// Ratios ½·2⁻ᵃ, ½ and ½·2ᵃ: the logarithm's mean is −ln 2 with a deviation of a ln 2, and the interval of three values
-    /// ends 4.303/√3 deviations above: below 1 if a < 0.4025.
+    /// Ratios ½·2⁻ᵃ, ½ and ½·2ᵃ: the logarithm's mean is −ln 2 with a deviation of a ln 2, and the interval of three
+    /// values ends 4.303/√3 deviations above: below 1 if a < 0.4025.
     #[test]
     fn ratios_are_judged_by_the_interval_of_their_logarithms() {
         let around = |a: f64| [[0.5 * 2f64.powf(-a), 1.0], [0.5, 1.0], [0.5 * 2f64.powf(a), 1.0]];
@@ -118,7 +118,8 @@ mod tests {
         assert!((high - 0.5 * 2f64.powf(0.4 * 4.303 / 3f64.sqrt())).abs() < 1e-12);
     }
 
-    /// Each seed has its own level, which the pairs cancel: means of 1, 10 and 100 scatter far more than the two sides differ.
+    /// Each seed has its own level, which the pairs cancel: means of 1, 10 and 100 scatter far more than the two sides
+    /// differ.
     #[test]
     fn what_seeds_have_in_common_cancels() {
         assert_eq!(verdict([[0.9, 1.0], [9.1, 10.0], [89.0, 100.0]], 1.0), Verdict::Holds);

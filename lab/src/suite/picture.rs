@@ -214,8 +214,8 @@ fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<Label>> {
     placed(&(1..).zip(shown).map(single).collect::<Vec<_>>(), area)
 }
 
-/// Adds what is drawn as number `at` of a panel: a point with its number, if there is room, or a line; with its name in the
-/// key.
+/// Adds what is drawn as number `at` of a panel: a point with its number, if there is room, or a line; with its name in
+/// the key.
 fn draw(
     svg: &mut String,
     at: usize,

@@ -44,8 +44,8 @@ pub struct Record {
     pub own_loss: f64,
     /// Distance of the mean replica to the optimum, if that is known.
     pub distance: Option<f64>,
-    /// States at regular intervals, from before the first step to after the last; only the last if NaN or infinity has ended the
-    /// training.
+    /// States at regular intervals, from before the first step to after the last; only the last if NaN or infinity has
+    /// ended the training.
     pub curve: Vec<State>,
 }
 
@@ -101,8 +101,8 @@ impl Record {
         }
     }
 
-    /// Creates the record of a training that has ended before its last step, as there was NaN or infinity to encode. Its loss is
-    /// infinite, as is what is not known of it.
+    /// Creates the record of a training that has ended before its last step, as there was NaN or infinity to encode.
+    /// Its loss is infinite, as is what is not known of it.
     pub(super) fn diverged(cell: &Cell, training: &Training) -> Self {
         let never = f64::INFINITY;
         let last = State {

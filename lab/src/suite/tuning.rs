@@ -1,16 +1,16 @@
-//! Search for the step sizes of [`tuned`](super::tuned): one procedure for every algorithm and task. Open it to see how the
-//! table of learning rates was made, or to tune an algorithm of your own.
+//! Search for the step sizes of [`tuned`](super::tuned): one procedure for every algorithm and task. Open it to see how
+//! the table of learning rates was made, or to tune an algorithm of your own.
 //!
-//! 1. γ starts at what the table has (0.1 for a new algorithm), and walks on the grid …, 0.03, 0.1, 0.3, … to where the loss
-//!    rises on both sides.
+//! 1. γ starts at what the table has (0.1 for a new algorithm), and walks on the grid …, 0.03, 0.1, 0.3, … to where the
+//!    loss rises on both sides.
 //! 2. An algorithm with a second step size (the rate of an outer optimizer, a consensus step: [`SECOND`]) then has that
 //!    halved and doubled from its default in the same manner, at the γ found.
 //!
-//! A variant with options, which orderings compare, has its γ found alike, on their tasks; its second step size is that of its
-//! algorithm, if it does not name it.
+//! A variant with options, which orderings compare, has its γ found alike, on their tasks; its second step size is that
+//! of its algorithm, if it does not name it.
 //!
-//! The loss is that of the replicas, one by one, after the suite's number of steps, on Dirichlet(1) data of 8 ranks, with a
-//! seed that the suite has not.
+//! The loss is that of the replicas, one by one, after the suite's number of steps, on Dirichlet(1) data of 8 ranks,
+//! with a seed that the suite has not.
 
 use super::{Lesson, PARTITIONS, tuned};
 use crate::training::{Training, train};

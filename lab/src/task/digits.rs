@@ -1,13 +1,13 @@
-//! Handwritten digits and a net of one hidden layer, with its gradient written by hand: real data, on which accuracy means
-//! something, in some ten microseconds a sample.
+//! Handwritten digits and a net of one hidden layer, with its gradient written by hand: real data, on which accuracy
+//! means something, in some ten microseconds a sample.
 //!
 //! ```text
 //! h = relu(x W₁ + b₁)      64 pixels → 24
 //! y = softmax(h W₂ + b₂)   24 → 10 digits
 //! ```
 //!
-//! Source of the images: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
-//! 1998; see `lab/data/README.md`.
+//! Source of the images: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
+//! Repository, 1998; see `lab/data/README.md`.
 
 use super::{Evaluation, Ready, Task, Values, largest, parameter};
 use crate::arithmetic::{

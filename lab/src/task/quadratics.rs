@@ -1,6 +1,6 @@
-//! Quadratics whose optimum is known: the task that shows bias. Samples have one of ten labels, each with curvatures and a
-//! minimum of its own, so that ranks with different labels pull in different directions, and none of them to the optimum
-//! of all.
+//! Quadratics whose optimum is known: the task that shows bias. Samples have one of ten labels, each with curvatures
+//! and a minimum of its own, so that ranks with different labels pull in different directions, and none of them to the
+//! optimum of all.
 //!
 //! ```text
 //! f_s(x) = ½ Σ_j a_lj (x_j − b_sj)²      l: label of s;  a_lj: uniform in [0.25, 4];        b_sj = c_lj + ξ_sj
@@ -17,7 +17,8 @@ const LABELS: usize = 10;
 const SHAPES: [(&str, [usize; 2]); 2] = [("matrix", [12, 8]), ("vector", [1, 24])];
 /// Number of elements of all parameters.
 const ELEMENTS: usize = 12 * 8 + 24;
-/// Number of samples: 4, 8 and 25 ranks have equally many, so that the mean of the ranks' losses is that of all samples.
+/// Number of samples: 4, 8 and 25 ranks have equally many, so that the mean of the ranks' losses is that of all
+/// samples.
 const SAMPLES: usize = 600;
 
 /// Quadratics with different curvatures and minima by label.

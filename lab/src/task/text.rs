@@ -1,8 +1,9 @@
-//! Characters to be predicted from those before them, by a small transformer: the task with attention, norms, embeddings
-//! and matrices of many shapes.
+//! Characters to be predicted from those before them, by a small transformer: the task with attention, norms,
+//! embeddings and matrices of many shapes.
 //!
-//! The text is this project's own, as it once was: `lab/data/pages.txt`. Its pages are of different kinds (prose, tables, a
-//! shell script, Rust), and a window's label is its page, so that a partition by label gives ranks different languages.
+//! The text is this project's own, as it once was: `lab/data/pages.txt`. Its pages are of different kinds (prose,
+//! tables, a shell script, Rust), and a window's label is its page, so that a partition by label gives ranks different
+//! languages.
 
 mod transformer;
 

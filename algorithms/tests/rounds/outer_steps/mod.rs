@@ -1,5 +1,5 @@
-//! Algorithms that make an outer step after some local ones, against their rules in f64 on data that differ between ranks:
-//! with the inner optimizer, the selection and the quantizer written out.
+//! Algorithms that make an outer step after some local ones, against their rules in f64 on data that differ between
+//! ranks: with the inner optimizer, the selection and the quantizer written out.
 
 mod muloco;
 mod sparse_loco;
@@ -60,8 +60,8 @@ fn train<T: Element>(
     .unwrap()
 }
 
-/// Returns θ in the end, by the rule: `local` makes a rank's step in a model, and `send` makes of a rank's change in a tensor
-/// what arrives of it.
+/// Returns θ in the end, by the rule: `local` makes a rank's step in a model, and `send` makes of a rank's change in a
+/// tensor what arrives of it.
 fn by_hand(
     ranks: usize,
     outer: Outer,

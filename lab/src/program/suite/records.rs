@@ -19,11 +19,12 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    /// Opens the file, which is created if there is none. What a suite that was killed left of its last line is cut off: that
-    /// training is run again.
+    /// Opens the file, which is created if there is none. What a suite that was killed left of its last line is cut
+    /// off: that training is run again.
     ///
     /// # Errors
-    /// As [`read`]; [`Error::System`] if the file cannot be written, [`Error::Usage`] while another suite appends to it.
+    /// As [`read`]; [`Error::System`] if the file cannot be written, [`Error::Usage`] while another suite appends to
+    /// it.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let mut file = locked(path)?;
         let Content { records, whole, ended } = content(path)?;
@@ -68,8 +69,8 @@ impl RecordFile {
 /// Reads what was run before, and leaves the file as it is: nothing if there is no file.
 ///
 /// # Errors
-/// [`Error::System`] for anything but a regular file, or one that cannot be read; [`Error::Usage`] with the line that is no
-/// record.
+/// [`Error::System`] for anything but a regular file, or one that cannot be read; [`Error::Usage`] with the line that
+/// is no record.
 pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
     content(path).map(|content| content.records)
 }

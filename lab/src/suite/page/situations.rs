@@ -1,4 +1,5 @@
-//! The summary of the suite's page: for each situation, the algorithms that no other beats there by the suite's numbers.
+//! The summary of the suite's page: for each situation, the algorithms that no other beats there by the suite's
+//! numbers.
 
 use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS, figure};
 use crate::link::Link;

@@ -1,5 +1,5 @@
-//! Places for the numbers beside points, so that none lies on another or on a point. Open this file when labels of a picture
-//! overlap, or one is missing.
+//! Places for the numbers beside points, so that none lies on another or on a point. Open this file when labels of a
+//! picture overlap, or one is missing.
 
 /// Size of the digits of a label, in pixels.
 pub(super) const SIZE: f64 = 9.0;
@@ -59,8 +59,8 @@ pub(super) struct Label {
     pub(super) is_far: bool,
 }
 
-/// Places a label beside each point, with so many digits: at the first place, nearest ones first, that is within a panel,
-/// and on no other point or label. `None` where there is no such place, or no point.
+/// Places a label beside each point, with so many digits: at the first place, nearest ones first, that is within a
+/// panel, and on no other point or label. `None` where there is no such place, or no point.
 pub(super) fn placed(points: &[Option<((f64, f64), usize)>], panel: Area) -> Vec<Option<Label>> {
     let of_point = |(point, _): &((f64, f64), usize)| Area::around(*point, [2.0 * POINT; 2]);
     let mut taken: Vec<Area> = points.iter().flatten().map(of_point).collect();

@@ -205,7 +205,8 @@ fn norm_back(
     Ok(of_x)
 }
 
-/// Returns the offset in `qkv` of the query of a character and head; key and value come [`WIDTH`] and twice that after it.
+/// Returns the offset in `qkv` of the query of a character and head; key and value come [`WIDTH`] and twice that after
+/// it.
 fn place(row: usize, head: usize) -> usize {
     row * 3 * WIDTH + head * HEAD
 }
