@@ -92,8 +92,15 @@ fn told(training: &Training, outcome: &Outcome) -> String {
         outcome.own.loss
     );
     let lines = outcome.curve.iter().map(line);
-    let lines = [heading].into_iter().chain(lines).chain([costs]).chain(metrics(outcome));
+    let lines =
+        [heading].into_iter().chain(lines).chain(divergence(outcome)).chain([costs]).chain(metrics(outcome));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns a line that says so if a training has diverged.
+fn divergence(outcome: &Outcome) -> Option<String> {
+    let first = outcome.first(|point| !point.evaluation.loss.is_finite())?;
+    Some(format!("diverged: the loss is no number after step {}; choose a smaller --lr", first.step))
 }
 
 /// Returns a line for each number that the algorithm gives out, with its last value.
@@ -117,4 +124,23 @@ fn line(point: &Point) -> String {
         bytes(point.mean_bytes() as u64),
         point.seconds
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Quadratics;
+    use crate::training::train;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_training_that_diverges_says_so() {
+        let with = |rate: f64| {
+            let task = Arc::new(Quadratics::new(0).unwrap());
+            let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
+            told(&training, &train(&training).unwrap())
+        };
+        assert!(with(1e10).contains("\ndiverged: the loss is no number after step "), "{}", with(1e10));
+        assert!(!with(0.1).contains("diverged"));
+    }
 }
