@@ -35,6 +35,8 @@ enum Defect {
     Loss,
     /// Start-up panics when it connects.
     PanicInConnect,
+    /// As before, and the other ranks connect only when the culprit has gone.
+    PanicBeforeOthers,
     /// An announcement is longer than may be.
     LongAnnouncement,
 }
@@ -61,7 +63,14 @@ impl Prepared for Before {
 
     fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
         let is_culprit = member.rank() == CULPRIT;
-        assert!(!is_culprit || self.defect != Defect::PanicInConnect, "on purpose");
+        let panics = matches!(self.defect, Defect::PanicInConnect | Defect::PanicBeforeOthers);
+        assert!(!is_culprit || !panics, "on purpose");
+        if self.defect == Defect::PanicBeforeOthers {
+            let number = member.announcement(CULPRIT)[4..].try_into().map(u32::from_le_bytes).unwrap();
+            while Inboxes::find(number).is_some() {
+                std::thread::yield_now();
+            }
+        }
         let inner = Box::new(self.inner).connect(member)?;
         Ok(Arc::new(Connected { defect: is_culprit.then_some(self.defect), inner }))
     }
@@ -244,16 +253,20 @@ fn what_goes_wrong_as_ranks_join_is_told_by_name() {
 
 #[test]
 fn a_transport_that_panics_as_it_connects_is_its_ranks_failure() {
-    let kind = register("panics-in-connect", Defect::PanicInConnect).unwrap();
-    let panic = catch_unwind(|| {
-        testing::spawn(kind, 3, |comm| {
-            let error = sums(&comm, usize::MAX);
-            let is_named = matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
-            assert!(is_named && error.to_string().contains("panicked as it joined"), "{error}");
-            Ok(())
-        })
-    });
-    assert_eq!(text(panic.unwrap_err()), "on purpose");
+    let defects =
+        [("panics-in-connect", Defect::PanicInConnect), ("panics-before-others", Defect::PanicBeforeOthers)];
+    for (name, defect) in defects {
+        let kind = register(name, defect).unwrap();
+        let panic = catch_unwind(|| {
+            testing::spawn(kind, 3, |comm| {
+                let error = sums(&comm, usize::MAX);
+                let is_named = matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
+                assert!(is_named && error.to_string().contains("panicked as it joined"), "{error}");
+                Ok(())
+            })
+        });
+        assert_eq!(text(panic.unwrap_err()), "on purpose");
+    }
 }
 
 /// Prints the error of a rank that is a process.
