@@ -5,6 +5,7 @@
 //! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
 
 use crate::Result;
+use crate::device::program::Program;
 use std::fmt;
 use std::sync::Arc;
 
@@ -108,6 +109,22 @@ pub trait Codec: Send + Sync + fmt::Debug {
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         to.fill(0.0);
         self.decode_add(from, 1.0, to)
+    }
+
+    /// Returns what a device runs in place of [`Codec::encode`] for `len` elements, to the same bits: operand 0 is
+    /// what is encoded, operand 1 the message. `None`, as here, lets the host encode, as does a codec without a [fixed
+    /// size](Codec::has_fixed_size).
+    fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        let _ = (len, seed);
+        None
+    }
+
+    /// Returns what a device runs in place of [`Codec::decode_add`] for `len` elements, or of [`Codec::decode`]
+    /// without a weight, to the same bits: operand 0 is the message, which has the codec's [size](Codec::encoded_len),
+    /// operand 1 what is decoded into. `None`, as here, lets the host decode.
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        let _ = (len, weight);
+        None
     }
 }
 

@@ -6,17 +6,21 @@
 //! means done. Collectives and algorithms are written once against views, and never name a device.
 //!
 //! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a
-//! device implements, [`kernels`] and `host` the host's kernels. [`crate::testing::late`] is a whole device in two
+//! device implements, [`kernels`] and `host` the host's kernels, [`Kernel`] kernels of your own, and [`program`] what a
+//! device with compiled kernels runs. [`crate::testing::late`] is a whole device in two
 //! pages.
 
 mod arithmetic;
 mod elsewhere;
 pub(crate) mod host;
+mod kernel;
 pub mod kernels;
+pub mod program;
 pub mod queue;
 mod reduce;
 mod weighted;
 
+pub use kernel::{Kernel, Operands, apply};
 pub(crate) use queue::Order;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 

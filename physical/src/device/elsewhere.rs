@@ -5,7 +5,7 @@
 //! the host; that is slow, and hardly ever needed.
 
 use super::queue::{host_memory, synchronize};
-use super::{DeviceQueue, Event, host};
+use super::{DeviceQueue, Event, Kernel, host, kernel};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -111,6 +111,45 @@ pub(super) fn decode(
     Ok(outcome)
 }
 
+/// Runs a kernel of which at least one operand is not in host memory.
+pub(super) fn apply(kernel: &Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
+    let spans: Vec<Span> = writes.iter().map(WriteView::span).collect();
+    if let Some(first) = spans.first()
+        && spans.iter().all(|span| span.queue() == first.queue())
+        && !first.queue().is_host()
+    {
+        let operands = reads.iter().map(|view| beside(view, first)).collect::<Result<Vec<_>>>()?;
+        let mut enqueued = false;
+        enqueue_all(&spans, &operands, |queue| {
+            enqueued = queue.run(kernel, operands.clone(), spans.clone());
+        });
+        if enqueued {
+            return Ok(());
+        }
+    }
+    on_copies(&**kernel, reads, writes)
+}
+
+/// Runs a kernel on copies of its operands in host memory, and copies what it has written back.
+fn on_copies(kernel: &dyn Kernel, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
+    let reads = reads.iter().map(brought_down).collect::<Result<Vec<_>>>()?;
+    let copies = writes.iter().map(|view| if view.is_on_host() { copied(view) } else { down(&view.span()) });
+    let mut copies = copies.collect::<Result<Vec<_>>>()?;
+    kernel::run(kernel, &reads, &mut copies)?;
+    for (to, copy) in writes.iter_mut().zip(copies) {
+        to.copy_from(&copy.into_read())?;
+    }
+    Ok(())
+}
+
+/// Returns a copy of host memory that is to be written.
+fn copied(view: &WriteView) -> Result<WriteView> {
+    let copy = Buffer::zeroed(view.dtype(), view.len())?;
+    let mut place = copy.write_all()?;
+    place.bytes_mut().copy_from_slice(view.bytes());
+    Ok(place)
+}
+
 impl ReadView {
     /// Returns a copy in host memory, when the queue has done all that was enqueued so far.
     pub(crate) fn copied_down(&self) -> Result<WriteView> {
@@ -158,13 +197,19 @@ fn with(from: &ReadView, to: &WriteView, kernel: impl FnOnce(&dyn DeviceQueue, S
 
 /// Enqueues work that writes `to` and reads `operands`, all on one device, behind all that it has to wait for.
 fn enqueue(to: &Span, operands: &[Span], kernel: impl FnOnce(&dyn DeviceQueue, Span)) {
-    let Some((queue, order)) = to.place() else { return };
-    let places = || operands.iter().filter_map(Span::place);
-    order.before_write(&**queue);
-    places().for_each(|(own, order)| order.before_read(own, queue));
-    kernel(&**queue, to.clone());
-    order.after_write();
-    places().for_each(|(own, order)| order.after_read(own, queue));
+    enqueue_all(std::slice::from_ref(to), operands, |queue| kernel(queue, to.clone()));
+}
+
+/// Does the same for work that writes several runs, all of one queue.
+fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQueue)) {
+    let Some((queue, _)) = to.first().and_then(Span::place) else { return };
+    let written = || to.iter().filter_map(Span::place);
+    let read = || operands.iter().filter_map(Span::place);
+    written().for_each(|(_, order)| order.before_write(&**queue));
+    read().for_each(|(own, order)| order.before_read(own, queue));
+    kernel(&**queue);
+    written().for_each(|(_, order)| order.after_write());
+    read().for_each(|(own, order)| order.after_read(own, queue));
 }
 
 /// Returns the span of a view where the queue of `to` can read it: its own, or that of a copy.

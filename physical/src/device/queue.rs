@@ -23,6 +23,7 @@
 //! part of no operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names
 //! what the host would.
 
+use super::Kernel;
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -192,6 +193,10 @@ pub trait DeviceQueue: Send + Sync {
     /// Decodes the message `from`: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. Returns
     /// false, having done nothing, if it has no kernel for this codec: then the host decodes.
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool;
+
+    /// Runs a kernel that reads and writes these. Returns false, having done nothing, if it has no program for it: then
+    /// the host does it.
+    fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool;
 
     /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the
     /// queue has then.

@@ -4,25 +4,22 @@
 //! somebody waits for it, and queues overtake each other wherever no event forbids it: a program that forgets to wait
 //! gets wrong bytes, every time. [`Late::leaving_out`] forgets on purpose, for tests of tests.
 
+mod cells;
 mod schedule;
 
 use crate::codec::{Codec, CodecError};
-use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Queue, host};
+use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue, host};
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::memory::{Keeper, ReadView, Span, WriteView};
 use crate::transport::Bell;
+use cells::{Cells, allocate, run_on_cells};
 use schedule::{Job, Point, Schedule};
 use std::any::Any;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-
-/// Address that no process can follow: host code that tries ends at once.
-const NOWHERE: NonZeroUsize = NonZeroUsize::new(0xdead << 48).unwrap();
 
 /// A kind of waiting that is left out, to see that it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,45 +189,6 @@ impl State {
     }
 }
 
-/// The device's memory: a lock around it, so that only forgotten waits are wrong, and nothing is undefined.
-struct Cells {
-    words: Mutex<Vec<u64>>,
-    /// Dropped with the memory.
-    _owner: Option<Keeper>,
-}
-
-impl Cells {
-    fn of(span: &Span) -> Result<&Cells, Failure> {
-        let strange = || Failure::Fault(Error::usage("memory that is not of the late device", "copy it"));
-        span.keeper().ok_or_else(strange)
-    }
-
-    fn words(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns a copy of the bytes of a span, as wide as to be aligned to any element.
-    fn read(span: &Span) -> Result<Vec<u64>, Failure> {
-        let cells = Self::of(span)?.words();
-        let bytes = &bytemuck::cast_slice::<u64, u8>(&cells)[span.offset()..][..span.byte_len()];
-        let mut copy = vec![0u64; bytes.len().div_ceil(8)];
-        bytemuck::cast_slice_mut(&mut copy)[..bytes.len()].copy_from_slice(bytes);
-        Ok(copy)
-    }
-
-    fn write<R>(span: &Span, write: impl FnOnce(&mut [u8]) -> R) -> Result<R, Failure> {
-        let mut cells = Self::of(span)?.words();
-        Ok(write(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut cells)[span.offset()..][..span.byte_len()]))
-    }
-
-    /// Lets `kernel` write `to` from the bytes that `from` has now.
-    fn combine<R>(from: &Span, to: &Span, kernel: impl FnOnce(&[u8], &mut [u8]) -> R) -> Result<R, Failure> {
-        let cells = Self::read(from)?;
-        let bytes = &bytemuck::cast_slice(&cells)[..from.byte_len()];
-        Self::write(to, |to| kernel(bytes, to))
-    }
-}
-
 /// First failure that nobody has taken.
 #[derive(Default)]
 struct FirstFailure(Mutex<Option<Failure>>);
@@ -239,12 +197,6 @@ impl FirstFailure {
     fn get(&self) -> MutexGuard<'_, Option<Failure>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn allocate(bytes: usize, owner: Option<Keeper>) -> Allocation {
-    let address = NonNull::<u8>::without_provenance(NOWHERE);
-    let words = Mutex::new(vec![0; bytes.div_ceil(8)]);
-    Allocation { address, keeper: Arc::new(Cells { words, _owner: owner }) }
 }
 
 struct LateQueue {
@@ -385,6 +337,12 @@ impl DeviceQueue for LateQueue {
             let decoded = Cells::combine(&from, &to, |from, to| host::decode(&*codec, from, weight, to))?;
             decoded.map_err(|refusal| Failure::Refused { codec: codec.name(), refusal })
         });
+        true
+    }
+
+    fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool {
+        let kernel = Arc::clone(kernel);
+        self.enqueue(move || run_on_cells(&*kernel, &reads, &writes));
         true
     }
 
