@@ -42,6 +42,9 @@ pub struct Program {
     pub scratch: usize,
     /// Description of what is wrong with a message that an entry finds damaged.
     pub damage: &'static str,
+    /// Programs that run after this one on the same operands, each with scratch memory and refusals of its own: those
+    /// of the other tensors of a bucket.
+    pub then: Vec<Program>,
 }
 
 /// Start of one entry on a one-dimensional grid.
@@ -62,10 +65,14 @@ pub struct Launch {
 pub enum Argument {
     /// Address of an operand: those that are read come first, then those that are written.
     Operand(usize),
+    /// Address of a byte of an operand: the operand's number, and how many bytes behind its beginning.
+    OperandAt(usize, usize),
     /// Address of a byte of the scratch memory, by its offset. The memory is aligned to 256 bytes.
     Scratch(usize),
     /// Place of refusals: the parameter is a `Refusing`.
     Refusing,
+    /// Place of refusals of a launch whose first element is this one of the operand.
+    RefusingAt(u64),
     /// Number of 32 bits.
     U32(u32),
     /// Number of 64 bits.
@@ -79,7 +86,27 @@ pub enum Argument {
 impl Program {
     /// Creates a program of one launch, without scratch memory, of an entry that decodes nothing.
     pub fn of(module: &'static Module, launch: Launch) -> Self {
-        Program { module, launches: vec![launch], scratch: 0, damage: "" }
+        Program { module, launches: vec![launch], scratch: 0, damage: "", then: Vec::new() }
+    }
+
+    /// Returns the program for a part of longer operands: operand i begins `starts[i]` bytes later, and its first
+    /// element is number `first`.
+    #[must_use]
+    pub fn starting_at(self, starts: &[usize], first: u64) -> Self {
+        let start = |operand: usize| starts.get(operand).copied().unwrap_or_default();
+        let moved = |argument| match argument {
+            Argument::Operand(operand) => Argument::OperandAt(operand, start(operand)),
+            Argument::OperandAt(operand, at) => Argument::OperandAt(operand, at + start(operand)),
+            Argument::Refusing => Argument::RefusingAt(first),
+            Argument::RefusingAt(at) => Argument::RefusingAt(at + first),
+            other => other,
+        };
+        let launches = self.launches.into_iter().map(|launch| {
+            let arguments = launch.arguments.into_iter().map(moved).collect();
+            Launch { arguments, ..launch }
+        });
+        let then = self.then.into_iter().map(|program| program.starting_at(starts, first));
+        Program { launches: launches.collect(), then: then.collect(), ..self }
     }
 }
 
@@ -87,5 +114,26 @@ impl Program {
 impl PartialEq for Module {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static MODULE: Module = Module { name: "none", code: Code::Cuda("") };
+
+    #[test]
+    fn a_part_of_a_part_starts_behind_both() {
+        let launch = |arguments| Launch { entry: "none", blocks: 1, threads: 1, arguments };
+        let before =
+            vec![Argument::Operand(0), Argument::Operand(1), Argument::Refusing, Argument::Scratch(4)];
+        let then = vec![Program::of(&MODULE, launch(before.clone()))];
+        let program = Program { then, ..Program::of(&MODULE, launch(before)) };
+        let part = program.starting_at(&[40, 3], 10).starting_at(&[400, 5], 100);
+        let at = [Argument::OperandAt(0, 440), Argument::OperandAt(1, 8), Argument::RefusingAt(110)];
+        let after = [&at[..], &[Argument::Scratch(4)]].concat();
+        assert_eq!(part.launches[0].arguments, after);
+        assert_eq!(part.then[0].launches[0].arguments, after);
     }
 }
