@@ -16,6 +16,8 @@ typedef unsigned u32;
 typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
+typedef float f32;
+typedef double f64;
 
 /// The mask of a shuffle in which all threads of a warp take part.
 constexpr u32 FULL = 0xffffffff;
