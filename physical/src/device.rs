@@ -11,6 +11,8 @@
 //! pages.
 
 mod arithmetic;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod elsewhere;
 pub(crate) mod host;
 mod kernel;

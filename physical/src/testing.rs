@@ -5,9 +5,11 @@
 
 mod device;
 pub mod late;
+mod program;
 pub mod transport;
 
 pub use device::{buffer, queue, zeroed};
+pub use program::check_program;
 
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
 use crate::environment::variable;

@@ -83,6 +83,16 @@ pub enum Argument {
     F64(f64),
 }
 
+impl Launch {
+    /// Creates the launch of an entry whose threads go from place to place: as many as `places`, in blocks of 256, of
+    /// which there are 65,535 at most.
+    pub fn over(entry: &'static str, places: usize, arguments: Vec<Argument>) -> Self {
+        let threads = 256;
+        let blocks = places.div_ceil(threads).clamp(1, 65_535);
+        Launch { entry, blocks: blocks as u32, threads: threads as u32, arguments }
+    }
+}
+
 impl Program {
     /// Creates a program of one launch, without scratch memory, of an entry that decodes nothing.
     pub fn of(module: &'static Module, launch: Launch) -> Self {

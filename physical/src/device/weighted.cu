@@ -77,7 +77,7 @@ __device__ void sum_of(u32 count, u64 len, T* to, const T* const (&from)[MOST], 
         for (u32 i = 0; i < MOST; i++) {
             if (i < count) loaded[i] = load_run<N>(from[i], at);
         }
-        W sum[N];
+        W sum[N] = {};
 #pragma unroll
         for (u32 i = 0; i < MOST; i++) {
             if (i >= count) break;
