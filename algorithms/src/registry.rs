@@ -82,52 +82,7 @@ impl Registry {
     /// Creates a registry of the built-in algorithms, codecs and graphs: Bagua's algorithms first, then those that came
     /// after it.
     pub fn built_in() -> Self {
-        let prototypes = vec![
-            // Bagua's.
-            GradientAllReduce.into(),
-            ByteGrad::default().into(),
-            QAdam::default().into(),
-            QAdam::eight_bits().into(),
-            Decentralized::default().into(),
-            LowPrecisionDecentralized::default().into(),
-            AsyncModelAverage::default().into(),
-            // Beyond Bagua.
-            LocalSgd::default().into(),
-            PostLocalSgd::default().into(),
-            SlowMo::default().into(),
-            DiLoCo::default().into(),
-            StreamingDiLoCo::default().into(),
-            MuLoCo::default().into(),
-            SparseLoCo::default().into(),
-            DPsgd::default().into(),
-            GradientTracking::default().into(),
-            GossipPga::default().into(),
-            NoLoCo::default().into(),
-            ExactDiffusion::default().into(),
-            Extra::default().into(),
-            QgDsgdm::default().into(),
-            RelaySgd::default().into(),
-            Sgp::default().into(),
-            AdPsgd::default().into(),
-            ChocoSgd::default().into(),
-            DeepSqueeze::default().into(),
-            CompressedAllReduce::default().into(),
-            LoCo::default().into(),
-            PowerSgd::default().into(),
-            Dion::default().into(),
-            TopKEf::default().into(),
-            Dgc::default().into(),
-            Ef21::default().into(),
-            SignSgdVote::default().into(),
-            ZeroOneAdam::default().into(),
-            Easgd::default().into(),
-            Ssp::default().into(),
-            DeMo::default().into(),
-            // Asynchronous in low precision.
-            AsyncModelAverage::compressed().into(),
-            Ssp::compressed().into(),
-            AdPsgd::compressed().into(),
-        ];
+        let prototypes = [of_bagua(), of_papers(), asynchronous_low_precision()].concat();
         Registry { prototypes, known: Catalogues::default() }
     }
 
@@ -228,6 +183,61 @@ impl Registry {
         let found = self.prototypes.iter().find(|known| known.name() == name);
         found.ok_or_else(|| no_such("algorithm", name, self.prototypes.iter().map(AnyAlgorithm::name)))
     }
+}
+
+/// Returns the algorithms that Bagua has.
+fn of_bagua() -> Vec<AnyAlgorithm> {
+    vec![
+        GradientAllReduce.into(),
+        ByteGrad::default().into(),
+        QAdam::default().into(),
+        QAdam::eight_bits().into(),
+        Decentralized::default().into(),
+        LowPrecisionDecentralized::default().into(),
+        AsyncModelAverage::default().into(),
+    ]
+}
+
+/// Returns the algorithms that go beyond Bagua's.
+fn of_papers() -> Vec<AnyAlgorithm> {
+    vec![
+        LocalSgd::default().into(),
+        PostLocalSgd::default().into(),
+        SlowMo::default().into(),
+        DiLoCo::default().into(),
+        StreamingDiLoCo::default().into(),
+        MuLoCo::default().into(),
+        SparseLoCo::default().into(),
+        DPsgd::default().into(),
+        GradientTracking::default().into(),
+        GossipPga::default().into(),
+        NoLoCo::default().into(),
+        ExactDiffusion::default().into(),
+        Extra::default().into(),
+        QgDsgdm::default().into(),
+        RelaySgd::default().into(),
+        Sgp::default().into(),
+        AdPsgd::default().into(),
+        ChocoSgd::default().into(),
+        DeepSqueeze::default().into(),
+        CompressedAllReduce::default().into(),
+        LoCo::default().into(),
+        PowerSgd::default().into(),
+        Dion::default().into(),
+        TopKEf::default().into(),
+        Dgc::default().into(),
+        Ef21::default().into(),
+        SignSgdVote::default().into(),
+        ZeroOneAdam::default().into(),
+        Easgd::default().into(),
+        Ssp::default().into(),
+        DeMo::default().into(),
+    ]
+}
+
+/// Returns the asynchronous algorithms with their messages encoded.
+fn asynchronous_low_precision() -> Vec<AnyAlgorithm> {
+    vec![AsyncModelAverage::compressed().into(), Ssp::compressed().into(), AdPsgd::compressed().into()]
 }
 
 /// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name;

@@ -9,6 +9,7 @@
 
 use super::EngineOptions;
 use super::plan::Parameter;
+use crate::optimizer::Optimizer;
 use crate::plugin::AnyAlgorithm;
 use crate::record::{described, gather_texts};
 use hexagram_logical::spelling::{Argument, Spelling};
@@ -121,6 +122,7 @@ fn settings(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Vec<Statement>
     // What it has beside its options.
     list.push(Statement::new("the algorithm", format!("{algorithm:?}")));
     list.extend(engine_settings(options));
+    list.extend(optimizer_settings(options.optimizer.as_deref()));
     list
 }
 
@@ -133,7 +135,7 @@ fn spelled(name: &str, spelling: &Spelling) -> Vec<Statement> {
     spelling.arguments().iter().map(said).collect()
 }
 
-/// Returns what the engine's options say, but for the device, which is a rank's own.
+/// Returns what the engine's options say, but for the optimizer and for the device, which is a rank's own.
 fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
     let EngineOptions {
         bucket_bytes,
@@ -141,7 +143,7 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         order,
         unused,
         buffers,
-        optimizer,
+        optimizer: _,
         learning_rate,
         groups,
         hierarchical,
@@ -171,13 +173,15 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
     say("uneven", uneven);
     say("seed", seed);
     say("autotune", autotune);
-    let Some(optimizer) = optimizer else {
-        list.push(Statement::new("the optimizer", "the framework's"));
-        return list;
-    };
-    list.push(Statement::new("the optimizer", optimizer.spelled()));
-    list.push(Statement::new("the optimizer", format!("{optimizer:?}")));
     list
+}
+
+fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<Statement> {
+    let said = match optimizer {
+        Some(optimizer) => vec![optimizer.spelled(), format!("{optimizer:?}")],
+        None => vec!["the framework's".to_owned()],
+    };
+    said.into_iter().map(|value| Statement::new("the optimizer", value)).collect()
 }
 
 #[cfg(test)]
@@ -226,7 +230,8 @@ mod tests {
             |options| options.seed = 1,
             |options| options.autotune = Some(Autotune::default()),
         ];
-        let said = |options: &EngineOptions| digest(&engine_settings(options));
+        let algorithm = AnyAlgorithm::from(crate::local_sgd::LocalSgd::default());
+        let said = |options: &EngineOptions| digest(&settings(&algorithm, options));
         let usual = said(&EngineOptions::default());
         for (at, change) in changes.iter().enumerate() {
             let mut options = EngineOptions::default();

@@ -179,25 +179,21 @@ impl DataParallel {
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
-        let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
-        let buffers: Result<Vec<_>> = plan.buckets().iter().map(zeroed).collect();
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
-        let scaler = options.loss_scale.map(Scaler::new);
-        let tuner = Tuner::new(&options);
-        let rate = options.learning_rate;
-        let learning_rate = rate.map(|rate| rate.at(0));
-        let present = StepInfo { seed: options.seed, learning_rate, ..StepInfo::default() };
-        let backward = Backward::new(plan, scheduler.requests(), buffers?);
+        let gradients = zeroed_gradients(&plan, &options)?;
+        let backward = Backward::new(plan, scheduler.requests(), gradients);
+        let learning_rate = options.learning_rate.map(|rate| rate.at(0));
         Ok(DataParallel {
             comm: comm.clone(),
             algorithm,
-            options,
             backward: Arc::new(Mutex::new(backward)),
             replica,
             scheduler,
-            scaler,
-            present,
-            rate,
+            scaler: options.loss_scale.map(Scaler::new),
+            present: StepInfo { seed: options.seed, learning_rate, ..StepInfo::default() },
+            rate: options.learning_rate,
+            tuner: Tuner::new(&options),
+            options,
             forwarded: false,
             announced: false,
             started: false,
@@ -205,7 +201,6 @@ impl DataParallel {
             blocked: Duration::ZERO,
             collected: Metrics::default(),
             metrics: BTreeMap::new(),
-            tuner,
             tracing: None,
             kept_in: Vec::new(),
             claims: Claims::default(),
@@ -298,6 +293,12 @@ impl DataParallel {
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
         hooks::lock(&self.backward).gradient(parameter)
     }
+}
+
+/// Returns a gradient buffer for each bucket of the plan.
+fn zeroed_gradients(plan: &Plan, options: &EngineOptions) -> Result<Vec<Buffer>> {
+    let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
+    plan.buckets().iter().map(zeroed).collect()
 }
 
 /// Returns the plan of a model that all ranks train alike, and can.

@@ -2,8 +2,9 @@
 
 use super::ring::Ring;
 use super::share::{block, check_blocks, check_op, chunk, pieces};
-use crate::{Buffer, Communicator, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::ops::Range;
 
 impl Communicator {
     /// Reduces a block for each rank: `mine ← op over ranks of block r of all`, on rank r. `all` holds n blocks of
@@ -44,34 +45,59 @@ impl Communicator {
             let ring = Ring::of(self, all);
             let pieces = pieces(len, all.dtype(), ring.steps());
             let scratch = || all.beside(all.dtype(), len.div_ceil(pieces));
-            let mut sending = scratch()?;
-            let mut arriving = scratch()?;
+            let mut scratches = (scratch()?, scratch()?);
             for index in 0..pieces {
-                let piece = chunk(len, pieces, index);
-                let place = 0..piece.len();
-                let contribute = |distance: usize, to: &Buffer| {
-                    let block = block(len, ring.behind(distance)).start;
-                    let from = all.read(block + piece.start..block + piece.end)?;
-                    to.write(place.clone())?.copy_from(&from)?;
-                    self.before_reduce(op, to, place.clone())
-                };
-                // A partial result arrives on top of this rank's contribution in one scratch while the other is sent
-                // on.
-                contribute(1, &sending)?;
-                for step in 0..ring.steps() {
-                    contribute(step + 2, &arriving)?;
-                    let tag = index * ring.steps() + step;
-                    let send = call.send(ring.next(), tag, &sending, place.clone())?;
-                    call.recv(ring.previous(), tag, &arriving, place.clone(), Land::Reduce(op))?.await?;
-                    send.await?;
-                    std::mem::swap(&mut sending, &mut arriving);
-                }
-                // With one rank, behind(1) is the rank itself.
-                self.after_reduce(op, &sending, place.clone())?;
-                mine.write(piece.clone())?.copy_from(&sending.read(place.clone())?)?;
+                let range = chunk(len, pieces, index);
+                let piece = Piece { comm: self, call, ring: &ring, all, len, index, range, op };
+                piece.reduce(&mut scratches, mine).await?;
             }
             Ok(())
         })
         .await
+    }
+}
+
+/// Piece of every block, on its way around the ring.
+struct Piece<'a> {
+    comm: &'a Communicator,
+    call: &'a Call<'a>,
+    ring: &'a Ring,
+    all: &'a Buffer,
+    /// Length of a block.
+    len: usize,
+    index: usize,
+    /// Place of the piece in its block.
+    range: Range<usize>,
+    op: ReduceOp,
+}
+
+impl Piece<'_> {
+    /// Reduces the piece of this rank's block into `mine`. A partial result arrives on top of this rank's contribution
+    /// in one scratch while the other is sent on.
+    async fn reduce(&self, (sending, arriving): &mut (Buffer, Buffer), mine: &Buffer) -> Result<()> {
+        let steps = self.ring.steps();
+        let place = 0..self.range.len();
+        self.contribute(1, sending)?;
+        for step in 0..steps {
+            self.contribute(step + 2, arriving)?;
+            let tag = self.index * steps + step;
+            let send = self.call.send(self.ring.next(), tag, sending, place.clone())?;
+            let land = Land::Reduce(self.op);
+            self.call.recv(self.ring.previous(), tag, arriving, place.clone(), land)?.await?;
+            send.await?;
+            std::mem::swap(sending, arriving);
+        }
+        // With one rank, behind(1) is the rank itself.
+        self.comm.after_reduce(self.op, sending, place.clone())?;
+        mine.write(self.range.clone())?.copy_from(&sending.read(place)?)
+    }
+
+    /// Copies what this rank has of the block of the rank `distance` places behind it.
+    fn contribute(&self, distance: usize, to: &Buffer) -> Result<()> {
+        let place = 0..self.range.len();
+        let block = block(self.len, self.ring.behind(distance)).start;
+        let from = self.all.read(block + self.range.start..block + self.range.end)?;
+        to.write(place.clone())?.copy_from(&from)?;
+        self.comm.before_reduce(self.op, to, place)
     }
 }

@@ -283,39 +283,41 @@ impl HookRunner {
         let mut polling = Polling::from_waker(&waker);
         let mut at = 0;
         while at < self.running.len() {
-            let Running { bucket, stage, hook, span } = &mut self.running[at];
-            let bucket = *bucket;
-            let stage = *stage;
-            let span = *span;
+            let hook = &mut self.running[at].hook;
             // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
             let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
-            let Poll::Ready(FinishedHook { outcome, instance, memory }) =
-                polled.map_err(|p| Error::panicked(PLUGIN, &*p))?
-            else {
+            let Poll::Ready(finished) = polled.map_err(|p| Error::panicked(PLUGIN, &*p))? else {
                 at += 1;
                 continue;
             };
             // In order, so that hooks also begin to run in the order in which they were started.
-            drop(self.running.remove(at));
+            let Running { bucket, stage, span, .. } = self.running.remove(at);
             if let Some(trace) = &mut self.trace {
                 hook_ends(trace, span, &self.comm);
             }
-            let lane = &mut self.lanes[bucket];
-            // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a
-            // wrong one.
-            let buffer = memory.gradients.as_ref().or(memory.parameters.as_ref());
-            let is_own = buffer.is_some_and(|buffer| buffer.queue().is_host());
-            outcome.map_err(|error| if is_own { name_tensor(&lane.tensors, error) } else { error })?;
-            lane.instance = instance;
-            lane.busy = false;
-            // What has arrived meanwhile is newer.
-            lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
-            lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
-            lane.memory.slots = lane.memory.slots.take().or(memory.slots);
-            if !stage.keeps_memory() {
-                let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
-            }
+            self.hand_back(bucket, stage, finished)?;
             self.start();
+        }
+        Ok(())
+    }
+
+    /// Takes what a hook owned, and hands it to the training thread unless the bucket's next hook needs it here.
+    fn hand_back(&mut self, bucket: usize, stage: Stage, finished: FinishedHook) -> Result<()> {
+        let FinishedHook { outcome, instance, memory } = finished;
+        let lane = &mut self.lanes[bucket];
+        // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a
+        // wrong one.
+        let buffer = memory.gradients.as_ref().or(memory.parameters.as_ref());
+        let is_own = buffer.is_some_and(|buffer| buffer.queue().is_host());
+        outcome.map_err(|error| if is_own { name_tensor(&lane.tensors, error) } else { error })?;
+        lane.instance = instance;
+        lane.busy = false;
+        // What has arrived meanwhile is newer.
+        lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
+        lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
+        lane.memory.slots = lane.memory.slots.take().or(memory.slots);
+        if !stage.keeps_memory() {
+            let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
         }
         Ok(())
     }

@@ -71,31 +71,19 @@ impl Communicator {
         let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
         let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
         let seed = encoding.draw(&[]);
-        let digest = Some(encoding.digest());
-        let fingerprint = |count| {
-            let plain = Fingerprint::new(OperationKind::AllReduce, DType::F32, count);
-            Fingerprint { reduce: Some(op), codec: digest, ..plain }
+        let fingerprint = Fingerprint {
+            reduce: Some(op),
+            codec: Some(encoding.digest()),
+            ..Fingerprint::new(OperationKind::AllReduce, DType::F32, len)
         };
         // Sends nothing itself: its rounds are operations of their own.
-        self.operate(fingerprint(len), async |call| {
+        self.operate(fingerprint, async |call| {
             let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
-            let linear = Linear { call, codec: &*codec, memory: &memory, seed };
-            let mut reduced = buffer.beside(DType::F32, 0)?;
-            let mut own = None;
-            for number in 0..codec.rounds() {
-                let mut message = buffer.beside(DType::F32, codec.message_len(number, len))?;
-                linear.encode(number, sum.buffer, &reduced, &mut message)?;
-                if encoding.feedback().error_kept().is_some() && number + 1 == codec.rounds() {
-                    own = Some(message.copied()?);
-                }
-                self.all_reduce_as(fingerprint(message.len()), &mut message, op).await?;
-                reduced = message;
-            }
+            let linear = Linear { comm: self, call, codec: &*codec, memory: &memory, seed, op };
+            let keeps_own = encoding.feedback().error_kept().is_some();
+            let (reduced, own) = linear.reduce(sum.buffer, fingerprint, keeps_own).await?;
             if let Some(own) = own {
-                linear.decode_apart(&own, buffer)?;
-                link.remember_in_place(0..len, |weight, error| {
-                    error.write()?.add_scaled(f64::from(weight), &buffer.read_all()?)
-                })?;
+                linear.remember(&link, &own, buffer)?;
             }
             linear.decode(&reduced, buffer)
         })
@@ -107,21 +95,58 @@ impl Communicator {
 
 /// Linear codec at work on buffers.
 struct Linear<'a> {
+    comm: &'a Communicator,
     call: &'a Call<'a>,
     codec: &'a dyn LinearCodec,
     memory: &'a Buffer,
     seed: u64,
+    op: ReduceOp,
 }
 
 impl Linear<'_> {
-    fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer, to: &mut Buffer) -> Result<()> {
+    /// Encodes and reduces, round by round. Returns the message that the last round has reduced, and what it was
+    /// before on this rank if it `keeps_own`.
+    async fn reduce(
+        &self,
+        from: &Buffer,
+        fingerprint: Fingerprint,
+        keeps_own: bool,
+    ) -> Result<(Buffer, Option<Buffer>)> {
+        let rounds = self.codec.rounds();
+        let mut reduced = from.beside(DType::F32, 0)?;
+        let mut own = None;
+        for number in 0..rounds {
+            let mut message = self.encode(number, from, &reduced)?;
+            if keeps_own && number + 1 == rounds {
+                own = Some(message.copied()?);
+            }
+            let fingerprint = Fingerprint { count: message.len() as u64, ..fingerprint };
+            self.comm.all_reduce_as(fingerprint, &mut message, self.op).await?;
+            reduced = message;
+        }
+        Ok((reduced, own))
+    }
+
+    /// Returns the message of a round, which may depend on what the round before has `reduced`.
+    fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer) -> Result<Buffer> {
+        let mut message = from.beside(DType::F32, self.codec.message_len(number, from.len()))?;
         let from = from.host::<f32>()?;
         let reduced = reduced.host::<f32>()?;
         let mut memory = self.memory.write_all()?;
-        let mut to = to.host_mut::<f32>()?;
+        let mut to = message.host_mut::<f32>()?;
         let round = Round { number, from: &from, reduced: &reduced, seed: self.seed };
         let encoded = self.codec.encode(round, floats(&mut memory), &mut to);
-        encoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))
+        encoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))?;
+        drop(to);
+        Ok(message)
+    }
+
+    /// Makes the feedback remember this rank's own message; `scratch` gets what the message stands for.
+    fn remember(&self, link: &FeedbackLink, own: &Buffer, scratch: &mut Buffer) -> Result<()> {
+        self.decode_apart(own, scratch)?;
+        link.remember_in_place(0..scratch.len(), |weight, error| {
+            error.write()?.add_scaled(f64::from(weight), &scratch.read_all()?)
+        })
     }
 
     /// Decodes one rank's message, of which the codec remembers nothing.

@@ -96,8 +96,7 @@ impl Communicator {
     ) -> Result<()> {
         let rank = self.rank();
         let size = self.size();
-        let len = buffer.len();
-        let largest = encoding.codec().encoded_len(len);
+        let largest = encoding.codec().encoded_len(buffer.len());
         let messages = buffer.beside(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
         for from in 0..size {
@@ -106,9 +105,8 @@ impl Communicator {
         }
         let message = Part::of(&messages, block(largest, rank));
         let seed = encoding.draw(&[rank as u64]);
-        let numbers = link.compensate_in_place(0..len, Part::whole(buffer))?;
         let coding = Coding { codec: &**encoding.codec(), seed, sender: call.own(), start: 0 };
-        let bytes = link.encode(coding, 0..len, numbers, message.clone())?;
+        let bytes = encode_whole(buffer, link, coding, message.clone())?;
         let said = message.first(bytes).range;
         let send = |distance| call.send((rank + distance) % size, 0, &messages, said.clone());
         let sends: Vec<_> = (1..size).map(send).collect::<Result<_>>()?;
@@ -128,4 +126,16 @@ impl Communicator {
         }
         Ok(())
     }
+}
+
+/// Encodes a whole buffer, after what the feedback makes of it, and returns the size of the message in bytes.
+fn encode_whole(
+    buffer: &Buffer,
+    link: &FeedbackLink,
+    coding: Coding<'_>,
+    message: Part<'_>,
+) -> Result<usize> {
+    let all = 0..buffer.len();
+    let numbers = link.compensate_in_place(all.clone(), Part::whole(buffer))?;
+    link.encode(coding, all, numbers, message)
 }

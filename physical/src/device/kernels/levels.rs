@@ -315,39 +315,10 @@ fn decode_kernel<S: Vectors>(
     from: &[u8],
     to: &mut [f32],
 ) -> bool {
-    let bits = levels.bits();
     let mut sum = Sum::new(set, levels, unit, weight, fresh);
     match <&mut [f32; BLOCK]>::try_from(&mut *to) {
-        Ok(to) => {
-            let mut packed = from.as_chunks::<{ 4 * LANES }>().0.iter();
-            let mut words = set.words([0; LANES]);
-            let mut left = 0;
-            for to in to.as_chunks_mut::<LANES>().0 {
-                let mut codes = words;
-                if left < bits {
-                    let next: [u32; LANES] = packed.next().map_or([0; LANES], |next| bytemuck::cast(*next));
-                    words = set.words(next.map(u32::from_le));
-                    codes = set.or(codes, set.left(words, left));
-                    words = set.right(words, bits - left);
-                    left += u32::BITS;
-                } else {
-                    words = set.right(words, bits);
-                }
-                left -= bits;
-                sum.add(codes, to);
-            }
-        }
-        Err(_) => {
-            let mut unpacker = Unpacker::new(from);
-            for to in to.chunks_mut(LANES) {
-                let mut codes = [0; LANES];
-                let mut row = [0.0; LANES];
-                codes[..to.len()].fill_with(|| unpacker.pull(bits) as u32);
-                row[..to.len()].copy_from_slice(to);
-                sum.add(set.words(codes), &mut row);
-                to.copy_from_slice(&row[..to.len()]);
-            }
-        }
+        Ok(to) => sum.add_block(from, to),
+        Err(_) => sum.add_part(from, to),
     }
     set.to_words(sum.largest).iter().all(|level| *level <= levels.0)
 }
@@ -374,6 +345,44 @@ impl<S: Vectors> Sum<S> {
         let sign = set.words([SIGN; LANES]);
         let largest = set.words([0; LANES]);
         Sum { set, unit, weight, level, sign, bits: levels.bits(), fresh, largest }
+    }
+
+    /// Adds what a whole block of packed levels stands for.
+    #[inline(always)]
+    fn add_block(&mut self, from: &[u8], to: &mut [f32; BLOCK]) {
+        let set = self.set;
+        let bits = self.bits;
+        let mut packed = from.as_chunks::<{ 4 * LANES }>().0.iter();
+        let mut words = set.words([0; LANES]);
+        let mut left = 0;
+        for to in to.as_chunks_mut::<LANES>().0 {
+            let mut codes = words;
+            if left < bits {
+                let next: [u32; LANES] = packed.next().map_or([0; LANES], |next| bytemuck::cast(*next));
+                words = set.words(next.map(u32::from_le));
+                codes = set.or(codes, set.left(words, left));
+                words = set.right(words, bits - left);
+                left += u32::BITS;
+            } else {
+                words = set.right(words, bits);
+            }
+            left -= bits;
+            self.add(codes, to);
+        }
+    }
+
+    /// Adds what the packed levels of less than a block stand for.
+    #[inline(always)]
+    fn add_part(&mut self, from: &[u8], to: &mut [f32]) {
+        let mut unpacker = Unpacker::new(from);
+        for to in to.chunks_mut(LANES) {
+            let mut codes = [0; LANES];
+            let mut row = [0.0; LANES];
+            codes[..to.len()].fill_with(|| unpacker.pull(self.bits) as u32);
+            row[..to.len()].copy_from_slice(to);
+            self.add(self.set.words(codes), &mut row);
+            to.copy_from_slice(&row[..to.len()]);
+        }
     }
 
     /// Adds what the lowest bits of the lanes stand for; other bits do not matter.
