@@ -209,3 +209,6 @@ fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
     let to = say(to.dtype(), to.byte_len());
     Err(Error::usage(format!("{from} do not fit {to}"), "use ranges of equal type and length"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ pub mod reach;
 mod reduction;
 mod sign;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 mod vector;
 mod wide;
 #[cfg(target_arch = "x86_64")]
