@@ -1,0 +1,173 @@
+// Allocation: the driver's functions that give and take memory, of devices and pinned memory of the host.
+//
+// Freeing does not wait for work, as no program may rely on it. What `cuMemAllocAsync` gives may be used from that
+// point of its stream on, and to where it is freed.
+#include "context.h"
+#include "fake.h"
+#include "memory.h"
+#include <cstring>
+#include <sys/mman.h>
+
+namespace fake {
+// Gives a context memory of a device, that work may use at once, or later if it is a pool's.
+static CUresult allocate(CUdeviceptr *to, size_t bytes, Context *context, Kind kind) {
+    if (to == nullptr || bytes == 0) return INVALID_VALUE;
+    if (counts.allocations++ == settings.alloc.number) return CUresult(settings.alloc.code);
+    if (bytes > settings.memory - context->used) return OUT_OF_MEMORY;
+    CUdeviceptr at = take(bytes);
+    if (at == 0) return OUT_OF_MEMORY;
+    bool lives = kind == Kind::Device;
+    if (lives && !open_up(at, bytes)) return OUT_OF_MEMORY;
+    blocks[at] = {bytes, kind, context, lives};
+    context->used += bytes;
+    counts.live += bytes;
+    *to = at;
+    return SUCCESS;
+}
+
+// Takes memory back. Under the lock.
+static void give_back(CUdeviceptr at) {
+    auto block = blocks.find(at);
+    if (block == blocks.end()) return;
+    if (block->second.lives) close_up(at, block->second);
+    block->second.context->used -= block->second.size;
+    counts.live -= block->second.size;
+    blocks.erase(block);
+}
+
+void give_back_all(Context *context) {
+    for (auto block = blocks.begin(); block != blocks.end();) {
+        CUdeviceptr at = block->first;
+        bool is_its = block->second.context == context && is_of_device(at);
+        ++block;
+        if (is_its) give_back(at);
+    }
+}
+} // namespace fake
+
+using namespace fake;
+
+API cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
+    ENTER(context);
+    Lock lock(mutex);
+    return allocate(to, bytes, context, Kind::Device);
+}
+
+API cuMemFree_v2(CUdeviceptr at) {
+    ENTER(context);
+    if (at == 0) return SUCCESS;
+    Lock lock(mutex);
+    auto block = blocks.find(at);
+    if (block == blocks.end() || !is_of_device(at) || block->second.kind == Kind::Imported) return INVALID_VALUE;
+    give_back(at);
+    return SUCCESS;
+}
+
+API cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
+    CUresult result = allocate(to, bytes, context, Kind::Pool);
+    if (result != SUCCESS) return result;
+    CUdeviceptr at = *to;
+    Step step;
+    step.work = [at, bytes] {
+        Lock lock(mutex);
+        auto block = blocks.find(at);
+        if (block == blocks.end()) return SUCCESS;
+        block->second.lives = open_up(at, bytes);
+        return block->second.lives ? SUCCESS : OUT_OF_MEMORY;
+    };
+    enqueue(stream, std::move(step));
+    return SUCCESS;
+}
+
+API cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
+    auto block = blocks.find(at);
+    if (block == blocks.end() || !is_of_device(at) || block->second.kind == Kind::Imported) return INVALID_VALUE;
+    Step step;
+    step.work = [at] {
+        Lock lock(mutex);
+        give_back(at);
+        return SUCCESS;
+    };
+    enqueue(stream, std::move(step));
+    return SUCCESS;
+}
+
+API cuMemGetInfo_v2(size_t *available, size_t *total) {
+    ENTER(context);
+    Lock lock(mutex);
+    *available = settings.memory - context->used;
+    *total = settings.memory;
+    return SUCCESS;
+}
+
+API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr at) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto block = block_of(at);
+    if (block == blocks.end()) return NOT_FOUND;
+    if (base) *base = block->first;
+    if (bytes) *bytes = block->second.size;
+    return SUCCESS;
+}
+
+API cuMemHostAlloc(void **to, size_t bytes, unsigned) {
+    ENTER(context);
+    if (to == nullptr || bytes == 0) return INVALID_VALUE;
+    // With a page behind it that nobody may touch.
+    size_t pages = (bytes + 4095) / 4096 * 4096;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    void *at = mmap(nullptr, pages + 4096, PROT_NONE, flags, -1, 0);
+    if (at == MAP_FAILED || mprotect(at, pages, PROT_READ | PROT_WRITE) != 0) return OUT_OF_MEMORY;
+    memset(at, 0xa5, pages);
+    Lock lock(mutex);
+    blocks[CUdeviceptr(at)] = {bytes, Kind::Pinned, context, true};
+    counts.pinned++;
+    *to = at;
+    return SUCCESS;
+}
+
+API cuMemAllocHost_v2(void **to, size_t bytes) { return cuMemHostAlloc(to, bytes, 0); }
+
+API cuMemFreeHost(void *at) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto block = blocks.find(CUdeviceptr(at));
+    if (block == blocks.end() || block->second.kind != Kind::Pinned) return INVALID_VALUE;
+    munmap(at, (block->second.size + 4095) / 4096 * 4096 + 4096);
+    blocks.erase(block);
+    return SUCCESS;
+}
+
+API cuMemHostRegister_v2(void *at, size_t bytes, unsigned) {
+    ENTER(context);
+    if (at == nullptr || bytes == 0) return INVALID_VALUE;
+    Lock lock(mutex);
+    if (is_pinned(at, 1)) return HOST_MEMORY_ALREADY_REGISTERED;
+    blocks[CUdeviceptr(at)] = {bytes, Kind::Registered, context, true};
+    return SUCCESS;
+}
+
+API cuMemHostUnregister(void *at) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto block = blocks.find(CUdeviceptr(at));
+    if (block == blocks.end() || block->second.kind != Kind::Registered) return HOST_MEMORY_NOT_REGISTERED;
+    blocks.erase(block);
+    return SUCCESS;
+}
+
+API cuMemHostGetDevicePointer_v2(CUdeviceptr *to, void *at, unsigned) {
+    ENTER(context);
+    Lock lock(mutex);
+    if (!is_pinned(at, 1)) return INVALID_VALUE;
+    *to = CUdeviceptr(at);
+    return SUCCESS;
+}

@@ -1,0 +1,58 @@
+// What all of the fake driver shares: reports, settings and counts. See settings.cpp.
+//
+// The driver reads `HEXAGRAM_FAKE_CUDA` once, when it begins: `seed=7,devices=2,memory=64M`. Numbers of calls count from
+// 0, over the whole process.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace fake {
+// Says in one line what the program has done wrong, and ends it.
+[[noreturn, gnu::format(printf, 1, 2)]] void die(const char *format, ...);
+
+constexpr uint64_t NEVER = UINT64_MAX;
+
+// The n-th call of a kind, and the error that it gives.
+struct Nth {
+    uint64_t number = NEVER;
+    int code = 0;
+};
+
+struct Settings {
+    // Order of work and length of delays. With 0, work is done at once and in the order of the program.
+    uint64_t seed = 1;
+    uint64_t devices = 1;
+    // Bytes of each device.
+    uint64_t memory = 8ull << 30;
+    // Version of the driver, and what `cuInit` returns.
+    uint64_t version = 12000;
+    uint64_t init = 0;
+    // What `cuModuleLoadData` returns.
+    uint64_t module = 0;
+    // `cuStreamWaitEvent` that does nothing; wait of the host for an event or a stream that returns at once.
+    uint64_t skip_wait = NEVER;
+    uint64_t skip_host_wait = NEVER;
+    // 1 if all of those do, all queries say that the work is done, and functions of the host are called at once.
+    uint64_t skip_host_waits = 0;
+    // Launch that never ends, and all work behind it.
+    uint64_t hang = NEVER;
+    // Launch that breaks its context when it runs, by default with 700; work of any kind that does, by default with 999.
+    Nth fault{NEVER, 700};
+    Nth lost{NEVER, 999};
+    // Launch that is refused, by default with 701; allocation that is, by default with 2.
+    Nth launch{NEVER, 701};
+    Nth alloc{NEVER, 2};
+};
+extern Settings settings;
+
+// Counts since the program began, for tests that ask.
+struct Counts {
+    // Allocations of device memory, and bytes of it that live now, over all devices.
+    uint64_t allocations = 0, live = 0;
+    uint64_t pinned = 0, events = 0, waits = 0, host_waits = 0, launches = 0, works = 0;
+};
+extern Counts counts;
+
+// Returns the next number of a generator that begins with the seed.
+uint64_t draw();
+} // namespace fake

@@ -1,0 +1,254 @@
+// Streams and events: the driver's functions on them, on functions of the host, and on values that streams wait for.
+//
+// Event waits can be left out (`skip_wait`), so that a test can show that it would have found a missing one.
+#include "context.h"
+#include "fake.h"
+#include "memory.h"
+#include <map>
+
+struct Event {
+    Context *context;
+    bool has_time;
+    fake::Point point = {};
+    std::shared_ptr<fake::Clock::time_point> time = {};
+};
+
+namespace fake {
+static auto &streams = *new std::map<CUstream, std::shared_ptr<Stream>>();
+static auto &events = *new std::map<CUevent, std::shared_ptr<Event>>();
+
+std::shared_ptr<Stream> stream_of(CUstream handle, const Context *context) {
+    // CU_STREAM_LEGACY is 1.
+    if (uintptr_t(handle) <= 1) return context->legacy;
+    auto found = streams.find(handle);
+    if (found == streams.end() || found->second->context != context) return nullptr;
+    return found->second;
+}
+
+static std::shared_ptr<Event> event_of(CUevent handle) {
+    auto found = events.find(handle);
+    return found == events.end() ? nullptr : found->second;
+}
+
+void forget_streams(Context *context) {
+    for (auto one = streams.begin(); one != streams.end();) {
+        one = one->second->context == context ? streams.erase(one) : std::next(one);
+    }
+    for (auto one = events.begin(); one != events.end();) {
+        one = one->second->context == context ? events.erase(one) : std::next(one);
+    }
+}
+
+// Waits for a point, unless that is left out.
+static CUresult wait_of_host(Lock &lock, const Point &point, Context *context) {
+    bool is_left_out = settings.skip_host_waits || counts.host_waits == settings.skip_host_wait;
+    counts.host_waits++;
+    return is_left_out ? SUCCESS : await(lock, point, context);
+}
+
+// Answers whether a point has passed. Now and then it does no work to that end, and the worker does.
+static CUresult query(Lock &lock, const Point &point, Context *context) {
+    if (settings.skip_host_waits) return SUCCESS;
+    if (settings.seed && draw() % 4 == 0) {
+        if (!point.has_passed()) hurry(point);
+        return context->error ? CUresult(context->error) : point.has_passed() ? SUCCESS : NOT_READY;
+    }
+    bool has_passed = advance(lock, point, context);
+    return context->error ? CUresult(context->error) : has_passed ? SUCCESS : NOT_READY;
+}
+} // namespace fake
+
+using namespace fake;
+
+API cuStreamCreate(CUstream *to, unsigned flags) {
+    ENTER(context);
+    if (to == nullptr || flags > 1) return INVALID_VALUE;
+    Lock lock(mutex);
+    auto stream = std::make_shared<Stream>(Stream{context, flags == 0});
+    streams[stream.get()] = stream;
+    *to = stream.get();
+    return SUCCESS;
+}
+
+API cuStreamCreateWithPriority(CUstream *to, unsigned flags, int) { return cuStreamCreate(to, flags); }
+
+API cuStreamDestroy_v2(CUstream handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    if (streams.erase(handle) == 0) return INVALID_HANDLE;
+    return SUCCESS;
+}
+
+API cuStreamGetCtx(CUstream handle, CUcontext *to) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
+    *to = stream->context;
+    return SUCCESS;
+}
+
+API cuStreamSynchronize(CUstream handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    return stream ? wait_of_host(lock, end_of(stream), context) : INVALID_HANDLE;
+}
+
+API cuStreamQuery(CUstream handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    return stream ? query(lock, end_of(stream), context) : INVALID_HANDLE;
+}
+
+API cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    auto event = event_of(event_handle);
+    if (!stream || !event) return INVALID_HANDLE;
+    if (counts.waits++ == settings.skip_wait || event->point.has_passed()) return SUCCESS;
+    Step step;
+    step.until = event->point;
+    enqueue(stream, std::move(step));
+    return SUCCESS;
+}
+
+API cuEventCreate(CUevent *to, unsigned flags) {
+    ENTER(context);
+    Lock lock(mutex);
+    // CU_EVENT_DISABLE_TIMING is 2.
+    auto event = std::make_shared<Event>(Event{context, (flags & 2) == 0});
+    events[event.get()] = event;
+    *to = event.get();
+    return SUCCESS;
+}
+
+API cuEventDestroy_v2(CUevent handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    return events.erase(handle) ? SUCCESS : INVALID_HANDLE;
+}
+
+API cuEventRecord(CUevent handle, CUstream stream_handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(stream_handle, context);
+    auto event = event_of(handle);
+    if (!stream || !event || event->context != context) return INVALID_HANDLE;
+    counts.events++;
+    auto time = std::make_shared<Clock::time_point>();
+    Step step;
+    step.work = [time] {
+        *time = Clock::now();
+        return SUCCESS;
+    };
+    event->time = time;
+    event->point = enqueue(stream, std::move(step));
+    return SUCCESS;
+}
+
+API cuEventQuery(CUevent handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto event = event_of(handle);
+    return event ? query(lock, event->point, context) : INVALID_HANDLE;
+}
+
+API cuEventSynchronize(CUevent handle) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto event = event_of(handle);
+    return event ? wait_of_host(lock, Point(event->point), context) : INVALID_HANDLE;
+}
+
+API cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto begin = event_of(from);
+    auto end = event_of(to);
+    if (!begin || !end || !begin->has_time || !end->has_time || !begin->time || !end->time) return INVALID_HANDLE;
+    if (!begin->point.has_passed() || !end->point.has_passed()) return NOT_READY;
+    *milliseconds = std::chrono::duration<float, std::milli>(*end->time - *begin->time).count();
+    return SUCCESS;
+}
+
+API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
+    if (settings.skip_host_waits) stream = std::make_shared<Stream>(Stream{context, false});
+    Step step;
+    step.is_of_host = true;
+    step.work = [function, data] {
+        is_in_host_function = true;
+        function(data);
+        is_in_host_function = false;
+        return SUCCESS;
+    };
+    // Whoever wants to be told waits, most likely.
+    hurry(enqueue(stream, std::move(step)));
+    return SUCCESS;
+}
+
+// Lets a stream wait until a value in memory is as the flags say. Under the lock.
+template <class T> static CUresult wait_value(CUstream handle, CUdeviceptr at, T value, unsigned flags) {
+    ENTER(context);
+    const T *word = static_cast<const T *>(operand(at, sizeof value, context, "cuStreamWaitValue"));
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
+    if (at % sizeof value || (flags & 3) == 3) return INVALID_VALUE;
+    Step step;
+    step.ready = [word, value, flags] {
+        T seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        if ((flags & 3) == 0) return std::make_signed_t<T>(seen - value) >= 0;
+        return (flags & 3) == 1 ? seen == value : (seen & value) != 0;
+    };
+    step.work = [] { return SUCCESS; };
+    enqueue(stream, std::move(step));
+    return SUCCESS;
+}
+
+template <class T> static CUresult write_value(CUstream handle, CUdeviceptr at, T value) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
+    if (at % sizeof value) return INVALID_VALUE;
+    Step step;
+    step.work = [at, value, context] {
+        T *word = static_cast<T *>(operand(at, sizeof value, context, "cuStreamWriteValue"));
+        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+        return SUCCESS;
+    };
+    enqueue(stream, std::move(step));
+    return SUCCESS;
+}
+
+API cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags) {
+    return wait_value(stream, at, value, flags);
+}
+API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags) {
+    return wait_value(stream, at, value, flags);
+}
+API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value, unsigned) {
+    return write_value(stream, at, value);
+}
+API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr at, uint64_t value, unsigned) {
+    return write_value(stream, at, value);
+}
+API cuStreamWaitValue32(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags) {
+    return wait_value(stream, at, value, flags);
+}
+API cuStreamWaitValue64(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags) {
+    return wait_value(stream, at, value, flags);
+}
+API cuStreamWriteValue32(CUstream stream, CUdeviceptr at, uint32_t value, unsigned) {
+    return write_value(stream, at, value);
+}
+API cuStreamWriteValue64(CUstream stream, CUdeviceptr at, uint64_t value, unsigned) {
+    return write_value(stream, at, value);
+}
