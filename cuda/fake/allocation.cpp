@@ -100,6 +100,25 @@ API cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
     return SUCCESS;
 }
 
+// The one pool of a device is its context.
+API cuDeviceGetDefaultMemPool(CUmemoryPool *to, CUdevice device) {
+    ENTER(context);
+    if (device != context->device) return INVALID_DEVICE;
+    *to = reinterpret_cast<CUmemoryPool>(context);
+    return SUCCESS;
+}
+
+// Freed memory goes back at once, whatever a pool is told.
+API cuMemPoolSetAttribute(CUmemoryPool pool, int, void *value) {
+    ENTER(context);
+    return reinterpret_cast<Context *>(pool) == context && value ? SUCCESS : INVALID_VALUE;
+}
+
+API cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
+    ENTER(context);
+    return reinterpret_cast<Context *>(pool) == context ? SUCCESS : INVALID_VALUE;
+}
+
 API cuMemGetInfo_v2(size_t *available, size_t *total) {
     ENTER(context);
     Lock lock(mutex);

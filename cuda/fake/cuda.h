@@ -34,6 +34,7 @@ typedef struct Stream *CUstream;
 typedef struct Event *CUevent;
 typedef struct Module *CUmodule;
 typedef struct Function *CUfunction;
+typedef struct MemoryPool *CUmemoryPool;
 typedef void (*CUhostFn)(void *);
 
 struct CUuuid {
