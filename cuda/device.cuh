@@ -146,40 +146,62 @@ struct bf16 {
 };
 
 constexpr u32 F16_INFINITY = 0x7c00;
+constexpr u32 F16_NAN = 0x7e00;
 constexpr u32 BF16_INFINITY = 0x7f80;
+constexpr u32 BF16_NAN = 0x7fc0;
 
 /// The exponent's bias of f32 minus that of f16, at the exponent's place in f32.
 constexpr u32 F16_REBIAS = (127 - 15) << 23;
 
-/// Rounds to the nearest f16, ties to even; NaNs stay NaN, with the upper bits of their payload.
-__device__ inline f16 f16_of(float x) {
-    u32 sign = __float_as_uint(x) >> 16 & 0x8000;
+/// Returns the bits of the nearest f16, ties to even, and infinity for NaN.
+__device__ inline u32 f16_bits(float x) {
     u32 size = magnitude(x);
     // Half of an f16's last place is added, but for a tie that would round to odd.
     u32 normal = (size - F16_REBIAS + 0xfff + (size >> 13 & 1)) >> 13;
     normal = normal < F16_INFINITY ? normal : F16_INFINITY;
     // Beside ½ the last place is 2⁻²⁴, as that of a denormal f16, and the addition rounds.
-    u32 denormal = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000;
-    u32 nan = F16_INFINITY | 0x200 | (size >> 13 & 0x3ff);
-    u32 code = size < (127 - 14) << 23 ? denormal : normal;
-    return {(u16)(sign | (size > F32_INFINITY ? nan : code))};
+    u32 denormal = __float_as_uint(fabsf(x) + 0.5f) & 0x7ff;
+    return (size < (127 - 14) << 23 ? denormal : normal) | (__float_as_uint(x) >> 16 & 0x8000);
+}
+
+/// Returns the bits of the nearest bf16, ties to even, of a float that is not NaN, and of the one NaN.
+__device__ inline u32 bf16_bits(float x) {
+    u32 bits = __float_as_uint(x);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+/// Rounds to the nearest f16, ties to even; NaNs stay NaN, with the upper bits of their payload.
+__device__ inline f16 f16_of(float x) {
+    u32 nan = __float_as_uint(x) >> 16 & 0x8000 | F16_NAN | __float_as_uint(x) >> 13 & 0x3ff;
+    return {(u16)(x != x ? nan : f16_bits(x))};
 }
 
 /// Rounds to the nearest bf16, ties to even; NaNs stay NaN, with the upper bits of their payload.
 __device__ inline bf16 bf16_of(float x) {
-    u32 bits = __float_as_uint(x);
-    u32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return {(u16)(x != x ? bits >> 16 | 0x40 : rounded)};
+    return {(u16)(x != x ? __float_as_uint(x) >> 16 | 0x40 : bf16_bits(x))};
+}
+
+/// Rounds to the nearest f16, ties to even, and any NaN to the one NaN: `f16_of(canonical(x))`.
+__device__ inline f16 canonical_f16(float x) {
+    // What is not NaN would be computed behind a branch, if this were the choice between two results.
+    return {(u16)(f16_bits(canonical(x)) | (x != x ? F16_NAN : 0))};
+}
+
+/// Rounds to the nearest bf16, ties to even, and any NaN to the one NaN: `bf16_of(canonical(x))`.
+__device__ inline bf16 canonical_bf16(float x) {
+    return {(u16)bf16_bits(canonical(x))};
 }
 
 /// Converts to f32, exactly; NaNs become quiet.
 __device__ inline float f32_of(f16 x) {
-    u32 sign = (u32)(x.bits & 0x8000) << 16;
-    u32 size = x.bits & 0x7fff;
+    // The sign, a copy of it that is masked, exponent and fraction.
+    u32 bits = (u32)((i32)((u32)x.bits << 16) >> 3) & 0x8fffe000;
     // A denormal f32 that is scaled by 2¹¹² becomes the normal one that the denormal f16 is.
-    u32 finite = __float_as_uint(__uint_as_float(size << 13) * __uint_as_float(F16_REBIAS + (127u << 23)));
-    u32 special = F32_INFINITY | size << 13 | (size > F16_INFINITY ? 1u << 22 : 0);
-    return __uint_as_float(sign | (size >= F16_INFINITY ? special : finite));
+    float number = __uint_as_float(bits) * __uint_as_float(F16_REBIAS + (127u << 23));
+    bits = __float_as_uint(number);
+    if (fabsf(number) >= 65536.0f) bits |= F32_INFINITY;
+    if (fabsf(number) > 65536.0f) bits |= F32_NAN;
+    return __uint_as_float(bits);
 }
 
 /// Converts to f32, exactly.

@@ -62,18 +62,6 @@ __device__ f64 most(f64 x, f64 y) {
     return maximum(x, y);
 }
 
-#define OF_HALVES(OP)                                                                                                  \
-    __device__ f16 OP(f16 x, f16 y) {                                                                                  \
-        return f16_of(OP(f32_of(x), f32_of(y)));                                                                       \
-    }                                                                                                                  \
-    __device__ bf16 OP(bf16 x, bf16 y) {                                                                               \
-        return bf16_of(OP(f32_of(x), f32_of(y)));                                                                      \
-    }
-OF_HALVES(sum)
-OF_HALVES(product)
-OF_HALVES(least)
-OF_HALVES(most)
-
 __device__ f64 scaled(f64 x, f64 factor) {
     return canonical(x * factor);
 }
@@ -82,26 +70,41 @@ __device__ f32 scaled(f32 x, f64 factor) {
     return canonical((f32)((f64)x * factor));
 }
 
-__device__ f16 scaled(f16 x, f32 factor) {
-    return f16_of(canonical(f32_of(x) * factor));
-}
-
-__device__ bf16 scaled(bf16 x, f32 factor) {
-    return bf16_of(canonical(f32_of(x) * factor));
-}
-
 template <typename T>
 __device__ T plus_scaled(T to, T weight, T x) {
     return canonical(to + weight * x);
 }
 
-__device__ f16 plus_scaled(f16 to, f32 weight, f16 x) {
-    return f16_of(plus_scaled(f32_of(to), weight, f32_of(x)));
+/// Returns a float of the type of the first one, and the one NaN for any NaN.
+__device__ f16 rounded(f16, f32 x) {
+    return canonical_f16(x);
 }
 
-__device__ bf16 plus_scaled(bf16 to, f32 weight, bf16 x) {
-    return bf16_of(plus_scaled(f32_of(to), weight, f32_of(x)));
+__device__ bf16 rounded(bf16, f32 x) {
+    return canonical_bf16(x);
 }
+
+#define OF_HALVES(TYPE)                                                                                                \
+    __device__ TYPE sum(TYPE x, TYPE y) {                                                                              \
+        return rounded(x, f32_of(x) + f32_of(y));                                                                      \
+    }                                                                                                                  \
+    __device__ TYPE product(TYPE x, TYPE y) {                                                                          \
+        return rounded(x, f32_of(x) * f32_of(y));                                                                      \
+    }                                                                                                                  \
+    __device__ TYPE least(TYPE x, TYPE y) {                                                                            \
+        return rounded(x, minimum(f32_of(x), f32_of(y)));                                                              \
+    }                                                                                                                  \
+    __device__ TYPE most(TYPE x, TYPE y) {                                                                             \
+        return rounded(x, maximum(f32_of(x), f32_of(y)));                                                              \
+    }                                                                                                                  \
+    __device__ TYPE scaled(TYPE x, f32 factor) {                                                                       \
+        return rounded(x, f32_of(x) * factor);                                                                         \
+    }                                                                                                                  \
+    __device__ TYPE plus_scaled(TYPE to, f32 weight, TYPE x) {                                                         \
+        return rounded(x, f32_of(to) + weight * f32_of(x));                                                            \
+    }
+OF_HALVES(f16)
+OF_HALVES(bf16)
 
 } // namespace
 

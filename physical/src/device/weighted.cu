@@ -45,11 +45,11 @@ __device__ f64 wide(f64 x) {
 }
 
 __device__ void round(f32 sum, f16& to) {
-    to = f16_of(canonical(sum));
+    to = canonical_f16(sum);
 }
 
 __device__ void round(f32 sum, bf16& to) {
-    to = bf16_of(canonical(sum));
+    to = canonical_bf16(sum);
 }
 
 __device__ void round(f64 sum, f32& to) {
