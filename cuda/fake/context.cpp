@@ -165,6 +165,7 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device) {
         break_context(context, CONTEXT_IS_DESTROYED);
         context->error = CONTEXT_IS_DESTROYED;
         forget_streams(context);
+        forget_modules(context);
         give_back_all(context);
         context->peers.clear();
     }

@@ -16,6 +16,7 @@ std::shared_ptr<Stream> stream_of(CUstream handle, const Context *context);
 CUresult finish(Lock &lock, Context *context);
 // Forgets what belongs to a context. Under the lock.
 void forget_streams(Context *context);
+void forget_modules(Context *context);
 void give_back_all(Context *context);
 } // namespace fake
 

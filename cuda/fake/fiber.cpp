@@ -78,7 +78,7 @@ Fiber::Fiber(void (*body)(), size_t number) {
 
 void Fiber::switch_to(Fiber &next) {
 #if defined(__SANITIZE_THREAD__)
-    if (shadow == nullptr) shadow = __tsan_get_current_fiber();
+    shadow = __tsan_get_current_fiber(); // Every thread of the host that runs kernels has one of its own.
     __tsan_switch_to_fiber(next.shadow, 0);
 #endif
     change(&place, &next.place);

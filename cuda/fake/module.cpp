@@ -18,9 +18,11 @@ struct Function {
     Module *module;
 };
 
+// Stays when it is unloaded, so that a launch of one of its functions is found out instead of wild.
 struct Module {
     Context *context;
-    std::string text;
+    bool is_loaded = true;
+    std::string text = {};
     std::map<std::string, Function> functions = {};
 };
 
@@ -105,6 +107,14 @@ static void translate(Launch &launch) {
     }
 }
 
+static bool is_loaded(Module *module) { return modules.count(module) && module->is_loaded; }
+
+void forget_modules(Context *context) {
+    for (Module *module : modules) {
+        if (module->context == context) module->is_loaded = false;
+    }
+}
+
 static CUresult run(Launch &launch) {
     if (launch.fault != SUCCESS) return launch.fault;
     translate(launch);
@@ -122,7 +132,8 @@ API cuModuleLoadData(CUmodule *to, const void *image) {
     std::string text = static_cast<const char *>(image);
     if (text.find(".version") == std::string::npos) return INVALID_PTX;
     Lock lock(mutex);
-    Module *module = new Module{context, text};
+    Module *module = new Module{context};
+    module->text = text;
     modules.insert(module);
     *to = module;
     return SUCCESS;
@@ -135,15 +146,16 @@ API cuModuleLoadDataEx(CUmodule *to, const void *image, unsigned, int *, void **
 API cuModuleUnload(CUmodule module) {
     ENTER(context);
     Lock lock(mutex);
-    // Its functions stay, so that a launch of one is found out instead of wild.
-    return modules.erase(module) ? SUCCESS : INVALID_HANDLE;
+    if (!is_loaded(module)) return INVALID_HANDLE;
+    module->is_loaded = false;
+    return SUCCESS;
 }
 
 API cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) {
     ENTER(context);
     Lock lock(mutex);
     if (to == nullptr || name == nullptr) return INVALID_VALUE;
-    if (!modules.count(module)) return INVALID_HANDLE;
+    if (!is_loaded(module)) return INVALID_HANDLE;
     const Entry *entry = find(name);
     CUresult result = look_up(*module, entry, name);
     if (result != SUCCESS) return result;
@@ -165,7 +177,7 @@ API cuLaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y, unsi
     ENTER(context);
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
-    if (!stream || function == nullptr || !modules.count(function->module)) return INVALID_HANDLE;
+    if (!stream || function == nullptr || !is_loaded(function->module)) return INVALID_HANDLE;
     if (function->module->context != context) return INVALID_CONTEXT;
     bool is_flat = blocks_y == 1 && blocks_z == 1 && threads_y == 1 && threads_z == 1;
     if (!is_flat || blocks == 0 || blocks > INT32_MAX || threads == 0 || threads > 1024) return INVALID_VALUE;

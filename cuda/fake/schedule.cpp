@@ -16,7 +16,8 @@ namespace fake {
 std::mutex mutex;
 
 namespace {
-constexpr auto LONGEST = std::chrono::microseconds(3000);
+// Steps of a stream above which they are done although nobody waits for them.
+constexpr size_t MOST = 1024;
 // How often a value in memory is looked at, for which a stream waits.
 constexpr auto LOOK = std::chrono::microseconds(100);
 
@@ -174,7 +175,7 @@ void begin_worker() {
 
 void push(const std::shared_ptr<Stream> &stream, Step step) {
     begin_worker();
-    auto delay = settings.seed ? draw() % LONGEST.count() : 0;
+    uint64_t delay = settings.seed ? settings.delay - draw() % (settings.delay * 3 / 4 + 1) : 0;
     step.due = Clock::now() + std::chrono::microseconds(delay);
     step.number = enqueued++;
     Clock::time_point due = step.due;
@@ -182,6 +183,7 @@ void push(const std::shared_ptr<Stream> &stream, Step step) {
     stream->is_busy = true;
     stream->steps.push_back(std::move(step));
     stream->enqueued++;
+    if (stream->steps.size() > MOST) hurry(end_of(stream));
     wake_worker(due);
 }
 } // namespace

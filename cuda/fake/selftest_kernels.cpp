@@ -51,3 +51,9 @@ ENTRY(selftest_refuse)
 
 extern "C" __global__ void selftest_past_the_end(float *to, unsigned long long i) { to[i] = 1; }
 ENTRY(selftest_past_the_end)
+
+extern "C" __global__ void selftest_part_of_a_warp(unsigned *to) {
+    if (threadIdx.x == 3) return;
+    to[threadIdx.x] = __shfl_xor_sync(0xffffffff, threadIdx.x, 1);
+}
+ENTRY(selftest_part_of_a_warp)

@@ -50,7 +50,7 @@ static void set(const std::string &key, const char *value) {
     struct {
         const char *key;
         uint64_t &number;
-    } numbers[] = {{"seed", settings.seed},           {"devices", settings.devices},
+    } numbers[] = {{"seed", settings.seed},           {"delay", settings.delay}, {"devices", settings.devices},
                    {"memory", settings.memory},       {"version", settings.version},
                    {"init", settings.init},           {"module", settings.module},
                    {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
