@@ -21,6 +21,8 @@
 
 mod bins;
 mod blocks;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod e3m0;
 pub mod e4m3;
 pub mod exact;

@@ -13,6 +13,9 @@
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
 //! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use super::named::not_finite_field;
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
@@ -23,6 +26,8 @@ use hexagram_physical::device::kernels::draw::Keys;
 use hexagram_physical::device::kernels::levels::{
     BLOCK, Levels, decode_levels, encode_buckets, encode_levels, sum_of_squares,
 };
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -216,6 +221,16 @@ impl Codec for Qsgd {
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         self.accumulate(from, 1.0, true, to)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        Some(self.encoding(len, seed))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(self.decoding(len, weight))
     }
 }
 

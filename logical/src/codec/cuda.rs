@@ -1,0 +1,26 @@
+//! What the programs of codecs have in common. Open this to write the one of a codec of your own.
+
+use super::NotFinite;
+use hexagram_physical::device::program::{Argument, Launch, Module, Program};
+
+/// Largest number of blocks of a launch in which each works on something of its own.
+const MOST_BLOCKS: usize = i32::MAX as usize;
+
+/// Returns what kernels are told about NaN and infinity.
+pub(super) fn policy(not_finite: NotFinite) -> Argument {
+    Argument::U32(match not_finite {
+        NotFinite::Refuse => 0,
+        NotFinite::Propagate => 1,
+        NotFinite::Saturate => 2,
+    })
+}
+
+/// Returns the launch of an entry of which each block of threads works on one of `count` parts.
+pub(super) fn each(entry: &'static str, count: usize, threads: u32, arguments: Vec<Argument>) -> Launch {
+    Launch { entry, blocks: count.clamp(1, MOST_BLOCKS) as u32, threads, arguments }
+}
+
+/// Returns the program of these launches, in their order.
+pub(super) fn program(module: &'static Module, launches: Vec<Launch>) -> Program {
+    Program { module, launches, scratch: 0, damage: "", then: Vec::new() }
+}
