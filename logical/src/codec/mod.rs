@@ -21,8 +21,6 @@
 
 mod bins;
 mod blocks;
-#[cfg(feature = "cuda")]
-mod cuda;
 pub mod e3m0;
 pub mod e4m3;
 pub mod exact;
@@ -30,6 +28,8 @@ pub mod factors;
 pub mod half;
 pub mod int4;
 mod keep;
+#[cfg(feature = "cuda")]
+mod launches;
 pub mod linear;
 pub mod min_max;
 mod named;

@@ -1,7 +1,7 @@
 //! Programs of QSGD: which entries of `qsgd.cu` a device launches.
 
 use super::{BLOCK, Qsgd};
-use crate::codec::cuda::{each, policy, program};
+use crate::codec::launches::{each, policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
 static QSGD: Module = Module { name: "qsgd", code: Code::Ptx(include_str!("../qsgd.ptx")) };
