@@ -80,21 +80,6 @@ pub(super) fn read_scale(header: &[u8]) -> f32 {
     f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
 }
 
-/// Writes codes of four bits, the lower half of a byte first; the last upper half is 0 if numbers are odd.
-pub(super) fn pack_halves(x: &[f32], codes: &mut [u8], code: impl Fn(f32) -> u8) {
-    for (pair, byte) in x.chunks(2).zip(codes) {
-        let upper = pair.get(1).map_or(0, |x| code(*x));
-        *byte = code(pair[0]) | upper << 4;
-    }
-}
-
-/// Calls `with` for each number and its code of four bits, as [`pack_halves`] has written it.
-pub(super) fn each_half(codes: &[u8], x: &mut [f32], with: impl Fn(&mut f32, u8)) {
-    for (pair, byte) in x.chunks_mut(2).zip(codes) {
-        pair.iter_mut().zip([byte & 15, byte >> 4]).for_each(|(x, code)| with(x, code));
-    }
-}
-
 /// Fails unless the message is as long as a message for `to`.
 ///
 /// # Errors

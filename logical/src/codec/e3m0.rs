@@ -18,21 +18,17 @@
 //! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in it. The scale of blocks is
 //! a choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
 
-use super::blocks::{Blocks, each_half, pack_halves, read_scale};
+use super::blocks::Blocks;
 use super::named::not_finite_field;
-use super::not_finite::{refuse, saturated};
+use super::scaled::{Scaled, decode};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
-use hexagram_physical::device::kernels::Float;
+use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m0};
 use std::sync::Arc;
 
 /// Number of elements of a block, unless another is chosen.
 const BLOCK: usize = 512;
-/// Part of the largest number below which numbers become 0.
-const LEAST: f32 = 1.0 / 128.0;
-/// Value of each code, as a part of the largest number.
-const VALUES: [f32; 16] = values();
 
 /// Codec of four bits for each number, its sign and the power of two next to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,17 +54,6 @@ impl E3M0 {
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         E3M0 { not_finite, ..self }
-    }
-
-    /// Returns the block's scale, of what the policy makes of x; `None` if it refuses x.
-    fn scale(&self, x: &[f32]) -> Option<f32> {
-        let largest = |of: fn(f32) -> f32| x.iter().fold(0.0f32, |largest, x| largest.max(of(*x).abs()));
-        match (x.iter().all(|x| x.is_finite()), self.not_finite) {
-            (true, _) => Some(largest(|x| x)),
-            (false, NotFinite::Refuse) => None,
-            (false, NotFinite::Propagate) => Some(f32::NAN),
-            (false, NotFinite::Saturate) => Some(largest(|x| saturated(x, f32::MAX))),
-        }
     }
 }
 
@@ -113,60 +98,17 @@ impl Codec for E3M0 {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        for (x, header, codes) in self.blocks.encode(from, to) {
-            let scale = self.scale(x).ok_or_else(|| refuse(from, 0, f32::is_finite))?;
-            header.copy_from_slice(&scale.to_le_bytes());
-            pack_halves(x, codes, |x| code(x, scale));
-        }
-        Ok(self.encoded_len(from.len()))
+        let E3M0 { blocks, not_finite } = *self;
+        Scaled { blocks, not_finite, scale: |largest| largest, pack: pack_e3m0 }.encode(from, to)
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read_scale(header);
-            each_half(codes, x, |x, code| *x = (*x + weight * number(code, scale)).canonical());
-        }
-        Ok(())
+        decode(self.blocks, from, to, |codes, scale, x| add_e3m0(codes, scale, weight, x))
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
-        for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read_scale(header);
-            each_half(codes, x, |x, code| *x = number(code, scale).canonical());
-        }
-        Ok(())
+        decode(self.blocks, from, to, unpack_e3m0)
     }
-}
-
-/// Returns the four bits of a number: its sign, and the exponent of the power of two next to it.
-fn code(x: f32, scale: f32) -> u8 {
-    let part = (saturated(x, f32::MAX) / scale).abs();
-    // Of NaN, too, which the scale says.
-    if !(LEAST..=1.0).contains(&part) {
-        return 0;
-    }
-    // Half of the fraction's range, added, carries into the exponent from the middle between two powers on.
-    let exponent = (part.to_bits() + (1 << 22)) >> 23;
-    let code = (exponent as u8).saturating_sub(127 - 7).clamp(1, 7);
-    code | u8::from(x.is_sign_negative()) << 3
-}
-
-/// Returns the number of a code.
-fn number(code: u8, scale: f32) -> f32 {
-    scale * VALUES[usize::from(code)]
-}
-
-const fn values() -> [f32; 16] {
-    let mut values = [0.0; 16];
-    let mut code = 1;
-    let mut value = 1.0 / 64.0;
-    while code < 8 {
-        values[code] = value;
-        values[code + 8] = -value;
-        value *= 2.0;
-        code += 1;
-    }
-    values
 }
 
 #[cfg(test)]

@@ -11,26 +11,18 @@
 //! 1/28672 of its block's largest at most 2⁻¹⁰ · scale. 8 bits by minimum and maximum have an error in proportion to
 //! the range; this codec keeps small numbers beside large ones.
 
-use super::blocks::{Blocks, read_scale};
+use super::blocks::Blocks;
 use super::named::not_finite_field;
-use super::not_finite::{PIECE, refuse, saturated};
+use super::not_finite::{PIECE, refuse, saturated_pieces};
+use super::scaled::decode;
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
-use hexagram_physical::device::kernels::{Float, all_finite};
-use std::sync::{Arc, LazyLock};
+use hexagram_physical::device::kernels::scaled::{add_e4m3, largest, pack_e4m3, unpack_e4m3};
+use std::sync::Arc;
 
 /// Largest number of the format.
 const LARGEST: f32 = 448.0;
-/// Smallest normal number.
-const NORMAL: f32 = 1.0 / 64.0;
-/// Number of steps below 1, where steps are smallest.
-const STEPS: f32 = 512.0;
-/// Code of what is not a number.
-const NAN: u8 = 0x7f;
-
-/// Numbers of all codes.
-static NUMBERS: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|code| number(code as u8)));
 
 /// Codec of 8-bit floats with four bits of exponent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +51,32 @@ impl E4M3 {
         E4M3 { not_finite, ..self }
     }
 
-    fn encode_block(self, x: &[f32], header: &mut [u8], codes: &mut [u8]) {
-        let clean = |x: f32| if self.not_finite == NotFinite::Saturate { saturated(x, f32::MAX) } else { x };
-        let magnitude = |x: &f32| Some(clean(*x).abs()).filter(|x| x.is_finite());
-        let scale = scale(x.iter().filter_map(magnitude).fold(0.0, f32::max));
+    fn encode_block(self, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
+        let Some(most) = largest(x) else { return self.encode_odd(x, header, codes) };
+        let scale = scale(most);
         header.copy_from_slice(&scale.to_le_bytes());
-        codes.iter_mut().zip(x).for_each(|(to, x)| *to = code(clean(*x), scale));
+        pack_e4m3(x, scale, codes);
+        Some(())
+    }
+
+    /// Encodes a block with what is not finite; `None` if that is refused.
+    fn encode_odd(self, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
+        let finite = |x: &f32| Some(x.abs()).filter(|x| x.is_finite());
+        let most = x.iter().filter_map(finite).fold(0.0, f32::max);
+        match self.not_finite {
+            NotFinite::Refuse => return None,
+            NotFinite::Propagate => {
+                let scale = scale(most);
+                header.copy_from_slice(&scale.to_le_bytes());
+                pack_e4m3(x, scale, codes);
+            }
+            NotFinite::Saturate => {
+                let scale = scale(if x.iter().any(|x| x.is_infinite()) { f32::MAX } else { most });
+                header.copy_from_slice(&scale.to_le_bytes());
+                saturated_pieces(x, f32::MAX, |at, x| pack_e4m3(x, scale, &mut codes[at..at + x.len()]));
+            }
+        }
+        Some(())
     }
 }
 
@@ -109,32 +121,18 @@ impl Codec for E4M3 {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        if self.not_finite == NotFinite::Refuse && !all_finite(from) {
-            return Err(refuse(from, 0, f32::is_finite));
-        }
         for (x, header, codes) in self.blocks.encode(from, to) {
-            self.encode_block(x, header, codes);
+            self.encode_block(x, header, codes).ok_or_else(|| refuse(from, 0, f32::is_finite))?;
         }
         Ok(self.encoded_len(from.len()))
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read_scale(header);
-            let numbers = codes.iter().map(|code| scale * NUMBERS[usize::from(*code)]);
-            x.iter_mut().zip(numbers).for_each(|(x, y)| *x = (*x + weight * y).canonical());
-        }
-        Ok(())
+        decode(self.blocks, from, to, |codes, scale, x| add_e4m3(codes, scale, weight, x))
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
-        for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read_scale(header);
-            x.iter_mut()
-                .zip(codes)
-                .for_each(|(x, code)| *x = (scale * NUMBERS[usize::from(*code)]).canonical());
-        }
-        Ok(())
+        decode(self.blocks, from, to, unpack_e4m3)
     }
 }
 
@@ -144,58 +142,9 @@ fn scale(largest: f32) -> f32 {
     if largest > 0.0 { scale.max(f32::from_bits(1)) } else { 0.0 }
 }
 
-/// Returns the code of the number of the format nearest to x / scale.
-fn code(x: f32, scale: f32) -> u8 {
-    if !x.is_finite() {
-        return NAN;
-    }
-    let sign = (x.to_bits() >> 31 << 7) as u8;
-    let y = if scale > 0.0 { (x.abs() / scale).min(LARGEST) } else { 0.0 };
-    if y < NORMAL {
-        // The eighth step is the smallest normal number, and has the code that follows.
-        return sign | (y * STEPS).round_ties_even() as u8;
-    }
-    let bits = y.to_bits();
-    // The lowest three bits of what is left of the fraction are rounded to even; a carry goes to the exponent.
-    let rounded = bits + 0x7_ffff + (bits >> 20 & 1);
-    sign | ((rounded >> 20) - (120 << 3)) as u8
-}
-
-/// Returns the number of a code.
-fn number(code: u8) -> f32 {
-    let exponent = i32::from(code >> 3 & 0xf);
-    let fraction = f32::from(code & 7) / 8.0;
-    let magnitude = match code & 0x7f {
-        NAN => f32::NAN,
-        _ if exponent == 0 => fraction / 64.0,
-        _ => (1.0 + fraction) * 2f32.powi(exponent - 7),
-    };
-    if code >> 7 == 1 { -magnitude } else { magnitude }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_code_is_that_of_its_number_and_of_what_is_nearest() {
-        let mut numbers: Vec<f32> = (0..NAN).map(number).collect();
-        assert!(numbers.is_sorted());
-        assert_eq!((numbers[0x7e], numbers[8], numbers[1]), (448.0, NORMAL, 1.0 / STEPS));
-        for (at, x) in numbers.iter().enumerate() {
-            assert_eq!(code(*x, 1.0), at as u8);
-            assert_eq!(code(-x, 1.0), at as u8 | 0x80);
-        }
-        // Half-way between two numbers, the even code is taken; beside that the nearer one.
-        numbers.push(480.0);
-        for (at, pair) in numbers.windows(2).enumerate().take(0x7e) {
-            let half = (pair[0] + pair[1]) / 2.0;
-            assert_eq!(code(half, 1.0), (at + at % 2) as u8, "{half}");
-            assert_eq!(code(half.next_down(), 1.0), at as u8);
-            assert_eq!(code(half.next_up(), 1.0), at as u8 + 1);
-        }
-        assert_eq!(code(1e9, 1.0), 0x7e);
-    }
 
     #[test]
     fn tiny_and_huge_blocks_keep_their_largest_number() {

@@ -16,21 +16,19 @@
 //!
 //! Source: Wang et al., "ZeRO++", 2023, which sends gradients so.
 
-use super::blocks::{Blocks, each_half, pack_halves, read_scale};
+use super::blocks::Blocks;
 use super::named::not_finite_field;
-use super::not_finite::{refuse, saturated};
+use super::scaled::{Scaled, decode};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
-use hexagram_physical::device::kernels::{Float, all_finite};
+use hexagram_physical::device::kernels::scaled::{add_int4, pack_int4, unpack_int4};
 use std::sync::Arc;
 
 /// Number of elements of a block, unless another is chosen.
 const BLOCK: usize = 128;
 /// Largest code.
 const LARGEST: f32 = 7.0;
-/// Number that is added to a code, which makes it a positive one of four bits.
-const OFFSET: f32 = 8.0;
 
 /// Codec of four bits for each number, in equal steps up to the largest of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,21 +55,11 @@ impl Int4 {
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Int4 { not_finite, ..self }
     }
+}
 
-    /// Returns the number as it is encoded.
-    fn clean(self, x: f32) -> f32 {
-        if self.not_finite == NotFinite::Saturate { saturated(x, f32::MAX) } else { x }
-    }
-
-    /// Returns the size of a step in a block, above 0 unless all numbers are 0; NaN if one of them is not finite.
-    fn scale(self, x: &[f32]) -> f32 {
-        let largest = x.iter().fold(0.0f32, |largest, x| largest.max(self.clean(*x).abs()));
-        match () {
-            () if self.not_finite != NotFinite::Saturate && !all_finite(x) => f32::NAN,
-            () if largest > 0.0 => (largest / LARGEST).max(f32::from_bits(1)),
-            () => 0.0,
-        }
-    }
+/// Returns the size of a step in a block of this largest magnitude, above 0 unless all numbers are 0.
+fn scale(largest: f32) -> f32 {
+    if largest > 0.0 { (largest / LARGEST).max(f32::from_bits(1)) } else { 0.0 }
 }
 
 impl Spelled for Int4 {
@@ -113,43 +101,17 @@ impl Codec for Int4 {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        if self.not_finite == NotFinite::Refuse && !all_finite(from) {
-            return Err(refuse(from, 0, f32::is_finite));
-        }
-        for (x, header, codes) in self.blocks.encode(from, to) {
-            let scale = self.scale(x);
-            header.copy_from_slice(&scale.to_le_bytes());
-            pack_halves(x, codes, |x| code(self.clean(x), scale));
-        }
-        Ok(self.encoded_len(from.len()))
+        let Int4 { blocks, not_finite } = *self;
+        Scaled { blocks, not_finite, scale, pack: pack_int4 }.encode(from, to)
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read_scale(header);
-            each_half(codes, x, |x, code| *x = (*x + weight * number(code, scale)).canonical());
-        }
-        Ok(())
+        decode(self.blocks, from, to, |codes, scale, x| add_int4(codes, scale, weight, x))
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
-        for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read_scale(header);
-            each_half(codes, x, |x, code| *x = number(code, scale).canonical());
-        }
-        Ok(())
+        decode(self.blocks, from, to, unpack_int4)
     }
-}
-
-/// Returns the four bits of a number.
-fn code(x: f32, scale: f32) -> u8 {
-    let steps = if scale > 0.0 { (x / scale).round_ties_even().clamp(-LARGEST, LARGEST) } else { 0.0 };
-    (steps + OFFSET) as u8
-}
-
-/// Returns the number of a code.
-fn number(code: u8, scale: f32) -> f32 {
-    scale * (f32::from(code) - OFFSET)
 }
 
 #[cfg(test)]

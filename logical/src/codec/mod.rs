@@ -39,6 +39,7 @@ mod places;
 pub mod power;
 pub mod qsgd;
 pub mod random_k;
+mod scaled;
 mod selection;
 pub mod sign;
 pub mod top_k;

@@ -24,6 +24,7 @@ mod min_max;
 mod portable;
 pub mod reach;
 mod reduction;
+pub mod scaled;
 mod sign;
 #[cfg(test)]
 pub(super) mod testing;
