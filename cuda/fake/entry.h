@@ -3,6 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+// Kernels that are compiled later, by nvrtc.cpp, find these in the library.
+#ifdef FAKE_NVRTC
+#pragma GCC visibility push(default)
+#else
+#pragma GCC visibility push(protected)
+#endif
 struct uint3 {
     unsigned x, y, z;
 };
@@ -39,3 +45,4 @@ struct Entry {
     Entry(const char *name, void (*thread)(const unsigned char *), const Parameter *parameters, size_t count);
 };
 } // namespace fake
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -363,6 +364,34 @@ static void borrow(const char *text) {
     DO(cuIpcCloseMemHandle(x));
 }
 
+// CUDA C++ that is compiled while the program runs.
+static void source() {
+    void *library = dlopen("libnvrtc.so.12", RTLD_NOW);
+    CHECK(library);
+    auto create = reinterpret_cast<int (*)(void **, const char *, const char *, int, const char *const *,
+                                           const char *const *)>(dlsym(library, "nvrtcCreateProgram"));
+    auto compile = reinterpret_cast<int (*)(void *, int, const char *const *)>(dlsym(library, "nvrtcCompileProgram"));
+    auto text = reinterpret_cast<int (*)(void *, char *)>(dlsym(library, "nvrtcGetPTX"));
+    const char *header = "#define TWICE 2\n", *name = "twice.cuh", *option = "-fmad=false";
+    const char *good = "#include \"twice.cuh\"\nextern \"C\" __global__ void twice(float* x) { x[threadIdx.x] *= TWICE; }";
+    void *program;
+    DO(create(&program, "extern \"C\" __global__ void bad(float* x) { y }", "bad.cu", 1, &header, &name));
+    CHECK(compile(program, 1, &option) == 6);
+    DO(create(&program, good, "good.cu", 1, &header, &name));
+    CHECK(compile(program, 0, nullptr) == 5);
+    DO(compile(program, 1, &option));
+    char image[1000];
+    DO(text(program, image));
+    DO(cuModuleLoadData(&module, image));
+    void *s = stream();
+    Address x = memory(400);
+    std::vector<float> ones(100, 1);
+    DO(cuMemcpyHtoD_v2(x, ones.data(), 400));
+    DO(launch("twice", 1, 100, s, x));
+    DO(cuStreamSynchronize(s));
+    CHECK(read<float>(x, 100)[99] == 2);
+}
+
 // What ends the program with a line.
 static void wrong(const std::string &what) {
     void *s = stream();
@@ -392,7 +421,8 @@ int main(int count, char **arguments) {
     begin();
     const std::pair<const char *, void (*)()> tests[] = {
         {"kernels", kernels},   {"order", order},   {"threads", threads}, {"pools", pools}, {"pageable", pageable},
-        {"values", values},     {"hang", hang},     {"faults", faults},   {"lent", lent}};
+        {"values", values},     {"hang", hang},     {"faults", faults},   {"lent", lent},
+        {"source", source}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
     }
