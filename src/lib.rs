@@ -26,6 +26,7 @@
 //! |---|---|---|
 //! | `tls` | control and TCP connections inside TLS | a C compiler |
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 
 mod sampling;
 
@@ -46,6 +47,8 @@ pub use hexagram_logical::{
 pub use hexagram_logical::{Hierarchy, asynchronous, centralized, codec, decentralized, encoding};
 pub use hexagram_physical::TlsFiles;
 pub use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
+#[cfg(feature = "cuda")]
+pub use hexagram_physical::device::cuda;
 pub use hexagram_physical::launch;
 pub use hexagram_sampler::loader::{DataLoader, LoaderOptions};
 pub use hexagram_sampler::{DistributedOptions, DistributedSampler};

@@ -12,7 +12,7 @@
 
 mod arithmetic;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub mod cuda;
 mod elsewhere;
 pub(crate) mod host;
 mod kernel;

@@ -78,7 +78,7 @@ impl Queue {
         self.0.as_ref().map_or("host", |queue| queue.device())
     }
 
-    /// Returns zeroed host memory from which and to which the queue's copies are quick.
+    /// Returns host memory from which and to which the queue's copies are quick, with any numbers in it.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
@@ -153,8 +153,8 @@ pub trait DeviceQueue: Send + Sync {
     /// [`Error::System`] if memory runs out.
     fn alloc(&self, bytes: usize) -> Result<Allocation>;
 
-    /// Returns zeroed host memory from which and to which copies are quick. Called for every message: a device to which
-    /// such memory is dear keeps what comes back.
+    /// Returns host memory from which and to which copies are quick, with any numbers in it. Called for every message: a
+    /// device to which such memory is dear keeps what comes back, and need not clear it.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].

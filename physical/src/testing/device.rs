@@ -1,10 +1,12 @@
-//! The device under test: the host, or [`Late`] where `HEXAGRAM_TEST_DEVICE` is `late`, or `late:7` for another seed.
+//! The device under test: the host, or what `HEXAGRAM_TEST_DEVICE` names: [`Late`] as `late`, or `late:7` for another
+//! seed; with the feature `cuda` also a GPU as `cuda`, or `cuda:1` for another one.
 //!
-//! A test that makes its buffers here runs on either, and has to see the same bits.
+//! A test that makes its buffers here runs on each, and has to see the same bits. Where no GPU can be had, standard error
+//! says so, and the tests run on the host.
 
 use super::fail;
 use super::late::Late;
-use crate::device::Queue;
+use crate::device::{Device, Queue};
 use crate::dtype::{DType, Element};
 use crate::environment::variable;
 use crate::memory::Buffer;
@@ -15,19 +17,38 @@ use std::sync::LazyLock;
 const QUEUES: usize = 3;
 
 /// `None` is the host.
-static LATE: LazyLock<Option<Late>> = LazyLock::new(|| {
+static DEVICE: LazyLock<Option<Box<dyn Device>>> = LazyLock::new(|| {
     let name = variable("HEXAGRAM_TEST_DEVICE")?;
-    let seed = match name.strip_prefix("late") {
-        Some("") => Some(1),
-        Some(seed) => seed.strip_prefix(':').and_then(|seed| seed.parse().ok()),
-        None if name == "host" => return None,
-        None => None,
-    };
-    let Some(seed) = seed else {
-        fail(format!("HEXAGRAM_TEST_DEVICE={name} is none of host, late, late:SEED"))
-    };
-    Some(Late::new(seed))
+    let (kind, number) = name.split_once(':').unwrap_or((&name, ""));
+    let number = if number.is_empty() { Some(None) } else { number.parse().ok().map(Some) };
+    match (kind, number) {
+        ("host", Some(None)) => None,
+        ("late", Some(seed)) => Some(Box::new(Late::new(seed.unwrap_or(1)))),
+        ("cuda", Some(index)) => cuda(index.unwrap_or(0) as usize),
+        _ => fail(format!("HEXAGRAM_TEST_DEVICE={name} is none of host, late, late:SEED, cuda, cuda:N")),
+    }
 });
+
+/// Opens a GPU; says so if there is none.
+#[cfg(feature = "cuda")]
+fn cuda(index: usize) -> Option<Box<dyn Device>> {
+    use crate::device::cuda::Cuda;
+    use std::io::Write;
+    match Cuda::new(index) {
+        Ok(gpu) => Some(Box::new(gpu)),
+        Err(error) => {
+            // Not by a macro that prints: the test harness shows what those print of failing tests only.
+            let _ = writeln!(std::io::stderr(), "skipped: no CUDA device: {error}");
+            None
+        }
+    }
+}
+
+/// Says that there is no GPU in this build.
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: usize) -> Option<Box<dyn Device>> {
+    fail("HEXAGRAM_TEST_DEVICE=cuda is for a build with the feature `cuda`")
+}
 
 thread_local! {
     static OWN: RefCell<Vec<Queue>> = const { RefCell::new(Vec::new()) };
@@ -35,10 +56,11 @@ thread_local! {
 
 /// Returns a queue of the device under test: one of three of this thread in turn.
 pub fn queue() -> Queue {
-    let Some(late) = &*LATE else { return Queue::host() };
+    let Some(device) = &*DEVICE else { return Queue::host() };
+    let queue = || device.queue().unwrap_or_else(|error| fail(error));
     OWN.with_borrow_mut(|own| {
         if own.len() < QUEUES {
-            own.push(late.queue());
+            own.push(queue());
         } else {
             own.rotate_left(1);
         }

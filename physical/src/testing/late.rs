@@ -9,6 +9,7 @@ mod schedule;
 
 use crate::codec::{Codec, CodecError};
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue, host};
+use crate::doorbell::Alarm;
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::memory::{Keeper, ReadView, Span, WriteView};
@@ -393,29 +394,6 @@ impl LateEvent {
             self.shared.wanted.notify_one();
         }
         state.schedule.has_happened(self.point)
-    }
-}
-
-/// Wakes the one thread that waits for an event, and no other.
-#[derive(Default)]
-struct Alarm {
-    rung: Mutex<bool>,
-    ringing: Condvar,
-}
-
-impl Alarm {
-    /// Waits until the bell rings, and returns true, or until `at_most` has passed.
-    fn wait(&self, at_most: Duration) -> bool {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.ringing.wait_timeout_while(rung, at_most, |rung| !*rung);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-}
-
-impl Bell for Alarm {
-    fn ring(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.ringing.notify_one();
     }
 }
 

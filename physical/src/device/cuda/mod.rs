@@ -1,4 +1,104 @@
-//! CUDA: memory and queues of a GPU. Open this to see how work gets there.
+//! NVIDIA GPUs: memory and arithmetic by way of the driver, which is all that a machine needs for it. Open this to use
+//! one, or to see which file does what.
+//!
+//! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
+//! `event` its points, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
+//! what kernels refuse, and `queue` puts it together. Where there is no driver, [`Cuda::new`] says so; nothing else here
+//! is compiled into a program without the feature `cuda`.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "for the queue, which comes next"))]
 mod arithmetic;
+mod event;
+mod gpu;
+mod launch;
+mod library;
+mod memory;
+mod nvrtc;
+mod pool;
+mod queue;
+mod refusal;
+mod stream;
+mod sweeper;
+
+pub use gpu::Description;
+
+use super::{Device, Queue};
+use crate::error::Result;
+use gpu::Gpu;
+use queue::CudaQueue;
+use std::sync::Arc;
+use stream::CudaStream;
+
+/// A GPU.
+///
+/// ```
+/// use hexagram_physical::Buffer;
+/// use hexagram_physical::device::cuda::Cuda;
+///
+/// match Cuda::new(0) {
+///     Ok(gpu) => {
+///         let x = Buffer::from_slice_on(&gpu.queue()?, &[1.0f32, 2.0])?;
+///         x.write_all()?.scale(2.0)?;
+///         assert_eq!(*x.host::<f32>()?, [2.0, 4.0]);
+///     }
+///     // Names the library, the driver or the device that is missing.
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Cuda(Arc<Gpu>);
+
+impl Cuda {
+    /// Opens the GPU of this number among those that the process sees (`CUDA_VISIBLE_DEVICES`). Whoever opens it again
+    /// gets the same one.
+    ///
+    /// # Errors
+    /// [`Error::Setup`](crate::Error::Setup) without a driver, or with one that is too old;
+    /// [`Error::Usage`](crate::Error::Usage) if there are fewer GPUs; [`Error::System`](crate::Error::System) if the
+    /// driver refuses.
+    pub fn new(index: usize) -> Result<Self> {
+        Gpu::get(index).map(Cuda)
+    }
+
+    /// Creates a queue.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    pub fn queue(&self) -> Result<Queue> {
+        Ok(Queue::of(Arc::new(CudaQueue(CudaStream::new(&self.0)?))))
+    }
+
+    /// Returns what the GPU is.
+    pub fn description(&self) -> &Description {
+        &self.0.about
+    }
+
+    /// Returns how many bytes of its memory are free.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    pub fn free_memory(&self) -> Result<usize> {
+        self.0.free_memory().map(|(free, _)| free)
+    }
+}
+
+impl Device for Cuda {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn queue(&self) -> Result<Queue> {
+        Cuda::queue(self)
+    }
+}
+
+/// Returns what GPUs this process sees, none of which is opened for that.
+///
+/// # Errors
+/// As [`Cuda::new`].
+pub fn devices() -> Result<Vec<Description>> {
+    gpu::describe_all()
+}
+
+#[cfg(test)]
+mod tests;

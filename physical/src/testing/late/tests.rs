@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
 
 /// Sends numbers to and fro between three queues, so that every kind of wait is needed, and returns them.
-fn relay(queues: &[Queue; 3]) -> Result<Vec<f32>> {
+pub(crate) fn relay(queues: &[Queue; 3]) -> Result<Vec<f32>> {
     let [a, b, c] = queues;
     let mut x = Buffer::from_slice_on(a, &[1.0f32, 2.0, 3.0, 4.0])?;
     let y = Buffer::from_slice_on(b, &[10.0f32, 20.0, 30.0, 40.0])?;

@@ -1,0 +1,167 @@
+//! Events: points in the work of a stream, and the bells that they ring.
+
+use super::gpu::{Foreign, Gpu, lock};
+use super::refusal::Snapshot;
+use super::stream::CudaStream;
+use crate::device::{Event, Failure};
+use crate::doorbell::{Alarm, Bell};
+use crate::error::Result;
+use crate::runtime;
+use cudarc::driver::sys::{CUevent, CUstream};
+use std::any::Any;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time for which a wait polls before it sleeps: less than it takes to be woken.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// An event of the driver's, recorded once.
+pub(super) struct Recorded {
+    pub(super) handle: Foreign<CUevent>,
+    /// Number of the event on its stream, from 1 on.
+    pub(super) number: u64,
+    pub(super) gpu: Arc<Gpu>,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.gpu.give_back(self.handle);
+    }
+}
+
+/// A point in the work of a stream.
+pub(super) struct CudaEvent {
+    stream: Arc<CudaStream>,
+    /// `None` if the driver could not record it: then it has happened, and carries that failure.
+    recorded: Option<Arc<Recorded>>,
+    /// Copy of what the stream's kernels had refused by then; `None` if none could have.
+    snapshot: Option<Arc<Snapshot>>,
+    /// Failure that the host knew of by then.
+    failure: Option<Failure>,
+    /// Number of times that the stream's failure had been taken.
+    takes: u64,
+    /// Set once all that comes of it is done.
+    is_over: AtomicBool,
+}
+
+impl CudaEvent {
+    pub(super) fn new(
+        stream: Arc<CudaStream>,
+        recorded: Option<Arc<Recorded>>,
+        snapshot: Option<Arc<Snapshot>>,
+        failure: Option<Failure>,
+        takes: u64,
+    ) -> Self {
+        CudaEvent { stream, recorded, snapshot, failure, takes, is_over: AtomicBool::new(false) }
+    }
+
+    /// Returns the driver's event, if there is one.
+    pub(super) fn recorded(&self) -> Option<&Arc<Recorded>> {
+        self.recorded.as_ref()
+    }
+
+    /// Returns what the stream's kernels may have refused by then, as long as the host does not know.
+    pub(super) fn unread(&self) -> Option<&Arc<Snapshot>> {
+        self.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
+    }
+
+    /// Returns what is known to have failed.
+    pub(super) fn known_failure(&self) -> Option<Failure> {
+        let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
+        let read = || self.snapshot.as_ref()?.read(&self.stream.gpu);
+        lost.or_else(|| self.failure.clone())
+            .or_else(|| if self.is_over.load(Ordering::Acquire) { read() } else { None })
+    }
+
+    /// Lets go of what the work has held, and notes what it has refused.
+    fn finish(&self, recorded: &Recorded) {
+        let is_lost = self.stream.gpu.lost().is_some();
+        self.stream.release(if is_lost { u64::MAX } else { recorded.number });
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| !is_lost) {
+            self.stream.note(snapshot, recorded.number, self.takes);
+        }
+        self.is_over.store(true, Ordering::Release);
+    }
+}
+
+impl Event for CudaEvent {
+    fn has_happened(&self) -> bool {
+        let Some(recorded) = &self.recorded else { return true };
+        if self.is_over.load(Ordering::Acquire) {
+            return true;
+        }
+        let happened = self.stream.gpu.has_happened(recorded.handle);
+        if happened {
+            self.finish(recorded);
+        }
+        happened
+    }
+
+    fn wait(&self, at_most: Duration) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < SPIN.min(at_most) {
+            if self.has_happened() {
+                return true;
+            }
+            runtime::yield_now();
+        }
+        let alarm = Arc::new(Alarm::default());
+        self.ring(Arc::clone(&alarm) as Arc<dyn Bell>);
+        alarm.wait(at_most.saturating_sub(start.elapsed()));
+        self.has_happened()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.known_failure()
+    }
+
+    fn ring(&self, bell: Arc<dyn Bell>) {
+        match &self.recorded {
+            Some(recorded) if !self.has_happened() => {
+                self.stream.ring(recorded, Arc::new(Pending(Mutex::new(Some(bell)))));
+            }
+            _ => bell.ring(),
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A bell until it is rung.
+pub(super) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
+
+impl Pending {
+    /// Rings the bell, unless somebody has done so.
+    pub(super) fn ring(&self) {
+        let bell = lock(&self.0).take();
+        bell.iter().for_each(|bell| bell.ring());
+    }
+
+    pub(super) fn has_rung(&self) -> bool {
+        lock(&self.0).is_none()
+    }
+
+    /// Lets a stream ring the bell when its work so far is done. It never does if the device is lost before.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    pub(super) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: Foreign<CUstream>) -> Result<()> {
+        /// Rings on a thread of the driver's, on which nothing may be asked of it.
+        unsafe extern "C" fn ring(pending: *mut c_void) {
+            // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
+            unsafe { Arc::from_raw(pending.cast::<Pending>().cast_const()) }.ring();
+        }
+        let pending = Arc::into_raw(self);
+        // SAFETY: the stream is there, and the function takes what it is given.
+        let status =
+            unsafe { (gpu.driver.cuLaunchHostFunc)(stream.0, Some(ring), pending.cast_mut().cast()) };
+        gpu.expect(status, "let an event ring a bell").inspect_err(|_| {
+            // SAFETY: the driver has refused, and so does not call the function.
+            drop(unsafe { Arc::from_raw(pending) });
+        })
+    }
+}

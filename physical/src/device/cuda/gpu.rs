@@ -1,0 +1,325 @@
+//! One GPU as this process has it: its primary context, and what the queues of the device share. Open this to see how
+//! an error of the driver becomes one of the library.
+
+use super::launch::Loaded;
+use super::library::{Libcuda, Status};
+use super::pool::Pool;
+use super::refusal::Kinds;
+use super::sweeper::Sweeper;
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUevent_flags, CUmemPool_attribute, CUuuid,
+};
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// Handle of the driver's, which any thread may pass to it.
+#[derive(Clone, Copy)]
+pub(super) struct Foreign<T>(pub(super) T);
+
+// SAFETY: nothing follows a handle but the driver, whose functions may be called on any thread.
+unsafe impl<T> Send for Foreign<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Foreign<T> {}
+
+/// A GPU that is in use by this process.
+pub(super) struct Gpu {
+    pub(super) driver: &'static Libcuda,
+    /// Name in messages: `cuda:0`.
+    pub(super) name: String,
+    pub(super) about: Description,
+    device: CUdevice,
+    context: Foreign<CUcontext>,
+    /// True if memory is allocated and freed in the order of a stream.
+    pub(super) has_pools: bool,
+    /// The error after which nothing works here any more.
+    lost: OnceLock<Error>,
+    /// Events of the driver's that nobody uses.
+    events: Mutex<Vec<Foreign<CUevent>>>,
+    pub(super) loaded: Loaded,
+    pub(super) kinds: Kinds,
+    /// Memory of the device that was freed; stays empty where the driver keeps it itself.
+    pub(super) freed: Pool,
+    /// Pinned memory of the host that nobody uses.
+    pub(super) pinned: Pool,
+    pub(super) sweeper: Arc<Sweeper>,
+}
+
+/// Properties of a GPU, for people and for whoever compares two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// Number of the GPU among those that this process sees.
+    pub index: usize,
+    /// Name of the product.
+    pub name: String,
+    /// Identity, equal in all processes, whatever number the GPU has there.
+    pub uuid: [u8; 16],
+    /// Compute capability: 9 and 0 for an H100.
+    pub capability: (u32, u32),
+    /// Size of its memory in bytes.
+    pub memory: usize,
+}
+
+impl Gpu {
+    /// Returns the GPU of this number, which all that ask for it share as long as one of them has it.
+    ///
+    /// # Errors
+    /// As [`Libcuda::get`]; [`Error::Usage`] if there are fewer GPUs; [`Error::System`] if the driver refuses.
+    pub(super) fn get(index: usize) -> Result<Arc<Self>> {
+        static USED: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
+        let mut used = lock(&USED);
+        used.retain(|gpu| gpu.strong_count() > 0);
+        let found = used.iter().filter_map(Weak::upgrade).find(|gpu| gpu.about.index == index);
+        if let Some(gpu) = found {
+            return Ok(gpu);
+        }
+        let gpu = Arc::new(Self::open(index)?);
+        used.push(Arc::downgrade(&gpu));
+        Ok(gpu)
+    }
+
+    fn open(index: usize) -> Result<Self> {
+        let driver = Libcuda::get()?;
+        let device = device(driver, index)?;
+        let about = describe(driver, index, device)?;
+        let name = format!("cuda:{index}");
+        let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+        let has_pools = attribute(driver, device, supported)? != 0;
+        let mut context = null_mut();
+        // SAFETY: the place is there for one handle.
+        let status = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) };
+        driver.expect(status, &format!("open {name}"))?;
+        let gpu = Gpu {
+            driver,
+            name,
+            about,
+            device,
+            context: Foreign(context),
+            has_pools,
+            lost: OnceLock::new(),
+            events: Mutex::default(),
+            loaded: Loaded::default(),
+            kinds: Kinds::default(),
+            freed: Pool::default(),
+            pinned: Pool::default(),
+            sweeper: Sweeper::start()?,
+        };
+        if has_pools {
+            gpu.keep_freed_memory()?;
+        }
+        Ok(gpu)
+    }
+
+    /// Lets the driver keep freed memory for the next allocation, rather than give it back whenever somebody waits.
+    fn keep_freed_memory(&self) -> Result<()> {
+        let _current = self.enter()?;
+        let mut pool = null_mut();
+        // SAFETY: the place is there for one handle.
+        let status = unsafe { (self.driver.cuDeviceGetDefaultMemPool)(&mut pool, self.device) };
+        self.expect(status, "find the memory pool")?;
+        let mut threshold = u64::MAX;
+        let threshold = (&raw mut threshold).cast();
+        let name = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: this attribute is a number of 64 bits, which is there.
+        let status = unsafe { (self.driver.cuMemPoolSetAttribute)(pool, name, threshold) };
+        self.expect(status, "set up the memory pool")
+    }
+
+    /// Makes the context the current one of this thread, until the value is dropped if the thread had another one.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the driver refuses, or has lost the device.
+    pub(super) fn enter(&self) -> Result<Entered<'_>> {
+        let mut current = null_mut();
+        // SAFETY: the place is there for one handle.
+        let status = unsafe { (self.driver.cuCtxGetCurrent)(&mut current) };
+        self.expect(status, "find the current context")?;
+        if current == self.context.0 {
+            return Ok(Entered { gpu: self, before: null_mut() });
+        }
+        // SAFETY: the context is retained as long as this lives.
+        let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context.0) };
+        self.expect(status, "make the context current")?;
+        Ok(Entered { gpu: self, before: current })
+    }
+
+    /// Passes success on, and turns anything else into an error of what was attempted; notes an error after which
+    /// nothing works here any more.
+    ///
+    /// # Errors
+    /// [`Error::System`] unless the status is success.
+    pub(super) fn expect(&self, status: Status, doing: &str) -> Result<()> {
+        match self.driver.expect(status, &format!("{doing} on {}", self.name)) {
+            Err(error) if status.is_final() => Err(self.lose(error)),
+            outcome => outcome,
+        }
+    }
+
+    /// Notes that nothing works here any more, and returns the first error for which that is so.
+    pub(super) fn lose(&self, error: Error) -> Error {
+        let first = self.lost.get_or_init(|| error).clone();
+        self.sweeper.hurry();
+        first
+    }
+
+    /// Returns the error after which nothing works here any more, if there was one.
+    pub(super) fn lost(&self) -> Option<&Error> {
+        self.lost.get()
+    }
+
+    /// Returns how much memory of the device is free, and how much it has in all, in bytes.
+    pub(super) fn free_memory(&self) -> Result<(usize, usize)> {
+        let _current = self.enter()?;
+        let mut free = 0;
+        let mut all = 0;
+        // SAFETY: the places are there for one number each.
+        let status = unsafe { (self.driver.cuMemGetInfo_v2)(&mut free, &mut all) };
+        self.expect(status, "ask for the free memory")?;
+        Ok((free, all))
+    }
+
+    /// Returns an event of the driver's that nobody uses.
+    pub(super) fn event(&self) -> Result<Foreign<CUevent>> {
+        if let Some(event) = lock(&self.events).pop() {
+            return Ok(event);
+        }
+        let mut event = null_mut();
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the place is there for one handle.
+        let status = unsafe { (self.driver.cuEventCreate)(&mut event, flags) };
+        self.expect(status, "create an event")?;
+        Ok(Foreign(event))
+    }
+
+    /// Frees the memory that is kept for later, where the context is current.
+    pub(super) fn free_kept(&self) {
+        for address in self.freed.drain() {
+            // SAFETY: `cuMemAlloc` allocated it, and nobody uses it.
+            unsafe { (self.driver.cuMemFree_v2)(address as u64) };
+        }
+        for address in self.pinned.drain() {
+            // SAFETY: `cuMemHostAlloc` allocated it, and nobody uses it.
+            unsafe { (self.driver.cuMemFreeHost)(with_exposed_provenance_mut(address)) };
+        }
+    }
+
+    /// Returns true once an event has happened, and if nothing works here any more.
+    pub(super) fn has_happened(&self, event: Foreign<CUevent>) -> bool {
+        if self.lost().is_some() {
+            return true;
+        }
+        // SAFETY: the event is there, and was recorded.
+        match unsafe { (self.driver.cuEventQuery)(event.0) } {
+            Status::NOT_READY => false,
+            Status::SUCCESS => true,
+            status => {
+                let doing = format!("go on with the work of {}", self.name);
+                self.lose(Error::system(doing, self.driver.cause(status), status.remedy()));
+                true
+            }
+        }
+    }
+
+    /// Takes an event back. Queues that still wait for it go on doing so.
+    pub(super) fn give_back(&self, event: Foreign<CUevent>) {
+        lock(&self.events).push(event);
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.sweeper.end();
+        // Where the device is lost these fail, and there is nothing left to free.
+        if let Ok(_current) = self.enter() {
+            self.loaded.unload(self.driver);
+            for event in lock(&self.events).drain(..) {
+                // SAFETY: the driver made it, and nobody uses it.
+                unsafe { (self.driver.cuEventDestroy_v2)(event.0) };
+            }
+            self.free_kept();
+        }
+        // SAFETY: it was retained once, and all that was made in it is gone.
+        unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}
+
+/// A thread on which a GPU's context is current.
+pub(super) struct Entered<'a> {
+    gpu: &'a Gpu,
+    /// The context of another library, which gets its thread back.
+    before: CUcontext,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if !self.before.is_null() {
+            // SAFETY: it was current before.
+            unsafe { (self.gpu.driver.cuCtxSetCurrent)(self.before) };
+        }
+    }
+}
+
+/// Returns the descriptions of all GPUs that this process sees.
+pub(super) fn describe_all() -> Result<Vec<Description>> {
+    let driver = Libcuda::get()?;
+    (0..count(driver)?).map(|index| describe(driver, index, device(driver, index)?)).collect()
+}
+
+/// Returns the number of GPUs.
+fn count(driver: &Libcuda) -> Result<usize> {
+    let mut count: c_int = 0;
+    // SAFETY: the place is there for one number.
+    let status = unsafe { (driver.cuDeviceGetCount)(&mut count) };
+    driver.expect(status, "count GPUs")?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+fn device(driver: &Libcuda, index: usize) -> Result<CUdevice> {
+    let count = count(driver)?;
+    let number = c_int::try_from(index).ok().filter(|_| index < count);
+    let Some(number) = number else {
+        let what = format!("there is no cuda:{index}: the driver shows {count} GPUs");
+        return Err(Error::usage(what, "see `nvidia-smi -L` and CUDA_VISIBLE_DEVICES"));
+    };
+    let mut device = 0;
+    // SAFETY: the place is there for one number.
+    let status = unsafe { (driver.cuDeviceGet)(&mut device, number) };
+    driver.expect(status, &format!("find cuda:{index}"))?;
+    Ok(device)
+}
+
+fn describe(driver: &Libcuda, index: usize, device: CUdevice) -> Result<Description> {
+    let doing = format!("describe cuda:{index}");
+    let mut name = [0 as c_char; 256];
+    // SAFETY: the place is there for as many letters.
+    let status = unsafe { (driver.cuDeviceGetName)(name.as_mut_ptr(), 255, device) };
+    driver.expect(status, &doing)?;
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: the place is there.
+    let status = unsafe { (driver.cuDeviceGetUuid_v2)(&mut uuid, device) };
+    driver.expect(status, &doing)?;
+    let mut memory = 0;
+    // SAFETY: the place is there for one number.
+    let status = unsafe { (driver.cuDeviceTotalMem_v2)(&mut memory, device) };
+    driver.expect(status, &doing)?;
+    let major = attribute(driver, device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(driver, device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    // SAFETY: the array ends with 0, as its last letter was not for the driver to write.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let uuid = uuid.bytes.map(|byte| byte as u8);
+    Ok(Description { index, name, uuid, capability: (major.unsigned_abs(), minor.unsigned_abs()), memory })
+}
+
+fn attribute(driver: &Libcuda, device: CUdevice, attribute: CUdevice_attribute) -> Result<c_int> {
+    let mut value = 0;
+    // SAFETY: the place is there for one number.
+    let status = unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) };
+    driver.expect(status, "ask for an attribute of a GPU")?;
+    Ok(value)
+}
+
+/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,269 @@
+//! libcuda, the driver's library: what of it is used here, found when the program first asks for a GPU. Open this to
+//! call one more of its functions.
+//!
+//! The types are cudarc's; the functions are looked up here, all at once, because cudarc's end the program where the
+//! library or one of them is missing. What they return is a number, as newer drivers know errors that older types do
+//! not.
+
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUhostFn, CUjit_option,
+    CUmemPool_attribute, CUmemoryPool, CUmodule, CUstream, CUuuid, cudaError_enum,
+};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io;
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+
+/// Oldest CUDA that the driver has to know, as it numbers its versions.
+const OLDEST: c_int = 12_000;
+
+/// Instruction to whoever has no such driver.
+const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
+
+/// Declares the functions that are used, and looks them up.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// Functions of the driver, by their names.
+        #[allow(non_snake_case, reason = "these are the driver's own names")]
+        pub(super) struct Libcuda {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Status,)*
+        }
+
+        impl Libcuda {
+            /// Looks up every function.
+            fn of(library: &Library) -> Result<Self> {
+                Ok(Libcuda {
+                    $($name: {
+                        let function = library.function(concat!(stringify!($name), "\0"))?;
+                        // SAFETY: the driver's function of this name has these parameters, and returns a number of 32
+                        // bits, as `Status` is one.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> Status>(function)
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuGetErrorName(Status, *mut *const c_char);
+    cuGetErrorString(Status, *mut *const c_char);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut CUdevice, c_int);
+    cuDeviceGetName(*mut c_char, c_int, CUdevice);
+    cuDeviceGetUuid_v2(*mut CUuuid, CUdevice);
+    cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+    cuDeviceTotalMem_v2(*mut usize, CUdevice);
+    cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+    cuDevicePrimaryCtxRelease_v2(CUdevice);
+    cuCtxGetCurrent(*mut CUcontext);
+    cuCtxSetCurrent(CUcontext);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAlloc_v2(*mut CUdeviceptr, usize);
+    cuMemFree_v2(CUdeviceptr);
+    cuMemAllocAsync(*mut CUdeviceptr, usize, CUstream);
+    cuMemFreeAsync(CUdeviceptr, CUstream);
+    cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);
+    cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, *mut c_void);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
+    cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+    cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamDestroy_v2(CUstream);
+    cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuLaunchHostFunc(CUstream, CUhostFn, *mut c_void);
+    cuEventCreate(*mut CUevent, c_uint);
+    cuEventDestroy_v2(CUevent);
+    cuEventRecord(CUevent, CUstream);
+    cuEventQuery(CUevent);
+    cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void);
+    cuModuleUnload(CUmodule);
+    cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+    cuLaunchKernel(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+    );
+}
+
+impl Libcuda {
+    /// Returns the driver's functions, once it has been initialised.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] that names the library, what is missing of it, or its version, if there is none or it is too
+    /// old; [`Error::System`] if there is no device.
+    pub(super) fn get() -> Result<&'static Self> {
+        static FOUND: OnceLock<Result<Libcuda>> = OnceLock::new();
+        FOUND.get_or_init(Self::find).as_ref().map_err(Error::clone)
+    }
+
+    fn find() -> Result<Self> {
+        let found = Self::of(&Library::open(&["libcuda.so.1", "libcuda.so"], INSTALL)?)?;
+        let mut version = 0;
+        // SAFETY: the place is there for one number.
+        let status = unsafe { (found.cuDriverGetVersion)(&mut version) };
+        found.expect(status, "ask the driver for its version")?;
+        if version < OLDEST {
+            let spelt = |version: c_int| format!("{}.{}", version / 1000, version % 1000 / 10);
+            let what = format!("libcuda.so.1 is of CUDA {}, older than {}", spelt(version), spelt(OLDEST));
+            return Err(Error::setup(what, INSTALL));
+        }
+        // SAFETY: it takes no pointer.
+        let status = unsafe { (found.cuInit)(0) };
+        found.expect(status, "initialise CUDA")?;
+        Ok(found)
+    }
+
+    /// Passes success on, and turns anything else into an error of what was attempted.
+    ///
+    /// # Errors
+    /// [`Error::System`] unless the status is success.
+    pub(super) fn expect(&self, status: Status, doing: &str) -> Result<()> {
+        if status == Status::SUCCESS {
+            return Ok(());
+        }
+        Err(Error::system(doing, self.cause(status), status.remedy()))
+    }
+
+    /// Returns the driver's own name and description of a status.
+    pub(super) fn cause(&self, status: Status) -> io::Error {
+        let name = self.text(self.cuGetErrorName, status);
+        let description = self.text(self.cuGetErrorString, status);
+        let name = name.unwrap_or_else(|| format!("CUDA error {}", status.0));
+        io::Error::other(description.map_or(name.clone(), |description| format!("{name}, {description}")))
+    }
+
+    fn text(
+        &self,
+        function: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+        status: Status,
+    ) -> Option<String> {
+        let mut text = null();
+        // SAFETY: the place is there for one pointer.
+        let found = unsafe { function(status, &mut text) };
+        let is_text = found == Status::SUCCESS && !text.is_null();
+        // SAFETY: the driver has given a text of its own, which ends with 0 and stays.
+        is_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+}
+
+/// Result of a function of the driver.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Status(c_uint);
+
+impl Status {
+    pub(super) const SUCCESS: Self = Self::of(cudaError_enum::CUDA_SUCCESS);
+    pub(super) const OUT_OF_MEMORY: Self = Self::of(cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY);
+    pub(super) const NOT_READY: Self = Self::of(cudaError_enum::CUDA_ERROR_NOT_READY);
+
+    const fn of(error: cudaError_enum) -> Self {
+        Status(error as c_uint)
+    }
+
+    /// Returns true if nothing works on the device any more, in this process, after such an error.
+    pub(super) fn is_final(self) -> bool {
+        use cudaError_enum as Cuda;
+        // 721 is CUDA_ERROR_CONTAINED of newer drivers.
+        self == Status(721)
+            || [
+                Cuda::CUDA_ERROR_DEINITIALIZED,
+                Cuda::CUDA_ERROR_ECC_UNCORRECTABLE,
+                Cuda::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+                Cuda::CUDA_ERROR_ILLEGAL_ADDRESS,
+                Cuda::CUDA_ERROR_LAUNCH_TIMEOUT,
+                Cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+                Cuda::CUDA_ERROR_ASSERT,
+                Cuda::CUDA_ERROR_HARDWARE_STACK_ERROR,
+                Cuda::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                Cuda::CUDA_ERROR_MISALIGNED_ADDRESS,
+                Cuda::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                Cuda::CUDA_ERROR_INVALID_PC,
+                Cuda::CUDA_ERROR_LAUNCH_FAILED,
+                Cuda::CUDA_ERROR_UNKNOWN,
+            ]
+            .map(Self::of)
+            .contains(&self)
+    }
+
+    /// Returns what to do about it.
+    pub(super) fn remedy(self) -> &'static str {
+        use cudaError_enum as Cuda;
+        let is = |error| self == Self::of(error);
+        match () {
+            () if self == Self::OUT_OF_MEMORY => "use smaller buffers, or see who else uses the GPU",
+            () if is(Cuda::CUDA_ERROR_NO_DEVICE) => "see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
+            () if is(Cuda::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => INSTALL,
+            () if is(Cuda::CUDA_ERROR_NO_BINARY_FOR_GPU) => "use a GPU of compute capability 7.0 or more",
+            () if self.is_final() => {
+                "start the job again; `compute-sanitizer` names a kernel that is wrong, `dmesg` a GPU that is"
+            }
+            () => "see `nvidia-smi` and the driver's log, `dmesg`",
+        }
+    }
+}
+
+/// A library that was loaded when the program ran, and stays.
+pub(super) struct Library {
+    name: &'static str,
+    handle: *mut c_void,
+    remedy: &'static str,
+}
+
+impl Library {
+    /// Loads the first library that there is.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] that names the first one, with the loader's reason.
+    pub(super) fn open(names: &[&'static str], remedy: &'static str) -> Result<Self> {
+        let mut reason = None;
+        for name in names {
+            let text = format!("{name}\0");
+            // SAFETY: the text ends with 0. What the library does when it is loaded is its own affair.
+            let handle = unsafe { libc::dlopen(text.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            if !handle.is_null() {
+                return Ok(Library { name, handle, remedy });
+            }
+            reason.get_or_insert_with(last_error);
+        }
+        let first = names.first().copied().unwrap_or_default();
+        let reason = reason.unwrap_or_default();
+        // The loader's reason begins with the name.
+        let reason = reason.strip_prefix(&format!("{first}: ")).unwrap_or(&reason);
+        Err(Error::setup(format!("{first} cannot be loaded: {reason}"), remedy))
+    }
+
+    /// Returns the address of a function, whose name ends with 0.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] that names the library and the function, if that is missing.
+    pub(super) fn function(&self, name: &str) -> Result<*mut c_void> {
+        let text = name.trim_end_matches('\0');
+        let address = match name.len() == text.len() {
+            true => null_mut(),
+            // SAFETY: the library is loaded, and the name ends with 0.
+            false => unsafe { libc::dlsym(self.handle, name.as_ptr().cast()) },
+        };
+        if address.is_null() {
+            return Err(Error::setup(format!("{} is too old: it has no {text}", self.name), self.remedy));
+        }
+        Ok(address)
+    }
+}
+
+/// Returns the reason of the loader for its last failure on this thread.
+fn last_error() -> String {
+    // SAFETY: it takes nothing, and returns null or a text that ends with 0 and is there until its next call.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: as above.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

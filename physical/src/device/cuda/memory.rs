@@ -1,0 +1,175 @@
+//! Memory of a GPU, and pinned memory of the host, to and from which it copies at full speed.
+
+use super::gpu::{Foreign, Gpu};
+use super::library::Status;
+use super::pool::Pool;
+use super::stream::CudaStream;
+use crate::device::Queue;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::memory::Buffer;
+use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// Portable between contexts, and not write-combined: the host reads it.
+const PORTABLE: u32 = 1;
+
+/// Memory of a device that its stream or a buffer owns.
+///
+/// Work in flight keeps it. So nobody uses it any more when it is dropped, and it is freed at once.
+pub(super) struct Room {
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+    gpu: Arc<Gpu>,
+    stream: Foreign<CUstream>,
+}
+
+impl Room {
+    /// Allocates memory, which holds anything, for work of a stream, which has to live longer, and for whatever waits
+    /// for that.
+    ///
+    /// # Errors
+    /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
+    pub(super) fn new(gpu: &Arc<Gpu>, stream: Foreign<CUstream>, bytes: usize) -> Result<Self> {
+        let _current = gpu.enter()?;
+        let class = if gpu.has_pools { bytes } else { Pool::class(bytes) };
+        let owned = |address| Room { address, bytes: class, gpu: Arc::clone(gpu), stream };
+        if let Some(address) = gpu.freed.take(class) {
+            return Ok(owned(address as u64));
+        }
+        let mut address = 0;
+        let mut allocate = || match gpu.has_pools {
+            // SAFETY: the place is there for one address, and the stream lives.
+            true => unsafe { (gpu.driver.cuMemAllocAsync)(&mut address, class, stream.0) },
+            // SAFETY: the place is there for one address.
+            false => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, class) },
+        };
+        let mut status = allocate();
+        if status == Status::OUT_OF_MEMORY {
+            gpu.sweeper.sweep();
+            gpu.free_kept();
+            status = allocate();
+        }
+        if status == Status::OUT_OF_MEMORY {
+            return Err(out_of_memory(gpu, bytes));
+        }
+        gpu.expect(status, &format!("allocate {bytes} bytes"))?;
+        Ok(owned(address))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !self.gpu.has_pools {
+            return self.gpu.freed.put(self.bytes, self.address as usize);
+        }
+        // Where the device is lost this fails, and there is nothing left to free.
+        if let Ok(_current) = self.gpu.enter() {
+            // SAFETY: it was allocated so, and nobody uses it any more.
+            unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream.0) };
+        }
+    }
+}
+
+/// Memory of a buffer, which keeps the stream that it was allocated for.
+pub(super) struct DeviceMemory {
+    pub(super) room: Room,
+    _stream: Arc<CudaStream>,
+}
+
+impl DeviceMemory {
+    /// Allocates memory, which holds anything.
+    ///
+    /// # Errors
+    /// As [`Room::new`].
+    pub(super) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
+        let room = Room::new(&stream.gpu, stream.handle, bytes)?;
+        Ok(DeviceMemory { room, _stream: Arc::clone(stream) })
+    }
+
+    /// Returns the address as a buffer has it.
+    pub(super) fn pointer(&self) -> NonNull<u8> {
+        let address = NonZeroUsize::new(self.room.address as usize);
+        address.map_or(NonNull::dangling(), NonNull::without_provenance)
+    }
+}
+
+fn out_of_memory(gpu: &Gpu, bytes: usize) -> Error {
+    let (free, all) = gpu.free_memory().unwrap_or_default();
+    let doing = format!("allocate {bytes} bytes on {}, where {free} of {all} are free", gpu.name);
+    let remedy = "use smaller buffers or fewer of them, or see who else uses the GPU";
+    Error::system(doing, gpu.driver.cause(Status::OUT_OF_MEMORY), remedy)
+}
+
+/// Pinned memory of the host. Whoever drops it is done with it, and so is the device.
+pub(super) struct Pinned {
+    pub(super) address: NonNull<u8>,
+    class: usize,
+    gpu: Arc<Gpu>,
+}
+
+// SAFETY: the bytes are reached by whoever has the value, or the buffer over it, only.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// Returns memory that holds anything, but is initialised.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system has no more of it.
+    pub(super) fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
+        let class = Pool::class(bytes);
+        let address = match gpu.pinned.take(class).and_then(NonZeroUsize::new) {
+            Some(address) => NonNull::with_exposed_provenance(address),
+            None => pinned(gpu, class)?,
+        };
+        Ok(Pinned { address, class, gpu: Arc::clone(gpu) })
+    }
+
+    /// Returns elements over pinned memory, which hold anything.
+    pub(super) fn buffer(gpu: &Arc<Gpu>, dtype: DType, len: usize) -> Result<Buffer> {
+        let Some(bytes) = len.checked_mul(dtype.size()).filter(|bytes| *bytes > 0) else {
+            return Buffer::zeroed(dtype, len);
+        };
+        let memory = Pinned::new(gpu, bytes)?;
+        let address = memory.address;
+        // SAFETY: the memory is the host's, initialised, of at least so many bytes, aligned to a page, and lives until
+        // the keeper is dropped. Nobody else reaches it until then.
+        unsafe { Buffer::over_foreign(&Queue::host(), address, dtype, len, Arc::new(memory)) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.gpu.pinned.put(self.class, self.address.as_ptr().expose_provenance());
+    }
+}
+
+/// Allocates pinned memory, zeroed.
+fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
+    let _current = gpu.enter()?;
+    let mut address: *mut c_void = null_mut();
+    let mut allocate = || {
+        // SAFETY: the place is there for one address.
+        unsafe { (gpu.driver.cuMemHostAlloc)(&mut address, bytes, PORTABLE) }
+    };
+    let mut status = allocate();
+    if status == Status::OUT_OF_MEMORY {
+        gpu.sweeper.sweep();
+        gpu.free_kept();
+        status = allocate();
+    }
+    gpu.expect(status, &format!("pin {bytes} bytes of host memory for copies"))?;
+    let missing = || {
+        let cause = std::io::Error::other("the driver gave no address");
+        Error::system(format!("pin {bytes} bytes of host memory"), cause, "see the driver's log, `dmesg`")
+    };
+    let address = NonNull::new(address.cast::<u8>()).ok_or_else(missing)?;
+    // SAFETY: the driver has just allocated as many bytes, for the host, too.
+    unsafe { address.write_bytes(0, bytes) };
+    Ok(address)
+}

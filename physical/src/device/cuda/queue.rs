@@ -1,0 +1,184 @@
+//! Queues of a GPU: what is asked of views, as copies and launches on a stream.
+
+use super::arithmetic;
+use super::event::CudaEvent;
+use super::launch::Filled;
+use super::memory::{DeviceMemory, Pinned};
+use super::stream::CudaStream;
+use crate::codec::Codec;
+use crate::device::program::Program;
+use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel};
+use crate::dtype::{DType, ReduceOp};
+use crate::error::Result;
+use crate::memory::{Buffer, ReadView, Span, WriteView};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A queue: one stream.
+pub(super) struct CudaQueue(pub(super) Arc<CudaStream>);
+
+impl CudaQueue {
+    /// Enqueues a program of spans that are read and written, in the order of its operands.
+    fn run_program(&self, program: Program, codec: &str, spans: Vec<Span>) {
+        self.0.enqueue(spans, 0, |spans, tail| {
+            let operands: Vec<u64> = spans.iter().map(address).collect();
+            let before = spans.first().map_or(0, |first| first.offset() / first.dtype().size());
+            let filled = Filled { operands: &operands, codec, before: before as u64 };
+            self.0.launch(tail, &program, &filled)
+        });
+    }
+
+    /// Enqueues a program of the device's own arithmetic, unless there is nothing to do.
+    fn compute(&self, program: Program, spans: Vec<Span>) {
+        if spans.last().is_some_and(|to| !to.is_empty()) {
+            self.run_program(program, "arithmetic", spans);
+        }
+    }
+}
+
+impl DeviceQueue for CudaQueue {
+    fn device(&self) -> &str {
+        &self.0.gpu.name
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Allocation> {
+        if bytes == 0 {
+            return Ok(Allocation { address: NonNull::<u64>::dangling().cast(), keeper: Arc::new(()) });
+        }
+        if let Some(lost) = self.0.gpu.lost() {
+            return Err(lost.clone());
+        }
+        let memory = Arc::new(DeviceMemory::new(&self.0, bytes)?);
+        let address = memory.pointer();
+        self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
+            // SAFETY: the memory has as many bytes.
+            let status = unsafe {
+                (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle.0)
+            };
+            self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
+        });
+        Ok(Allocation { address, keeper: memory })
+    }
+
+    fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        Pinned::buffer(&self.0.gpu, dtype, len)
+    }
+
+    fn copy_up(&self, from: ReadView, to: Span) {
+        let bytes = from.byte_len();
+        if bytes == 0 {
+            return;
+        }
+        self.0.enqueue((from, to), bytes, |(from, to), _| {
+            let source = from.bytes().as_ptr().cast();
+            // SAFETY: both have as many bytes, and the stream holds them until it has copied.
+            let status = unsafe {
+                (self.0.gpu.driver.cuMemcpyHtoDAsync_v2)(address(to), source, bytes, self.0.handle.0)
+            };
+            self.0.gpu.expect(status, &format!("copy {bytes} bytes up"))
+        });
+    }
+
+    fn copy_down(&self, from: Span, to: WriteView) {
+        let bytes = from.byte_len();
+        if bytes == 0 {
+            return;
+        }
+        self.0.enqueue((from, to), bytes, |(from, to), _| {
+            let target = to.bytes().as_ptr().cast_mut().cast();
+            // SAFETY: both have as many bytes, and the stream holds them until it has copied: the view is for writing,
+            // so that nobody else reaches its bytes meanwhile.
+            let status = unsafe {
+                (self.0.gpu.driver.cuMemcpyDtoHAsync_v2)(target, address(from), bytes, self.0.handle.0)
+            };
+            self.0.gpu.expect(status, &format!("copy {bytes} bytes down"))
+        });
+    }
+
+    fn clear(&self, to: Span) {
+        let bytes = to.byte_len();
+        if bytes == 0 {
+            return;
+        }
+        self.0.enqueue(to, 0, |to, _| {
+            // SAFETY: the span has as many bytes.
+            let status =
+                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(address(to), 0, bytes, self.0.handle.0) };
+            self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
+        });
+    }
+
+    fn copy(&self, from: Span, to: Span) {
+        let bytes = to.byte_len();
+        if bytes == 0 {
+            return;
+        }
+        self.0.enqueue((from, to), 0, |(from, to), _| {
+            // SAFETY: both spans have as many bytes.
+            let status = unsafe {
+                (self.0.gpu.driver.cuMemcpyDtoDAsync_v2)(address(to), address(from), bytes, self.0.handle.0)
+            };
+            self.0.gpu.expect(status, &format!("copy {bytes} bytes"))
+        });
+    }
+
+    fn reduce(&self, op: ReduceOp, from: Span, to: Span) {
+        self.compute(arithmetic::reduce(op, to.dtype(), to.len()), vec![from, to]);
+    }
+
+    fn scale(&self, factor: f64, to: Span) {
+        self.compute(arithmetic::scale(factor, to.dtype(), to.len()), vec![to]);
+    }
+
+    fn add_scaled(&self, weight: f64, from: Span, to: Span) {
+        self.compute(arithmetic::add_scaled(weight, to.dtype(), to.len()), vec![from, to]);
+    }
+
+    fn weighted_sum(&self, terms: Vec<(f64, Option<Span>)>, to: Span) {
+        let program = arithmetic::weighted_sum(&terms, to.dtype(), to.len());
+        let spans = terms.into_iter().filter_map(|(_, term)| term).chain([to]);
+        self.compute(program, spans.collect());
+    }
+
+    fn encode(&self, codec: &dyn Codec, from: Span, to: Span, seed: u64) -> bool {
+        let Some(program) = codec.encode_program(from.len(), seed) else { return false };
+        self.run_program(program, &codec.name(), vec![from, to]);
+        true
+    }
+
+    fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool {
+        let Some(program) = codec.decode_program(to.len(), weight) else { return false };
+        self.run_program(program, &codec.name(), vec![from, to]);
+        true
+    }
+
+    fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool {
+        let Some(program) = kernel.program() else { return false };
+        self.run_program(program, &format!("{kernel:?}"), reads.into_iter().chain(writes).collect());
+        true
+    }
+
+    fn record(&self) -> Arc<dyn Event> {
+        Arc::new(self.0.record())
+    }
+
+    fn wait(&self, event: &Arc<dyn Event>) {
+        let Some(event) = event.as_any().downcast_ref::<CudaEvent>() else { return };
+        self.0.wait_for(event);
+    }
+
+    fn wait_to_read(&self, event: &Arc<dyn Event>) {
+        let Some(event) = event.as_any().downcast_ref::<CudaEvent>() else { return };
+        self.0.wait_for(event);
+        self.0.carry(event);
+    }
+
+    fn take_failure(&self) -> Option<Failure> {
+        self.0.take_failure()
+    }
+}
+
+/// Returns the address of a span, to the device.
+fn address(span: &Span) -> u64 {
+    span.address().addr() as u64
+}

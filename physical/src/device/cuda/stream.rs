@@ -1,0 +1,334 @@
+//! A stream of the driver's, and the work that is in flight on it: what it holds until it is done, and what came of it.
+//! Open this to see when memory is let go of.
+//!
+//! Everything that is enqueued is numbered by the event that will be recorded next. An event is seen to have happened by
+//! whoever asks; before they learn of it, what the work up to it has held is dropped. Nobody may ever ask: so after some
+//! work the stream records a mark of its own, and the device's sweeper looks at those, too. What is held may hold this
+//! stream, by way of the memory that it writes; it is the sweeper that ends such circles.
+
+use super::event::{CudaEvent, Pending, Recorded};
+use super::gpu::{Foreign, Gpu, lock};
+use super::memory::Room;
+use super::refusal::Refusals;
+use crate::device::Failure;
+use crate::error::Result;
+use cudarc::driver::sys::{CUstream, CUstream_flags};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Works after which a mark is recorded, if nobody has recorded an event.
+const WORKS: usize = 32;
+
+/// Bytes of host memory that are held before a mark is recorded.
+const BYTES: usize = 1 << 20;
+
+/// Memory, views and the like that work in flight holds.
+type Held = Box<dyn Send>;
+
+/// A stream with its work in flight.
+pub(super) struct CudaStream {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) handle: Foreign<CUstream>,
+    tail: Mutex<Tail>,
+    /// Number of the last event before which nothing is held any more.
+    released: AtomicU64,
+    /// Held by whoever drops what was held, so that nobody else passes meanwhile.
+    releasing: Mutex<()>,
+}
+
+/// The end of a stream, where work is enqueued.
+pub(super) struct Tail {
+    /// Number of events that were recorded.
+    recorded: u64,
+    /// Things that are held, by the number of the event after their work.
+    held: VecDeque<(u64, Held)>,
+    /// Works since the last event.
+    works: usize,
+    /// Bytes of host memory that they hold.
+    bytes: usize,
+    marks: VecDeque<Arc<Recorded>>,
+    /// Bells that nobody has rung yet.
+    bells: Vec<(Arc<Recorded>, Arc<Pending>)>,
+    /// Stream on which events ring bells, and the number of the last of them.
+    ringing: Option<(Foreign<CUstream>, u64)>,
+    /// True if the sweeper has this stream.
+    is_swept: bool,
+    /// The first failure that nobody has taken, as far as the host knows.
+    pub(super) failure: Option<Failure>,
+    pub(super) refusals: Refusals,
+    /// Memory for the launches of one program after the other.
+    pub(super) scratch: Option<Room>,
+}
+
+impl Tail {
+    /// Returns the number of the event that is recorded next.
+    pub(super) fn next(&self) -> u64 {
+        self.recorded + 1
+    }
+
+    /// Holds something until the work that was enqueued so far is done.
+    pub(super) fn hold(&mut self, held: impl Send + 'static) {
+        self.held.push_back((self.recorded + 1, Box::new(held)));
+    }
+
+    /// Returns true if something is held that no mark or event is known to be behind.
+    fn has_unmarked(&self) -> bool {
+        let last = self.held.back().map_or(0, |(number, _)| *number);
+        last > self.marks.back().map_or(0, |mark| mark.number)
+    }
+}
+
+impl CudaStream {
+    /// Creates a stream.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
+        let tail = Tail {
+            recorded: 0,
+            held: VecDeque::new(),
+            works: 0,
+            bytes: 0,
+            marks: VecDeque::new(),
+            bells: Vec::new(),
+            ringing: None,
+            is_swept: false,
+            failure: None,
+            refusals: Refusals::default(),
+            scratch: None,
+        };
+        Ok(Arc::new(CudaStream {
+            gpu: Arc::clone(gpu),
+            handle: create(gpu)?,
+            tail: Mutex::new(tail),
+            released: AtomicU64::new(0),
+            releasing: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
+        lock(&self.tail)
+    }
+
+    /// Enqueues work on what it holds until it is done. A failure to do so is a failure of the queue.
+    ///
+    /// `bytes` is the size of the host memory among what is held.
+    pub(super) fn enqueue<H: Send + 'static>(
+        self: &Arc<Self>,
+        held: H,
+        bytes: usize,
+        work: impl FnOnce(&H, &mut Tail) -> Result<()>,
+    ) {
+        if self.gpu.lost().is_some() {
+            return;
+        }
+        let mut tail = self.tail();
+        if let Err(error) = self.gpu.enter().and_then(|_current| work(&held, &mut tail)) {
+            tail.failure.get_or_insert(Failure::Fault(error));
+        }
+        tail.hold(held);
+        tail.works += 1;
+        tail.bytes += bytes;
+        let is_due = tail.works >= WORKS || tail.bytes >= BYTES;
+        if is_due {
+            self.mark(&mut tail);
+        }
+        self.let_sweep(&mut tail);
+        drop(tail);
+        if is_due {
+            self.look_at_marks();
+        }
+    }
+
+    /// Records an event.
+    pub(super) fn record(self: &Arc<Self>) -> CudaEvent {
+        let mut tail = self.tail();
+        let snapshot = self.snapshot(&mut tail);
+        if snapshot.is_some() {
+            self.let_sweep(&mut tail);
+        }
+        let recorded = self.record_at(&mut tail);
+        if let Err(error) = &recorded {
+            tail.failure.get_or_insert(Failure::Fault(error.clone()));
+        }
+        let failure = tail.failure.clone();
+        let takes = tail.refusals.takes;
+        drop(tail);
+        CudaEvent::new(Arc::clone(self), recorded.ok(), snapshot, failure, takes)
+    }
+
+    /// Records an event of the driver's at the end of the stream.
+    fn record_at(&self, tail: &mut Tail) -> Result<Arc<Recorded>> {
+        let _current = self.gpu.enter()?;
+        let recorded =
+            Recorded { handle: self.gpu.event()?, number: tail.next(), gpu: Arc::clone(&self.gpu) };
+        // SAFETY: both handles are there.
+        let status = unsafe { (self.gpu.driver.cuEventRecord)(recorded.handle.0, self.handle.0) };
+        self.gpu.expect(status, "record an event")?;
+        tail.recorded += 1;
+        tail.works = 0;
+        tail.bytes = 0;
+        Ok(Arc::new(recorded))
+    }
+
+    /// Records an event for the stream's own use. Without one, the next will do.
+    fn mark(&self, tail: &mut Tail) {
+        if let Ok(mark) = self.record_at(tail) {
+            tail.marks.push_back(mark);
+        }
+    }
+
+    /// Lets work that is enqueued from now on wait for an event of this device.
+    pub(super) fn wait_for(&self, event: &CudaEvent) {
+        let Some(recorded) = event.recorded() else { return };
+        let waits = self.gpu.enter().and_then(|_current| {
+            // SAFETY: both handles are there; the driver notes which recording is meant before it returns.
+            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle.0, recorded.handle.0, 0) };
+            self.gpu.expect(status, "wait for an event")
+        });
+        if let Err(error) = waits {
+            self.tail().failure.get_or_insert(Failure::Fault(error));
+        }
+    }
+
+    /// Drops what work before an event has held, which has happened. Whoever returns from this may rely on that, but for
+    /// a thread that is doing so already, further up.
+    pub(super) fn release(&self, number: u64) {
+        thread_local! {
+            static RELEASING: Cell<bool> = const { Cell::new(false) };
+        }
+        if self.released.load(Ordering::Acquire) >= number || RELEASING.replace(true) {
+            return;
+        }
+        /// Ends the release even if a drop panics.
+        struct Over;
+        impl Drop for Over {
+            fn drop(&mut self) {
+                RELEASING.set(false);
+            }
+        }
+        let _over = Over;
+        let _releasing = lock(&self.releasing);
+        let mut tail = self.tail();
+        let held = tail.held.partition_point(|(before, _)| *before <= number);
+        let held: Vec<(u64, Held)> = tail.held.drain(..held).collect();
+        let marks = tail.marks.partition_point(|mark| mark.number <= number);
+        let marks: Vec<Arc<Recorded>> = tail.marks.drain(..marks).collect();
+        drop(tail);
+        drop((held, marks));
+        self.released.fetch_max(number, Ordering::Release);
+    }
+
+    /// Drops what work before the last mark that has happened has held.
+    fn look_at_marks(&self) {
+        let mut done = None;
+        loop {
+            let behind = done.unwrap_or(0);
+            let next = self.tail().marks.iter().find(|mark| mark.number > behind).cloned();
+            match next {
+                Some(mark) if self.gpu.has_happened(mark.handle) => done = Some(mark.number),
+                _ => break,
+            }
+        }
+        if self.gpu.lost().is_some() {
+            done = Some(u64::MAX);
+        }
+        if let Some(done) = done {
+            self.release(done);
+        }
+    }
+
+    /// Lets the sweeper look at this stream until nothing is left on it.
+    fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
+        if !std::mem::replace(&mut tail.is_swept, true) {
+            self.gpu.sweeper.add(Arc::clone(self));
+        }
+    }
+
+    /// Drops what is done, and rings the bells of what has happened. Returns false if nothing is left, so that the caller
+    /// has to take the stream off the sweeper's list.
+    pub(super) fn look(&self) -> bool {
+        // Somebody enqueues, and may take long for it.
+        let Ok(mut tail) = self.tail.try_lock() else { return true };
+        if tail.has_unmarked() {
+            self.mark(&mut tail);
+        }
+        let happened = |(recorded, _): &mut (Arc<Recorded>, _)| self.gpu.has_happened(recorded.handle);
+        let rung: Vec<_> = tail.bells.extract_if(.., happened).collect();
+        drop(tail);
+        rung.iter().for_each(|(_, pending)| pending.ring());
+        drop(rung);
+        self.look_at_marks();
+        let mut tail = self.tail();
+        let is_idle = tail.held.is_empty() && tail.bells.is_empty();
+        // Of several that look at a time, one takes it off the list.
+        let is_over = is_idle && tail.is_swept;
+        tail.is_swept &= !is_idle;
+        !is_over
+    }
+
+    /// Lets an event ring a bell when it happens: by itself, or else when the sweeper sees that it has.
+    pub(super) fn ring(self: &Arc<Self>, recorded: &Arc<Recorded>, pending: Arc<Pending>) {
+        let mut tail = self.tail();
+        tail.bells.retain(|(_, pending)| !pending.has_rung());
+        tail.bells.push((Arc::clone(recorded), Arc::clone(&pending)));
+        self.let_sweep(&mut tail);
+        // Bells ring in the order of their stream: one that comes before others already there would come too late.
+        let by_itself = match tail.ringing {
+            Some((_, last)) if last > recorded.number => Ok(()),
+            Some((stream, _)) => self.ring_behind(&mut tail, stream, recorded, pending),
+            None => {
+                create(&self.gpu).and_then(|stream| self.ring_behind(&mut tail, stream, recorded, pending))
+            }
+        };
+        drop(tail);
+        self.gpu.sweeper.hurry();
+        if let Err(error) = by_itself {
+            tracing::debug!("{error}");
+        }
+    }
+
+    fn ring_behind(
+        &self,
+        tail: &mut Tail,
+        stream: Foreign<CUstream>,
+        recorded: &Recorded,
+        pending: Arc<Pending>,
+    ) -> Result<()> {
+        tail.ringing = Some((stream, recorded.number));
+        let _current = self.gpu.enter()?;
+        // SAFETY: both handles are there.
+        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(stream.0, recorded.handle.0, 0) };
+        self.gpu.expect(status, "wait for an event")?;
+        pending.ring_on(&self.gpu, stream)
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        let tail = self.tail.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        tail.held.clear();
+        tail.scratch = None;
+        tail.refusals = Refusals::default();
+        if let Ok(_current) = self.gpu.enter() {
+            for stream in tail.ringing.map(|(stream, _)| stream).into_iter().chain([self.handle]) {
+                // SAFETY: the driver made it, and nobody enqueues anything any more.
+                unsafe { (self.gpu.driver.cuStreamDestroy_v2)(stream.0) };
+            }
+        }
+    }
+}
+
+/// Creates a stream that waits for no other one by itself.
+fn create(gpu: &Gpu) -> Result<Foreign<CUstream>> {
+    let _current = gpu.enter()?;
+    let mut stream = null_mut();
+    let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: the place is there for one handle.
+    let status = unsafe { (gpu.driver.cuStreamCreate)(&mut stream, flags) };
+    gpu.expect(status, "create a stream")?;
+    Ok(Foreign(stream))
+}

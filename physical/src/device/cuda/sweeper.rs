@@ -1,0 +1,117 @@
+//! The sweeper: a thread of each device that looks at streams nobody may be waiting for. Open this to see how often.
+//!
+//! It drops what their work has held once that is done, rings bells that the driver does not ring, and is the first to
+//! see that a device is lost. While nothing is in flight it sleeps.
+
+use super::gpu::lock;
+use super::stream::CudaStream;
+use crate::error::{Error, Result};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Time between the first two looks; it doubles as long as there is nothing new.
+const FIRST: Duration = Duration::from_millis(1);
+
+/// Longest time between two looks.
+const LONGEST: Duration = Duration::from_millis(64);
+
+/// Streams with work in flight, and the thread that looks at them.
+#[derive(Default)]
+pub(super) struct Sweeper {
+    list: Mutex<List>,
+    news: Condvar,
+}
+
+struct List {
+    streams: Vec<Arc<CudaStream>>,
+    /// Time until the next look.
+    pause: Duration,
+    /// True if there was work since the last look.
+    is_new: bool,
+    is_over: bool,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        List { streams: Vec::new(), pause: FIRST, is_new: false, is_over: false }
+    }
+}
+
+impl Sweeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there can be no further thread.
+    pub(super) fn start() -> Result<Arc<Self>> {
+        let sweeper = Arc::new(Sweeper::default());
+        let own = Arc::clone(&sweeper);
+        let thread = std::thread::Builder::new().name("hexagram-cuda".to_owned());
+        thread.spawn(move || own.run()).map_err(Error::no_thread)?;
+        Ok(sweeper)
+    }
+
+    /// Looks at a stream until there is nothing on it.
+    pub(super) fn add(&self, stream: Arc<CudaStream>) {
+        let mut list = lock(&self.list);
+        list.streams.push(stream);
+        if list.streams.len() == 1 {
+            self.news.notify_one();
+        }
+        self.look_soon(list);
+    }
+
+    /// Looks soon.
+    pub(super) fn hurry(&self) {
+        self.look_soon(lock(&self.list));
+    }
+
+    fn look_soon(&self, mut list: MutexGuard<'_, List>) {
+        list.is_new = true;
+        if list.pause > FIRST {
+            list.pause = FIRST;
+            self.news.notify_one();
+        }
+    }
+
+    /// Ends the thread.
+    pub(super) fn end(&self) {
+        lock(&self.list).is_over = true;
+        self.news.notify_one();
+    }
+
+    /// Looks once at every stream.
+    pub(super) fn sweep(&self) {
+        // They are looked at, and dropped, while the list is free.
+        let streams = lock(&self.list).streams.clone();
+        let done: Vec<_> = streams.into_iter().filter(|stream| !stream.look()).collect();
+        let mut list = lock(&self.list);
+        let places = done.iter().filter_map(|done| {
+            // One entry only: there is a second one if the stream has been added again meanwhile.
+            let place = list.streams.iter().position(|stream| Arc::ptr_eq(stream, done))?;
+            Some(list.streams.swap_remove(place))
+        });
+        let gone: Vec<_> = places.collect();
+        drop(list);
+        drop((done, gone));
+    }
+
+    fn run(&self) {
+        let mut list = lock(&self.list);
+        while !list.is_over {
+            if list.streams.is_empty() {
+                list = self.news.wait(list).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let pause = list.pause;
+            let (guard, timeout) =
+                self.news.wait_timeout(list, pause).unwrap_or_else(PoisonError::into_inner);
+            list = guard;
+            if timeout.timed_out() {
+                list.pause = if std::mem::take(&mut list.is_new) { FIRST } else { LONGEST.min(2 * pause) };
+                drop(list);
+                self.sweep();
+                list = lock(&self.list);
+            }
+        }
+    }
+}
