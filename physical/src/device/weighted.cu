@@ -70,12 +70,12 @@ struct Term {
 /// Sums terms that are parameters. Those from `count` on are `to`, and not read.
 template <typename T, typename W>
 __device__ void sum_of(u32 count, u64 len, T* to, const T* const (&from)[MOST], const W (&weight)[MOST]) {
-    each_run(len, to, from, [=](auto size, u64 at) {
-        constexpr u32 N = decltype(size)::VALUE;
+    each_run(len, to, from, [=](auto load, u64 at) {
+        constexpr u32 N = decltype(load)::SIZE;
         Run<T, N> loaded[MOST];
 #pragma unroll
         for (u32 i = 0; i < MOST; i++) {
-            if (i < count) loaded[i] = load_run<N>(from[i], at);
+            if (i < count) loaded[i] = load(from[i], at);
         }
         W sum[N] = {};
 #pragma unroll
