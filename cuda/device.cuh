@@ -172,7 +172,8 @@ __device__ inline u32 bf16_bits(float x) {
 
 /// Rounds to the nearest f16, ties to even; NaNs stay NaN, with the upper bits of their payload.
 __device__ inline f16 f16_of(float x) {
-    u32 nan = __float_as_uint(x) >> 16 & 0x8000 | F16_NAN | __float_as_uint(x) >> 13 & 0x3ff;
+    u32 bits = __float_as_uint(x);
+    u32 nan = F16_NAN | (bits >> 16 & 0x8000) | (bits >> 13 & 0x3ff);
     return {(u16)(x != x ? nan : f16_bits(x))};
 }
 
