@@ -13,31 +13,31 @@ const ROUNDS: [usize; 6] = [15, 16, 17, 4095, 4096, 4097];
 /// Elements before a view, at most: all distances of views from 16 bytes.
 const STARTS: usize = 17;
 
-/// Returns the bytes of `len` elements: every other one odd, the others plain.
+/// Returns the bytes of `len` elements: one of two, by chance, is odd, so that odd ones meet odd ones, too.
 fn drawn(dtype: DType, len: usize, seed: u64) -> Vec<u8> {
-    let word = |at: usize| mix(seed << 32 ^ at as u64);
-    let odd = |at: usize| at % 2 == seed as usize % 2;
-    let mut plain = plain(len, seed + 1).into_iter();
-    let mut next = || plain.next().unwrap_or_default();
     let odd_f32 = odd_f32();
     let odd_f64 = odd_f64();
-    let narrow = |at: usize, nan: u16| [0, 1 << 15, nan, nan | 0x8001, nan - 1, 1, 0x3ff, 0x400][at / 2 % 8];
-    let wide: Vec<Vec<u8>> = (0..len)
-        .map(|at| match dtype {
-            DType::U8 => vec![word(at) as u8],
-            DType::I32 => (word(at) as i32).to_ne_bytes().to_vec(),
-            DType::I64 => (word(at) as i64).to_ne_bytes().to_vec(),
-            DType::F16 if odd(at) => narrow(at, 0x7c01).to_ne_bytes().to_vec(),
-            DType::BF16 if odd(at) => narrow(at, 0x7f81).to_ne_bytes().to_vec(),
-            DType::F32 if odd(at) => odd_f32[at / 2 % odd_f32.len()].to_ne_bytes().to_vec(),
-            DType::F64 if odd(at) => odd_f64[at / 2 % odd_f64.len()].to_ne_bytes().to_vec(),
-            DType::F16 => f16::from_f32(next()).to_ne_bytes().to_vec(),
-            DType::BF16 => bf16::from_f32(next()).to_ne_bytes().to_vec(),
-            DType::F32 => next().to_ne_bytes().to_vec(),
-            DType::F64 => (f64::from(next()) * 1.1).to_ne_bytes().to_vec(),
-        })
-        .collect();
-    wide.concat()
+    let plain = plain(len, seed + 1);
+    let one = |at: usize| {
+        let word = mix(seed << 32 ^ at as u64);
+        let is_odd = word >> 63 == 1;
+        let which = word as usize % 1024;
+        let half = |nan: u16| [0, 1 << 15, nan, nan | 1 << 15, nan - 1, !0, 1, 0x3ff, 0x400][which % 9];
+        match dtype {
+            DType::U8 => vec![word as u8],
+            DType::I32 => (word as i32).to_ne_bytes().to_vec(),
+            DType::I64 => word.to_ne_bytes().to_vec(),
+            DType::F16 if is_odd => half(0x7c01).to_ne_bytes().to_vec(),
+            DType::BF16 if is_odd => half(0x7f81).to_ne_bytes().to_vec(),
+            DType::F32 if is_odd => odd_f32[which % odd_f32.len()].to_ne_bytes().to_vec(),
+            DType::F64 if is_odd => odd_f64[which % odd_f64.len()].to_ne_bytes().to_vec(),
+            DType::F16 => f16::from_f32(plain[at]).to_ne_bytes().to_vec(),
+            DType::BF16 => bf16::from_f32(plain[at]).to_ne_bytes().to_vec(),
+            DType::F32 => plain[at].to_ne_bytes().to_vec(),
+            DType::F64 => (f64::from(plain[at]) * 1.1).to_ne_bytes().to_vec(),
+        }
+    };
+    (0..len).flat_map(one).collect()
 }
 
 /// Returns a buffer of elements whose bytes are given.
