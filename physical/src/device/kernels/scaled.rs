@@ -208,17 +208,18 @@ fn float(code: u8) -> f32 {
     f32::from_bits(float.to_bits() | u32::from(code >> 7) << 31)
 }
 
+/// Number of codes that are made before they are put together: in one loop, neither would be done in vectors.
+const PIECE: usize = 512;
+
 /// Writes the codes of four bits.
 #[inline(always)]
 fn pack(x: &[f32], to: &mut [u8], code: impl Fn(f32) -> u8) {
-    let (rows, rest) = x.as_chunks::<{ 2 * LANES }>();
-    let (bytes, last) = to.split_at_mut(rows.len() * LANES);
-    for (row, bytes) in rows.iter().zip(bytes.as_chunks_mut::<LANES>().0) {
-        let codes = row.map(&code);
-        *bytes = from_fn(|at| codes[2 * at] | codes[2 * at + 1] << 4);
-    }
-    for (pair, byte) in rest.chunks(2).zip(last) {
-        *byte = code(pair[0]) | pair.get(1).map_or(0, |x| code(*x)) << 4;
+    for (x, to) in x.chunks(PIECE).zip(to.chunks_mut(PIECE / 2)) {
+        let mut codes = [0; PIECE];
+        codes.iter_mut().zip(x).for_each(|(to, x)| *to = code(*x));
+        for (two, byte) in codes.as_chunks::<2>().0.iter().zip(to) {
+            *byte = two[0] | two[1] << 4;
+        }
     }
 }
 
