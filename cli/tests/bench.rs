@@ -163,6 +163,7 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
         (vec!["--ranks", "0"], 2, "0 ranks"),
         (vec!["--ranks", "0", "--transport", "thread"], 2, "0 ranks"),
         (vec!["--ranks", "100000", "--transport", "thread"], 2, "ask for 1 to 1024 ranks"),
+        (vec!["--device", "cuda:99"], 2, "CUDA"),
         (vec!["--json", missing.to_str().unwrap()], 1, "rows.json"),
         (vec!["--json", folder.to_str().unwrap()], 1, "folder that exists"),
     ] {
@@ -184,6 +185,7 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
         ["--transport", "pigeon"],
         ["--iters", "0"],
         ["--codec", "zip"],
+        ["--device", "gpu"],
     ] {
         let mut command = program(&["bench", "all_reduce"]);
         command.args(arguments);

@@ -14,6 +14,7 @@ use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Members, Mode, Optimizer,
     Order, ParameterGroup, Sgd, optimizer,
 };
+use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::runtime;
 use hexagram::sampler::Partition;
 use hexagram::{Buffer, Communicator, Error, Result};
@@ -44,6 +45,8 @@ pub struct Training {
     pub records: u64,
     /// Virtual time of a step's passes, in which background messages travel. A message takes about 1 ms.
     pub compute: Duration,
+    /// Device that has the replicas. What the task computes, the host computes. Default: the host.
+    pub device: DeviceChoice,
 }
 
 impl Training {
@@ -60,6 +63,7 @@ impl Training {
             steps: 100,
             records: 10,
             compute: Duration::from_millis(10),
+            device: DeviceChoice::default(),
         }
     }
 
@@ -172,7 +176,8 @@ impl<'a> Rank<'a> {
     fn new(training: &'a Training, comm: &Communicator, share: Vec<usize>) -> Result<Self> {
         let traffic = comm.world().traffic();
         let sent_before = [traffic.bytes_sent(), traffic.messages_sent()];
-        let options = training.engine()?;
+        let queue = training.device.queue(comm.world().local_rank())?;
+        let options = EngineOptions { queue, ..training.engine()? };
         let parameters = training.task.parameters();
         let count = parameters.len();
         let mut engine = DataParallel::new(comm, parameters, training.algorithm.clone(), options)?;

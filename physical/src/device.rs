@@ -11,6 +11,7 @@
 //! pages.
 
 mod arithmetic;
+mod choice;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod elsewhere;
@@ -22,6 +23,7 @@ pub mod queue;
 mod reduce;
 mod weighted;
 
+pub use choice::DeviceChoice;
 pub use kernel::{Kernel, Operands, apply};
 pub(crate) use queue::Order;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};

@@ -1,12 +1,12 @@
 //! The loop that measures, which adds to the operation nothing but the reading of a clock.
 
 use super::Bench;
-use super::operation::Work;
+use super::operation::{Memory, Work};
 use super::pattern::{Pattern, spoil};
 use super::report::{Row, Times};
 use hexagram::logical::runtime;
 use hexagram::testing::Reference;
-use hexagram::{Communicator, Error, ReduceOp, Result};
+use hexagram::{Communicator, Error, Queue, ReduceOp, Result};
 use std::time::Duration;
 
 /// Above this size, in bytes, a barrier comes before each iteration: small operations keep the ranks together by
@@ -29,12 +29,13 @@ fn iterations(bytes: usize) -> u32 {
 ///
 /// # Errors
 /// What the operation returns; wrong elements are no error.
-pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Result<Row> {
+pub(super) fn measure(bench: &Bench, comm: &Communicator, queue: &Queue, bytes: usize) -> Result<Row> {
     let Bench { operation, dtype, registered, .. } = *bench;
+    let memory = Memory { queue, registered };
     let reduce = bench.reduce();
     let codec = bench.codec.as_ref();
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
-    let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), registered, codec)?;
+    let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), memory, codec)?;
     let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round, hop: 0 };
 
     let mut wrong = check(comm, &mut work, pattern(1))?;
@@ -53,6 +54,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Resul
         transport,
         ranks,
         registered,
+        device: queue.name().to_owned(),
         bytes,
         count: block,
         dtype,

@@ -14,6 +14,7 @@ use crate::table::Table;
 use crate::transports;
 use clap::Args;
 use hexagram::codec::{self, Codec};
+use hexagram::physical::device::DeviceChoice;
 use hexagram::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use operation::Operation;
 use report::Row;
@@ -55,6 +56,10 @@ pub(crate) struct Bench {
     #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     transport: TransportKind,
+
+    /// Device that has the buffers: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto
+    #[arg(long, value_name = "NAME", default_value_t)]
+    device: DeviceChoice,
 
     /// Smallest size, in bytes
     #[arg(short, long, value_name = "SIZE", default_value = "8", value_parser = size)]
@@ -154,6 +159,7 @@ impl Bench {
             let what = "--codec is for the mean of f32 by all_reduce";
             return Err(Error::usage(what, "leave out --codec, or -d and -o"));
         }
+        self.device.check()?;
         self.json.as_deref().map_or(Ok(()), report::writable)
     }
 
@@ -165,12 +171,13 @@ impl Bench {
     /// elements, here or on all ranks.
     fn rank(&self, world: &World) -> Result<Result<u64, PrintError>> {
         let comm = Communicator::open(world, 0)?;
+        let queue = self.device.queue(world.local_rank())?;
         let mut rows = Vec::new();
         let mut table = Table::new(&comm);
-        let mut is_printed = table.line(&report::heading(self, comm.size()))?;
+        let mut is_printed = table.line(&report::heading(self, comm.size(), &queue))?;
         let mut sizes = self.sizes();
         while let Some(bytes) = sizes.next().filter(|_| is_printed) {
-            let row = measure::measure(self, &comm, bytes)?;
+            let row = measure::measure(self, &comm, &queue, bytes)?;
             is_printed = table.line(&row.to_string())?;
             rows.push(row);
         }

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use hexagram::codec::Codec;
 use hexagram::decentralized::{Schedule, Topology};
 use hexagram::encoding::Encoding;
-use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
+use hexagram::{Buffer, Communicator, DType, Queue, ReduceOp, Result};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -71,6 +71,15 @@ impl Operation {
     }
 }
 
+/// Place of the buffers that are measured.
+#[derive(Clone, Copy)]
+pub(super) struct Memory<'a> {
+    /// Queue that writes them.
+    pub(super) queue: &'a Queue,
+    /// True if other ranks of the host are to read them directly, where the transport can.
+    pub(super) registered: bool,
+}
+
 /// One operation on buffers that are made once, for one size.
 pub(super) struct Work<'a> {
     comm: &'a Communicator,
@@ -93,7 +102,7 @@ impl<'a> Work<'a> {
         operation: Operation,
         (dtype, reduce): (DType, ReduceOp),
         (block, blocks): (usize, usize),
-        registered: bool,
+        memory: Memory<'_>,
         codec: Option<&Arc<dyn Codec>>,
     ) -> Result<Self> {
         let whole = block * blocks;
@@ -103,15 +112,22 @@ impl<'a> Work<'a> {
             Operation::ReduceScatter => (whole, Some(block)),
             Operation::AllToAll | Operation::SendRecv => (whole, Some(whole)),
         };
-        let buffer = |len| if registered { comm.registered(dtype, len) } else { Buffer::zeroed(dtype, len) };
+        let Memory { queue, registered } = memory;
+        let zeroed = |len| Buffer::zeroed_on(queue, dtype, len);
+        let buffer = |len| if registered { comm.registered_on(queue, dtype, len) } else { zeroed(len) };
         let input = buffer(input)?;
-        let output = output.map_or_else(|| Buffer::zeroed(dtype, 0), buffer)?;
+        let output = output.map_or_else(|| zeroed(0), buffer)?;
         let encoding = codec.cloned().map(Encoding::new);
         Ok(Work { comm, operation, reduce, encoding, input, output, step: 0 })
     }
 
-    /// Carries the operation out once.
+    /// Carries the operation out once, and waits until the device has done its part.
     pub(super) fn once(&mut self) -> Result<()> {
+        self.enqueue()?;
+        self.result().queue().check()
+    }
+
+    fn enqueue(&mut self) -> Result<()> {
         let Work { comm, operation, reduce, encoding, input, output, step } = self;
         if let Some(encoding) = encoding {
             return comm.block_on(comm.all_reduce_encoded(input, *reduce, encoding));

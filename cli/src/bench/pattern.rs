@@ -142,8 +142,9 @@ fn mix(number: u64) -> u64 {
 
 /// Overwrites a buffer, so that what is found in it later was written there.
 pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
-    buffer.write_all()?.host_bytes_mut().unwrap_or_default().fill(0x55);
-    Ok(())
+    let spoilt = Buffer::zeroed(buffer.dtype(), buffer.len())?;
+    spoilt.write_all()?.host_bytes_mut().unwrap_or_default().fill(0x55);
+    buffer.write_all()?.copy_from(&spoilt.read_all()?)
 }
 
 /// An element type that holds small whole numbers.

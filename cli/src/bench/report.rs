@@ -3,7 +3,7 @@
 use super::Bench;
 use super::operation::Operation;
 use hexagram::physical::output;
-use hexagram::{DType, Error, ReduceOp, Result, TransportKind};
+use hexagram::{DType, Error, Queue, ReduceOp, Result, TransportKind};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, Write};
@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub(super) transport: TransportKind,
     pub(super) ranks: usize,
     pub(super) registered: bool,
+    /// Name of rank 0's device.
+    pub(super) device: String,
     /// Size that was really measured: the size asked for, down to what divides evenly among the ranks.
     pub(super) bytes: usize,
     /// Elements of one rank's block.
@@ -81,6 +83,7 @@ impl Row {
             "redop": self.reduce(),
             "codec": self.codec,
             "registered": self.registered,
+            "device": self.device,
             "time_us": self.times.median,
             "p10_us": self.times.p10,
             "p90_us": self.times.p90,
@@ -106,12 +109,13 @@ impl fmt::Display for Row {
 }
 
 /// Returns the lines above the rows.
-pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
+pub(super) fn heading(bench: &Bench, ranks: usize, queue: &Queue) -> String {
     let Bench { operation, transport, .. } = bench;
     let memory = if bench.registered { ", registered memory" } else { "" };
+    let device = if queue.is_host() { String::new() } else { format!(", {}", queue.name()) };
     let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
     let codec = bench.codec.as_ref().map_or_else(String::new, |codec| format!(", {}", codec.name()));
-    let title = format!("# {}: {ranks}, {transport}{memory}{codec}", operation.name());
+    let title = format!("# {}: {ranks}, {transport}{device}{memory}{codec}", operation.name());
     let columns = ["size", "count", "type", "redop", "time", "p99", "algbw", "busbw", "#wrong"];
     let units = ["(B)", "(elements)", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
     let line = |[size, count, dtype, reduce, time, p99, algorithm, bus, wrong]: [&str; 9]| {
@@ -171,6 +175,7 @@ mod tests {
             operation: Operation::AllReduce,
             transport: TransportKind::Shm,
             ranks: 4,
+            device: "host".to_owned(),
             registered: false,
             bytes: 1_000_000,
             count: 250_000,

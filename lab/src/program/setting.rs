@@ -9,6 +9,7 @@ use crate::suite::{Lesson, Suite, tuned};
 use crate::training::Training;
 use clap::Args;
 use hexagram::logical::spelling::{Catalogue, Options, Spelled, above, no_such};
+use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::Partition;
 use hexagram::{JoinOptions, Result, TransportKind};
 use std::sync::Arc;
@@ -29,6 +30,9 @@ pub struct Setting {
     #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
+    /// Device that has the replicas: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub device: DeviceChoice,
     /// Steps of each rank [default: the task's own, 200 or 300]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
@@ -72,6 +76,7 @@ impl Setting {
     pub fn training(&self, chosen: &Chosen) -> Result<Training> {
         let lesson = lesson(&self.task)?;
         let partition = partition(&self.partition)?;
+        self.device.check()?;
         let steps = self.steps.unwrap_or(lesson.steps);
         let algorithm = chosen.algorithm.clone();
         let rate = tuned(algorithm.name(), lesson.task.name()).learning_rate;
@@ -83,6 +88,7 @@ impl Setting {
             partition,
             steps,
             seed: self.seed,
+            device: self.device,
             records: steps.clamp(1, 10),
             ..Training::of(Arc::clone(&lesson.task))
         })

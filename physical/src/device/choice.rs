@@ -1,0 +1,137 @@
+//! Choice of a device by name: what `--device` of every program reads.
+
+use super::Queue;
+use crate::error::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// Device on which a rank is to compute, as users type it.
+///
+/// ```
+/// use hexagram_physical::device::DeviceChoice;
+///
+/// let choice: DeviceChoice = "cpu".parse()?;
+/// assert!(choice.queue(0)?.is_host());
+/// assert_eq!("cuda:1".parse::<DeviceChoice>()?.to_string(), "cuda:1");
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The host: `cpu`.
+    #[default]
+    Cpu,
+    /// A GPU by its index, `cuda:1`; or, as `cuda`, one for each rank of a host in turn.
+    Cuda(Option<usize>),
+    /// A GPU for each rank in turn if the machine has one, otherwise the host: `auto`.
+    Auto,
+}
+
+impl DeviceChoice {
+    /// Finds out whether this build and this machine have the device, which it does not open.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] that says what is missing.
+    pub fn check(self) -> Result<()> {
+        let DeviceChoice::Cuda(index) = self else { return Ok(()) };
+        let count = count()?;
+        if index.unwrap_or_default() < count {
+            return Ok(());
+        }
+        let what = format!("{self} is not among the {count} CUDA devices of this machine");
+        Err(Error::usage(what, "choose one from cuda:0 on, or cpu; CUDA_VISIBLE_DEVICES may hide some"))
+    }
+
+    /// Creates a queue of the device, for the rank of this index on its host.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if this build or this machine lacks the device; the device's own error if it cannot be opened.
+    pub fn queue(self, local_rank: usize) -> Result<Queue> {
+        self.check()?;
+        let count = match self {
+            DeviceChoice::Cpu => 0,
+            DeviceChoice::Cuda(Some(index)) => return cuda(index),
+            DeviceChoice::Cuda(None) => count()?,
+            DeviceChoice::Auto => count().unwrap_or(0),
+        };
+        local_rank.checked_rem(count).map_or_else(|| Ok(Queue::host()), cuda)
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let index = text.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+        match text {
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "cuda" => Ok(DeviceChoice::Cuda(None)),
+            "auto" => Ok(DeviceChoice::Auto),
+            _ if index.is_some() => Ok(DeviceChoice::Cuda(index)),
+            _ => Err(Error::usage(format!("no device is called {text}"), "use cpu, cuda, cuda:N or auto")),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Cuda(None) => f.write_str("cuda"),
+            DeviceChoice::Cuda(Some(index)) => write!(f, "cuda:{index}"),
+            DeviceChoice::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// Returns the number of CUDA devices.
+#[cfg(feature = "cuda")]
+fn count() -> Result<usize> {
+    super::cuda::devices().map(|devices| devices.len())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn count() -> Result<usize> {
+    Err(not_built())
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(index: usize) -> Result<Queue> {
+    super::cuda::Cuda::new(index)?.queue()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: usize) -> Result<Queue> {
+    Err(not_built())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn not_built() -> Error {
+    Error::usage("this program was built without CUDA", "build it with --features cuda, or use cpu")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_printed() {
+        for text in ["cpu", "cuda", "cuda:0", "cuda:13", "auto"] {
+            assert_eq!(text.parse::<DeviceChoice>().unwrap().to_string(), text);
+        }
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda1", "CPU"] {
+            let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
+            assert!(error.contains("use cpu, cuda, cuda:N or auto"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_always_there() {
+        assert!(DeviceChoice::default().queue(3).unwrap().is_host());
+        #[cfg(not(feature = "cuda"))]
+        {
+            assert!(DeviceChoice::Auto.queue(0).unwrap().is_host());
+            let error = DeviceChoice::Cuda(Some(0)).queue(0).unwrap_err().to_string();
+            assert!(error.contains("built without CUDA"), "{error}");
+        }
+    }
+}
