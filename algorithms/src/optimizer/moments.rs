@@ -107,7 +107,13 @@ impl Frozen {
         let scale = scale.host::<f32>()?;
         let mut gradients = gradients.host_mut::<f32>()?;
         for (g, d) in gradients.iter_mut().zip(scale.iter()) {
-            *g = if *d == 0.0 { 0.0 } else { g.clamp(-clip / d, clip / d) };
+            let most = clip / d;
+            *g = match () {
+                () if *d == 0.0 => 0.0,
+                // D is NaN where training had diverged before the variance was frozen. The codec names such an element.
+                () if most.is_nan() => f32::NAN,
+                () => g.clamp(-most, most),
+            };
         }
         Ok(())
     }
@@ -292,5 +298,16 @@ mod tests {
         assert_eq!(*gradients.host::<f32>().unwrap(), [-2.0, 5.0, 0.0]);
         Frozen::default().limit(&scale, &mut gradients).unwrap();
         assert_eq!(*gradients.host::<f32>().unwrap(), [-2.0, 5.0, 0.0]);
+    }
+
+    #[test]
+    fn nan_in_gradients_or_in_their_scale_stays_nan() {
+        let scale = Buffer::from_slice(&[f32::NAN, 2.0, f32::NAN, 0.0]).unwrap();
+        for clip in [None, Some(4.0)] {
+            let mut gradients = Buffer::from_slice(&[1.0, f32::NAN, f32::NAN, f32::NAN]).unwrap();
+            Frozen { clip, ..Frozen::default() }.limit(&scale, &mut gradients).unwrap();
+            let found = gradients.host::<f32>().unwrap();
+            assert!(found[..3].iter().all(|g| g.is_nan()) && found[3] == 0.0, "{:?}", &found[..]);
+        }
     }
 }
