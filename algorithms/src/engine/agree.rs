@@ -11,12 +11,12 @@ use super::EngineOptions;
 use super::plan::Parameter;
 use crate::optimizer::Optimizer;
 use crate::plugin::AnyAlgorithm;
-use crate::record::{described, gather_texts};
+use crate::record::{announced, described, gather_texts};
 use hexagram_logical::spelling::{Argument, Spelling};
 use hexagram_logical::{Communicator, Error, Result, hash};
 use std::fmt::Debug;
 
-/// Largest number of statements that are compared one by one: what a peer says is not allocated unseen.
+/// Largest number of statements that are compared one by one.
 const MOST: usize = 1 << 20;
 
 /// Largest number of characters of a value in an error.
@@ -76,7 +76,7 @@ pub(super) fn agree(
 fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<String> {
     let mut count = [list.len() as i64];
     comm.blocking().broadcast(&mut count, 0)?;
-    let count = announced(count[0])?;
+    let count = announced("rank 0", count[0], MOST, "settings to compare")?;
     let own: Vec<i64> = list.iter().map(|statement| statement.hash() as i64).collect();
     let mut first = own.clone();
     first.resize(count, 0);
@@ -92,14 +92,6 @@ fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<S
     let (other_subject, other_value) = texts[other].split_once('\n').unwrap_or_default();
     let its = if other_subject == subject { "it" } else { other_subject };
     Ok(format!("{subject} is {value} on rank 0, and {its} is {other_value} on rank {other}"))
-}
-
-/// Returns the number of rank 0's statements, if it can be meant.
-fn announced(count: i64) -> Result<usize> {
-    usize::try_from(count).ok().filter(|count| *count <= MOST).ok_or_else(|| {
-        let what = format!("rank 0 announces {count} settings to compare, and {MOST} is the most");
-        Error::usage(what, "give all ranks the same model, algorithm and engine options")
-    })
 }
 
 /// Returns a hash that is the same on every rank and in every build.
@@ -190,15 +182,6 @@ mod tests {
     use crate::engine::{Autotune, Buffers, LossScale, Order, Unused};
     use crate::optimizer::{Members, ParameterGroup, Sgd};
     use std::sync::Arc;
-
-    #[test]
-    fn a_number_of_statements_that_cannot_be_meant_is_refused_before_it_is_allocated() {
-        assert_eq!(announced(3).unwrap(), 3);
-        for garbage in [-1, i64::MIN, i64::MAX, MOST as i64 + 1] {
-            let text = announced(garbage).unwrap_err().to_string();
-            assert!(text.contains(&format!("rank 0 announces {garbage} settings")), "{text}");
-        }
-    }
 
     #[test]
     fn options_are_said_as_they_are_spelled_and_then_all_that_the_algorithm_is() {

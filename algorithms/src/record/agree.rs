@@ -3,7 +3,7 @@
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
 
-/// Largest length of a text, in bytes: what a peer announces is not allocated unseen.
+/// Largest length of a text, in bytes.
 const LONGEST: usize = 1 << 20;
 
 /// Number of characters that other ranks are told of an error.
@@ -16,7 +16,8 @@ const TOLD: usize = 2000;
 pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String>> {
     let mut longest = [mine.len() as i64];
     comm.blocking().all_reduce(&mut longest, ReduceOp::Max)?;
-    let room = 8 + checked(longest[0])?;
+    // Each rank's own length is in it.
+    let room = 8 + announced("a rank", longest[0], LONGEST, "bytes of text")?;
     let mut own = vec![0; room];
     own[..8].copy_from_slice(&(mine.len() as u64).to_le_bytes());
     own[8..8 + mine.len()].copy_from_slice(mine.as_bytes());
@@ -30,10 +31,13 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
     Ok(all.chunks_exact(room).map(text).collect())
 }
 
-/// Returns the length of the longest text, if it can be meant. Each rank's own length is in it.
-fn checked(length: i64) -> Result<usize> {
-    usize::try_from(length).ok().filter(|length| *length <= LONGEST).ok_or_else(|| {
-        let what = format!("a rank announces a text of {length} bytes, and {LONGEST} is the most");
+/// Returns the number of `things` that a rank announces, if it can be meant: what a peer says is not allocated unseen.
+///
+/// # Errors
+/// [`Error::Usage`] if it is negative or above `most`.
+pub(crate) fn announced(rank: &str, number: i64, most: usize, things: &str) -> Result<usize> {
+    usize::try_from(number).ok().filter(|number| *number <= most).ok_or_else(|| {
+        let what = format!("{rank} announces {number} {things}, and {most} is the most");
         Error::usage(what, "see whether all ranks run the same program")
     })
 }
@@ -68,15 +72,26 @@ mod tests {
     use hexagram_logical::testing::spawn;
 
     #[test]
+    fn a_number_that_cannot_be_meant_is_refused() {
+        assert_eq!(announced("rank 0", 3, 3, "things").unwrap(), 3);
+        for garbage in [-1, i64::MIN, i64::MAX, 4] {
+            let text = announced("rank 0", garbage, 3, "things").unwrap_err().to_string();
+            assert!(
+                text.starts_with(&format!("rank 0 announces {garbage} things, and 3 is the most")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn a_text_too_long_is_refused_on_all_ranks_before_it_is_allocated() {
-        assert!(checked(i64::MAX).is_err() && checked(-1).is_err());
         let said = spawn(TransportKind::Thread, 2, |comm| {
             let text = "x".repeat(if comm.rank() == 1 { LONGEST + 1 } else { 1 });
             let refused = gather_texts(&comm, &text).unwrap_err().to_string();
             Ok((refused, gather_texts(&comm, "é")?))
         });
         for (refused, texts) in said.unwrap() {
-            assert!(refused.contains("a text of 1048577 bytes"), "{refused}");
+            assert!(refused.contains("a rank announces 1048577 bytes of text"), "{refused}");
             assert_eq!(texts, ["é", "é"]);
         }
     }

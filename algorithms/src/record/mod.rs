@@ -7,7 +7,7 @@
 mod agree;
 mod claims;
 
-pub(crate) use agree::{all_or_none, beginning, gather_texts};
+pub(crate) use agree::{all_or_none, announced, beginning, gather_texts};
 pub(crate) use claims::Claims;
 
 use hexagram_logical::{Buffer, DType, Element, Error, Result, hash};

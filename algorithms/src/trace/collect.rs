@@ -1,8 +1,9 @@
 //! The gathering of all ranks' spans at rank 0.
 
 use super::clock::{Alignment, Clock, Offset, align};
-use super::record::{Recorder, Span};
+use super::record::{LIMIT, Recorder, Span};
 use super::{RankTrace, Trace};
+use crate::record::announced;
 use hexagram_logical::{Communicator, Result};
 use std::time::Duration;
 
@@ -52,7 +53,9 @@ fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64)> {
     let mut lengths = [0i64; 2];
     comm.blocking().recv(&mut lengths, rank)?;
     let [spans, dropped] = lengths;
-    let mut words = vec![0i64; spans as usize * Span::WORDS];
+    // The training thread's and the communication thread's.
+    let spans = announced(&format!("rank {rank}"), spans, 2 * LIMIT, "spans of its trace")?;
+    let mut words = vec![0i64; spans * Span::WORDS];
     comm.blocking().recv(&mut words, rank)?;
     let (words, _) = words.as_chunks();
     Ok((words.iter().map(|words| Span::from_words(*words)).collect::<Result<_>>()?, dropped as u64))
@@ -60,4 +63,28 @@ fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64)> {
 
 fn aligned(span: Span, alignment: &Alignment) -> Span {
     Span { start: alignment.shift(span.start), end: alignment.shift(span.end), ..span }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hexagram_logical::TransportKind;
+    use hexagram_logical::testing::spawn;
+
+    #[test]
+    fn spans_that_no_rank_can_have_are_refused_before_they_are_allocated() {
+        let said = spawn(TransportKind::Thread, 2, |comm| {
+            let mut said = Vec::new();
+            for garbage in [-1, i64::MAX, 2 * LIMIT as i64 + 1] {
+                match comm.rank() {
+                    0 => said.push((garbage, receive(&comm, 1).unwrap_err().to_string())),
+                    _ => comm.blocking().send(&[garbage, 0], 0)?,
+                }
+            }
+            Ok(said)
+        });
+        for (garbage, said) in said.unwrap().concat() {
+            assert!(said.contains(&format!("rank 1 announces {garbage} spans of its trace")), "{said}");
+        }
+    }
 }

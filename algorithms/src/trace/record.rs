@@ -140,7 +140,7 @@ impl Span {
 }
 
 /// Largest number of spans that a thread keeps (56 MiB); later ones are only counted.
-const LIMIT: usize = 1 << 20;
+pub(super) const LIMIT: usize = 1 << 20;
 
 /// Records of one thread.
 #[derive(Debug)]
