@@ -192,6 +192,20 @@ pub enum CodecError {
     },
 }
 
+/// Encodes as [`Codec::encode`] does, by a codec that may be a user's: what comes of it fits into `to`.
+///
+/// # Errors
+/// As [`Codec::encode`]; [`CodecError::Damaged`] for a message of more bytes than [`Codec::encoded_len`] says.
+pub fn encode(codec: &dyn Codec, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
+    let largest = codec.encoded_len(from.len());
+    match codec.encode(from, to, seed)? {
+        bytes if bytes <= largest => Ok(bytes),
+        bytes => {
+            Err(CodecError::damaged(format!("{bytes} bytes, where its encoded_len says {largest} at most")))
+        }
+    }
+}
+
 impl CodecError {
     /// Creates the error of a message that is none of this codec.
     pub fn damaged(what: impl Into<String>) -> Self {

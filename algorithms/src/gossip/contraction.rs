@@ -1,9 +1,9 @@
 //! Contraction of a codec, measured on differences such as it is given, and the consensus step that it allows.
 
 use crate::plugin::sum_of_squares;
-use hexagram_logical::codec::Codec;
+use hexagram_logical::codec::{Codec, encode};
 use hexagram_logical::encoding::mix;
-use hexagram_logical::{Error, Result};
+use hexagram_logical::{Buffer, DType, Error, Result};
 
 /// Largest number of elements that are measured: a block of the codecs that work in blocks.
 const MOST: usize = 2048;
@@ -46,14 +46,16 @@ fn refused(what: String) -> Error {
 /// message leaves of e.
 fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
     let mut error = vec![0.0f32; len];
-    let mut message = vec![0; codec.encoded_len(len)];
+    // More than there is memory for is an error then.
+    let mut message = Buffer::zeroed(DType::U8, codec.encoded_len(len))?;
     let mut shares: Vec<(f64, f64)> = Vec::new();
     loop {
         let round = shares.len() as u64;
         let keys = (0..len as u64).map(|at| mix(round << 32 | at));
         error.iter_mut().zip(keys).for_each(|(error, key)| *error += normal(key));
         let before = sum_of_squares(&error);
-        let encoded = codec.encode(&error, &mut message, round);
+        let mut message = message.host_mut::<u8>()?;
+        let encoded = encode(codec, &error, &mut message, round);
         let bytes = encoded.map_err(|error| refused(format!("consensus=auto cannot measure: {error}")))?;
         let decoded = codec.decode_add(&message[..bytes], -1.0, &mut error);
         decoded.map_err(|error| refused(format!("consensus=auto cannot measure: {error}")))?;
@@ -78,7 +80,7 @@ fn normal(key: u64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram_logical::codec::{Half, Keep, MinMax8, Qsgd, Sign, TopK};
+    use hexagram_logical::codec::{CodecError, Exact, Half, Keep, MinMax8, Properties, Qsgd, Sign, TopK};
 
     #[test]
     fn steps_are_those_of_the_page() {
@@ -95,6 +97,44 @@ mod tests {
         for (codec, low, high) in codecs {
             let step = safe_step(codec, 100_000, 1.5).unwrap();
             assert!((low..=high).contains(&step), "{}: {step}", codec.name());
+        }
+    }
+
+    /// Codec of a user whose messages are longer than it says.
+    #[derive(Debug)]
+    struct Liar {
+        says: usize,
+        makes: usize,
+    }
+
+    impl Codec for Liar {
+        fn name(&self) -> String {
+            "liar".to_owned()
+        }
+
+        fn properties(&self) -> Properties {
+            Exact.properties()
+        }
+
+        fn encoded_len(&self, _len: usize) -> usize {
+            self.says
+        }
+
+        fn encode(&self, _from: &[f32], _to: &mut [u8], _seed: u64) -> Result<usize, CodecError> {
+            Ok(self.makes)
+        }
+
+        fn decode_add(&self, _from: &[u8], _weight: f32, _to: &mut [f32]) -> Result<(), CodecError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_codec_whose_messages_cannot_be_as_long_as_it_says_is_refused() {
+        let cases = [(400, 401, "says 400"), (400, usize::MAX, "says 400"), (usize::MAX, 0, "exceed")];
+        for (says, makes, said) in cases {
+            let error = safe_step(&Liar { says, makes }, 100, 1.5).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
         }
     }
 

@@ -48,7 +48,7 @@ pub use e3m0::E3M0;
 pub use e4m3::E4M3;
 pub use exact::Exact;
 pub use half::Half;
-pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
+pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties, encode};
 pub use int4::Int4;
 pub use keep::Keep;
 pub use linear::{LinearCodec, Round};

@@ -6,7 +6,7 @@
 //! part    = the codec's message; behind its size as u32, little endian, where that can differ
 //! ```
 
-use super::{Codec, CodecError, Noise, Properties};
+use super::{Codec, CodecError, Noise, Properties, encode};
 use hexagram_physical::device::kernels::draw::mix;
 use hexagram_physical::{Result, hash};
 use std::ops::Range;
@@ -48,7 +48,7 @@ impl TensorPart {
     /// Writes the part of a message, and returns its size in bytes.
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
         let (header, message) = to.split_at_mut(self.header());
-        let bytes = self.codec.encode(&from[self.elements.clone()], message, seed);
+        let bytes = encode(&*self.codec, &from[self.elements.clone()], message, seed);
         let bytes = bytes.map_err(|error| error.counted_from(self.elements.start))?;
         if !header.is_empty() {
             header.copy_from_slice(&(bytes as u32).to_le_bytes());

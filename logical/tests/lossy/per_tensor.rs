@@ -32,6 +32,42 @@ impl Codec for Trimmed {
     }
 }
 
+/// A codec whose messages are longer than it says.
+#[derive(Debug)]
+struct Longer;
+
+impl Codec for Longer {
+    fn name(&self) -> String {
+        "longer".to_owned()
+    }
+
+    fn properties(&self) -> hexagram_logical::codec::Properties {
+        Exact.properties()
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        4 * len
+    }
+
+    fn encode(&self, from: &[f32], _to: &mut [u8], _seed: u64) -> Result<usize, CodecError> {
+        Ok(4 * from.len() + 1)
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        Exact.decode_add(from, weight, to)
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_codec_says_is_refused() {
+    let exact: Arc<dyn Codec> = Arc::new(Exact);
+    for tensors in [vec![(3, Arc::new(Longer) as Arc<dyn Codec>), (2, exact)], vec![(5, Arc::new(Longer))]] {
+        let codec = PerTensor::new(tensors);
+        let error = encoded(&codec, &plain(5, 1), 0).unwrap_err();
+        assert!(error.to_string().contains("encoded_len says"), "{error}");
+    }
+}
+
 fn codec() -> PerTensor {
     let top: Arc<dyn Codec> = Arc::new(TopK::new(Keep::Ratio(0.1)).unwrap());
     let parts: [(usize, Arc<dyn Codec>); 6] = [
