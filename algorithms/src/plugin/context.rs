@@ -3,7 +3,7 @@
 use super::float::{sum_of_squares, with_float};
 use super::metrics::{Combine, Metrics};
 use hexagram_logical::codec::{Codec, LinearCodec};
-use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule};
+use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, ReduceOp, Result};
 use std::sync::Arc;
@@ -306,11 +306,11 @@ impl Context {
     /// Returns the matrix with which [`Context::gossip`] mixes in `round`: of ranks, or of hosts.
     ///
     /// # Errors
-    /// As [`Schedule::mixing`].
+    /// As [`mixing_at`].
     pub fn mixing(&self, schedule: &dyn Schedule, round: u64) -> Result<Mixing> {
         match &self.hierarchy {
             Some(hierarchy) => hierarchy.mixing(schedule, round),
-            None => schedule.mixing(self.size(), round),
+            None => mixing_at(schedule, self.size(), round),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::mixing::Mixing;
 use super::neighbours::Neighbours;
-use super::schedule::Schedule;
+use super::schedule::{Schedule, mixing_at};
 use crate::centralized::free_to_write;
 use crate::{Buffer, Communicator, DType, Error, Result};
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
@@ -56,11 +56,7 @@ impl Communicator {
 
     /// Returns the matrix of a step, if it is as stochastic as the operation needs it.
     pub(super) fn mixing(&self, schedule: &dyn Schedule, step: u64, needs: Stochastic) -> Result<Mixing> {
-        let mixing = schedule.mixing(self.size(), step)?;
-        if mixing.size() != self.size() {
-            let what = format!("a schedule made a matrix for {} ranks of {}", mixing.size(), self.size());
-            return Err(Error::usage(what, "make it for as many ranks as it was asked for"));
-        }
+        let mixing = mixing_at(schedule, self.size(), step)?;
         let (fit, what, remedy) = match needs {
             Stochastic::Rows => {
                 (mixing.is_row_stochastic(), "a row", "let the weights at which each rank takes add up to 1")

@@ -13,7 +13,7 @@
 use super::encoded::GossipOptions;
 use super::gossip::Stochastic;
 use super::mixing::Mixing;
-use super::schedule::Schedule;
+use super::schedule::{Schedule, mixing_at};
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Hierarchy, ReduceOp, Result};
 
@@ -94,9 +94,9 @@ impl Hierarchy {
     /// hosts' ranks.
     ///
     /// # Errors
-    /// As [`Schedule::mixing`].
+    /// As [`mixing_at`].
     pub fn mixing(&self, schedule: &dyn Schedule, step: u64) -> Result<Mixing> {
-        Ok(self.weighed(schedule.mixing(self.hosts().len(), step)?))
+        Ok(self.weighed(mixing_at(schedule, self.hosts().len(), step)?))
     }
 
     /// Returns a matrix of hosts that keeps the mean over ranks.
@@ -116,5 +116,32 @@ impl Hierarchy {
         self.host().all_reduce(buffer, ReduceOp::Mean).await?;
         self.lead(async |leaders| mix(leaders, buffer).await).await?;
         self.host().broadcast(buffer, 0).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::spawn_hosts;
+
+    /// A schedule of a user whose matrices are for one member more.
+    #[derive(Debug)]
+    struct OneMore;
+
+    impl Schedule for OneMore {
+        fn mixing(&self, size: usize, _step: u64) -> Result<Mixing> {
+            Mixing::pull(size + 1, |_| [].into())
+        }
+    }
+
+    #[test]
+    fn a_matrix_for_other_hosts_is_refused() {
+        let said = spawn_hosts(&[0, 0, 1], |comm| {
+            let hierarchy = comm.block_on(comm.hierarchy())?;
+            Ok(hierarchy.mixing(&OneMore, 0).unwrap_err().to_string())
+        });
+        for said in said.unwrap() {
+            assert!(said.contains("a matrix for 3 ranks of 2"), "{said}");
+        }
     }
 }

@@ -41,5 +41,5 @@ mod unequal;
 pub use encoded::{Difference, GossipOptions};
 pub use lazy::Lazy;
 pub use mixing::{Edge, Mixing};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, mixing_at};
 pub use topology::{Topology, any_graph, catalogue};

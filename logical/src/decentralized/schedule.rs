@@ -66,6 +66,19 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     }
 }
 
+/// Returns the matrix of one step of a schedule that may be a user's.
+///
+/// # Errors
+/// As [`Schedule::mixing`]; [`Error::Usage`] if it is made for another number of ranks.
+pub fn mixing_at(schedule: &dyn Schedule, size: usize, step: u64) -> Result<Mixing> {
+    let mixing = schedule.mixing(size, step)?;
+    if mixing.size() == size {
+        return Ok(mixing);
+    }
+    let what = format!("a schedule made a matrix for {} ranks of {size}", mixing.size());
+    Err(Error::usage(what, "make it for as many ranks as it was asked for"))
+}
+
 /// Returns true if the first 64 steps have one matrix.
 pub(super) fn looks_static(schedule: &(impl Schedule + ?Sized), size: usize) -> Result<bool> {
     let first = schedule.mixing(size, 0)?;
