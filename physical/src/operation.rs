@@ -139,6 +139,10 @@ impl<'a> Operation<'a> {
                 &many
             }
         };
+        if let Some(rank) = missing.iter().find(|rank| **rank >= health.peers().len()) {
+            let what = format!("{} waits for rank {rank}, which is not there", transport.kind());
+            return Some(Error::usage(what, "mend the transport"));
+        }
         // In this order: whoever leaves because of a failure has told of the failure before.
         let gone = missing.iter().find_map(|&peer| {
             let left = health.has_left(peer);
@@ -212,7 +216,7 @@ impl<'a> Operation<'a> {
     fn settle(&mut self, outcome: Result<Got>) -> Poll<Result<Got>> {
         self.ticket = None;
         self.notice = None;
-        match outcome {
+        match outcome.and_then(|got| got.checked(self.terms.transport, usize::MAX)) {
             Ok(got) => Poll::Ready(Ok(got)),
             Err(error) => self.fail(error),
         }

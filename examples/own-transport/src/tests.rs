@@ -2,14 +2,17 @@
 //! do.
 
 use crate::{Inboxes, Waiting, loopback};
+use hexagram::asynchronous::{Clock, Service};
+use hexagram::physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram::physical::health::Health;
 use hexagram::physical::memory::{ReadView, WriteView};
-use hexagram::physical::testing::spawn_as;
+use hexagram::physical::tag::Tag;
+use hexagram::physical::testing::{spawn as spawn_worlds, spawn_as, transport as testing_transport};
 use hexagram::physical::transport::{
     Backend, Bell, Fabric, Got, Label, Land, Membership, Prepared, Site, Source, Ticket, Traffic, Transport,
     TransportKind, register,
 };
-use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, World, testing};
+use hexagram::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::catch_unwind;
@@ -39,6 +42,12 @@ enum Defect {
     PanicBeforeOthers,
     /// An announcement is longer than may be.
     LongAnnouncement,
+    /// Operations are said to be of a rank that is not there.
+    NoSuchRank,
+    /// Messages are said to have more bytes than there is room for.
+    TooManyBytes,
+    /// Operations are said to wait for a rank that is not there.
+    WaitsForNobody,
 }
 
 impl Backend for Defect {
@@ -145,7 +154,12 @@ impl Transport for End {
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
         assert!(!self.shows(Defect::PanicInPoll), "on purpose");
-        self.inner.poll(ticket, context)
+        let said = |got| match self.defect {
+            Some(Defect::NoSuchRank) => Got { peer: 7, ..got },
+            Some(Defect::TooManyBytes) => Got { bytes: usize::MAX, ..got },
+            _ => got,
+        };
+        self.inner.poll(ticket, context).map_ok(said)
     }
 
     fn cancel(&self, ticket: Ticket) {
@@ -170,6 +184,10 @@ impl Transport for End {
 
     fn moved(&self, ticket: Ticket) -> u64 {
         self.inner.moved(ticket)
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        if self.defect == Some(Defect::WaitsForNobody) { vec![7] } else { self.inner.missing(ticket) }
     }
 }
 
@@ -218,6 +236,43 @@ fn a_transport_that_panics_ends_its_rank_and_the_others_name_it() {
         });
         assert_eq!(text(panic.unwrap_err()), "on purpose", "{name}");
     }
+}
+
+/// Waits for the clock of the slowest rank, over and over, until something fails.
+fn clocks(comm: &Communicator) -> Result<()> {
+    let service = comm.block_on(Service::start(comm))?;
+    let clock = comm.block_on(Clock::start(comm, &service, 0))?;
+    loop {
+        clock.blocking().wait()?;
+        clock.tick();
+    }
+}
+
+/// Fails unless the culprit's error is of its transport, and the other's names the culprit.
+fn assert_is_the_transports(errors: &[Error], said: &str) {
+    let text = errors[CULPRIT].to_string();
+    assert!(text.contains(said) && text.contains("mend the transport"), "{text}");
+    let is_named = matches!(&errors[0], Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
+    assert!(is_named, "{}", errors[0]);
+}
+
+#[test]
+fn an_outcome_that_cannot_be_is_the_transports_fault() {
+    let kind = register("no-such-rank", Defect::NoSuchRank).unwrap();
+    let errors = testing::spawn(kind, 2, |comm| Ok(sums(&comm, usize::MAX))).unwrap();
+    assert_is_the_transports(&errors, "of rank 7, where there are 2 ranks");
+    let kind = register("too-many-bytes", Defect::TooManyBytes).unwrap();
+    let errors = testing::spawn(kind, 2, |comm| Ok(clocks(&comm).unwrap_err())).unwrap();
+    assert_is_the_transports(&errors, "of rank 0, where there are 2 ranks and room for");
+    let kind = register("waits-for-nobody", Defect::WaitsForNobody).unwrap();
+    let errors = spawn_worlds(kind, 2, |world| {
+        let end = testing_transport::End::new(world);
+        let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F32, 1);
+        let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
+        let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
+        end.wait(end.recv(Source::Any, label, &buffer, Land::Copy)).unwrap_err()
+    });
+    assert_is_the_transports(&errors, "waits for rank 7, which is not there");
 }
 
 #[test]

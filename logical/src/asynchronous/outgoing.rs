@@ -72,7 +72,7 @@ impl Dispatcher {
             out.send(to, 0, &payload.buffer, 0..payload.len)?.await?;
         }
         first.await?;
-        let got = reply.await?;
+        let got = reply.await?.checked(self.comm.endpoint(), head.len())?;
         let result = match result {
             Some(result) => Some(result.await?.bytes),
             None => None,

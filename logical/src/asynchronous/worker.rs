@@ -115,6 +115,7 @@ impl Worker {
 
     fn receive(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
         let message = mailbox.host::<u8>()?;
+        let got = got.checked(self.dispatcher.comm.endpoint(), message.len())?;
         if let Some(task) = self.dispatcher.receive(got.peer, &message[..got.bytes])? {
             self.theirs.push(Box::pin(task));
         }
