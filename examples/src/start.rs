@@ -102,7 +102,25 @@ fn share_cores(placement: &Placement) -> Result<(), Failure> {
 
 /// Returns the time since the launch: that of the process which started the ranks, or else of this one.
 pub fn since_launch(here: SystemTime) -> Duration {
-    let told = variable(STARTED).and_then(|text| text.parse().ok());
-    let launch = told.map_or(here, |seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
+    let launch = variable(STARTED).and_then(|seconds| since_1970(&seconds)).unwrap_or(here);
     launch.elapsed().unwrap_or_default()
+}
+
+/// Returns the time so many seconds after the beginning of 1970; `None` if no clock can show it.
+fn since_1970(seconds: &str) -> Option<SystemTime> {
+    let since = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+    UNIX_EPOCH.checked_add(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_time_of_a_launch_is_none() {
+        assert_eq!(since_1970("1.5"), Some(UNIX_EPOCH + Duration::from_millis(1500)));
+        for other in ["", "yesterday", "-1", "nan", "inf", "1e19", "1e300"] {
+            assert_eq!(since_1970(other), None, "{other}");
+        }
+    }
 }

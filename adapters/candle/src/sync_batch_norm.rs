@@ -35,13 +35,18 @@ pub struct SyncBatchNorm {
 /// `comm` is the one that [`Replica::build`](crate::Replica::build) is given.
 ///
 /// # Errors
-/// If ε or momentum are out of range, or the mean is not to be removed.
+/// If there are no features, ε or momentum are out of range, or the mean is not to be removed.
 pub fn sync_batch_norm(
     comm: &Communicator,
     features: usize,
     config: impl Into<BatchNormConfig>,
     vb: VarBuilder<'_>,
 ) -> Result<SyncBatchNorm> {
+    if features == 0 {
+        bail!(
+            "batch normalization of 0 features has nothing to normalize; give it those of its input, 1 or more"
+        );
+    }
     let BatchNormConfig { eps, remove_mean, affine, momentum } = config.into();
     if !(eps >= 0.0 && (0.0..=1.0).contains(&momentum) && remove_mean) {
         bail!("batch normalization removes the mean, with ε of 0 or more and a momentum from 0 to 1");

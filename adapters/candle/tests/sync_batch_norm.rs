@@ -180,3 +180,15 @@ fn one_sample_in_all_is_refused() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_layer_of_no_features_is_refused() {
+    let varmap = varmap(DType::F32);
+    spawn(TransportKind::Thread, 1, |comm| {
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let error = sync_batch_norm(&comm, 0, 1e-5, vb).err().unwrap().to_string();
+        assert!(error.contains("0 features") && error.contains("1 or more"), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}

@@ -12,7 +12,12 @@ fn spent() -> Result<Duration> {
 
 /// Computes until this thread has spent so much more CPU time.
 pub(super) fn burn(time: Duration) -> Result<()> {
-    let until = spent()? + time;
+    let until = spent()?.checked_add(time).ok_or_else(|| {
+        Error::usage(
+            format!("a computation of {time:?} has no end"),
+            "give the layer fewer seconds in the profile",
+        )
+    })?;
     let mut x = 1.0f64;
     while spent()? < until {
         for _ in 0..256 {
@@ -32,5 +37,11 @@ mod tests {
         let before = spent().unwrap();
         burn(Duration::from_millis(5)).unwrap();
         assert!(spent().unwrap() - before >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn a_time_that_has_no_end_is_refused() {
+        let text = burn(Duration::MAX).unwrap_err().to_string();
+        assert!(text.contains("has no end; give the layer fewer seconds"), "{text}");
     }
 }
