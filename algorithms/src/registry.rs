@@ -126,7 +126,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::Usage`] of one line: with the nearest names for one that there is not,
-    /// and with field, value and range for an option that is out of its range.
+    /// and with its name, value and range for an option that is out of its range.
     pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
         let spelling: Spelling = text.parse()?;
         self.prototype(spelling.word())?.with_known(&spelling, &self.catalogues())

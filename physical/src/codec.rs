@@ -59,7 +59,7 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// typed says what their ranges are.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) that names field, value and range of the first that is out of its range.
+    /// [`Error::Usage`](crate::Error::Usage) that names option, value and range of the first that is out of its range.
     fn check_options(&self) -> Result<()> {
         Ok(())
     }

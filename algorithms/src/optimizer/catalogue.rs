@@ -31,7 +31,7 @@ fn shared<O: Optimizer>(optimizer: O) -> Arc<dyn Optimizer> {
 ///
 /// # Errors
 /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names where there is no such
-/// optimizer or field, and with field, value and range where a value is out of it.
+/// optimizer or option, and with option, value and range where a value is out of it.
 pub fn named(text: &str) -> Result<Arc<dyn Optimizer>> {
     catalogue().named(text)
 }

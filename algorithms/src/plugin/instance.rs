@@ -101,7 +101,7 @@ impl AnyAlgorithm {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for another algorithm's name, for a field that
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for another algorithm's name, for an option that
     /// there is not, and for a value out of its range.
     pub fn with(&self, spelling: &Spelling) -> Result<Self> {
         self.with_known(spelling, &Catalogues::default())
@@ -118,7 +118,7 @@ impl AnyAlgorithm {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line, with field, value and range.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line, with option, value and range.
     pub fn check(&self) -> Result<()> {
         Spelled::check(self)
     }

@@ -1,5 +1,5 @@
 //! Every number among the options of every algorithm, out of its range from code: refused at the start, in one line
-//! that names field, value and range. What is typed is in `spelling.rs`.
+//! that names option, value and range. What is typed is in `spelling.rs`.
 
 #![allow(clippy::field_reassign_with_default, reason = "a table, with one field a time")]
 
@@ -47,7 +47,7 @@ use hexagram_algorithms::{AnyAlgorithm, Averaging, Frozen, Moments, Registry};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Algorithm with one option out of its range: its field, and the value as it is printed.
+/// Algorithm with one option out of its range, its name, and the value as it is printed.
 type Case = (AnyAlgorithm, &'static str, &'static str);
 
 /// Lists `$default` with each field set to each value.

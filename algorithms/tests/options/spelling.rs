@@ -96,8 +96,8 @@ fn says_what_to_choose(error: &str) -> bool {
     ["; choose ", "; use ", "; did you mean "].iter().any(|words| error.contains(words))
 }
 
-/// Fails unless every wrong value of every field of what a catalogue has is refused in one line, which names the field,
-/// the value and what to choose. `refusal` returns the error of a text.
+/// Fails unless every wrong value of every option of what a catalogue has is refused in one line, which names the
+/// option, the value and what to choose. `refusal` returns the error of a text.
 fn refuses_all<T: 'static>(catalogue: &Catalogue<T>, refusal: impl Fn(&str) -> String) -> usize {
     let mut fields = 0;
     for (name, _) in catalogue.names() {
@@ -113,7 +113,7 @@ fn refuses_all<T: 'static>(catalogue: &Catalogue<T>, refusal: impl Fn(&str) -> S
         let error = refusal(&format!("{name}(no_such_thing=1)"));
         let nothing = error.contains(&format!("{name} has no options, and `no_such_thing=1` is one"));
         assert!(
-            nothing || error.contains(&format!("there is no field of {name} `no_such_thing`")),
+            nothing || error.contains(&format!("there is no option of {name} `no_such_thing`")),
             "{error}"
         );
     }

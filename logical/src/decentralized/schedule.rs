@@ -60,7 +60,7 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     /// [`Spelled`](crate::spelling::Spelled) says what its `check` says.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names field, value and range of the first that is out of its range.
+    /// [`Error::Usage`] that names option, value and range of the first that is out of its range.
     fn check_options(&self) -> Result<()> {
         Ok(())
     }

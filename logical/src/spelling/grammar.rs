@@ -64,14 +64,14 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses `field=spelling`; the first argument may be a spelling alone.
+    /// Parses `option=spelling`; the first argument may be a spelling alone.
     fn argument(&mut self, first: bool, depth: usize) -> Result<Argument> {
         let word = self.word()?;
         if self.eat('=') {
             return Ok(Argument { field: Some(word), value: self.spelling(depth)? });
         }
         if !first {
-            return Err(self.unexpected("`=`, as only the first value may be without a field's name"));
+            return Err(self.unexpected("`=`, as only the first value may be without an option's name"));
         }
         Ok(Argument { field: None, value: self.arguments(word, depth)? })
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! spelling = word, or word(argument, …)        top-k      top-k(5%)      choco-sgd(codec=top-k(5%), graph=torus)
-//! argument = field=spelling                    the first one may be without `field=`, and is then the first field's
+//! argument = option=spelling                   the first one may be without `option=`, and is then the first option's
 //! word     = letters, digits and signs but ( ) , = and spaces: a name, a number such as 0.1 or 5%, none, auto, true
 //! ```
 //!

@@ -35,7 +35,7 @@ enum Direction {
 /// Description of one option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldHelp {
-    /// Name of the field.
+    /// Name of the option.
     pub name: &'static str,
     /// Value that it has, as it is typed.
     pub value: String,
@@ -49,8 +49,8 @@ impl Options {
     /// Sets the options that `visit` names from the arguments of a spelling.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names field, value and range, for values that an option cannot have; with the nearest
-    /// names, for fields that there are not.
+    /// [`Error::Usage`] that names option, value and range, for values that an option cannot have; with the nearest
+    /// names, for options that there are not.
     pub fn read(
         spelling: &Spelling,
         known: &Catalogues,
@@ -77,7 +77,7 @@ impl Options {
     /// Checks the options that `visit` names, of what has this name.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names field, value and range of the first that is out of its range.
+    /// [`Error::Usage`] that names option, value and range of the first that is out of its range.
     pub fn check(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Result<()> {
         visit(&mut Options::new(name, &Catalogues::empty(), Direction::Checking))
     }
@@ -101,11 +101,11 @@ impl Options {
         Options { owner: owner.to_owned(), known: known.clone(), direction, fields: Vec::new() }
     }
 
-    /// Names an option: its field, the values that it may have (a range such as `1..`, or see [`Values`]), and in a few
-    /// words what it is.
+    /// Names an option, the values that it may have (a range such as `1..`, or see [`Values`]), and in a few words what
+    /// it is.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names field, value and range, if it has another value, or is to get one.
+    /// [`Error::Usage`] that names option, value and range, if it has another value, or is to get one.
     pub fn field<T>(
         &mut self,
         name: &'static str,
@@ -134,7 +134,7 @@ impl Options {
     /// `fewer steps than the period`.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names field, value and range.
+    /// [`Error::Usage`] that names option, value and range.
     pub fn insist(&self, holds: bool, name: &str, value: &dyn Debug, want: &str) -> Result<()> {
         match self.direction {
             Direction::Reading(_) | Direction::Checking if !holds => {
@@ -212,8 +212,8 @@ impl Options {
             let what = format!("{owner} has no options, and `{}` is one", excerpt(&argument.to_string()));
             return Err(Error::usage(what, format!("write {owner} alone")));
         }
-        let field = argument.field.as_deref().unwrap_or_default();
-        Err(no_such(&format!("field of {owner}"), field, self.fields.iter().copied()))
+        let name = argument.field.as_deref().unwrap_or_default();
+        Err(no_such(&format!("option of {owner}"), name, self.fields.iter().copied()))
     }
 }
 

@@ -62,7 +62,7 @@ impl Spelling {
 }
 
 impl Argument {
-    /// Returns the name of the field; `None` if it is not written.
+    /// Returns the name of the option; `None` if it is not written.
     pub fn field(&self) -> Option<&str> {
         self.field.as_deref()
     }
