@@ -14,6 +14,9 @@
 //! begin at a random place, every element is as likely as every other. With equal seeds C is linear: as a
 //! [`LinearCodec`] the message is the k values, and everyone knows the seed.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use super::named::{Kept, not_finite_field};
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
@@ -21,6 +24,8 @@ use crate::encoding::mix;
 use crate::spelling::{Options, Spelled, truth};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Size of the seed in a message, in bytes.
@@ -58,6 +63,11 @@ impl RandomK {
         RandomK { not_finite, ..self }
     }
 
+    /// Returns the factor of what is kept, k of `len` elements.
+    fn scale(&self, len: usize, k: usize) -> f32 {
+        if self.scaled { len as f32 / k as f32 } else { 1.0 }
+    }
+
     /// Passes on what is kept of `from`, in the order of places.
     fn pick(&self, from: &[f32], seed: u64, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
         let finite = all_finite(from);
@@ -65,7 +75,7 @@ impl RandomK {
             return Err(refuse(from, 0, f32::is_finite));
         }
         let k = self.keep.of(from.len());
-        let scale = if self.scaled { from.len() as f32 / k as f32 } else { 1.0 };
+        let scale = self.scale(from.len(), k);
         for (number, place) in Places::new(seed, k, from.len()).enumerate() {
             put(
                 number,
@@ -153,6 +163,16 @@ impl Codec for RandomK {
             to[place] = (to[place] + weight * f32::from_le_bytes(*value)).canonical();
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        self.encoding(len, seed)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        self.decoding(len, weight)
     }
 }
 
