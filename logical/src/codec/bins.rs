@@ -13,6 +13,9 @@
 //!
 //! Source: the public code of SparseLoCo (`tplr-ai/templar`, 2025): 4 bins over 6σ. It divides by k − 1 for σ, with
 //! which two opposite numbers would both be 0.
+//!
+//! All sums are those of pieces of 4096 numbers, one after the other; in a piece lane i of 64 adds numbers i, i + 64, …,
+//! and the lanes are added by halves. A device can follow that, where it could not follow one long sequence.
 
 use super::CodecError;
 use super::not_finite::saturated;
@@ -31,28 +34,60 @@ pub(super) fn bytes(len: usize) -> usize {
     if len == 0 { 0 } else { MEANS + len.div_ceil(4) }
 }
 
+/// Number of numbers that are summed up together.
+const PIECE: usize = 4096;
+/// Number of lanes of a piece's sum.
+const WIDE: usize = 64;
+
 /// Writes the message of the numbers.
 pub(super) fn encode(x: &[f32], not_finite: NotFinite, to: &mut [u8]) {
-    let clean = |x: &f32| if not_finite == NotFinite::Saturate { saturated(*x, f32::MAX) } else { *x };
-    let numbers = || x.iter().map(|x| f64::from(clean(x)));
+    let saturate = not_finite == NotFinite::Saturate;
+    let number = |x: f32| f64::from(if saturate { saturated(x, f32::MAX) } else { x });
     let count = x.len().max(1) as f64;
-    let mean = numbers().sum::<f64>() / count;
-    let deviation = (numbers().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();
-    let width = RANGE * deviation / BINS as f64;
-    let mut sums = [0.0; BINS];
-    let mut counts = [0.0; BINS];
+    let [mean] = sums(x, |[sum], x| *sum += number(x)).map(|sum| sum / count);
+    let [square] = sums(x, |[sum], x| *sum += (number(x) - mean).powi(2)).map(|sum| sum / count);
+    let width = RANGE * square.sqrt() / BINS as f64;
+    let bin = |x: f32| bin((number(x) - mean) / width);
     let (means, bins) = to.split_at_mut(MEANS.min(to.len()));
-    bins.fill(0);
-    for (number, x) in numbers().enumerate() {
-        let bin = bin((x - mean) / width);
-        sums[bin] += x;
-        counts[bin] += 1.0;
-        bins[number / 4] |= (bin as u8) << (2 * (number % 4));
+    for (codes, x) in bins.iter_mut().zip(x.chunks(4)) {
+        *codes = x.iter().rev().fold(0, |codes, x| codes << 2 | bin(*x) as u8);
     }
-    for (bin, mean) in means.as_chunks_mut().0.iter_mut().enumerate() {
-        let of_bin = if counts[bin] > 0.0 { (sums[bin] / counts[bin]) as f32 } else { 0.0 };
+    let totals = sums(x, |lane: &mut [f64; 2 * BINS], x| {
+        lane[bin(x)] += number(x);
+        lane[BINS + bin(x)] += 1.0;
+    });
+    let (totals, counts) = totals.split_at(BINS);
+    for ((mean, total), count) in means.as_chunks_mut().0.iter_mut().zip(totals).zip(counts) {
+        let of_bin = if *count > 0.0 { (total / count) as f32 } else { 0.0 };
         *mean = of_bin.canonical().to_le_bytes();
     }
+}
+
+/// Returns the sums to which `add` adds each number, in the order that the module's documentation says.
+fn sums<const N: usize>(x: &[f32], add: impl Fn(&mut [f64; N], f32)) -> [f64; N] {
+    let mut sums = [0.0; N];
+    for piece in x.chunks(PIECE) {
+        let mut lanes = [[0.0; N]; WIDE];
+        for row in piece.chunks(WIDE) {
+            lanes.iter_mut().zip(row).for_each(|(lane, x)| add(lane, *x));
+        }
+        let of_piece = folded(lanes);
+        sums.iter_mut().zip(of_piece).for_each(|(sum, of_piece)| *sum += of_piece);
+    }
+    sums
+}
+
+/// Returns the sums of lanes, added by halves.
+fn folded<const N: usize>(mut lanes: [[f64; N]; WIDE]) -> [f64; N] {
+    let mut half = WIDE / 2;
+    while half > 0 {
+        let (sums, others) = lanes.split_at_mut(half);
+        for (sum, other) in sums.iter_mut().zip(others) {
+            sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += *other);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// Returns the bin of a number of so many widths from the mean; the middle one where there is no width.

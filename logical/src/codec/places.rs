@@ -40,9 +40,20 @@ impl Places {
         (self.k * self.low as usize + self.high).div_ceil(8) + 1
     }
 
+    /// Returns the size of a place's low part, in bits.
+    #[cfg(feature = "cuda")]
+    pub(super) fn low_bits(self) -> u32 {
+        self.low
+    }
+
+    /// Returns the size of all low parts, in bytes.
+    pub(super) fn low_bytes(self) -> usize {
+        packed_len(self.k, self.low)
+    }
+
     /// Writes k places, in order.
     pub(super) fn encode(self, places: &[usize], to: &mut [u8]) {
-        let (low, high) = to.split_at_mut(packed_len(self.k, self.low));
+        let (low, high) = to.split_at_mut(self.low_bytes());
         let mut low = Packer::new(low);
         high.fill(0);
         for (number, place) in places.iter().enumerate() {
@@ -63,7 +74,7 @@ impl Places {
         len: usize,
         mut each: impl FnMut(usize, usize),
     ) -> Result<(), CodecError> {
-        let (low, high) = from.split_at(packed_len(self.k, self.low));
+        let (low, high) = from.split_at(self.low_bytes());
         let mut low = Unpacker::new(low);
         let mut ones = Ones::new(high);
         let mut last = None;

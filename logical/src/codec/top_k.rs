@@ -17,6 +17,9 @@
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
 //! too high, all is done again without one. So the result never depends on the sample.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use super::bins::{self, Bins};
 use super::blocks::expect_len;
 use super::named::{Kept, not_finite_field};
@@ -27,6 +30,8 @@ use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled, one_of, or};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Codec that keeps the largest elements.
@@ -222,5 +227,15 @@ impl Codec for TopK {
                 places.decode(indices, len, |number, place| add(place, bins.number(number)))
             }
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(self.encoding(len))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(self.decoding(len, weight))
     }
 }

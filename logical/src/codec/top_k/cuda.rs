@@ -1,0 +1,271 @@
+//! Programs of top-k: which entries of `top_k.cu` a device launches. Open this together with that file.
+
+use super::{KeptValues, TopK};
+use crate::codec::launches::{each, policy, program};
+use crate::codec::places::Places;
+use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
+use std::ops::Range;
+
+static TOP_K: Module = Module { name: "top_k", code: Code::Ptx(include_str!("../top_k.ptx")) };
+
+/// Longest chunk that a block of threads does by itself even if there are few: for a longer one so many launches are
+/// quicker.
+const SHORT: usize = 1 << 15;
+/// Number of chunks for which there are blocks enough, however long they are.
+const MANY: usize = 64;
+
+/// Elements of a tile: `TILE` words of 32 marks.
+const TILE: usize = 256 * 32;
+/// Bytes of high parts of a tile.
+const TILE_OF_HIGH: usize = 256 * 8;
+/// Size of what is counted of a tile.
+const COUNTS: usize = 16;
+
+/// Numbers by whose bits elements are counted at each level, and the number of bits below them.
+const LEVELS: [(u32, u32); 3] = [(1 << 11, 20), (1 << 10, 10), (1 << 10, 0)];
+
+/// Threads of a kernel of one block, and of a kernel of bins.
+const ALL_THREADS: u32 = 1024;
+const THREADS: u32 = 256;
+const WIDE: u32 = 64;
+/// Numbers of which a block of 64 threads works on a bin's sum.
+const PIECE: usize = 4096;
+
+/// Most blocks of a kernel that counts: each adds its counts to those of all.
+const COUNTING: usize = 1024;
+
+impl TopK {
+    pub(super) fn encoding(&self, len: usize) -> Program {
+        let k = self.kept(len);
+        if k == 0 {
+            return program(&TOP_K, Vec::new());
+        }
+        let mut room = Room::default();
+        let sink = Sink::new(self, len, k, &mut room);
+        let mut launches = vec![sink.begin()];
+        let size = self.chunk_len(len);
+        if size <= SHORT || len / size >= MANY {
+            launches.push(self.chunks(len, &sink));
+        } else {
+            let selection = Long::new(size.min(len), &mut room);
+            let mut first = 0;
+            for start in (0..len).step_by(size) {
+                let elements = start..len.min(start + size);
+                let kept = self.keep.of(elements.len());
+                launches.extend(selection.launches(self, elements, first..first + kept, &sink));
+                first += kept;
+            }
+        }
+        if self.values == KeptValues::Bins {
+            launches.extend(in_bins(k, sink.kept, &mut room));
+        }
+        launches.push(sink.places(self.values_len(k)));
+        Program { scratch: room.bytes, ..program(&TOP_K, launches) }
+    }
+
+    pub(super) fn decoding(&self, len: usize, weight: Option<f32>) -> Program {
+        let k = self.kept(len);
+        let to = Argument::Operand(1);
+        let count = Argument::U64(len as u64);
+        if k == 0 {
+            return program(&TOP_K, Vec::new());
+        }
+        let places = Places::new(k, len);
+        let low = self.values_len(k);
+        let high = low + places.low_bytes();
+        let bytes = places.bytes() - places.low_bytes();
+        let tiles = bytes.div_ceil(TILE_OF_HIGH);
+        let from = |at| Argument::OperandAt(0, at);
+        let bytes = Argument::U64(bytes as u64);
+        let counts = Argument::Scratch(0);
+        let clear = weight.is_none().then(|| Launch::over("top_k_clear", len, vec![to, count]));
+        let ones = each("top_k_ones", tiles, THREADS, vec![from(high), bytes, counts]);
+        let form = [Argument::U32(u32::from(self.is_whole())), Argument::U32(places.low_bits())];
+        let read = [from(0), from(low), from(high), bytes, counts, Argument::U64(k as u64), count];
+        let write = [Argument::F32(weight.unwrap_or(1.0)), to, Argument::Refusing];
+        let add = each("top_k_add", tiles, THREADS, [&read[..], &form, &write].concat());
+        let launches = clear.into_iter().chain([ones, scan(counts, tiles), add]);
+        let damage = "other places than so many in order";
+        Program { scratch: COUNTS * (tiles + 1), damage, ..program(&TOP_K, launches.collect()) }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.values == KeptValues::Whole
+    }
+
+    /// Returns the launch for chunks of which each has a block of threads.
+    fn chunks(&self, len: usize, sink: &Sink) -> Launch {
+        let size = self.chunk_len(len);
+        let number = |number: usize| Argument::U64(number as u64);
+        let kept = [number(self.keep.of(size)), number(self.keep.of(len % size)), policy(self.not_finite)];
+        let read = [Argument::Operand(0), number(len), number(size)];
+        let arguments = [&read[..], &kept, &sink.arguments(), &[Argument::Refusing]].concat();
+        each("top_k_chunks", len.div_ceil(size), THREADS, arguments)
+    }
+}
+
+/// Scratch memory that is given out.
+#[derive(Default)]
+struct Room {
+    bytes: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Argument {
+        let start = self.bytes;
+        self.bytes = (start + bytes).next_multiple_of(16);
+        Argument::Scratch(start)
+    }
+}
+
+/// Where what is kept goes.
+struct Sink {
+    /// Values, where they are not sent as they are.
+    kept: Argument,
+    is_whole: bool,
+    places: Places,
+    low: Argument,
+    high: Argument,
+    /// Words of both.
+    words: usize,
+}
+
+impl Sink {
+    fn new(codec: &TopK, len: usize, k: usize, room: &mut Room) -> Self {
+        let places = Places::new(k, len);
+        let words = |bytes: usize| bytes.div_ceil(16) * 2;
+        let low_words = words(places.low_bytes());
+        let high_words = words(places.bytes() - places.low_bytes());
+        let low = room.take(8 * low_words);
+        let high = room.take(8 * high_words);
+        let is_whole = codec.is_whole();
+        // The kernel has a parameter for it in either case.
+        let kept = room.take(if is_whole { 4 } else { 4 * k });
+        Sink { kept, is_whole, places, low, high, words: low_words + high_words }
+    }
+
+    fn begin(&self) -> Launch {
+        Launch::over("top_k_begin", self.words, vec![self.low, Argument::U64(self.words as u64)])
+    }
+
+    /// Returns the arguments of a kernel that writes here.
+    fn arguments(&self) -> [Argument; 6] {
+        let form = [u32::from(self.is_whole), self.places.low_bits()].map(Argument::U32);
+        [Argument::Operand(1), self.kept, form[0], form[1], self.low, self.high]
+    }
+
+    /// Returns the launch that copies places behind values of so many bytes.
+    fn places(&self, values: usize) -> Launch {
+        let bytes = [self.places.low_bytes(), self.places.bytes() - self.places.low_bytes()];
+        let [low, high] = bytes.map(|bytes| Argument::U64(bytes as u64));
+        let arguments = vec![self.low, low, self.high, high, Argument::OperandAt(1, values)];
+        Launch::over("top_k_places", self.places.bytes(), arguments)
+    }
+}
+
+/// Selection from a long run, on all of the device.
+struct Long {
+    bins: Argument,
+    choice: Argument,
+    marks: Argument,
+    counts: Argument,
+}
+
+impl Long {
+    fn new(size: usize, room: &mut Room) -> Self {
+        let bins = room.take(8 << 11);
+        let choice = room.take(16);
+        let marks = room.take(size.div_ceil(32) * 4);
+        Long { bins, choice, marks, counts: room.take(COUNTS * (size.div_ceil(TILE) + 1)) }
+    }
+
+    /// Returns the launches for some elements of a run, of which those that are kept have these numbers.
+    fn launches(
+        &self,
+        codec: &TopK,
+        elements: Range<usize>,
+        numbers: Range<usize>,
+        sink: &Sink,
+    ) -> Vec<Launch> {
+        let number = |number: usize| Argument::U64(number as u64);
+        let policy = policy(codec.not_finite);
+        let len = elements.len();
+        let tiles = len.div_ceil(TILE);
+        let from = [Argument::OperandAt(0, 4 * elements.start), number(len)];
+        let over = |entry, arguments: &[Argument]| {
+            let blocks = len.div_ceil(4 * THREADS as usize).min(COUNTING);
+            each(entry, blocks, THREADS, [&from[..], &[policy], arguments].concat())
+        };
+        let choice = self.choice;
+        let arguments = vec![number(numbers.len()), self.bins, choice];
+        let choose = Launch { entry: "top_k_choose", blocks: 1, threads: ALL_THREADS, arguments };
+        let refusing = Argument::RefusingAt(elements.start as u64);
+        let place = [number(elements.start), number(numbers.start), choice, self.marks, self.counts, policy];
+        let keep = [&from[..], &place, &sink.arguments()].concat();
+        vec![
+            choose,
+            over("top_k_spread", &[self.bins, refusing]),
+            self.narrow(0),
+            over("top_k_mark", &[choice, self.marks, self.bins]),
+            self.narrow(1),
+            over("top_k_refine", &[choice, self.marks, self.bins]),
+            self.narrow(2),
+            each("top_k_count", tiles, THREADS, {
+                [&from[..], &[policy, choice, self.marks, self.counts]].concat()
+            }),
+            scan(self.counts, tiles),
+            each("top_k_keep", tiles, THREADS, keep),
+        ]
+    }
+
+    fn narrow(&self, level: usize) -> Launch {
+        let (count, shift) = LEVELS[level];
+        let arguments = vec![self.bins, Argument::U32(count), Argument::U32(shift), self.choice];
+        Launch { entry: "top_k_narrow", blocks: 1, threads: ALL_THREADS, arguments }
+    }
+}
+
+fn scan(counts: Argument, tiles: usize) -> Launch {
+    let arguments = vec![counts, Argument::U64(tiles as u64)];
+    Launch { entry: "top_k_scan", blocks: 1, threads: ALL_THREADS, arguments }
+}
+
+/// Returns the launches that write k values in two bits to the beginning of a message.
+fn in_bins(k: usize, kept: Argument, room: &mut Room) -> [Launch; 6] {
+    let pieces = k.div_ceil(PIECE);
+    let moments = room.take(16);
+    let sums = room.take(4 * 8 * pieces);
+    let counts = room.take(4 * 8 * pieces);
+    let count = Argument::U64(k as u64);
+    let squares = |squares| Argument::U32(u32::from(squares));
+    let codes = Argument::OperandAt(1, 16);
+    let sum = |is: bool| each("top_k_sum", pieces, WIDE, vec![kept, count, squares(is), moments, sums]);
+    let moment = |is: bool| each("top_k_moment", 1, WIDE, vec![sums, count, squares(is), moments]);
+    [
+        sum(false),
+        moment(false),
+        sum(true),
+        moment(true),
+        each("top_k_bin", pieces, WIDE, vec![kept, count, moments, sums, counts, codes]),
+        each("top_k_means", 1, WIDE, vec![sums, counts, count, Argument::Operand(1)]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{Codec, Keep};
+    use hexagram_physical::testing::check_program;
+
+    #[test]
+    fn every_program_launches_what_is_in_its_module() {
+        let whole = TopK::new(Keep::Ratio(0.01)).unwrap();
+        let few = whole.in_chunks(1 << 16);
+        for codec in [whole, few, whole.in_two_bits(), TopK::sparse_loco()] {
+            for len in [0, 1, 1000, 1 << 15, 100_000, 1 << 20, 1 << 40] {
+                check_program(&codec.encode_program(len, 1).unwrap());
+                check_program(&codec.decode_program(len, None).unwrap());
+            }
+        }
+    }
+}
