@@ -18,6 +18,10 @@
 //!
 //! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN
 //! and infinity; they refuse unless told otherwise.
+//!
+//! Built with the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU whose memory it is given, to
+//! the same bits, and a [`PerTensor`] if all of its codecs do. A [`LinearCodec`] works on the host: what it encodes is
+//! copied there, and what it decodes is copied back. So does [`RandomK`] of more than 2³² elements that are kept.
 
 mod bins;
 mod blocks;

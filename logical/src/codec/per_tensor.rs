@@ -8,6 +8,8 @@
 
 use super::{Codec, CodecError, Noise, Properties, encode};
 use hexagram_physical::device::kernels::draw::mix;
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use hexagram_physical::{Result, hash};
 use std::ops::Range;
 use std::sync::Arc;
@@ -84,6 +86,49 @@ impl PerTensor {
         self.parts.last().map_or(0, |part| part.elements.end)
     }
 
+    /// Decodes the message of every tensor.
+    fn each_message(
+        &self,
+        from: &[u8],
+        to: &mut [f32],
+        decode: impl Fn(&dyn Codec, &[u8], &mut [f32]) -> Result<(), CodecError>,
+    ) -> Result<(), CodecError> {
+        self.expect(to.len())?;
+        let mut rest = from;
+        for part in &*self.parts {
+            let (message, behind) = part.split(rest)?;
+            decode(&*part.codec, message, &mut to[part.elements.clone()])?;
+            rest = behind;
+        }
+        match rest.len() {
+            0 => Ok(()),
+            more => Err(CodecError::damaged(format!("{more} bytes behind the last tensor"))),
+        }
+    }
+
+    /// Returns what a device runs for all tensors, one after the other, if it has a program for each: `program` is
+    /// given the number of a tensor, the tensor and where its message begins, in bytes.
+    #[cfg(feature = "cuda")]
+    fn each_program(
+        &self,
+        len: usize,
+        program: impl Fn(usize, &TensorPart, usize) -> Option<Program>,
+    ) -> Option<Program> {
+        if len != self.len() || !self.has_fixed_size() {
+            return None;
+        }
+        let mut message = 0;
+        let parts = self.parts.iter().enumerate().map(|(number, part)| {
+            let program = program(number, part, message);
+            message += part.codec.encoded_len(part.elements.len());
+            program
+        });
+        let mut programs = parts.collect::<Option<Vec<_>>>()?.into_iter();
+        let mut first = programs.next()?;
+        first.then.extend(programs);
+        Some(first)
+    }
+
     fn expect(&self, len: usize) -> Result<(), CodecError> {
         if len == self.len() {
             return Ok(());
@@ -152,16 +197,27 @@ impl Codec for PerTensor {
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        self.expect(to.len())?;
-        let mut rest = from;
-        for part in &*self.parts {
-            let (message, behind) = part.split(rest)?;
-            part.codec.decode_add(message, weight, &mut to[part.elements.clone()])?;
-            rest = behind;
-        }
-        match rest.len() {
-            0 => Ok(()),
-            more => Err(CodecError::damaged(format!("{more} bytes behind the last tensor"))),
-        }
+        self.each_message(from, to, |codec, message, to| codec.decode_add(message, weight, to))
+    }
+
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        self.each_message(from, to, |codec, message, to| codec.decode(message, to))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        self.each_program(len, |number, part, message| {
+            let program = part.codec.encode_program(part.elements.len(), mix(seed ^ number as u64))?;
+            let first = part.elements.start;
+            Some(program.starting_at(&[4 * first, message], first as u64))
+        })
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        self.each_program(len, |_, part, message| {
+            let program = part.codec.decode_program(part.elements.len(), weight)?;
+            Some(program.starting_at(&[message, 4 * part.elements.start], part.elements.start as u64))
+        })
     }
 }

@@ -1,0 +1,22 @@
+//! Random-k: few places and all, scaled and not, and every treatment of what is not finite.
+
+use super::numbers::Kind;
+use super::{Comparisons, POLICIES};
+use hexagram_logical::codec::{Keep, RandomK};
+
+#[test]
+fn messages_and_what_they_decode_to_are_the_hosts() {
+    let mut comparisons = Comparisons::default();
+    for keep in [Keep::Count(1), Keep::Count(7), Keep::Ratio(0.01), Keep::Ratio(0.7), Keep::Ratio(1.0)] {
+        for len in [0, 1, 2, 6, 7, 8, 100, 1000, 5003] {
+            for policy in POLICIES {
+                comparisons.compare(&RandomK::new(keep).unwrap().with_not_finite(policy), len, 2);
+                comparisons.compare(&RandomK::unbiased(keep).unwrap().with_not_finite(policy), len, 3);
+            }
+        }
+    }
+    for policy in POLICIES {
+        let codec = RandomK::unbiased(Keep::Ratio(0.1)).unwrap().with_not_finite(policy);
+        comparisons.compare(&codec, 3000, 2 * Kind::ALL.len());
+    }
+}
