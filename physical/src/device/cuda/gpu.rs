@@ -209,6 +209,8 @@ impl Gpu {
         if self.lost().is_some() {
             return true;
         }
+        // Whoever asks may be on a thread on which nothing has been enqueued yet.
+        let Ok(_current) = self.enter().map_err(|error| self.lose(error)) else { return true };
         // SAFETY: the event is there, and was recorded.
         match unsafe { (self.driver.cuEventQuery)(event.0) } {
             Status::NOT_READY => false,

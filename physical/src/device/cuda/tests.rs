@@ -65,3 +65,18 @@ fn every_type_and_length_comes_back_as_it_went() {
     assert_eq!(*sum.host::<i64>().unwrap(), [2, -4]);
     assert_eq!(Buffer::zeroed_on(&queue, DType::F64, 3).unwrap().host::<f64>().unwrap().len(), 3);
 }
+
+#[test]
+fn a_thread_that_has_enqueued_nothing_may_ask_for_an_event() {
+    let Some(gpu) = gpu() else { return };
+    let queue = gpu.queue().unwrap();
+    let sum = Buffer::from_slice_on(&queue, &[1.0f32; 1000]).unwrap();
+    sum.write_all().unwrap().scale(2.0).unwrap();
+    let event = queue.device().unwrap().record();
+    std::thread::spawn(move || {
+        assert!(event.wait(std::time::Duration::from_secs(60)));
+        assert!(event.has_happened() && event.failure().is_none());
+    })
+    .join()
+    .unwrap();
+}
