@@ -143,11 +143,7 @@ impl<'a> Operation<'a> {
             let what = format!("{} waits for rank {rank}, which is not there", transport.kind());
             return Some(Error::usage(what, "mend the transport"));
         }
-        // In this order: whoever leaves because of a failure has told of the failure before.
-        let gone = missing.iter().find_map(|&peer| {
-            let left = health.has_left(peer);
-            Some((peer, left, transport.ended(peer)?))
-        });
+        let gone = self.gone(missing);
         let waited = self.waited();
         let mut suspicion = || self.suspected.get_or_insert_with(Stopwatch::start).elapsed();
         let suspected = gone.as_ref().map_or(Duration::ZERO, |_| suspicion());
@@ -168,6 +164,16 @@ impl<'a> Operation<'a> {
                 None
             }
         }
+    }
+
+    /// Returns the first of these ranks whose end of the channel is closed, if it has left, and why the end is closed.
+    fn gone(&self, missing: &[usize]) -> Option<(usize, bool, String)> {
+        let transport = self.terms.transport;
+        missing.iter().find_map(|&peer| {
+            // In this order: whoever leaves because of a failure has told of the failure before.
+            let left = transport.health().has_left(peer);
+            Some((peer, left, transport.ended(peer)?))
+        })
     }
 
     /// Lets others know for whom this has waited a while, and people for whom it has waited long.

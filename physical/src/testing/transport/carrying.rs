@@ -3,11 +3,11 @@
 use super::{Matrix, label, numbers, on_lane};
 use crate::Buffer;
 use crate::dtype::{DType, ReduceOp};
-use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::tag::Tag;
 use crate::transport::{Label, Land, Source};
 
-/// Sends messages of every length on three lanes at a time, from every rank to the next.
+/// Sends messages of every length on three lanes at a time, from every rank to the next. Each lane has every length, at
+/// a time when the others have another one.
 pub fn every_transport_carries_every_length_on_concurrent_lanes(on: &Matrix) {
     const LANES: usize = 3;
     on.all(&[1, 2, 3, 4, 5, 8], |end| {
@@ -15,15 +15,11 @@ pub fn every_transport_carries_every_length_on_concurrent_lanes(on: &Matrix) {
         let size = end.transport.size();
         let next = (rank + 1) % size;
         let previous = (rank + size - 1) % size;
-        // Every lane has every length, at a time when the others have another one.
-        let len = |length: usize, lane: usize| [0, 1, 4095, (1 << 20) + 3][(length + lane) % 4];
         for length in 0..4 {
-            let label = |lane| {
-                let count = len(length, lane);
-                let tag = Tag::new(0, lane, length as u64, 0).unwrap();
-                Label { tag, fingerprint: Fingerprint::new(OperationKind::SendRecv, DType::F32, count) }
-            };
-            let mine: Vec<_> = (0..LANES).map(|lane| numbers(rank, lane, len(length, lane))).collect();
+            let len = |lane: usize| [0, 1, 4095, (1 << 20) + 3][(length + lane) % 4];
+            let tag = |lane| Tag::new(0, lane, length as u64, 0).unwrap();
+            let label = |lane| Label { tag: tag(lane), ..on_lane(lane, len(lane)) };
+            let mine: Vec<_> = (0..LANES).map(|lane| numbers(rank, lane, len(lane))).collect();
             let buffers = || mine.iter().map(|mine| Buffer::from_slice(mine).unwrap()).collect::<Vec<_>>();
             let out = buffers();
             let into = buffers();
@@ -43,7 +39,7 @@ pub fn every_transport_carries_every_length_on_concurrent_lanes(on: &Matrix) {
                 }
             });
             for (lane, into) in into.iter().enumerate() {
-                let mut want = numbers(previous, lane, len(length, lane));
+                let mut want = numbers(previous, lane, len(lane));
                 if lane + 1 == LANES {
                     want.iter_mut().zip(&mine[lane]).for_each(|(a, b)| *a += b);
                 }
