@@ -67,7 +67,8 @@ impl Runs {
     /// Returns all bytes of the buffer in which `work` has written a run, on a queue.
     fn after(&self, queue: &Queue, work: &dyn Fn(&mut WriteView, &[ReadView])) -> Vec<u8> {
         let buffer = |(seed, start): (usize, &usize)| {
-            placed(queue, self.dtype, &drawn(self.dtype, start + self.len + STARTS, seed as u64))
+            let seed = (self.len << 8 | seed) as u64;
+            placed(queue, self.dtype, &drawn(self.dtype, start + self.len + STARTS, seed))
         };
         let buffers: Vec<Buffer> = self.starts.iter().enumerate().map(buffer).collect();
         let range = |at: usize| self.starts[at]..self.starts[at] + self.len;
@@ -150,6 +151,20 @@ fn any_number_of_terms_is_summed() {
                 let runs = Runs { dtype, len, starts };
                 runs.check("weighted_sum", |to, from| weigh(to, from, terms / 2));
             }
+        }
+    }
+}
+
+#[test]
+fn a_sum_of_negative_zeros_is_one() {
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
+        let zero = [&vec![0; dtype.size() - 1][..], &[0x80]].concat();
+        let zeros = placed(&queue(), dtype, &zero.repeat(20));
+        for terms in 1..20 {
+            let sum = Buffer::zeroed_on(&queue(), dtype, 20).unwrap();
+            let term = zeros.read_all().unwrap();
+            sum.write_all().unwrap().weighted_sum(&vec![(0.5, Some(&term)); terms]).unwrap();
+            assert_eq!(bytes_of(&sum), zero.repeat(20), "{terms} terms of {dtype}");
         }
     }
 }
