@@ -46,7 +46,8 @@ const STRIDE: usize = 256;
 const AHEAD: usize = 3072;
 
 dispatched!(
-    /// Returns the range of numbers, or `None` if one of them is NaN or infinite; 0 to 0 for no numbers.
+    /// Returns the range of numbers, or `None` if one of them is NaN or infinite; 0 to 0 for no numbers. A bound of 0 is
+    /// positive.
     pub fn range(from: &[f32]) -> Option<Range> = range_kernel
 );
 
@@ -91,7 +92,8 @@ fn range_kernel<S: Set>(_: S, from: &[f32]) -> Option<Range> {
     if !fold(sum, |x, y| x + y).is_finite() && !from.iter().all(|x| x.is_finite()) {
         return None;
     }
-    Some(Range { min: fold(min, lesser), max: fold(max, greater) })
+    // Of zeros of both signs the order of elements would say which is found.
+    Some(Range { min: fold(min, lesser) + 0.0, max: fold(max, greater) + 0.0 })
 }
 
 #[inline(always)]
@@ -200,6 +202,10 @@ mod tests {
                 }
             }
             assert_eq!(range(&[]), Some(Range { min: 0.0, max: 0.0 }));
+            for zeros in [vec![-0.0], vec![0.0, -0.0], vec![-0.0; 70]] {
+                let range = range(&zeros).unwrap();
+                assert_eq!((range.min.to_bits(), range.max.to_bits()), (0, 0), "{set}, {zeros:?}");
+            }
         });
     }
 

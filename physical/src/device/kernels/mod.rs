@@ -50,11 +50,11 @@ use std::array::from_fn;
 pub const LANES: usize = 16;
 
 /// Accumulators of a reduction: enough to hide the latency of an addition.
-const WIDE: usize = 4 * LANES;
+pub const WIDE: usize = 4 * LANES;
 
 /// Combines all lanes into one, by halves: lane i with lane i + 32, then with i + 16, and so on.
 #[inline(always)]
-fn fold<T: Copy>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
+pub fn fold<T: Copy>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
     let lanes: [T; WIDE / 2] = from_fn(|lane| combine(lanes[lane], lanes[lane + WIDE / 2]));
     let lanes: [T; LANES] = from_fn(|lane| combine(lanes[lane], lanes[lane + LANES]));
     let lanes: [T; 8] = from_fn(|lane| combine(lanes[lane], lanes[lane + 8]));
