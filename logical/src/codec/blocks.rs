@@ -3,6 +3,9 @@
 //! `message = block₁ … block_b`, `block = header, codes`: a header of fixed size, then some bits for each number of the
 //! block, filled up to a whole byte. All blocks but the last hold equally many numbers.
 
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::CodecError;
 use crate::spelling::{Options, or};
 use hexagram_physical::Result;

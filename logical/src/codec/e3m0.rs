@@ -19,12 +19,16 @@
 //! a choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
 
 use super::blocks::Blocks;
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::named::not_finite_field;
 use super::scaled::{Scaled, decode};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m0};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Number of elements of a block, unless another is chosen.
@@ -108,6 +112,16 @@ impl Codec for E3M0 {
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         decode(self.blocks, from, to, unpack_e3m0)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(cuda::E3M0.encode(self.blocks.size, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(cuda::E3M0.decode(self.blocks.size, len, weight))
     }
 }
 

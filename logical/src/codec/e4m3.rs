@@ -12,6 +12,8 @@
 //! the range; this codec keeps small numbers beside large ones.
 
 use super::blocks::Blocks;
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::scaled::decode;
@@ -19,6 +21,8 @@ use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::scaled::{add_e4m3, largest, pack_e4m3, unpack_e4m3};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Largest number of the format.
@@ -133,6 +137,16 @@ impl Codec for E4M3 {
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         decode(self.blocks, from, to, unpack_e4m3)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(cuda::E4M3.encode(self.blocks.size, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(cuda::E4M3.decode(self.blocks.size, len, weight))
     }
 }
 

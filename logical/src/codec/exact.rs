@@ -2,10 +2,14 @@
 //!
 //! `message = x₁ … x_d` as f32, little endian: 4d bytes.
 
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::blocks::expect_len;
 use super::not_finite::refuse;
 use super::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::kernels::{Float, all_finite};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Codec that loses nothing and saves nothing.
@@ -54,5 +58,15 @@ impl Codec for Exact {
         let numbers = from.as_chunks().0.iter();
         to.iter_mut().zip(numbers).for_each(|(x, y)| *x = f32::from_le_bytes(*y));
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(cuda::EXACT.encode(cuda::PIECES, len, super::NotFinite::Refuse))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(cuda::EXACT.decode(cuda::PIECES, len, weight))
     }
 }

@@ -3,6 +3,8 @@
 //! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes. What the format rounds to infinity counts as infinite: in
 //! f16 that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
 
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::blocks::expect_len;
 use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
@@ -11,6 +13,8 @@ use crate::spelling::{Options, Spelled};
 use ::half::{bf16, f16};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Codec that rounds every number to a 16-bit float.
@@ -52,6 +56,14 @@ impl Half {
         match self.format {
             Format::F16 => f16::from_f32(x).is_finite(),
             Format::BF16 => bf16::from_f32(x).is_finite(),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn kernels(self) -> &'static cuda::Kernels {
+        match self.format {
+            Format::F16 => &cuda::F16,
+            Format::BF16 => &cuda::BF16,
         }
     }
 
@@ -137,5 +149,15 @@ impl Codec for Half {
             Format::BF16 => kernels::bf16_to_f32(from, to),
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(self.kernels().encode(cuda::PIECES, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(self.kernels().decode(cuda::PIECES, len, weight))
     }
 }

@@ -17,12 +17,16 @@
 //! Source: Wang et al., "ZeRO++", 2023, which sends gradients so.
 
 use super::blocks::Blocks;
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::named::not_finite_field;
 use super::scaled::{Scaled, decode};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::scaled::{add_int4, pack_int4, unpack_int4};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Number of elements of a block, unless another is chosen.
@@ -111,6 +115,16 @@ impl Codec for Int4 {
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         decode(self.blocks, from, to, unpack_int4)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(cuda::INT4.encode(self.blocks.size, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(cuda::INT4.decode(self.blocks.size, len, weight))
     }
 }
 

@@ -8,12 +8,16 @@
 //! numbers are; equal numbers are exact. The larger a block, the more one outlier costs the others.
 
 use super::blocks::Blocks;
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{self, Range};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Codec of eight bits for each number, relative to the range of its block.
@@ -118,6 +122,16 @@ impl Codec for MinMax8 {
             kernels::dequantize(codes, read(header), x);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(cuda::MIN_MAX.encode(self.blocks.size, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(cuda::MIN_MAX.decode(self.blocks.size, len, weight))
     }
 }
 

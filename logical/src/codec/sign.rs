@@ -9,6 +9,8 @@
 //! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst (one
 //! number, all others 0) 1 − 1/B. Blocks thus bound it whatever the length of the run. Biased: use feedback.
 
+#[cfg(feature = "cuda")]
+use super::blocks::cuda;
 use super::blocks::{Blocks, read_scale};
 use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated};
@@ -16,6 +18,8 @@ use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
 /// Codec of one bit for each number, its sign, and of the mean absolute value of its block.
@@ -140,6 +144,16 @@ impl Codec for Sign {
             kernels::unpack_signs(signs, read_scale(header), x);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(cuda::SIGN.encode(self.blocks.size, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(cuda::SIGN.decode(self.blocks.size, len, weight))
     }
 }
 

@@ -1,0 +1,164 @@
+//! What a GPU runs for the codecs that encode in blocks. Open this to bring another one to CUDA.
+//!
+//! `cuda/blocks.cuh` makes the kernels of all of them: a warp works on a tile, which is a block, or a piece of a larger
+//! one. Blocks no larger than a tile take one launch. Larger ones take three: every tile is measured, a header is made
+//! of a block's measures, and then the codes are written.
+
+use crate::codec::NotFinite;
+use crate::codec::launches::{policy, program};
+use crate::codec::not_finite::PIECE;
+use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
+
+/// Most elements of a tile: `TILE`.
+const TILE: usize = PIECE;
+/// Size of the blocks of a codec that has no headers.
+pub(in crate::codec) const PIECES: Option<usize> = Some(PIECE);
+/// Size of what is measured of a tile, in bytes.
+const MEASURE: usize = 8;
+/// Number of threads of a warp, and of warps of a block of threads: `WARP` and `WARPS`.
+const WARP: u32 = 32;
+const WARPS: u32 = 4;
+
+/// Module and names of a codec's kernels, as `PLAIN_KERNELS` or `BLOCK_KERNELS` define them.
+#[derive(Debug)]
+pub(in crate::codec) struct Kernels {
+    module: &'static Module,
+    encode: &'static str,
+    measure: &'static str,
+    head: &'static str,
+    code: &'static str,
+    decode: &'static str,
+    decode_add: &'static str,
+}
+
+macro_rules! module {
+    ($name:literal) => {
+        Module { name: $name, code: Code::Ptx(include_str!(concat!("../", $name, ".ptx"))) }
+    };
+}
+
+macro_rules! kernels {
+    ($name:literal, $module:expr) => {
+        Kernels {
+            module: $module,
+            encode: concat!($name, "_encode"),
+            measure: concat!($name, "_measure"),
+            head: concat!($name, "_head"),
+            code: concat!($name, "_code"),
+            decode: concat!($name, "_decode"),
+            decode_add: concat!($name, "_decode_add"),
+        }
+    };
+    ($name:literal) => {{
+        static MODULE: Module = module!($name);
+        kernels!($name, &MODULE)
+    }};
+}
+
+static HALF: Module = module!("half");
+pub(in crate::codec) static F16: Kernels = kernels!("half_f16", &HALF);
+pub(in crate::codec) static BF16: Kernels = kernels!("half_bf16", &HALF);
+pub(in crate::codec) static E3M0: Kernels = kernels!("e3m0");
+pub(in crate::codec) static E4M3: Kernels = kernels!("e4m3");
+pub(in crate::codec) static EXACT: Kernels = kernels!("exact");
+pub(in crate::codec) static INT4: Kernels = kernels!("int4");
+pub(in crate::codec) static MIN_MAX: Kernels = kernels!("min_max");
+pub(in crate::codec) static SIGN: Kernels = kernels!("sign");
+
+impl Kernels {
+    /// Returns the program that encodes `len` elements in blocks of `size`, all in one without.
+    pub(in crate::codec) fn encode(&self, size: Option<usize>, len: usize, not_finite: NotFinite) -> Program {
+        let cut = Cut::new(size, len);
+        let from = Argument::Operand(0);
+        let message = Argument::Operand(1);
+        let policy = policy(not_finite);
+        if cut.size <= TILE {
+            let encode = cut.launch(self.encode, cut.tiles, from, message, &[policy, Argument::Refusing]);
+            return program(self.module, encode.into_iter().collect());
+        }
+        let measures = Argument::Scratch(0);
+        let measure = cut.launch(self.measure, cut.tiles, from, measures, &[policy, Argument::Refusing]);
+        let head = cut.launch(self.head, cut.blocks, measures, message, &[]);
+        let code = cut.launch(self.code, cut.tiles, from, message, &[policy]);
+        let launches = measure.into_iter().chain(head).chain(code).collect();
+        Program { scratch: cut.tiles * MEASURE, ..program(self.module, launches) }
+    }
+
+    /// Returns the program that decodes `len` elements in blocks of `size`. No message of the right size is damaged.
+    pub(in crate::codec) fn decode(&self, size: Option<usize>, len: usize, weight: Option<f32>) -> Program {
+        let cut = Cut::new(size, len);
+        let entry = if weight.is_some() { self.decode_add } else { self.decode };
+        let weight: Vec<Argument> = weight.map(Argument::F32).into_iter().collect();
+        let launch = cut.launch(entry, cut.tiles, Argument::Operand(0), Argument::Operand(1), &weight);
+        program(self.module, launch.into_iter().collect())
+    }
+}
+
+/// Cut of a run into blocks, and of these into tiles.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    len: usize,
+    size: usize,
+    blocks: usize,
+    /// Number of tiles of all blocks, each with as many as a whole one has.
+    tiles: usize,
+}
+
+impl Cut {
+    fn new(size: Option<usize>, len: usize) -> Self {
+        let size = size.unwrap_or(len).clamp(1, len.max(1));
+        let blocks = len.div_ceil(size);
+        Cut { len, size, blocks, tiles: blocks * size.div_ceil(TILE) }
+    }
+
+    /// Returns the launch of an entry with a warp for each of so many parts; none if there are none.
+    fn launch(
+        self,
+        entry: &'static str,
+        warps: usize,
+        from: Argument,
+        to: Argument,
+        more: &[Argument],
+    ) -> Option<Launch> {
+        let numbers = [self.len, self.size, self.tiles].map(|number| Argument::U64(number as u64));
+        let blocks = warps.div_ceil(WARPS as usize).min(65_535) as u32;
+        let arguments = [&[from, to], &numbers[..], more].concat();
+        (blocks > 0).then_some(Launch { entry, blocks, threads: WARP * WARPS, arguments })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::codec;
+    use crate::codec::Codec;
+    use hexagram_physical::testing::check_program;
+
+    #[test]
+    fn every_program_launches_what_is_in_its_module() {
+        let size = |size| -> [Box<dyn Codec>; 5] {
+            [
+                Box::new(codec::MinMax8::in_blocks(size)),
+                Box::new(codec::E4M3::in_blocks(size)),
+                Box::new(codec::E3M0::in_blocks(size)),
+                Box::new(codec::Int4::in_blocks(size)),
+                Box::new(codec::Sign::in_blocks(size)),
+            ]
+        };
+        let plain: [Box<dyn Codec>; 3] =
+            [Box::new(codec::Half::F16), Box::new(codec::Half::BF16), Box::new(codec::Exact)];
+        for codec in [1, 2048, 2049, usize::MAX].into_iter().flat_map(size).chain(plain) {
+            for len in [0, 1, 2048, 100_000, 1 << 40] {
+                let programs = [
+                    codec.encode_program(len, 0),
+                    codec.decode_program(len, None),
+                    codec.decode_program(len, Some(0.5)),
+                ];
+                for program in programs {
+                    let program = program.unwrap();
+                    check_program(&program);
+                    assert_eq!(program.launches.is_empty(), len == 0, "{}", codec.name());
+                }
+            }
+        }
+    }
+}
