@@ -147,6 +147,10 @@ impl DeviceQueue for CudaQueue {
     }
 
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool {
+        // What has another size is no message of this codec, which the host says.
+        if from.byte_len() != codec.encoded_len(to.len()) {
+            return false;
+        }
         let Some(program) = codec.decode_program(to.len(), weight) else { return false };
         self.run_program(program, &codec.name(), vec![from, to]);
         true
