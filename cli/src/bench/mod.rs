@@ -50,7 +50,7 @@ pub(crate) struct Bench {
     operation: Operation,
 
     /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     ranks: Option<usize>,
 
     #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]

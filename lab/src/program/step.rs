@@ -56,7 +56,7 @@ pub struct StepOptions {
     pub period: Option<u64>,
 
     /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     pub ranks: Option<usize>,
 
     /// Transport between the ranks.
