@@ -122,12 +122,39 @@ impl Row {
             trigram.symbol().to_string(),
             optimizer.unwrap_or_default(),
             self.training.learning_rate.base.to_string(),
-            format!("{:.4}", self.mean(|point| point.evaluation.loss)),
+            finite(self.mean(|point| point.evaluation.loss), "diverged"),
             percent(accuracy),
-            format!("{:.4}", self.mean(|point| point.consensus)),
+            finite(self.mean(|point| point.consensus), "-"),
             bytes((self.mean(Point::mean_bytes) / steps) as u64),
             percent(self.mean(Point::mean_bytes) / first.mean(Point::mean_bytes)),
             format!("{:.3}", 1e3 * self.mean(|point| point.seconds) / steps),
         ])
+    }
+}
+
+/// Returns a number with four places, or `otherwise` if it is infinite or none.
+fn finite(number: f64, otherwise: &str) -> String {
+    if number.is_finite() { format!("{number:.4}") } else { otherwise.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Quadratics;
+    use crate::training::train;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_training_that_diverges_says_so_in_its_row() {
+        let with = |rate: f64| {
+            let chosen = Chosen::named(&Registry::built_in(), "gradient-allreduce").unwrap();
+            let task = Arc::new(Quadratics::new(0).unwrap());
+            let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
+            let outcomes = vec![train(&training).unwrap()];
+            let row = Row { chosen, training, outcomes };
+            row.told(&row)
+        };
+        assert!(with(1e10).contains("| diverged | - | - |"), "{}", with(1e10));
+        assert!(!with(0.1).contains("diverged"), "{}", with(0.1));
     }
 }
