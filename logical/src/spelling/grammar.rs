@@ -71,7 +71,7 @@ impl Parser<'_> {
             return Ok(Argument { field: Some(word), value: self.spelling(depth)? });
         }
         if !first {
-            return Err(self.unexpected("`=`, as only the first value may be without an option's name"));
+            return Err(self.unexpected("`=` and a value (only the first may be without its option's name)"));
         }
         Ok(Argument { field: None, value: self.arguments(word, depth)? })
     }

@@ -67,7 +67,7 @@ fn errors_of_the_grammar_say_where() {
         ("a(", "ends at character 3"),
         ("a(b=1", "ends at character 6"),
         ("a(b=1))", "has ')' at character 7"),
-        ("a(b=1, 2)", "has ')' at character 9"),
+        ("a(b=1, 2)", "has ')' at character 9; write `=` and a value"),
         ("a(=1)", "has '=' at character 3"),
         ("a b", "has 'b' at character 3"),
         ("a(b=1,)", "has ')' at character 7"),
