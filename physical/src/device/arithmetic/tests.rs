@@ -87,7 +87,8 @@ impl Runs {
         let wrong = want.chunks(size).zip(got.chunks(size)).position(|(want, got)| want != got);
         let Some(at) = wrong else { return };
         let bytes = |all: &[u8]| all[at * size..][..size].to_vec();
-        let (want, got) = (bytes(&want), bytes(&got));
+        let want = bytes(&want);
+        let got = bytes(&got);
         let Runs { dtype, len, starts } = self;
         panic!("{what} of {len} × {dtype} at {starts:?}: element {at} is {got:?}, not {want:?}");
     }
