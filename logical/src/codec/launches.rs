@@ -1,4 +1,4 @@
-//! What the programs of codecs have in common. Open this to write the one of a codec of your own.
+//! Parts of the programs that codecs give to a GPU. Open this to write the program of a codec of your own.
 
 use super::NotFinite;
 use hexagram_physical::device::program::{Argument, Launch, Module, Program};

@@ -15,7 +15,7 @@
 #include "device.cuh"
 #include "sparse.cuh"
 
-/// Threads of a block, but for the kernels of one block, which has 1024, and those of bins, which have 64.
+/// Threads of a block, but for the kernels of one block, which has more, and those of bins, which have 64.
 constexpr u32 THREADS = 256;
 /// Words of marks of a tile; a word is of 32 elements.
 constexpr u32 TILE = THREADS;
@@ -145,8 +145,9 @@ extern "C" __global__ void top_k_begin(u64* words, u64 count) {
 /// Copies the bits of places to a message.
 extern "C" __global__ void top_k_places(const u64* low, u64 low_bytes, const u64* high, u64 high_bytes, u8* to) {
     for (u64 i = first_place(); i < low_bytes + high_bytes; i += stride()) {
-        u64 at = i < low_bytes ? i : i - low_bytes;
-        u64 word = (i < low_bytes ? low : high)[at / 8];
+        bool is_low = i < low_bytes;
+        u64 at = is_low ? i : i - low_bytes;
+        u64 word = is_low ? low[at / 8] : high[at / 8];
         to[i] = (u8)(word >> at % 8 * 8);
     }
 }

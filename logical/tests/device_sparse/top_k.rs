@@ -62,6 +62,14 @@ fn of_equal_magnitudes_the_first_are_kept() {
 }
 
 #[test]
+fn a_run_may_have_more_tiles_than_a_block_has_threads() {
+    // Of 8192 elements each, which are counted by 512 threads, three times.
+    let mut x = vec![0.25; 8_500_000];
+    x.iter_mut().step_by(8191).for_each(|x| *x = 0.5);
+    compare(&TopK::new(Keep::Count(1500)).unwrap(), &x, 3);
+}
+
+#[test]
 fn numbers_between_two_bins_are_in_the_even_one() {
     // Their mean is 0 and their deviation 4, so that 3 is half a bin from the mean.
     let threes = [3.0, -3.0].repeat(9);
@@ -88,9 +96,6 @@ fn places_that_cannot_be_are_damage() {
         let mut none = message.clone();
         none[high..].fill(0);
         damaged(&codec, &none, x.len(), "no place of the last ones");
-        let mut beyond = fewer;
-        *beyond.last_mut().unwrap() |= 0x80;
-        damaged(&codec, &beyond, x.len(), "a place beyond the end");
     }
 }
 
@@ -107,4 +112,17 @@ fn places_that_are_not_in_order_are_damage() {
         message[17] = last << 1;
         damaged(&codec, &message, 40, &format!("{last} behind 2"));
     }
+}
+
+#[test]
+fn a_place_beyond_the_end_is_damage() {
+    // 1 of 40: a low part of 5 bits behind the value.
+    let codec = TopK::new(Keep::Count(1)).unwrap();
+    let mut message = vec![0; codec.encoded_len(40)];
+    let mut x = [0.0; 40];
+    x[39] = 1.0;
+    codec.encode(&x, &mut message, 1).unwrap();
+    assert_eq!(message[4], 7);
+    message[4] = 8;
+    damaged(&codec, &message, 40, "place 40");
 }

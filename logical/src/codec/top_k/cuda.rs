@@ -24,9 +24,10 @@ const COUNTS: usize = 16;
 /// Numbers by whose bits elements are counted at each level, and the number of bits below them.
 const LEVELS: [(u32, u32); 3] = [(1 << 11, 20), (1 << 10, 10), (1 << 10, 0)];
 
-/// Threads of a kernel of one block, and of a kernel of bins.
-const ALL_THREADS: u32 = 1024;
+/// Threads of a block, and of kernels that have one block, and of those of bins.
 const THREADS: u32 = 256;
+const ALL_THREADS: u32 = 1024;
+const SCAN_THREADS: u32 = 512;
 const WIDE: u32 = 64;
 /// Numbers of which a block of 64 threads works on a bin's sum.
 const PIECE: usize = 4096;
@@ -118,7 +119,7 @@ impl Room {
     }
 }
 
-/// Where what is kept goes.
+/// Memory to which selections write what they keep.
 struct Sink {
     /// Values, where they are not sent as they are.
     kept: Argument,
@@ -227,7 +228,7 @@ impl Long {
 
 fn scan(counts: Argument, tiles: usize) -> Launch {
     let arguments = vec![counts, Argument::U64(tiles as u64)];
-    Launch { entry: "top_k_scan", blocks: 1, threads: ALL_THREADS, arguments }
+    Launch { entry: "top_k_scan", blocks: 1, threads: SCAN_THREADS, arguments }
 }
 
 /// Returns the launches that write k values in two bits to the beginning of a message.
