@@ -26,11 +26,6 @@ constexpr u32 WARPS = 4;
 /// Most numbers of a tile.
 constexpr u32 TILE = 2048;
 
-/// Treatment of NaN and infinity.
-constexpr u32 REFUSE = 0;
-constexpr u32 PROPAGATE = 1;
-constexpr u32 SATURATE = 2;
-
 __device__ inline u32 lane() {
     return threadIdx.x % WARP;
 }

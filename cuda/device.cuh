@@ -259,6 +259,19 @@ __device__ inline Keys keys_of(u64 seed) {
     return {mix(seed)};
 }
 
+// -------------------------------------------------------------- NaN and infinity in codecs: NotFinite and not_finite.rs
+
+constexpr u32 REFUSE = 0;
+constexpr u32 PROPAGATE = 1;
+constexpr u32 SATURATE = 2;
+
+/// Returns 0 for NaN, and the largest number for infinity.
+__device__ inline float saturated(float x) {
+    u32 sign = __float_as_uint(x) & 0x80000000;
+    float finite = is_finite(x) ? x : __uint_as_float(sign | F32_LARGEST);
+    return x != x ? 0.0f : finite;
+}
+
 // ----------------------------------------------------------------------------------------------------------- refusals
 
 /// What the first launch of a queue that refused something has refused, in the device's memory.

@@ -63,3 +63,9 @@ __device__ inline void compute(u64 len, T* to, const T* const (&from)[COUNT], F 
         *(Run<T, N>*)(to + at) = out;
     });
 }
+
+/// Sets `len` elements to 0, with all threads of the grid.
+template <typename T>
+__device__ inline void clear(u64 len, T* to) {
+    for (u64 i = first_place(); i < len; i += stride()) to[i] = T();
+}

@@ -9,10 +9,6 @@ constexpr u32 PIECE = 512;
 constexpr u32 LANES = 16;
 constexpr u32 THREADS = 64;
 
-// Number::not_finite as the host's NotFinite.
-constexpr u32 REFUSE = 0;
-constexpr u32 SATURATE = 2;
-
 /// Sums of squares below this are summed up again in double precision; see kernels/levels.rs.
 constexpr float SMALL = 0x1p-100f;
 /// Norm below which numbers are multiplied by LIFT before they are divided by it.
@@ -73,11 +69,9 @@ struct Piece {
     }
 };
 
-/// Returns a number, or 0 for NaN and the largest for infinity if such are to be saturated.
+/// Returns a number as it is encoded.
 __device__ inline float tamed(float x, u32 not_finite) {
-    if (not_finite != SATURATE || is_finite(x)) return x;
-    float largest = __uint_as_float(F32_LARGEST);
-    return x != x ? 0.0f : x < 0.0f ? -largest : largest;
+    return not_finite == SATURATE ? saturated(x) : x;
 }
 
 /// The numbers of a piece that a thread has: thread t has t, t + 64, …

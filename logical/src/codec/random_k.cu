@@ -1,7 +1,7 @@
 // Random-k on the device: random_k.rs. Every place follows from the seed and its number alone, so that each has a
 // thread of its own.
 #include "device.cuh"
-#include "sparse.cuh"
+#include "elements.cuh"
 
 /// Size of the seed in a message, in bytes.
 constexpr u32 SEED = 8;
@@ -61,7 +61,7 @@ extern "C" __global__ void random_k_keep(const float* from, u64 len, u64 k, floa
 
 /// Sets all to 0.
 extern "C" __global__ void random_k_clear(float* to, u64 len) {
-    clear_run(to, len);
+    clear(len, to);
 }
 
 /// Adds the numbers of a message, times a weight.

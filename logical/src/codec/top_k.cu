@@ -13,7 +13,7 @@
 //
 // Short runs and chunks have a block of threads each, which does all of that by itself.
 #include "device.cuh"
-#include "sparse.cuh"
+#include "elements.cuh"
 
 /// Threads of a block, but for the kernels of one block, which has more, and those of bins, which have 64.
 constexpr u32 THREADS = 256;
@@ -139,7 +139,7 @@ struct Sink {
 
 /// Sets words to 0.
 extern "C" __global__ void top_k_begin(u64* words, u64 count) {
-    for (u64 i = first_place(); i < count; i += stride()) words[i] = 0;
+    clear(count, words);
 }
 
 /// Copies the bits of places to a message.
@@ -499,7 +499,7 @@ __device__ inline u64 low_part(const u8* from, u64 number, u32 width) {
 
 /// Sets all to 0.
 extern "C" __global__ void top_k_clear(float* to, u64 len) {
-    clear_run(to, len);
+    clear(len, to);
 }
 
 /// Counts the ones in high parts, tile by tile.

@@ -93,6 +93,9 @@ fn places_that_cannot_be_are_damage() {
         let mut more = message.clone();
         *more.last_mut().unwrap() |= 0x80;
         damaged(&codec, &more, x.len(), "a place more");
+        let mut all = message.clone();
+        all[high..].fill(0xff);
+        damaged(&codec, &all, x.len(), "all places of the last ones");
         let mut none = message.clone();
         none[high..].fill(0);
         damaged(&codec, &none, x.len(), "no place of the last ones");
