@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | `tls` | control and TCP connections inside TLS | a C compiler |
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 
 mod bench;
 mod check;

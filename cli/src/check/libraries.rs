@@ -1,4 +1,4 @@
-//! Libraries that may be installed: MPI, CUDA, NCCL. They are looked for and never loaded.
+//! Libraries that may be installed, MPI and NCCL among them. They are looked for and never loaded.
 
 use super::report::Report;
 use crate::transports::{self, mpi};
@@ -25,15 +25,15 @@ pub(super) fn check(report: &mut Report) {
         (None, Some(_)) => report.bad("mpi: built in, but there is no mpirun in PATH to start its ranks; install MPI"),
         (None, None) => report.note("mpi: not built in, and no mpirun in PATH; only the mpi transport needs them"),
     }
-    for (name, library, missing) in [
-        ("CUDA", "libcuda.so.1", "no NVIDIA driver is installed, or LD_LIBRARY_PATH lacks its folder"),
-        ("NCCL", "libnccl.so.2", "it is not installed, or LD_LIBRARY_PATH lacks its folder"),
-    ] {
-        let found = match find(library) {
-            Some(path) => format!("{library} is at {}", path.display()),
-            None => format!("{library} not found: {missing}"),
-        };
-        report.note(&format!("{name}: not built in, this version moves host memory only; {found}"));
+    let nccl = place("libnccl.so.2", "it is not installed, or LD_LIBRARY_PATH lacks its folder");
+    report.note(&format!("NCCL: not built in, messages of GPUs go by way of the host; {nccl}"));
+}
+
+/// Returns a clause on where a library is.
+pub(super) fn place(library: &str, missing: &str) -> String {
+    match find(library) {
+        Some(path) => format!("{library} is at {}", path.display()),
+        None => format!("{library} not found: {missing}"),
     }
 }
 
@@ -67,7 +67,7 @@ fn answer(command: &mut Command) -> Option<String> {
 }
 
 /// Returns the path at which the dynamic loader would find a library: LD_LIBRARY_PATH, its cache, its own folders.
-fn find(library: &str) -> Option<PathBuf> {
+pub(super) fn find(library: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
     let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();

@@ -1,7 +1,8 @@
 //! `hexagram check`: what this machine has for hexagram, what it lacks, and whether two ranks can speak here.
 //!
-//! `report` is the form, `interfaces`, `limits` and `libraries` are what is looked at, `self_test` is the proof.
+//! `report` is the form, `interfaces`, `limits`, `libraries` and `gpus` are what is looked at, `self_test` is the proof.
 
+mod gpus;
 mod interfaces;
 mod libraries;
 mod limits;
@@ -41,6 +42,7 @@ impl Check {
         limits::limits(&mut report);
         limits::cores(&mut report);
         libraries::check(&mut report);
+        gpus::check(&mut report);
         self_test::check(&mut report);
         report.finish()
     }
