@@ -10,7 +10,7 @@
 )]
 
 use criterion::{Criterion, Throughput};
-use hexagram_logical::codec::{Codec, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
+use hexagram_logical::codec::{Codec, E3M0, E4M3, Half, Int4, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,9 @@ fn codecs() -> Vec<Box<dyn Codec>> {
         Box::new(Half::BF16),
         Box::new(MinMax8::default()),
         Box::new(MinMax8::whole()),
+        Box::new(E4M3::default()),
+        Box::new(E3M0::default()),
+        Box::new(Int4::default()),
         Box::new(Sign::default()),
         Box::new(Sign::whole()),
         Box::new(Qsgd::new(7).unwrap()),

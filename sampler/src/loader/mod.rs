@@ -260,7 +260,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Sends each batch through `stage`, in a thread of its own (the caller's, without workers): PyTorch's
-    /// `pin_memory`. There is no CUDA backend yet, so that the stage is yours: copy the batch to page-locked memory,
+    /// `pin_memory`. The loader knows no GPU, so that the stage is yours: copy the batch to page-locked memory,
     /// or start its transfer.
     pub fn pin(mut self, stage: impl Fn(B) -> Result<B, Cause> + Send + Sync + 'static) -> Self {
         self.stop();
