@@ -50,6 +50,7 @@ pub use blocking::Blocking;
 pub use call::Call;
 pub use centralized::Hierarchy;
 pub use communicator::Communicator;
+pub use hexagram_physical::device;
 pub use hexagram_physical::device::Queue;
 pub use hexagram_physical::drive;
 pub use hexagram_physical::hash;

@@ -6,9 +6,8 @@
 //! means done. Collectives and algorithms are written once against views, and never name a device.
 //!
 //! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a
-//! device implements, [`kernels`] and `host` the host's kernels, [`Kernel`] kernels of your own, and [`program`] what a
-//! device with compiled kernels runs. [`crate::testing::late`] is a whole device in two
-//! pages.
+//! device implements, [`kernels`] and `host` the host's kernels, [`measure`] norms, [`Kernel`] kernels of your own, and
+//! [`program`] what a device with compiled kernels runs. [`crate::testing::late`] is a whole device in two pages.
 
 mod arithmetic;
 mod choice;
@@ -18,9 +17,11 @@ mod elsewhere;
 pub(crate) mod host;
 mod kernel;
 pub mod kernels;
+pub mod measure;
 pub mod program;
 pub mod queue;
 mod reduce;
+pub mod sums;
 mod weighted;
 
 pub use choice::DeviceChoice;

@@ -81,7 +81,8 @@ impl<'a> Operands<'a> {
     }
 }
 
-fn elements<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T]> {
+/// Returns bytes as elements of one type.
+pub(super) fn elements<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T]> {
     bytemuck::try_cast_slice(bytes).ok().filter(|_| dtype == T::DTYPE).ok_or_else(|| strange(dtype, T::DTYPE))
 }
 

@@ -96,7 +96,12 @@ impl Launch {
 impl Program {
     /// Creates a program of one launch, without scratch memory, of an entry that decodes nothing.
     pub fn of(module: &'static Module, launch: Launch) -> Self {
-        Program { module, launches: vec![launch], scratch: 0, damage: "", then: Vec::new() }
+        Program::in_turn(module, vec![launch], 0)
+    }
+
+    /// Creates a program of several launches, which share `scratch` bytes of memory, and decode nothing.
+    pub fn in_turn(module: &'static Module, launches: Vec<Launch>, scratch: usize) -> Self {
+        Program { module, launches, scratch, damage: "", then: Vec::new() }
     }
 
     /// Returns the program for a part of longer operands: operand i begins `starts[i]` bytes later, and its first

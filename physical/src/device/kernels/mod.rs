@@ -26,6 +26,7 @@ pub mod reach;
 mod reduction;
 pub mod scaled;
 mod sign;
+pub mod sums;
 #[cfg(test)]
 pub(super) mod testing;
 mod vector;
