@@ -10,9 +10,14 @@
 //! Source: Kingma and Ba, "Adam", ICLR 2015, in the form of PyTorch's Adam. State: m and v, two elements for each
 //! parameter.
 
-use super::real::Real;
-use super::{Optimizer, Update, all_slots, checked, with_float};
+use super::{Optimizer, Update, checked, with_float};
+use crate::elementwise::Elementwise;
+#[cfg(feature = "cuda")]
+use crate::elementwise::{Entry, name_for};
+use crate::real::Real;
 use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Argument, Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 /// Adam, with L2 regularization as its weight decay.
@@ -59,29 +64,40 @@ impl Optimizer for Adam {
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+        with_float!(update.parameters.dtype(), T => {
+            let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
+            update.step_elements(|section, rate| Coupled::<T> {
+                direction,
+                rate: T::of(rate),
+                decay: T::of(self.weight_decay * section.weight_decay),
+            })
+        })
     }
 }
 
-impl Adam {
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
-        let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
-        let [first, second] = all_slots(update.slots)?;
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut first = first.host_mut::<T>()?;
-        let mut second = second.host_mut::<T>()?;
-        for section in update.sections {
-            let rate = T::of(update.learning_rate * section.learning_rate);
-            let decay = T::of(self.weight_decay * section.weight_decay);
-            let at = section.elements.clone();
-            let moments = first[at.clone()].iter_mut().zip(&mut second[at.clone()]);
-            let elements = parameters[at.clone()].iter_mut().zip(&gradients[at]);
-            for ((x, g), (m, v)) in elements.zip(moments) {
-                *x = *x - rate * direction.next(m, v, *g + decay * *x);
-            }
+/// Adam's step on some elements.
+#[derive(Debug)]
+struct Coupled<T> {
+    direction: Direction<T>,
+    rate: T,
+    decay: T,
+}
+
+impl<T: Real> Elementwise<T, 1, 3> for Coupled<T> {
+    fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
+        let moments = first.iter_mut().zip(second);
+        for ((x, g), (m, v)) in parameters.iter_mut().zip(gradients).zip(moments) {
+            let direction = self.direction.next(m, v, *g + self.decay * *x);
+            *x = (*x - self.rate * direction).canonical();
         }
-        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        static MODULE: Module = Module { name: "adam", code: Code::Ptx(include_str!("adam.ptx")) };
+        let own = [self.rate, self.decay].map(T::argument);
+        let scalars = own.into_iter().chain(self.direction.arguments()).collect();
+        Entry { module: &MODULE, name: name_for::<T>(["adam_step_f32", "adam_step_f64"]), scalars }
     }
 }
 
@@ -100,6 +116,7 @@ pub(super) fn moment_fields(
 }
 
 /// Adam's direction in one step, in the type of the parameters: what [`Adam`] and its kin share.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Direction<T> {
     beta1: T,
     take1: T,
@@ -128,8 +145,15 @@ impl<T: Real> Direction<T> {
     /// Updates an element's moments by its gradient, and returns its direction, of about 1.
     #[inline]
     pub(super) fn next(&self, m: &mut T, v: &mut T, g: T) -> T {
-        *m = self.beta1 * *m + self.take1 * g;
-        *v = self.beta2 * *v + self.take2 * g * g;
+        *m = (self.beta1 * *m + self.take1 * g).canonical();
+        *v = (self.beta2 * *v + self.take2 * g * g).canonical();
         self.unbias * *m / (v.root() * self.root + self.epsilon)
+    }
+
+    /// Returns what `DIRECTION` in `cuda/direction.cuh` names.
+    #[cfg(feature = "cuda")]
+    pub(super) fn arguments(&self) -> [Argument; 7] {
+        let Direction { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;
+        [beta1, take1, beta2, take2, unbias, root, epsilon].map(T::argument)
     }
 }

@@ -10,9 +10,14 @@
 //! State: m and v, two elements for each parameter.
 
 use super::adam::{Direction, SLOTS, moment_fields};
-use super::real::Real;
-use super::{Optimizer, Update, all_slots, checked, with_float};
+use super::{Optimizer, Update, checked, with_float};
+use crate::elementwise::Elementwise;
+#[cfg(feature = "cuda")]
+use crate::elementwise::{Entry, name_for};
+use crate::real::Real;
 use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 /// Adam with decoupled weight decay.
@@ -59,42 +64,38 @@ impl Optimizer for AdamW {
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+        with_float!(update.parameters.dtype(), T => {
+            let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
+            update.step_elements(|section, rate| Decoupled::<T> {
+                direction,
+                rate: T::of(rate),
+                keep: T::of(1.0 - rate * self.weight_decay * section.weight_decay),
+            })
+        })
     }
 }
 
-impl AdamW {
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
-        let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
-        let [first, second] = all_slots(update.slots)?;
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut first = first.host_mut::<T>()?;
-        let mut second = second.host_mut::<T>()?;
-        for section in update.sections {
-            let rate = update.learning_rate * section.learning_rate;
-            let keep = 1.0 - rate * self.weight_decay * section.weight_decay;
-            let at = section.elements.clone();
-            let x = &mut parameters[at.clone()];
-            let moments = (&mut first[at.clone()], &mut second[at.clone()]);
-            decayed_step(&direction, (rate, keep), x, moments, &gradients[at]);
+/// AdamW's step on some elements: `x ← keep · x − rate · direction`.
+#[derive(Debug)]
+pub(super) struct Decoupled<T> {
+    pub(super) direction: Direction<T>,
+    pub(super) rate: T,
+    pub(super) keep: T,
+}
+
+impl<T: Real> Elementwise<T, 1, 3> for Decoupled<T> {
+    fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
+        let moments = first.iter_mut().zip(second);
+        for ((x, g), (m, v)) in parameters.iter_mut().zip(gradients).zip(moments) {
+            *x = (self.keep * *x - self.rate * self.direction.next(m, v, *g)).canonical();
         }
-        Ok(())
     }
-}
 
-/// Makes AdamW's step on some elements: `x ← keep · x − rate · direction`.
-pub(super) fn decayed_step<T: Real>(
-    direction: &Direction<T>,
-    (rate, keep): (f64, f64),
-    parameters: &mut [T],
-    (first, second): (&mut [T], &mut [T]),
-    gradients: &[T],
-) {
-    let rate = T::of(rate);
-    let keep = T::of(keep);
-    let moments = first.iter_mut().zip(second);
-    for ((x, g), (m, v)) in parameters.iter_mut().zip(gradients).zip(moments) {
-        *x = keep * *x - rate * direction.next(m, v, *g);
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        static MODULE: Module = Module { name: "adamw", code: Code::Ptx(include_str!("adamw.ptx")) };
+        let own = [self.rate, self.keep].map(T::argument);
+        let scalars = own.into_iter().chain(self.direction.arguments()).collect();
+        Entry { module: &MODULE, name: name_for::<T>(["adamw_step_f32", "adamw_step_f64"]), scalars }
     }
 }

@@ -12,10 +12,18 @@
 //! two elements for each parameter.
 
 use super::adam::{Direction, SLOTS, moment_fields};
-use super::real::{Real, norm};
-use super::{Optimizer, Update, all_slots, checked, with_float};
+use super::{Optimizer, Update, checked, with_float};
+#[cfg(feature = "cuda")]
+use crate::elementwise::{name_for, runs};
+use crate::real::{Real, norm};
 use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::sums::Sums;
+use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::spelling::{Options, Spelled, truth};
+use std::ops::Range;
 
 /// Layer-wise adaptive moments, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,37 +73,76 @@ impl Optimizer for Lamb {
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+        with_float!(update.parameters.dtype(), T => {
+            let direction = Direction::<T>::new((self.beta1, self.beta2), self.epsilon, update.step);
+            let tensors = update.by_tensor(|section, tensor, rate| AsLong {
+                elements: tensor.elements.clone(),
+                rate,
+                decay: T::of(self.weight_decay * section.weight_decay),
+                scaled: self.scale_vectors || tensor.shape.len() > 1,
+            });
+            update.run::<T, 3>(LambStep { direction, tensors })
+        })
     }
 }
 
-impl Lamb {
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
-        let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
-        let [first, second] = all_slots(update.slots)?;
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut first = first.host_mut::<T>()?;
-        let mut second = second.host_mut::<T>()?;
+/// LAMB's step on a bucket.
+#[derive(Debug)]
+struct LambStep<T> {
+    direction: Direction<T>,
+    tensors: Vec<AsLong<T>>,
+}
+
+/// Step of one tensor.
+#[derive(Debug)]
+struct AsLong<T> {
+    elements: Range<usize>,
+    rate: f64,
+    decay: T,
+    /// True if the rate is multiplied with the quotient of norms.
+    scaled: bool,
+}
+
+impl<T: Real> Kernel for LambStep<T> {
+    fn run(&self, operands: Operands<'_>) -> Result<()> {
+        let ([gradients], [parameters, first, second]) = operands.all::<T, 1, 3>()?;
         let mut directions: Vec<T> = Vec::new();
-        for section in update.sections {
-            let rate = update.learning_rate * section.learning_rate;
-            let decay = T::of(self.weight_decay * section.weight_decay);
-            for tensor in &update.tensors[section.tensors.clone()] {
-                let at = tensor.elements.clone();
-                let moments = first[at.clone()].iter_mut().zip(&mut second[at.clone()]);
-                let elements = parameters[at.clone()].iter().zip(&gradients[at.clone()]);
-                directions.clear();
-                directions.extend(
-                    elements.zip(moments).map(|((x, g), (m, v))| direction.next(m, v, *g) + decay * *x),
-                );
-                let scaled = self.scale_vectors || tensor.shape.len() > 1;
-                let quotient = if scaled { quotient(&parameters[at.clone()], &directions) } else { 1.0 };
-                let rate = T::of(rate * quotient);
-                parameters[at].iter_mut().zip(&directions).for_each(|(x, r)| *x = *x - rate * *r);
-            }
+        for AsLong { elements, rate, decay, scaled } in &self.tensors {
+            let at = || elements.clone();
+            let moments = first[at()].iter_mut().zip(&mut second[at()]);
+            let each = parameters[at()].iter().zip(&gradients[at()]).zip(moments);
+            directions.clear();
+            directions.extend(each.map(|((x, g), (m, v))| self.direction.next(m, v, *g) + *decay * *x));
+            let quotient = if *scaled { quotient(&parameters[at()], &directions) } else { 1.0 };
+            let rate = T::of(rate * quotient);
+            let pairs = parameters[at()].iter_mut().zip(&directions);
+            pairs.for_each(|(x, r)| *x = (*x - rate * *r).canonical());
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn program(&self) -> Option<Program> {
+        static MODULE: Module = Module { name: "lamb", code: Code::Ptx(include_str!("lamb.ptx")) };
+        let mut launches = Vec::new();
+        let mut scratch = 0;
+        for tensor in self.tensors.iter().filter(|tensor| !tensor.elements.is_empty()) {
+            // Both norms' sums come first in the scratch memory.
+            let norms = Argument::Scratch(0);
+            let len = tensor.elements.len();
+            let sums = Sums::new("lamb_sums", 2, len, norms, 16);
+            scratch = scratch.max(sums.scratch);
+            let runs = |from| runs::<T>(from..4, &tensor.elements).chain([Argument::U64(len as u64)]);
+            let shared = || [tensor.decay.argument()].into_iter().chain(self.direction.arguments());
+            let entry = name_for::<T>(["lamb_moments_f32", "lamb_moments_f64"]);
+            let arguments = runs(0).chain(shared()).chain([sums.blocks]);
+            launches.push(Launch::summing(entry, len, arguments.collect()));
+            launches.extend(sums.launches.into_iter().filter(|_| tensor.scaled));
+            let entry = name_for::<T>(["lamb_step_f32", "lamb_step_f64"]);
+            let rate = [Argument::F64(tensor.rate), Argument::U32(tensor.scaled.into()), norms];
+            launches.push(Launch::over(entry, len, runs(1).chain(shared()).chain(rate).collect()));
+        }
+        Some(Program::in_turn(&MODULE, launches, scratch))
     }
 }
 

@@ -11,10 +11,19 @@
 //! part of u, so that a change of γ acts on what is added from there on. Common implementations leave biases and norms
 //! unscaled, which are vectors. State: u, one element for each parameter.
 
-use super::real::{Real, norm};
-use super::{Optimizer, Update, all_slots, checked, with_float};
+use super::{Optimizer, Update, checked, with_float};
+#[cfg(feature = "cuda")]
+use crate::elementwise::{name_for, runs};
+use crate::real::{Real, norm};
 use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::sums::Sums;
+use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::spelling::{Options, Spelled, above, truth};
+use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Layer-wise adaptive rate scaling, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -81,37 +90,86 @@ impl Optimizer for Lars {
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+        with_float!(update.parameters.dtype(), T => {
+            let tensors = update.by_tensor(|section, tensor, rate| InProportion {
+                elements: tensor.elements.clone(),
+                rate,
+                decay: self.weight_decay * section.weight_decay,
+                scaled: self.scale_vectors || tensor.shape.len() > 1,
+            });
+            update.run::<T, 2>(LarsStep { lars: *self, tensors, elements: PhantomData::<T> })
+        })
     }
 }
 
-impl Lars {
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
-        let momentum = T::of(self.momentum);
-        let [slot] = all_slots(update.slots)?;
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut slot = slot.host_mut::<T>()?;
-        for section in update.sections {
-            let rate = update.learning_rate * section.learning_rate;
-            let decay = self.weight_decay * section.weight_decay;
-            for tensor in &update.tensors[section.tensors.clone()] {
-                let at = tensor.elements.clone();
-                let x = &mut parameters[at.clone()];
-                let g = &gradients[at.clone()];
-                let scaled = self.scale_vectors || tensor.shape.len() > 1;
-                let rate = T::of(if scaled { rate * self.quotient(x, g, decay) } else { rate });
-                let decay = T::of(decay);
-                for ((x, g), u) in x.iter_mut().zip(g).zip(&mut slot[at]) {
-                    let d = rate * (*g + decay * *x);
-                    *u = momentum * *u + d;
-                    *x = *x - if self.nesterov { momentum * *u + d } else { *u };
-                }
+/// LARS' step on a bucket.
+#[derive(Debug)]
+struct LarsStep<T> {
+    lars: Lars,
+    tensors: Vec<InProportion>,
+    elements: PhantomData<T>,
+}
+
+/// Step of one tensor.
+#[derive(Debug)]
+struct InProportion {
+    elements: Range<usize>,
+    rate: f64,
+    decay: f64,
+    /// True if the rate is multiplied with q.
+    scaled: bool,
+}
+
+impl<T: Real> Kernel for LarsStep<T> {
+    fn run(&self, operands: Operands<'_>) -> Result<()> {
+        let ([gradients], [parameters, slot]) = operands.all::<T, 1, 2>()?;
+        let momentum = T::of(self.lars.momentum);
+        for tensor in &self.tensors {
+            let at = || tensor.elements.clone();
+            let x = &mut parameters[at()];
+            let g = &gradients[at()];
+            let quotient = if tensor.scaled { self.lars.quotient(x, g, tensor.decay) } else { 1.0 };
+            let rate = T::of(tensor.rate * quotient);
+            let decay = T::of(tensor.decay);
+            for ((x, g), u) in x.iter_mut().zip(g).zip(&mut slot[at()]) {
+                let d = rate * (*g + decay * *x);
+                *u = (momentum * *u + d).canonical();
+                *x = (*x - if self.lars.nesterov { momentum * *u + d } else { *u }).canonical();
             }
         }
         Ok(())
     }
 
+    #[cfg(feature = "cuda")]
+    fn program(&self) -> Option<Program> {
+        static MODULE: Module = Module { name: "lars", code: Code::Ptx(include_str!("lars.ptx")) };
+        let Lars { momentum, nesterov, trust, epsilon, .. } = self.lars;
+        let mut launches = Vec::new();
+        let mut scratch = 0;
+        for tensor in self.tensors.iter().filter(|tensor| !tensor.elements.is_empty()) {
+            // Both norms' sums come first in the scratch memory.
+            let norms = Argument::Scratch(0);
+            let len = tensor.elements.len();
+            let runs = |to| runs::<T>(0..to, &tensor.elements).chain([Argument::U64(len as u64)]);
+            let sums = Sums::new("lars_sums", 2, len, norms, 16);
+            scratch = scratch.max(sums.scratch);
+            if tensor.scaled {
+                let entry = name_for::<T>(["lars_norms_f32", "lars_norms_f64"]);
+                launches.push(Launch::summing(entry, len, runs(2).chain([sums.blocks]).collect()));
+                launches.extend(sums.launches);
+            }
+            let scalars = [momentum, tensor.decay].map(|scalar| T::of(scalar).argument());
+            let quotient = [tensor.rate, tensor.decay, trust, epsilon].map(Argument::F64);
+            let flags = [nesterov, tensor.scaled].map(|flag| Argument::U32(flag.into()));
+            let arguments = runs(3).chain(scalars).chain(quotient).chain(flags).chain([norms]);
+            let entry = name_for::<T>(["lars_step_f32", "lars_step_f64"]);
+            launches.push(Launch::over(entry, len, arguments.collect()));
+        }
+        Some(Program::in_turn(&MODULE, launches, scratch))
+    }
+}
+
+impl Lars {
     /// Returns the factor q of a tensor's learning rate.
     fn quotient<T: Real>(&self, parameters: &[T], gradients: &[T], decay: f64) -> f64 {
         let parameters = norm(parameters);

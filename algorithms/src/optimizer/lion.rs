@@ -11,9 +11,14 @@
 //! a learning rate 3 to 10 times lower than AdamW's and a weight decay as many times higher. State: m, one element for
 //! each parameter.
 
-use super::real::Real;
-use super::{Optimizer, Update, all_slots, checked, with_float};
+use super::{Optimizer, Update, checked, with_float};
+use crate::elementwise::Elementwise;
+#[cfg(feature = "cuda")]
+use crate::elementwise::{Entry, name_for};
+use crate::real::Real;
 use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 /// Steps by the sign of a momentum.
@@ -59,30 +64,41 @@ impl Optimizer for Lion {
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+        with_float!(update.parameters.dtype(), T => update.step_elements(|section, rate| BySign::<T> {
+            rate: T::of(rate),
+            keep: T::of(1.0 - rate * self.weight_decay * section.weight_decay),
+            weight: [self.beta1, 1.0 - self.beta1].map(T::of),
+            decay: [self.beta2, 1.0 - self.beta2].map(T::of),
+        }))
     }
 }
 
-impl Lion {
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
-        let weight = [T::of(self.beta1), T::of(1.0 - self.beta1)];
-        let decay = [T::of(self.beta2), T::of(1.0 - self.beta2)];
-        let [slot] = all_slots(update.slots)?;
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut slot = slot.host_mut::<T>()?;
-        for section in update.sections {
-            let rate = update.learning_rate * section.learning_rate;
-            let keep = T::of(1.0 - rate * self.weight_decay * section.weight_decay);
-            let rate = T::of(rate);
-            let at = section.elements.clone();
-            let elements = parameters[at.clone()].iter_mut().zip(&gradients[at.clone()]);
-            for ((x, g), m) in elements.zip(&mut slot[at]) {
-                *x = keep * *x - signed(rate, weight[0] * *m + weight[1] * *g);
-                *m = decay[0] * *m + decay[1] * *g;
-            }
+/// Lion's step on some elements.
+#[derive(Debug)]
+struct BySign<T> {
+    rate: T,
+    keep: T,
+    /// Weights of momentum and gradient in the direction.
+    weight: [T; 2],
+    /// Weights of both in the next momentum.
+    decay: [T; 2],
+}
+
+impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
+    fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
+        for ((x, g), m) in parameters.iter_mut().zip(gradients).zip(momentum) {
+            let direction = self.weight[0] * *m + self.weight[1] * *g;
+            *x = (self.keep * *x - signed(self.rate, direction)).canonical();
+            *m = (self.decay[0] * *m + self.decay[1] * *g).canonical();
         }
-        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        static MODULE: Module = Module { name: "lion", code: Code::Ptx(include_str!("lion.ptx")) };
+        let scalars = [&[self.rate, self.keep], &self.weight, &self.decay];
+        let scalars = scalars.into_iter().flatten().map(|scalar| scalar.argument()).collect();
+        Entry { module: &MODULE, name: name_for::<T>(["lion_step_f32", "lion_step_f64"]), scalars }
     }
 }
 

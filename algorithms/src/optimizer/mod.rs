@@ -10,6 +10,9 @@
 //! | [`Lars`] | along g, of a length in proportion to the tensor's | 1 |
 //! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: AdamW's | 1; others: 2 |
 //!
+//! A step is made where the parameters are, but for Muon's, which is made on the host. One of your own may work on
+//! slices of the host, as the example at [`Optimizer`] does: on another device they are copied, and copied back.
+//!
 //! What is stepped with another learning rate or weight decay is a [`ParameterGroup`]; what changes the learning rate
 //! while training is a [`LearningRate`].
 
@@ -24,7 +27,7 @@ mod lion;
 pub(crate) mod moments;
 mod muon;
 mod newton_schulz;
-mod real;
+
 mod sgd;
 
 pub use adam::Adam;
@@ -42,7 +45,10 @@ pub use sgd::Sgd;
 pub(crate) use crate::plugin::with_float;
 pub(crate) use group::{check_names, sections};
 
+use crate::elementwise::{self, Elementwise};
 use crate::plugin::{StepForm, Tensor};
+use crate::real::Real;
+use hexagram_logical::device::Kernel;
 use hexagram_logical::spelling::{Options, Spelled};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
@@ -130,6 +136,47 @@ pub struct Update<'a> {
     pub slots: &'a mut [Buffer],
 }
 
+impl Update<'_> {
+    /// Steps every element by itself: those of each section by what `rule` makes of it and its learning rate. `W` runs
+    /// are written: the parameters and all slots.
+    fn step_elements<T: Real, E: Elementwise<T, 1, W>, const W: usize>(
+        self,
+        rule: impl Fn(&Section, f64) -> E,
+    ) -> Result<()> {
+        let part = |section: &Section| {
+            let rate = self.learning_rate * section.learning_rate;
+            (section.elements.clone(), rule(section, rate))
+        };
+        let parts = self.sections.iter().map(part).collect();
+        elementwise::each(parts, [self.gradients], self.written()?)
+    }
+
+    /// Returns what `rule` makes of each tensor, its section and its learning rate.
+    fn by_tensor<S>(&self, rule: impl Fn(&Section, &Tensor, f64) -> S) -> Vec<S> {
+        let of_section = |section: &Section| {
+            let rate = self.learning_rate * section.learning_rate;
+            let tensors = &self.tensors[section.tensors.clone()];
+            tensors.iter().map(|tensor| rule(section, tensor, rate)).collect::<Vec<_>>()
+        };
+        self.sections.iter().flat_map(of_section).collect()
+    }
+
+    /// Runs a kernel on the gradients, which it reads, and on the parameters and all slots, which it writes. Its work is
+    /// by tensors.
+    fn run<T: Real, const W: usize>(self, kernel: impl Kernel) -> Result<()> {
+        let written: [&Buffer; W] = self.written()?;
+        let len = elementwise::alike::<T>(&[self.gradients], &written)?;
+        elementwise::within(len, self.tensors.iter().map(|tensor| &tensor.elements))?;
+        elementwise::run(kernel, [self.gradients], written)
+    }
+
+    /// Returns the parameters and as many slots as an optimizer names.
+    fn written<const W: usize>(&self) -> Result<[&Buffer; W]> {
+        let written: Vec<&Buffer> = std::iter::once(&*self.parameters).chain(&*self.slots).collect();
+        written.try_into().map_err(|_| strange_slots(W - 1, self.slots.len()))
+    }
+}
+
 /// Fails if an option of an optimizer is out of its range.
 fn checked(optimizer: &impl Spelled) -> Result<()> {
     let mut own = optimizer.clone();
@@ -139,8 +186,10 @@ fn checked(optimizer: &impl Spelled) -> Result<()> {
 /// Returns as many slots as an optimizer names.
 fn all_slots<const N: usize>(slots: &mut [Buffer]) -> Result<&mut [Buffer; N]> {
     let given = slots.len();
-    slots.try_into().map_err(|_| {
-        let what = format!("an optimizer of {N} slots was given {given}");
-        Error::usage(what, "give it those that it names")
-    })
+    slots.try_into().map_err(|_| strange_slots(N, given))
+}
+
+fn strange_slots(named: usize, given: usize) -> Error {
+    let what = format!("an optimizer of {named} slots was given {given}");
+    Error::usage(what, "give it those that it names")
 }

@@ -15,15 +15,16 @@
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is of Liu et
 //! al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). As PyTorch's Muon but for O's arithmetic, which
 //! is that of the parameters and not bf16. State: m, one element for each parameter of a matrix; AdamW's two for the
-//! others.
+//! others. The host makes the steps: a device's gradients and parameters are copied to it, and back.
 
 use super::adam::{Direction, SLOTS};
-use super::adamw::decayed_step;
+use super::adamw::Decoupled;
 use super::group::matches;
 use super::newton_schulz::orthogonalize;
-use super::real::Real;
 use super::{AdamW, Optimizer, Update, all_slots, checked, with_float};
+use crate::elementwise::Elementwise;
 use crate::plugin::Tensor;
+use crate::real::Real;
 use hexagram_logical::Result;
 use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
 
@@ -138,7 +139,8 @@ impl Muon {
                     let keep = 1.0 - rate * rest.weight_decay * section.weight_decay;
                     let (v, others) = std::mem::take(&mut second).split_at_mut(tensor.elements.len());
                     second = others;
-                    decayed_step(&direction, (rate, keep), x, (m, v), g);
+                    let step = Decoupled { direction, rate: T::of(rate), keep: T::of(keep) };
+                    step.run([g], [x, m, v]);
                 }
             }
         }

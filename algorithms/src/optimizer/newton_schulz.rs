@@ -12,7 +12,7 @@
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, whose coefficients these
 //! are.
 
-use super::real::{Real, norm};
+use crate::real::{Real, norm};
 
 /// Coefficients a, b and c of the iteration.
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];

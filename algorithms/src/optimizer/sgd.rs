@@ -9,10 +9,15 @@
 //! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the
 //! form of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
 
-use super::real::Real;
-use super::{Optimizer, Update, checked, with_float};
+use super::{Optimizer, Section, Update, checked, with_float};
+use crate::elementwise::Elementwise;
+#[cfg(feature = "cuda")]
+use crate::elementwise::{Entry, name_for};
 use crate::plugin::StepForm;
+use crate::real::Real;
 use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Argument, Code, Module};
 use hexagram_logical::spelling::{Options, Spelled, truth};
 
 /// Stochastic gradient descent: x ← x − γ u.
@@ -65,32 +70,71 @@ impl Optimizer for Sgd {
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+        with_float!(update.parameters.dtype(), T => {
+            let along = |section: &Section, rate| Along::<T> {
+                rate: T::of(rate),
+                decay: T::of(self.weight_decay * section.weight_decay),
+            };
+            if self.momentum == 0.0 {
+                return update.step_elements(along);
+            }
+            let momentum = T::of(self.momentum);
+            let take = T::of(if update.step == 0 { 1.0 } else { 1.0 - self.dampening });
+            let nesterov = self.nesterov;
+            update.step_elements(|section, rate| {
+                let along = along(section, rate);
+                AlongMomentum { along, momentum, take, nesterov }
+            })
+        })
     }
 }
 
-impl Sgd {
-    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
-        let momentum = T::of(self.momentum);
-        let take = T::of(if update.step == 0 { 1.0 } else { 1.0 - self.dampening });
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut slot = update.slots.first_mut().map(|slot| slot.host_mut::<T>()).transpose()?;
-        for section in update.sections {
-            let rate = T::of(update.learning_rate * section.learning_rate);
-            let decay = T::of(self.weight_decay * section.weight_decay);
-            let at = section.elements.clone();
-            let elements = parameters[at.clone()].iter_mut().zip(&gradients[at.clone()]);
-            let Some(slot) = &mut slot else {
-                elements.for_each(|(x, g)| *x = *x - rate * (*g + decay * *x));
-                continue;
-            };
-            for ((x, g), u) in elements.zip(&mut slot[at]) {
-                let d = *g + decay * *x;
-                *u = momentum * *u + take * d;
-                *x = *x - rate * if self.nesterov { d + momentum * *u } else { *u };
-            }
+#[cfg(feature = "cuda")]
+static MODULE: Module = Module { name: "sgd", code: Code::Ptx(include_str!("sgd.ptx")) };
+
+/// Step along the gradient on some elements.
+#[derive(Debug)]
+struct Along<T> {
+    rate: T,
+    decay: T,
+}
+
+impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
+    fn run(&self, [gradients]: [&[T]; 1], [parameters]: [&mut [T]; 1]) {
+        let pairs = parameters.iter_mut().zip(gradients);
+        pairs.for_each(|(x, g)| *x = (*x - self.rate * (*g + self.decay * *x)).canonical());
+    }
+
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        let scalars = [self.rate, self.decay].map(T::argument).to_vec();
+        Entry { module: &MODULE, name: name_for::<T>(["sgd_plain_f32", "sgd_plain_f64"]), scalars }
+    }
+}
+
+/// Step along the momentum on some elements.
+#[derive(Debug)]
+struct AlongMomentum<T> {
+    along: Along<T>,
+    momentum: T,
+    take: T,
+    nesterov: bool,
+}
+
+impl<T: Real> Elementwise<T, 1, 2> for AlongMomentum<T> {
+    fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
+        let Along { rate, decay } = self.along;
+        for ((x, g), u) in parameters.iter_mut().zip(gradients).zip(momentum) {
+            let d = *g + decay * *x;
+            *u = (self.momentum * *u + self.take * d).canonical();
+            *x = (*x - rate * if self.nesterov { d + self.momentum * *u } else { *u }).canonical();
         }
-        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        let scalars = [self.along.rate, self.along.decay, self.momentum, self.take].map(T::argument);
+        let scalars = scalars.into_iter().chain([Argument::U32(self.nesterov.into())]).collect();
+        Entry { module: &MODULE, name: name_for::<T>(["sgd_momentum_f32", "sgd_momentum_f64"]), scalars }
     }
 }

@@ -1,0 +1,30 @@
+// Adam's step: the twin of adam.rs.
+
+#include "device.cuh"
+#include "direction.cuh"
+
+template <typename T>
+__device__ inline void step(
+    const T* gradients, T* parameters, T* first, T* second, u64 len, T rate, T decay, Direction<T> direction) {
+    for (u64 i = first_place(); i < len; i += stride()) {
+        T x = parameters[i];
+        T m = first[i];
+        T v = second[i];
+        direction.update(m, v, gradients[i] + decay * x);
+        first[i] = m;
+        second[i] = v;
+        parameters[i] = canonical(x - rate * direction.of(m, v));
+    }
+}
+
+#define STEP(T, NAME)                                                                                            \
+    extern "C" __global__ void NAME(                                                                             \
+        const T* gradients, T* parameters, T* first, T* second, u64 len, T rate, T decay, DIRECTION(T)) {        \
+        step(gradients, parameters, first, second, len, rate, decay, DIRECTION_OF(T));                           \
+    }
+
+STEP(float, adam_step_f32)
+STEP(double, adam_step_f64)
+
+ENTRY(adam_step_f32)
+ENTRY(adam_step_f64)

@@ -1,0 +1,80 @@
+// LAMB's step: the twin of lamb.rs.
+//
+// The first entry updates the moments, and sums the squares of parameters and directions by blocks; the last one steps
+// by the quotient of both norms. It computes the directions again, which costs as much memory traffic as keeping them.
+
+#include "device.cuh"
+#include "direction.cuh"
+#include "sums.cuh"
+
+template <typename T>
+__device__ inline void moments(
+    const T* gradients, const T* parameters, T* first, T* second, u64 len, T decay, Direction<T> direction, double* sums) {
+    u64 blocks = len == 0 ? 1 : (len + SUMMED - 1) / SUMMED;
+    each_summed(len, [=](u64 block, u64 start, u64 end, bool exists) {
+        double parameter_squares = 0;
+        double direction_squares = 0;
+#pragma unroll 4
+        for (u64 i = start + threadIdx.x % WIDE; i < end; i += WIDE) {
+            T x = parameters[i];
+            T m = first[i];
+            T v = second[i];
+            direction.update(m, v, gradients[i]);
+            first[i] = m;
+            second[i] = v;
+            T r = direction.of(m, v) + decay * x;
+            parameter_squares += (double)x * (double)x;
+            direction_squares += (double)r * (double)r;
+        }
+        parameter_squares = lanes_summed(parameter_squares);
+        direction_squares = lanes_summed(direction_squares);
+        if (exists && threadIdx.x % WIDE == 0) {
+            sums[block] = canonical(parameter_squares);
+            sums[blocks + block] = canonical(direction_squares);
+        }
+    });
+}
+
+template <typename T>
+__device__ inline void step(
+    T* parameters, const T* first, const T* second, u64 len, T decay, Direction<T> direction, double rate, u32 scaled,
+    const double* sums) {
+    if (scaled) {
+        double parameter_norm = sqrt(sums[0]);
+        double direction_norm = sqrt(sums[1]);
+        rate *= parameter_norm > 0 && direction_norm > 0 ? parameter_norm / direction_norm : 1.0;
+    }
+    for (u64 i = first_place(); i < len; i += stride()) {
+        T x = parameters[i];
+        T r = direction.of(first[i], second[i]) + decay * x;
+        parameters[i] = canonical(x - (T)rate * r);
+    }
+}
+
+#define MOMENTS(T, NAME)                                                                                         \
+    extern "C" __global__ void NAME(                                                                             \
+        const T* gradients, const T* parameters, T* first, T* second, u64 len, T decay, DIRECTION(T), double* sums) { \
+        moments(gradients, parameters, first, second, len, decay, DIRECTION_OF(T), sums);                        \
+    }
+
+#define STEP(T, NAME)                                                                                            \
+    extern "C" __global__ void NAME(                                                                             \
+        T* parameters, const T* first, const T* second, u64 len, T decay, DIRECTION(T), double rate, u32 scaled, \
+        const double* sums) {                                                                                    \
+        step(parameters, first, second, len, decay, DIRECTION_OF(T), rate, scaled, sums);                        \
+    }
+
+MOMENTS(float, lamb_moments_f32)
+MOMENTS(double, lamb_moments_f64)
+STEP(float, lamb_step_f32)
+STEP(double, lamb_step_f64)
+
+extern "C" __global__ void lamb_sums(const double* from, u64 len, u32 rows, double* to) {
+    sum_sums(from, len, rows, to);
+}
+
+ENTRY(lamb_moments_f32)
+ENTRY(lamb_moments_f64)
+ENTRY(lamb_step_f32)
+ENTRY(lamb_step_f64)
+ENTRY(lamb_sums)
