@@ -1,7 +1,7 @@
 //! Clipping of gradients by their norm, before the algorithm's hooks or after them, as it [declares](Clipping).
 //!
 //! ```text
-//! ‖g‖ ← √ Σ g²                       over all buckets, in f64, in the order of the plan
+//! ‖g‖ ← √ Σ g²                       over all buckets, in f64, in the order of `device::kernels::sums`, then the plan's
 //! after:    g ← g · min(1, c / ‖g‖)
 //! before:   R ← √((1/n) Σⱼ ‖gⱼ‖²)                     all-reduce of 8 bytes
 //!           gᵢ ← gᵢ · min(1, c / R)
@@ -17,8 +17,10 @@
 
 use super::plan::Plan;
 use super::{DataParallel, hooks};
-use crate::plugin::{Clipping, sum_of_squares, with_float};
-use hexagram_logical::{Buffer, Error, ReduceOp, Result};
+use crate::bytes::on_host;
+use crate::plugin::{Clipping, with_float};
+use hexagram_logical::device::measure;
+use hexagram_logical::{Buffer, Error, ReadView, ReduceOp, Result};
 
 impl DataParallel {
     /// Returns the largest norm of the gradients, if they are clipped and the algorithm declares this clipping.
@@ -65,9 +67,12 @@ pub(super) fn check_limit(limit: f64) -> Result<()> {
 
 /// Returns the norm of gradients, by bucket of the plan.
 fn norm(plan: &Plan, gradients: &[&Buffer]) -> Result<f64> {
-    let sum = gradients.iter().try_fold(0.0, |sum, gradients| Ok::<_, Error>(sum + squares(gradients)?))?;
-    let norm = sum.sqrt();
+    let norm = measure::squares(views(gradients)?)?.into_iter().sum::<f64>().sqrt();
     if norm.is_finite() { Ok(norm) } else { Err(no_norm(plan, gradients, norm)) }
+}
+
+fn views(gradients: &[&Buffer]) -> Result<Vec<ReadView>> {
+    gradients.iter().map(|gradients| gradients.read_all()).collect()
 }
 
 /// Scales gradients by what brings `norm` down to the limit.
@@ -78,32 +83,28 @@ fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
     gradients.iter().try_for_each(|g| g.write_all()?.scale(limit / norm))
 }
 
-fn squares(gradients: &Buffer) -> Result<f64> {
-    with_float!(gradients.dtype(), T => Ok(sum_of_squares(&gradients.host::<T>()?)))
-}
-
-/// Returns index and value of the first element of a buffer that is not finite.
-pub(super) fn not_finite(buffer: &Buffer) -> Result<Option<(usize, f64)>> {
-    fn first<T: Copy + Into<f64>>(elements: &[T]) -> Option<(usize, f64)> {
-        elements.iter().map(|x| (*x).into()).enumerate().find(|(_, x)| !x.is_finite())
-    }
-    with_float!(buffer.dtype(), T => Ok(first(&buffer.host::<T>()?)))
+/// Returns bucket and index of the first element that is not finite.
+pub(super) fn not_finite(gradients: &[&Buffer]) -> Result<Option<(usize, usize)>> {
+    let found = measure::not_finite(views(gradients)?)?;
+    Ok(found.into_iter().enumerate().find_map(|(bucket, at)| Some((bucket, at?))))
 }
 
 fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
-    let remedy = "see why training diverges there, and lower the learning rate";
-    for (bucket, gradients) in gradients.iter().enumerate() {
-        match not_finite(gradients) {
-            Ok(None) => {}
-            Err(error) => return error,
-            Ok(Some((at, value))) => {
-                let (name, index) = plan.name(bucket, at);
-                let what = format!(
-                    "the gradients cannot be clipped: element {index} of that of `{name}` is {value}"
-                );
-                return Error::usage(what, remedy);
-            }
+    match strange_element(plan, gradients) {
+        Err(error) => error,
+        Ok(strange) => {
+            let why = strange.unwrap_or_else(|| format!("their norm is {norm}"));
+            let remedy = "see why training diverges there, and lower the learning rate";
+            Error::usage(format!("the gradients cannot be clipped: {why}"), remedy)
         }
     }
-    Error::usage(format!("the gradients cannot be clipped: their norm is {norm}"), remedy)
+}
+
+/// Names the first element that is not finite.
+fn strange_element(plan: &Plan, gradients: &[&Buffer]) -> Result<Option<String>> {
+    let Some((bucket, at)) = not_finite(gradients)? else { return Ok(None) };
+    let one = on_host(&gradients[bucket].read(at..at + 1)?)?;
+    let value = with_float!(one.dtype(), T => Ok(one.host::<T>()?[0].to_string()))?;
+    let (name, index) = plan.name(bucket, at);
+    Ok(Some(format!("element {index} of that of `{name}` is {value}")))
 }

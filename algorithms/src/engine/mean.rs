@@ -3,8 +3,8 @@
 
 use super::DataParallel;
 use super::precision::widen;
-use crate::plugin::with_float;
-use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use hexagram_logical::device::measure;
+use hexagram_logical::{Buffer, Communicator, DType, Error, ReadView, ReduceOp, Result};
 
 /// Result of [`DataParallel::with_mean`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,28 +86,20 @@ pub fn consensus_distance<'a>(
     comm: &Communicator,
     pairs: impl IntoIterator<Item = (&'a Buffer, &'a Buffer)>,
 ) -> Result<f64> {
-    let mut square = [0.0];
-    for (own, mean) in pairs {
-        square[0] += squared_distance(own, mean)?;
-    }
+    let views = pairs.into_iter().map(|(own, mean)| Ok([wide(own)?, wide(mean)?]));
+    let distances = measure::squared_distances(views.collect::<Result<Vec<_>>>()?)?;
+    let mut square = [distances.into_iter().sum::<f64>()];
     comm.blocking().all_reduce(&mut square, ReduceOp::Mean)?;
     Ok(square[0].sqrt())
 }
 
-fn squared_distance(one: &Buffer, other: &Buffer) -> Result<f64> {
-    if one.dtype().is_half() {
-        return squared_distance(&widened(one)?, &widened(other)?);
+/// Returns the numbers of a buffer, those of 16 bits in f32.
+fn wide(buffer: &Buffer) -> Result<ReadView> {
+    let view = buffer.read_all()?;
+    if !buffer.dtype().is_half() {
+        return Ok(view);
     }
-    with_float!(one.dtype(), T => Ok(squares(&one.host::<T>()?, &other.host::<T>()?)))
-}
-
-fn squares<T: Copy + Into<f64>>(one: &[T], other: &[T]) -> f64 {
-    one.iter().zip(other).map(|(x, y)| ((*x).into() - (*y).into()).powi(2)).sum()
-}
-
-/// Returns the numbers of a buffer of 16-bit floats in f32.
-fn widened(half: &Buffer) -> Result<Buffer> {
-    let wide = half.beside(DType::F32, half.len())?;
-    widen(&half.read_all()?, &mut wide.write_all()?, false)?;
-    Ok(wide)
+    let wide = buffer.beside(DType::F32, buffer.len())?;
+    widen(&view, &mut wide.write_all()?, false)?;
+    wide.read_all()
 }

@@ -103,10 +103,7 @@ impl Scaler {
     /// Returns true if a gradient has overflowed, of any rank of `comm` if there is one; if none has, divides them
     /// again.
     pub(super) fn undo(&self, comm: Option<&Communicator>, gradients: &[&Buffer]) -> Result<bool> {
-        let mut overflow = [0i32];
-        for gradients in gradients {
-            overflow[0] |= i32::from(not_finite(gradients)?.is_some());
-        }
+        let mut overflow = [i32::from(not_finite(gradients)?.is_some())];
         if let Some(comm) = comm {
             comm.blocking().all_reduce(&mut overflow, ReduceOp::Max)?;
         }

@@ -1,7 +1,7 @@
 //! Contraction of a codec, measured on differences such as it is given, and the consensus step that it allows.
 
-use crate::plugin::sum_of_squares;
 use hexagram_logical::codec::{Codec, encode};
+use hexagram_logical::device::kernels::sums::squares_f32;
 use hexagram_logical::encoding::mix;
 use hexagram_logical::{Buffer, DType, Error, Result};
 
@@ -53,13 +53,13 @@ fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
         let round = shares.len() as u64;
         let keys = (0..len as u64).map(|at| mix(round << 32 | at));
         error.iter_mut().zip(keys).for_each(|(error, key)| *error += normal(key));
-        let before = sum_of_squares(&error);
+        let before = squares_f32(&error);
         let mut message = message.host_mut::<u8>()?;
         let encoded = encode(codec, &error, &mut message, round);
         let bytes = encoded.map_err(|error| refused(format!("consensus=auto cannot measure: {error}")))?;
         let decoded = codec.decode_add(&message[..bytes], -1.0, &mut error);
         decoded.map_err(|error| refused(format!("consensus=auto cannot measure: {error}")))?;
-        shares.push((sum_of_squares(&error), before));
+        shares.push((squares_f32(&error), before));
         let half = &shares[shares.len() / 2..];
         let left =
             half.iter().map(|share| share.0).sum::<f64>() / half.iter().map(|share| share.1).sum::<f64>();

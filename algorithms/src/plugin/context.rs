@@ -1,9 +1,9 @@
 //! The context of a hook, beside the bucket: the ranks, the step, and arithmetic on buffers.
 
-use super::float::{sum_of_squares, with_float};
 use super::metrics::{Combine, Metrics};
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
+use hexagram_logical::device::measure;
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, ReduceOp, Result};
 use std::sync::Arc;
@@ -391,12 +391,12 @@ impl Context {
         to.write_all()?.copy_from(&from.read_all()?)
     }
 
-    /// Returns the square root of the sum of all squares, summed in double precision.
+    /// Returns the square root of the sum of all squares, summed in double precision. On a device this waits.
     ///
     /// # Errors
     /// [`Error::Usage`] unless it is of f32 or f64.
     pub fn norm(&self, buffer: &Buffer) -> Result<f64> {
-        with_float!(buffer.dtype(), T => Ok(sum_of_squares(&buffer.host::<T>()?).sqrt()))
+        Ok(measure::squares(vec![buffer.read_all()?])?.into_iter().sum::<f64>().sqrt())
     }
 
     /// Multiplies all elements: `to ← factor · to`.

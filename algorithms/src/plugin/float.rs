@@ -1,10 +1,5 @@
 //! Chooses arithmetic by the float type of a buffer: what optimizers and hooks share.
 
-/// Returns the sum of all squares, in double precision.
-pub(crate) fn sum_of_squares<T: Copy + Into<f64>>(numbers: &[T]) -> f64 {
-    numbers.iter().map(|x| (*x).into().powi(2)).sum()
-}
-
 /// Runs `$body` with `$T` as the buffers' float type, f32 or f64.
 macro_rules! with_float {
     ($dtype:expr, $T:ident => $body:expr) => {

@@ -24,7 +24,7 @@ pub use clipping::Clipping;
 pub use context::Context;
 pub(crate) use context::StepInfo;
 pub use fields::Fields;
-pub(crate) use float::{sum_of_squares, with_float};
+pub(crate) use float::with_float;
 pub use instance::AnyAlgorithm;
 pub(crate) use instance::Instance;
 #[cfg(test)]
