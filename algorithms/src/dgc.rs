@@ -33,10 +33,15 @@
 //! after four epochs). Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and Dally, "Deep
 //! gradient compression", ICLR 2018.
 
+#[cfg(feature = "cuda")]
+use crate::elementwise::Entry;
+use crate::elementwise::{self, Elementwise};
 use crate::plugin::{
     Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32,
 };
 use hexagram_logical::codec::{Codec, Keep, TopK};
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::spelling::{Options, above, truth};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
@@ -128,16 +133,11 @@ impl Dgc {
     }
 
     /// Clears the momentum of what was sent: u ← 0 where v = 0.
-    fn mask(&self, tensors: &[Tensor], momentum: &mut Buffer, encoding: &Encoding) -> Result<()> {
+    fn mask(&self, tensors: &[Tensor], momentum: &Buffer, encoding: &Encoding) -> Result<()> {
         let Some(unsent) = encoding.state().get("error") else { return Ok(()) };
-        let mut momentum = momentum.host_mut::<f32>()?;
-        let unsent = unsent.host::<f32>()?;
-        for tensor in tensors.iter().filter(|tensor| self.is_compressed(tensor)) {
-            let elements = || tensor.elements.clone();
-            let pairs = momentum[elements()].iter_mut().zip(&unsent[elements()]);
-            pairs.filter(|(_, v)| **v == 0.0).for_each(|(u, _)| *u = 0.0);
-        }
-        Ok(())
+        let compressed = tensors.iter().filter(|tensor| self.is_compressed(tensor));
+        let parts = compressed.map(|tensor| (tensor.elements.clone(), Mask));
+        elementwise::each(parts.collect(), [unsent], [momentum])
     }
 
     /// Adds the weight decay and its momentum to what the optimizer steps with.
@@ -149,6 +149,22 @@ impl Dgc {
         } else {
             context.add_scaled(1.0, decay, &bucket.gradients)
         }
+    }
+}
+
+/// Masking of momenta: 0 where nothing is left to be sent.
+#[derive(Debug)]
+struct Mask;
+
+impl Elementwise<f32, 1, 1> for Mask {
+    fn run(&self, [unsent]: [&[f32]; 1], [momentum]: [&mut [f32]; 1]) {
+        momentum.iter_mut().zip(unsent).filter(|(_, v)| **v == 0.0).for_each(|(u, _)| *u = 0.0);
+    }
+
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        static MODULE: Module = Module { name: "dgc", code: Code::Ptx(include_str!("dgc.ptx")) };
+        Entry { module: &MODULE, name: "dgc_mask", scalars: Vec::new() }
     }
 }
 
@@ -211,7 +227,7 @@ impl Algorithm for Dgc {
             self.accelerate(context, &state.momentum, gradients)?;
             let exchange = async |step: &mut Buffer| {
                 ranks.all_reduce_sparse(step, ReduceOp::Mean, &mut state.encoding).await?;
-                if self.masking { self.mask(&tensors, &mut state.momentum, &state.encoding) } else { Ok(()) }
+                if self.masking { self.mask(&tensors, &state.momentum, &state.encoding) } else { Ok(()) }
             };
             context.as_step(gradients, exchange).await
         };

@@ -26,11 +26,17 @@
 //! Wang, Tantia, Ballas and Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum",
 //! ICLR 2020.
 
+use crate::elementwise::{self, Elementwise};
+#[cfg(feature = "cuda")]
+use crate::elementwise::{Entry, name_for};
 use crate::plugin::with_float;
 use crate::plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Instance, Needs,
     Optimizers, Slots, Trigram,
 };
+use crate::real::Real;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
 use hexagram_logical::{Buffer, Result};
 
@@ -242,20 +248,10 @@ impl Algorithm for SlowMo {
         }
         let alpha = self.slow_rate;
         let beta = self.slow_momentum;
-        let parameters = &mut bucket.parameters;
-        with_float!(parameters.dtype(), T => {
-            let step = (alpha * rate) as T;
-            let per_rate = (1.0 / rate) as T;
-            let beta = beta as T;
-            let mut x = parameters.host_mut::<T>()?;
-            let mut start = state.start.host_mut::<T>()?;
-            let mut u = state.momentum.host_mut::<T>()?;
-            for ((x, start), u) in x.iter_mut().zip(start.iter_mut()).zip(u.iter_mut()) {
-                *u = beta * *u + (*start - *x) * per_rate;
-                *start -= step * *u;
-                *x = *start;
-            }
-            Ok(())
+        let written = [&bucket.parameters, &state.start, &state.momentum];
+        with_float!(bucket.parameters.dtype(), T => {
+            let outer = OuterStep::<T> { step: T::of(alpha * rate), per_rate: T::of(1.0 / rate), beta: T::of(beta) };
+            elementwise::each(vec![(0..bucket.len(), outer)], [], written)
         })
     }
 
@@ -274,6 +270,34 @@ impl Algorithm for SlowMo {
         fields.buffer("momentum", &mut state.momentum)?;
         fields.count("steps", &mut state.steps)?;
         fields.number("rates", &mut state.rates)
+    }
+}
+
+/// Step at the end of a period, on some elements.
+#[derive(Debug)]
+struct OuterStep<T> {
+    /// Product α γ̄.
+    step: T,
+    /// Quotient 1 / γ̄.
+    per_rate: T,
+    /// Slow momentum coefficient β.
+    beta: T,
+}
+
+impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
+    fn run(&self, []: [&[T]; 0], [parameters, start, momentum]: [&mut [T]; 3]) {
+        for ((x, start), u) in parameters.iter_mut().zip(start).zip(momentum) {
+            *u = (self.beta * *u + (*start - *x) * self.per_rate).canonical();
+            *start = (*start - self.step * *u).canonical();
+            *x = *start;
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn entry(&self) -> Entry {
+        static MODULE: Module = Module { name: "slowmo", code: Code::Ptx(include_str!("slowmo.ptx")) };
+        let scalars = [self.step, self.per_rate, self.beta].map(T::argument).to_vec();
+        Entry { module: &MODULE, name: name_for::<T>(["slowmo_step_f32", "slowmo_step_f64"]), scalars }
     }
 }
 

@@ -12,10 +12,14 @@
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
 
+mod moment;
+
+use crate::elementwise::{self, Elementwise};
 use crate::plugin::{Context, Tensor};
 use hexagram_logical::encoding::Encoding;
 use hexagram_logical::spelling::{Options, above, or, truth};
 use hexagram_logical::{Buffer, Result};
+use moment::{Heading, Moment, Scaling};
 
 /// Constants of Adam.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,36 +90,21 @@ impl Frozen {
         updates: u64,
         second: &mut Buffer,
     ) -> Result<()> {
-        let root = moments.root(updates);
-        let epsilon = moments.epsilon as f32;
-        let mut second = second.host_mut::<f32>()?;
-        for tensor in tensors {
-            let values = &mut second[tensor.elements.clone()];
-            let sum: f64 = values.iter().map(|v| f64::from(*v)).sum();
-            let least = (self.floor * (sum / values.len().max(1) as f64).sqrt()) as f32 * root;
-            for v in values {
-                let deviation = (v.sqrt() * root).max(least);
-                *v = if deviation == 0.0 { 0.0 } else { 1.0 / (deviation + epsilon) };
-            }
-        }
-        Ok(())
+        let ranges = || tensors.iter().map(|tensor| &tensor.elements);
+        elementwise::within(elementwise::alike::<f32>(&[], &[second])?, ranges())?;
+        let scaling = Scaling {
+            tensors: ranges().cloned().collect(),
+            floor: self.floor,
+            root: moments.root(updates),
+            epsilon: moments.epsilon as f32,
+        };
+        elementwise::run(scaling, [], [second])
     }
 
     /// Bounds the gradients, `g ← clip(D g) / D`, and clears them where D is 0.
     pub(crate) fn limit(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
         let clip = self.clip.unwrap_or(f64::INFINITY) as f32;
-        let scale = scale.host::<f32>()?;
-        let mut gradients = gradients.host_mut::<f32>()?;
-        for (g, d) in gradients.iter_mut().zip(scale.iter()) {
-            let most = clip / d;
-            *g = match () {
-                () if *d == 0.0 => 0.0,
-                // D is NaN where training had diverged before the variance was frozen. The codec names such an element.
-                () if most.is_nan() => f32::NAN,
-                () => g.clamp(-most, most),
-            };
-        }
-        Ok(())
+        whole(Moment::Limit { clip }, [scale], gradients)
     }
 
     /// Averages a moment or a gradient over all ranks, encoded in the coordinates of the options.
@@ -168,20 +157,14 @@ impl Moments {
     pub(crate) fn first(&self, gradients: &Buffer, first: &mut Buffer) -> Result<()> {
         let keep = self.beta1 as f32;
         let take = 1.0 - keep;
-        let gradients = gradients.host::<f32>()?;
-        let mut first = first.host_mut::<f32>()?;
-        first.iter_mut().zip(gradients.iter()).for_each(|(m, g)| *m = keep * *m + take * g);
-        Ok(())
+        whole(Moment::First { keep, take }, [gradients], first)
     }
 
     /// Updates the second moment: `v ← β₂ v + (1 − β₂) g²`.
     pub(crate) fn second(&self, gradients: &Buffer, second: &mut Buffer) -> Result<()> {
         let keep = self.beta2 as f32;
         let take = 1.0 - keep;
-        let gradients = gradients.host::<f32>()?;
-        let mut second = second.host_mut::<f32>()?;
-        second.iter_mut().zip(gradients.iter()).for_each(|(v, g)| *v = keep * *v + take * g * g);
-        Ok(())
+        whole(Moment::Second { keep, take }, [gradients], second)
     }
 
     /// Returns the factor that undoes the first moment's bias after `step` steps: `1 / (1 − β₁ᵗ)`.
@@ -199,13 +182,7 @@ impl Moments {
         let unbias = self.unbias(step);
         let root = self.root(step);
         let epsilon = self.epsilon as f32;
-        let first = first.host::<f32>()?;
-        let second = second.host::<f32>()?;
-        let mut direction = direction.host_mut::<f32>()?;
-        for ((d, m), v) in direction.iter_mut().zip(first.iter()).zip(second.iter()) {
-            *d = unbias * m / (v.sqrt() * root + epsilon);
-        }
-        Ok(())
+        whole(Heading::Adam { unbias, root, epsilon }, [first, second], direction)
     }
 
     /// Stores the direction of a frozen variance: `direction ← D m / (1 − β₁ᵗ)`, with t = `step`.
@@ -215,14 +192,7 @@ impl Moments {
         (first, scale): (&Buffer, &Buffer),
         direction: &mut Buffer,
     ) -> Result<()> {
-        let unbias = self.unbias(step);
-        let first = first.host::<f32>()?;
-        let scale = scale.host::<f32>()?;
-        let mut direction = direction.host_mut::<f32>()?;
-        for ((to, m), d) in direction.iter_mut().zip(first.iter()).zip(scale.iter()) {
-            *to = unbias * (d * m);
-        }
-        Ok(())
+        whole(Heading::Frozen { unbias: self.unbias(step) }, [first, scale], direction)
     }
 
     /// Returns √v̂ / √v.
@@ -233,24 +203,22 @@ impl Moments {
 
 /// Multiplies element by element: `to ← D to`.
 fn multiply(scale: &Buffer, to: &mut Buffer) -> Result<()> {
-    with_scale(scale, to, |x, d| x * d)
+    whole(Moment::Multiply, [scale], to)
 }
 
 /// Divides element by element, `to ← to / D`; 0 where D is 0.
 pub(crate) fn divide(scale: &Buffer, to: &mut Buffer) -> Result<()> {
-    with_scale(scale, to, |x, d| if d == 0.0 { 0.0 } else { x / d })
+    whole(Moment::Divide, [scale], to)
 }
 
 /// Clears what is where D is 0.
 fn silence(scale: &Buffer, to: &mut Buffer) -> Result<()> {
-    with_scale(scale, to, |x, d| if d == 0.0 { 0.0 } else { x })
+    whole(Moment::Silence, [scale], to)
 }
 
-fn with_scale(scale: &Buffer, to: &mut Buffer, what: impl Fn(f32, f32) -> f32) -> Result<()> {
-    let scale = scale.host::<f32>()?;
-    let mut to = to.host_mut::<f32>()?;
-    to.iter_mut().zip(scale.iter()).for_each(|(x, d)| *x = what(*x, *d));
-    Ok(())
+/// Does work on all elements of buffers.
+fn whole<const R: usize>(work: impl Elementwise<f32, R, 1>, reads: [&Buffer; R], to: &Buffer) -> Result<()> {
+    elementwise::each(vec![(0..to.len(), work)], reads, [to])
 }
 
 #[cfg(test)]
