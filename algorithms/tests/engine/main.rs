@@ -6,6 +6,7 @@
 mod autotune;
 mod clipping;
 mod context;
+mod copies;
 mod displaced;
 mod edges;
 mod fitting_optimizers;

@@ -256,6 +256,7 @@ fn down(from: &Span) -> Result<WriteView> {
         return Err(Error::usage("host memory was to be copied down", "use it where it is"));
     };
     warn(queue.device());
+    queue.count_copy_down(from.byte_len());
     let copy = host_memory(&**queue, from.dtype(), from.len())?;
     queue.copy_down(from.clone(), copy.write_all()?);
     synchronize(&**queue)?;

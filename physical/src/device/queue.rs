@@ -198,6 +198,12 @@ pub trait DeviceQueue: Send + Sync {
     /// the host does it.
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool;
 
+    /// Is told of a copy of `bytes` bytes to the host that somebody waits for, and that is no message: because the
+    /// program looks at elements, or because there is no kernel. For a device that counts them.
+    fn count_copy_down(&self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the
     /// queue has then.
     fn record(&self) -> Arc<dyn Event>;

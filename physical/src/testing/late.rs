@@ -67,6 +67,8 @@ impl Late {
             waits: 0,
             events: 0,
             allocations: 0,
+            copies_down: 0,
+            bytes_down: 0,
             over: false,
         };
         let shared = Arc::new(Shared { name, omission, state: Mutex::new(state), wanted: Condvar::new() });
@@ -101,6 +103,16 @@ impl Late {
     /// Returns how often queues have allocated memory so far.
     pub fn allocations(&self) -> u64 {
         self.0.0.state().allocations
+    }
+
+    /// Returns how often the host has copied something down, and waited for it, that is no message.
+    pub fn copies_down(&self) -> u64 {
+        self.0.0.state().copies_down
+    }
+
+    /// Returns the number of bytes of these copies.
+    pub fn bytes_down(&self) -> u64 {
+        self.0.0.state().bytes_down
     }
 }
 
@@ -151,6 +163,10 @@ struct State {
     events: u64,
     /// Number of allocations.
     allocations: u64,
+    /// Number of copies to the host that are no messages.
+    copies_down: u64,
+    /// Number of their bytes.
+    bytes_down: u64,
     over: bool,
 }
 
@@ -345,6 +361,12 @@ impl DeviceQueue for LateQueue {
         let kernel = Arc::clone(kernel);
         self.enqueue(move || run_on_cells(&*kernel, &reads, &writes));
         true
+    }
+
+    fn count_copy_down(&self, bytes: usize) {
+        let mut state = self.shared().state();
+        state.copies_down += 1;
+        state.bytes_down += bytes as u64;
     }
 
     fn record(&self) -> Arc<dyn Event> {
