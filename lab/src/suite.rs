@@ -32,6 +32,7 @@ use hexagram::{AnyAlgorithm, Error, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
 use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
@@ -234,9 +235,7 @@ pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> 
         let work = move || {
             stay_on_a_core(worker);
             while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if failed.get().is_some()
-                    || records.send(cell.run().map_err(|error| named(cell, &error))).is_err()
-                {
+                if failed.get().is_some() || records.send(guarded(cell)).is_err() {
                     return;
                 }
             }
@@ -263,6 +262,13 @@ fn stay_on_a_core(number: usize) {
     let mut only = CpuSet::new();
     only.set(core);
     let _ = sched_setaffinity(None, &only);
+}
+
+/// Runs a training, of which a panic is an error like any other: its record would be missed by nobody.
+fn guarded(cell: &Cell) -> Result<Record> {
+    let ran = catch_unwind(AssertUnwindSafe(|| cell.run()));
+    let ran = ran.unwrap_or_else(|panic| Err(Error::panicked("the training", &*panic)));
+    ran.map_err(|error| named(cell, &error))
 }
 
 /// Says which training has failed.

@@ -3,6 +3,7 @@
 
 use hexagram::physical::runtime::{self, VirtualTime};
 use hexagram::{Communicator, Error, Result, World};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -27,8 +28,16 @@ fn side_by_side<R: Send + 'static>(
         let rank = Arc::clone(&rank);
         let work = move || {
             let number = world.rank();
-            let outcome = Communicator::open(&world, 0)
-                .and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)));
+            let body = || {
+                Communicator::open(&world, 0)
+                    .and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)))
+            };
+            // A task may be a user's.
+            let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+                let error = Error::panicked("the training", &*panic);
+                world.health().give_up(&format!("failed: {error}"));
+                Err(error)
+            });
             // Fails only if nobody waits any more.
             let _ = results.send((number, outcome));
         };

@@ -4,7 +4,9 @@
 
 use hexagram::algorithms::registry;
 use hexagram::sampler::Partition;
-use hexagram_lab::task::{Digits, Quadratics, Task, Text};
+use hexagram::{Parameter, Result};
+use hexagram_lab::suite::{Lesson, Suite, run_all};
+use hexagram_lab::task::{Digits, Evaluation, Quadratics, Ready, Task, Text, Values};
 use hexagram_lab::{Outcome, Training, train};
 use std::sync::Arc;
 
@@ -105,4 +107,83 @@ fn a_failing_rank_is_an_error_and_no_wait() {
     assert!(nothing.to_string().contains("learning rate"), "{nothing}");
     let divided = train(&Training { ranks: 601, ..Training::of(task) }).unwrap_err();
     assert!(divided.to_string().contains("601 parts"), "{divided}");
+}
+
+/// Where a task of a user panics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Panic {
+    InEveryBatch,
+    InBatchesWith(usize),
+    WhereItJudges,
+}
+
+#[derive(Debug)]
+struct Panicking(Quadratics, Panic);
+
+impl Panicking {
+    fn new(panic: Panic) -> Arc<Self> {
+        Arc::new(Panicking(Quadratics::new(0).unwrap(), panic))
+    }
+}
+
+impl Task for Panicking {
+    fn name(&self) -> &str {
+        "panicking"
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        self.0.parameters()
+    }
+
+    fn initial(&self, seed: u64) -> Values {
+        self.0.initial(seed)
+    }
+
+    fn labels(&self) -> &[usize] {
+        self.0.labels()
+    }
+
+    fn batch(&self) -> Option<usize> {
+        None
+    }
+
+    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64> {
+        let panics = match self.1 {
+            Panic::InEveryBatch => true,
+            Panic::InBatchesWith(sample) => samples.contains(&sample),
+            Panic::WhereItJudges => false,
+        };
+        assert!(!panics, "on purpose");
+        self.0.gradient(values, samples, ready)
+    }
+
+    fn evaluate(&self, values: &Values) -> Evaluation {
+        assert!(self.1 != Panic::WhereItJudges, "on purpose");
+        self.0.evaluate(values)
+    }
+}
+
+#[test]
+fn a_task_that_panics_is_an_error_of_the_training() {
+    for (ranks, panic) in [(1, Panic::InEveryBatch), (3, Panic::InEveryBatch), (3, Panic::InBatchesWith(7))] {
+        let training = Training { ranks, ..Training::of(Panicking::new(panic)) };
+        let error = train(&training).unwrap_err().to_string();
+        assert!(error.contains("the training panicked: on purpose"), "{ranks} ranks: {error}");
+    }
+}
+
+#[test]
+fn no_training_of_a_suite_is_left_out_because_it_panics() {
+    for panic in [Panic::InEveryBatch, Panic::WhereItJudges] {
+        let suite = Suite {
+            algorithms: vec![registry::named("gradient-allreduce").unwrap()],
+            lessons: vec![Lesson { task: Panicking::new(panic), steps: 20 }],
+            partitions: vec![Partition::Equal],
+            ranks: vec![2],
+            seeds: 1,
+            others: Vec::new(),
+        };
+        let error = run_all(suite.cells().unwrap(), |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("the training panicked: on purpose"), "{error}");
+    }
 }
