@@ -77,7 +77,7 @@ __device__ inline Tile tile_of(Cut cut, u64 number) {
     return tile;
 }
 
-/// Calls `f(tile)` for all tiles, with all warps of the grid.
+/// Calls `f(tile, number)` for all tiles, with all warps of the grid.
 template <typename F>
 __device__ inline void each_tile(Cut cut, F f) {
     for (u64 number = first_place() / WARP; number < cut.tiles; number += stride() / WARP) f(tile_of(cut, number), number);
@@ -336,6 +336,7 @@ __device__ inline void decode_run(const u8* from, f32* to, Cut cut, f32 weight) 
     });
 }
 
+/// Decodes a run that lies anywhere.
 template <typename Codec, bool IS_FRESH>
 __device__ inline void decode_at_any(const u8* from, f32* to, Cut cut, f32 weight) {
     if (is_aligned<Codec>(from)) decode_run<Codec, IS_FRESH, true>(from, to, cut, weight);
@@ -408,6 +409,7 @@ __device__ inline f32 scale_to(u32 measure, f32 largest) {
 
 // ------------------------------------------------------------------------------------------------------------ kernels
 
+/// Defines the kernels that decode.
 #define DECODE_KERNELS(NAME, CODEC)                                                                                    \
     extern "C" __global__ void NAME##_decode(const u8* from, f32* to, u64 len, u64 size, u64 tiles) {                  \
         decode_at_any<CODEC, true>(from, to, {len, size, tiles}, 1.0f);                                                \
