@@ -149,6 +149,7 @@ API cuMemHostAlloc(void **to, size_t bytes, unsigned) {
     Lock lock(mutex);
     blocks[CUdeviceptr(at)] = {bytes, Kind::Pinned, context, true};
     counts.pinned++;
+    counts.live_pinned += bytes;
     *to = at;
     return SUCCESS;
 }
@@ -161,6 +162,7 @@ API cuMemFreeHost(void *at) {
     auto block = blocks.find(CUdeviceptr(at));
     if (block == blocks.end() || block->second.kind != Kind::Pinned) return INVALID_VALUE;
     munmap(at, (block->second.size + 4095) / 4096 * 4096 + 4096);
+    counts.live_pinned -= block->second.size;
     blocks.erase(block);
     return SUCCESS;
 }

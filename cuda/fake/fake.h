@@ -51,7 +51,9 @@ extern Settings settings;
 struct Counts {
     // Allocations of device memory, and bytes of it that live now, over all devices.
     uint64_t allocations = 0, live = 0;
-    uint64_t pinned = 0, events = 0, waits = 0, host_waits = 0, launches = 0, works = 0;
+    // The same of pinned memory.
+    uint64_t pinned = 0, live_pinned = 0;
+    uint64_t events = 0, waits = 0, host_waits = 0, launches = 0, works = 0;
 };
 extern Counts counts;
 

@@ -99,7 +99,8 @@ API_OF(uint64_t) hexagramFakeCount(const char *name) {
         const char *name;
         uint64_t &count;
     } known[] = {{"allocations", fake::counts.allocations}, {"live", fake::counts.live},
-                 {"pinned", fake::counts.pinned},           {"events", fake::counts.events},
+                 {"pinned", fake::counts.pinned},           {"live_pinned", fake::counts.live_pinned},
+                 {"events", fake::counts.events},
                  {"waits", fake::counts.waits},             {"host_waits", fake::counts.host_waits},
                  {"launches", fake::counts.launches},       {"works", fake::counts.works}};
     for (auto &one : known) {

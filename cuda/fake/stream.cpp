@@ -144,6 +144,7 @@ API cuEventRecord(CUevent handle, CUstream stream_handle) {
     };
     event->time = time;
     event->point = enqueue(stream, std::move(step));
+    event->asked = {};
     return SUCCESS;
 }
 

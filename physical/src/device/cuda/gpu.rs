@@ -209,18 +209,19 @@ impl Gpu {
         if self.lost().is_some() {
             return true;
         }
-        // Whoever asks may be on a thread on which nothing has been enqueued yet.
-        let Ok(_current) = self.enter().map_err(|error| self.lose(error)) else { return true };
-        // SAFETY: the event is there, and was recorded.
-        match unsafe { (self.driver.cuEventQuery)(event.0) } {
-            Status::NOT_READY => false,
-            Status::SUCCESS => true,
-            status => {
-                let doing = format!("go on with the work of {}", self.name);
-                self.lose(Error::system(doing, self.driver.cause(status), status.remedy()));
-                true
+        let query = |_current| {
+            // SAFETY: the event is there, and was recorded.
+            let status = unsafe { (self.driver.cuEventQuery)(event.0) };
+            if status == Status::NOT_READY {
+                return Ok(false);
             }
-        }
+            self.driver.expect(status, &format!("go on with the work of {}", self.name)).map(|()| true)
+        };
+        // Whoever waits would do so for ever.
+        self.enter().and_then(query).unwrap_or_else(|error| {
+            self.lose(error);
+            true
+        })
     }
 
     /// Takes an event back. Queues that still wait for it go on doing so.

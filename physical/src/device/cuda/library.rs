@@ -193,7 +193,7 @@ impl Status {
     }
 
     /// Returns what to do about it.
-    pub(super) fn remedy(self) -> &'static str {
+    fn remedy(self) -> &'static str {
         use cudaError_enum as Cuda;
         let is = |error| self == Self::of(error);
         match () {

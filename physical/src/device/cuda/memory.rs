@@ -4,7 +4,7 @@ use super::gpu::{Foreign, Gpu};
 use super::library::Status;
 use super::pool::Pool;
 use super::stream::CudaStream;
-use crate::device::Queue;
+use crate::device::{Event, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
@@ -13,9 +13,13 @@ use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Portable between contexts, and not write-combined: the host reads it.
 const PORTABLE: u32 = 1;
+
+/// Longest that an allocation waits for work that may hold memory.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory of a device that its stream or a buffer owns.
 ///
@@ -34,27 +38,31 @@ impl Room {
     /// # Errors
     /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
     pub(super) fn new(gpu: &Arc<Gpu>, stream: Foreign<CUstream>, bytes: usize) -> Result<Self> {
+        Self::if_free(gpu, stream, bytes)?.ok_or_else(|| out_of_memory(gpu, bytes))
+    }
+
+    /// Allocates memory; returns `None` if it runs out.
+    fn if_free(gpu: &Arc<Gpu>, stream: Foreign<CUstream>, bytes: usize) -> Result<Option<Self>> {
         let _current = gpu.enter()?;
-        let class = if gpu.has_pools { bytes } else { Pool::class(bytes) };
-        let owned = |address| Room { address, bytes: class, gpu: Arc::clone(gpu), stream };
-        if let Some(address) = gpu.freed.take(class) {
+        let bytes = if gpu.has_pools { bytes } else { Pool::class(bytes) };
+        let owned = |address| Some(Room { address, bytes, gpu: Arc::clone(gpu), stream });
+        if let Some(address) = gpu.freed.take(bytes) {
             return Ok(owned(address as u64));
         }
         let mut address = 0;
         let mut allocate = || match gpu.has_pools {
             // SAFETY: the place is there for one address, and the stream lives.
-            true => unsafe { (gpu.driver.cuMemAllocAsync)(&mut address, class, stream.0) },
+            true => unsafe { (gpu.driver.cuMemAllocAsync)(&mut address, bytes, stream.0) },
             // SAFETY: the place is there for one address.
-            false => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, class) },
+            false => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
         };
         let mut status = allocate();
         if status == Status::OUT_OF_MEMORY {
-            gpu.sweeper.sweep();
             gpu.free_kept();
             status = allocate();
         }
         if status == Status::OUT_OF_MEMORY {
-            return Err(out_of_memory(gpu, bytes));
+            return Ok(None);
         }
         gpu.expect(status, &format!("allocate {bytes} bytes"))?;
         Ok(owned(address))
@@ -81,12 +89,22 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates memory, which holds anything.
+    /// Allocates memory, which holds anything. If it runs out, waits for work in flight, which may hold what was dropped
+    /// already.
     ///
     /// # Errors
     /// As [`Room::new`].
     pub(super) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
-        let room = Room::new(&stream.gpu, stream.handle, bytes)?;
+        let mut room = Room::if_free(&stream.gpu, stream.handle, bytes)?;
+        // At first what the work has held is freed, and then what is freed in the order of a stream is free.
+        for _ in 0..2 {
+            if room.is_none() {
+                stream.gpu.sweeper.wait(PATIENCE);
+                stream.record().wait(PATIENCE);
+                room = Room::if_free(&stream.gpu, stream.handle, bytes)?;
+            }
+        }
+        let room = room.ok_or_else(|| out_of_memory(&stream.gpu, bytes))?;
         Ok(DeviceMemory { room, _stream: Arc::clone(stream) })
     }
 
@@ -159,7 +177,6 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
     };
     let mut status = allocate();
     if status == Status::OUT_OF_MEMORY {
-        gpu.sweeper.sweep();
         gpu.free_kept();
         status = allocate();
     }

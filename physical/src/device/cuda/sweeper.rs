@@ -5,9 +5,10 @@
 
 use super::gpu::lock;
 use super::stream::CudaStream;
+use crate::device::Event;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between the first two looks; it doubles as long as there is nothing new.
 const FIRST: Duration = Duration::from_millis(1);
@@ -79,8 +80,18 @@ impl Sweeper {
         self.news.notify_one();
     }
 
+    /// Waits until the work in flight is done, or until `at_most` has passed.
+    pub(super) fn wait(&self, at_most: Duration) {
+        let begun = Instant::now();
+        // They are waited for, and dropped, while the list is free.
+        let streams = lock(&self.list).streams.clone();
+        for stream in &streams {
+            stream.record().wait(at_most.saturating_sub(begun.elapsed()));
+        }
+    }
+
     /// Looks once at every stream.
-    pub(super) fn sweep(&self) {
+    fn sweep(&self) {
         // They are looked at, and dropped, while the list is free.
         let streams = lock(&self.list).streams.clone();
         let done: Vec<_> = streams.into_iter().filter(|stream| !stream.look()).collect();
