@@ -28,16 +28,7 @@ fn side_by_side<R: Send + 'static>(
         let rank = Arc::clone(&rank);
         let work = move || {
             let number = world.rank();
-            let body = || {
-                Communicator::open(&world, 0)
-                    .and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)))
-            };
-            // A task may be a user's.
-            let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-                let error = Error::panicked("the training", &*panic);
-                world.health().give_up(&format!("failed: {error}"));
-                Err(error)
-            });
+            let outcome = guarded(&world, &*rank);
             // Fails only if nobody waits any more.
             let _ = results.send((number, outcome));
         };
@@ -58,6 +49,17 @@ fn side_by_side<R: Send + 'static>(
     }
     found.sort_by_key(|(number, _)| *number);
     Ok(found.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Runs a rank. Its panic is an error, as its task may be a user's.
+fn guarded<R>(world: &World, rank: &impl Fn(&Communicator) -> Result<R>) -> Result<R> {
+    let body =
+        || Communicator::open(world, 0).and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)));
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let error = Error::panicked("the training", &*panic);
+        world.health().give_up(&format!("failed: {error}"));
+        Err(error)
+    })
 }
 
 /// Returns true if an error is the consequence of another rank's.

@@ -76,11 +76,14 @@ impl Complexities {
             Ok(done)
         };
         let blocks: Result<Vec<_>, SamplerError> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..cores.min(len.div_ceil(BLOCK))).map(|_| scope.spawn(work)).collect();
+            // Where the system gives no more threads, those that there are do it, this one at the least.
+            let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+            let threads: Vec<_> = (1..cores.min(len.div_ceil(BLOCK))).map_while(start).collect();
+            let own = work();
             let join = |thread: thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            threads.into_iter().map(join).collect()
+            std::iter::once(own).chain(threads.into_iter().map(join)).collect()
         });
         let mut blocks = blocks?.concat();
         blocks.sort_unstable_by_key(|block| block.0);
