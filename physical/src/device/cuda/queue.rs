@@ -158,7 +158,8 @@ impl DeviceQueue for CudaQueue {
 
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool {
         let Some(program) = kernel.program() else { return false };
-        self.run_program(program, &format!("{kernel:?}"), reads.into_iter().chain(writes).collect());
+        let name = program.module.name;
+        self.run_program(program, name, reads.into_iter().chain(writes).collect());
         true
     }
 
