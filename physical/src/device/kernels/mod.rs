@@ -10,6 +10,8 @@
 //! - what is NaN is stored as the one NaN ([`Float::canonical`]): of two, either's payload may stay.
 //!
 //! The tests run every kernel on every instruction set of the machine, against a loop over elements.
+//!
+//! What GPUs do in its place has the same bits, and stands in `.cu` files: `cuda/README.md` says how one is added.
 
 #[macro_use]
 mod dispatch;
