@@ -21,7 +21,7 @@
 //!
 //! Built with the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU whose memory it is given, to
 //! the same bits, and a [`PerTensor`] if all of its codecs do. A [`LinearCodec`] works on the host: what it encodes is
-//! copied there, and what it decodes is copied back. So does [`RandomK`] of more than 2³² elements that are kept.
+//! copied there, and what it decodes is copied back. So does a [`RandomK`] that keeps 2³² elements or more.
 
 mod bins;
 mod blocks;

@@ -15,7 +15,8 @@
 //!
 //! Selection reads the input once: elements that reach the threshold are candidates. The threshold begins with a guess
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
-//! too high, all is done again without one. So the result never depends on the sample.
+//! too high, all is done again without one. So the result never depends on the sample. A GPU counts magnitudes by their
+//! upper bits instead: see `top_k.cu`.
 
 #[cfg(feature = "cuda")]
 mod cuda;
