@@ -70,8 +70,8 @@ impl Draw {
 }
 
 /// Kinds of numbers to encode: plain, of every exponent, near to each other, tiny, huge, zeros of both signs, the
-/// largest, with one that is bad, and with many.
-const KINDS: u64 = 9;
+/// largest, with one that is bad, and with many, powers of two and the middles between them, with some that are NaN.
+const KINDS: u64 = 11;
 
 fn numbers(len: usize, kind: u64) -> Vec<f32> {
     let mut draw = Draw(0x9e37_79b9 + 77 * kind + len as u64);
@@ -109,6 +109,10 @@ fn numbers(len: usize, kind: u64) -> Vec<f32> {
             6 => f32::MAX.copysign(x),
             7 if index == at => bad,
             8 if draw.word().is_multiple_of(3) => f32::from_bits(odd[draw.word() as usize % odd.len()]),
+            9 => {
+                (-(draw.word() as i32 % 10) as f32).exp2().copysign(x) * [1.0, 1.5][draw.word() as usize % 2]
+            }
+            10 if draw.word().is_multiple_of(5) => f32::NAN,
             _ => x,
         }
     };
