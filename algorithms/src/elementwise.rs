@@ -8,7 +8,7 @@ use crate::real::Real;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Launch, Module, Program};
 use hexagram_logical::device::{Kernel, Operands, apply};
-use hexagram_logical::{Buffer, Error, Result};
+use hexagram_logical::{Buffer, Error, ReadView, Result, WriteView};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -55,6 +55,9 @@ pub(crate) fn each<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: us
 ) -> Result<()> {
     let len = alike::<T>(&reads, &writes)?;
     within(len, parts.iter().map(|(range, _)| range))?;
+    if parts.iter().all(|(range, _)| range.is_empty()) {
+        return Ok(());
+    }
     run(Parts { parts, elements: PhantomData }, reads, writes)
 }
 
@@ -67,12 +70,18 @@ pub(crate) fn run<const R: usize, const W: usize>(
     reads: [&Buffer; R],
     writes: [&Buffer; W],
 ) -> Result<()> {
-    let reads = reads.iter().map(|buffer| buffer.read_all()).collect::<Result<Vec<_>>>()?;
-    let writes = writes.iter().map(|buffer| buffer.write_all()).collect::<Result<Vec<_>>>()?;
-    match (reads.try_into(), writes.try_into()) {
-        (Ok(reads), Ok(writes)) => apply::<R, W>(Arc::new(kernel), reads, writes),
-        _ => Ok(()),
-    }
+    let reads: [ReadView; R] = all(reads.iter().map(|buffer| buffer.read_all()))?;
+    let writes: [WriteView; W] = all(writes.iter().map(|buffer| buffer.write_all()))?;
+    apply(Arc::new(kernel), reads, writes)
+}
+
+/// Returns views as an array of as many.
+fn all<V, const N: usize>(views: impl Iterator<Item = Result<V>>) -> Result<[V; N]> {
+    let other = |views: Vec<V>| {
+        let what = format!("{} buffers were given for {N}", views.len());
+        Error::usage(what, "give a kernel as many as it takes")
+    };
+    views.collect::<Result<Vec<V>>>()?.try_into().map_err(other)
 }
 
 /// Returns the length that all buffers have; fails unless they have one, and elements of type `T`.
