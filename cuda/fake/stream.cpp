@@ -11,11 +11,15 @@ struct Event {
     bool has_time;
     fake::Point point = {};
     std::shared_ptr<fake::Clock::time_point> time = {};
+    // How often somebody has asked for it, without a pause, and when for the last time.
+    unsigned asks = 0;
     fake::Clock::time_point asked = {};
 };
 
 namespace fake {
-constexpr auto HASTE = std::chrono::microseconds(500);
+// Pause after which whoever asks for an event is somebody else, and how many asks without one make a wait.
+constexpr auto PAUSE = std::chrono::microseconds(500);
+constexpr unsigned ASKS = 8;
 static auto &streams = *new std::map<CUstream, std::shared_ptr<Stream>>();
 static auto &events = *new std::map<CUevent, std::shared_ptr<Event>>();
 
@@ -143,6 +147,7 @@ API cuEventRecord(CUevent handle, CUstream stream_handle) {
         return SUCCESS;
     };
     event->time = time;
+    event->asks = 0;
     event->point = enqueue(stream, std::move(step));
     event->asked = {};
     return SUCCESS;
@@ -153,11 +158,11 @@ API cuEventQuery(CUevent handle) {
     Lock lock(mutex);
     auto event = event_of(handle);
     if (!event) return INVALID_HANDLE;
-    // Whoever asks twice in a short time waits for it. Who looks after it now and then does not.
+    // Whoever asks again and again waits for it. Who looks whether it is over, now and then, does not.
     Clock::time_point now = Clock::now();
-    bool is_hasty = now - event->asked < HASTE;
+    event->asks = now - event->asked < PAUSE ? event->asks + 1 : 0;
     event->asked = now;
-    return query(lock, Point(event->point), is_hasty, context);
+    return query(lock, Point(event->point), event->asks >= ASKS, context);
 }
 
 API cuEventSynchronize(CUevent handle) {
