@@ -21,7 +21,8 @@ struct Nth {
 struct Settings {
     // Order of work and length of delays. With 0, work is done at once and in the order of the program.
     uint64_t seed = 1;
-    // Longest delay of work that nobody waits for, in microseconds; the shortest is a quarter of it.
+    // Longest delay of work that nobody waits for, in microseconds; the shortest is a quarter of it. From a second on,
+    // no such work is done by chance, either.
     uint64_t delay = 20000;
     uint64_t devices = 1;
     // Bytes of each device.

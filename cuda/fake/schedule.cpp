@@ -18,6 +18,9 @@ std::mutex mutex;
 namespace {
 // Steps of a stream above which they are done although nobody waits for them.
 constexpr size_t MOST = 1024;
+// One choice in so many wants work that nobody waits for, unless its delay is as long as this, in microseconds.
+constexpr uint64_t CHANCE = 8;
+constexpr uint64_t NO_CHANCE = 1000000;
 // How often a value in memory is looked at, for which a stream waits.
 constexpr auto LOOK = std::chrono::microseconds(100);
 
@@ -86,9 +89,16 @@ bool may_run(Stream &stream, bool is_worker, Clock::time_point now, Choice &choi
     return is_worker || !head.is_of_host;
 }
 
+// Now and then, wants all of a stream that nobody waits for, so that it runs ahead of the others as far as it may.
+void want_by_chance() {
+    if (settings.seed == 0 || settings.delay >= NO_CHANCE || busy.empty() || draw() % CHANCE) return;
+    want(end_of(busy[draw() % busy.size()]));
+}
+
 // Chooses the stream whose first step is done next.
 Choice choose(bool is_worker) {
     Choice choice;
+    want_by_chance();
     Clock::time_point now = Clock::now();
     std::vector<std::shared_ptr<Stream>> candidates;
     for (bool again = true; again && candidates.empty();) {
