@@ -92,7 +92,7 @@ impl Snapshot {
     /// Returns what was refused, once the event has happened.
     pub(super) fn read(&self, gpu: &Gpu) -> Option<Failure> {
         let address = self.0.address.cast::<Words>();
-        // SAFETY: the memory is the host's, initialised, larger than this and aligned to a page, and the device has
+        // SAFETY: the memory is the host's, initialised, larger than this and aligned to more, and the device has
         // written it before the event.
         gpu.kinds.failure(unsafe { address.read_volatile() })
     }
@@ -197,11 +197,13 @@ impl CudaStream {
 
     /// Takes over the failure of an event for which this stream waits.
     pub(super) fn carry(self: &Arc<Self>, event: &CudaEvent) {
+        // In this order, as somebody may see meanwhile that the event has happened.
+        let unread = event.unread();
         if let Some(failure) = event.known_failure() {
             self.tail().failure.get_or_insert(failure);
             return;
         }
-        let Some(snapshot) = event.unread() else { return };
+        let Some(snapshot) = unread else { return };
         self.enqueue(Arc::clone(snapshot), 0, |snapshot, tail| {
             let record = self.suspicious_record(tail)?;
             let from = snapshot.0.address.as_ptr().expose_provenance() as u64;
