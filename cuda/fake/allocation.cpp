@@ -48,13 +48,13 @@ void give_back_all(Context *context) {
 using namespace fake;
 
 API cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     return allocate(to, bytes, context, Kind::Device);
 }
 
 API cuMemFree_v2(CUdeviceptr at) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     if (at == 0) return SUCCESS;
     Lock lock(mutex);
     auto block = blocks.find(at);
@@ -138,7 +138,7 @@ API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr at) {
 }
 
 API cuMemHostAlloc(void **to, size_t bytes, unsigned) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     if (to == nullptr || bytes == 0) return INVALID_VALUE;
     // With a page behind it that nobody may touch.
     size_t pages = (bytes + 4095) / 4096 * 4096;
@@ -157,7 +157,7 @@ API cuMemHostAlloc(void **to, size_t bytes, unsigned) {
 API cuMemAllocHost_v2(void **to, size_t bytes) { return cuMemHostAlloc(to, bytes, 0); }
 
 API cuMemFreeHost(void *at) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     auto block = blocks.find(CUdeviceptr(at));
     if (block == blocks.end() || block->second.kind != Kind::Pinned) return INVALID_VALUE;

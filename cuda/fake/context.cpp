@@ -9,6 +9,7 @@
 
 namespace fake {
 thread_local bool is_in_host_function;
+thread_local unsigned capture_mode;
 static thread_local Context *current;
 static thread_local std::vector<Context *> *stack;
 static std::atomic<bool> is_initialized;
@@ -223,8 +224,15 @@ API cuCtxGetApiVersion(CUcontext, unsigned *version) {
 
 API cuCtxSetFlags(unsigned) { return SUCCESS; }
 
+API cuThreadExchangeStreamCaptureMode(unsigned *mode) {
+    INITIALIZED;
+    if (mode == nullptr || *mode > 2) return INVALID_VALUE;
+    std::swap(*mode, capture_mode);
+    return SUCCESS;
+}
+
 API cuCtxSynchronize() {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     return finish(lock, context);
 }

@@ -1,6 +1,7 @@
 // Contexts: what every function of the driver looks at first. See context.cpp.
 #pragma once
 #include "cuda.h"
+#include "fake.h"
 #include "schedule.h"
 
 namespace fake {
@@ -9,6 +10,8 @@ namespace fake {
 CUresult enter(Context **context);
 // True on the thread that runs a function of the host for a stream.
 extern thread_local bool is_in_host_function;
+// Mode of the calling thread: 0 is CU_STREAM_CAPTURE_MODE_GLOBAL, as at first, 1 THREAD_LOCAL, and 2 RELAXED.
+extern thread_local unsigned capture_mode;
 
 // Returns a stream of the context by its handle, where 0 is the legacy one. Under the lock.
 std::shared_ptr<Stream> stream_of(CUstream handle, const Context *context);
@@ -23,3 +26,9 @@ void give_back_all(Context *context);
 #define ENTER(context)                                                                                                 \
     Context *context;                                                                                                  \
     if (CUresult error = fake::enter(&context)) return error
+
+// The same for a function that the capture of a graph cannot see: while there is one, only threads of a mode of their
+// own may call it.
+#define ENTER_UNSEEN(context)                                                                                          \
+    ENTER(context);                                                                                                    \
+    if (fake::settings.capture && fake::capture_mode == 0) return STREAM_CAPTURE_UNSUPPORTED

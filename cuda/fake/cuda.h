@@ -24,6 +24,7 @@ enum CUresult : int {
     HOST_MEMORY_ALREADY_REGISTERED = 712,
     HOST_MEMORY_NOT_REGISTERED = 713,
     NOT_PERMITTED = 800,
+    STREAM_CAPTURE_UNSUPPORTED = 900,
 };
 
 // Address in the memory of a device, which only kernels and copies may follow.

@@ -32,6 +32,8 @@ struct Settings {
     uint64_t init = 0;
     // What `cuModuleLoadData` returns.
     uint64_t module = 0;
+    // 1 while another thread captures a graph, which calls that the capture cannot see would spoil.
+    uint64_t capture = 0;
     // `cuStreamWaitEvent` that does nothing; wait of the host for an event or a stream that returns at once.
     uint64_t skip_wait = NEVER;
     uint64_t skip_host_wait = NEVER;

@@ -54,7 +54,8 @@ static void set(const std::string &key, const char *value) {
                    {"memory", settings.memory},       {"version", settings.version},
                    {"init", settings.init},           {"module", settings.module},
                    {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
-                   {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang}};
+                   {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
+                   {"capture", settings.capture}};
     struct {
         const char *key;
         Nth &nth;

@@ -91,14 +91,14 @@ API cuStreamGetCtx(CUstream handle, CUcontext *to) {
 }
 
 API cuStreamSynchronize(CUstream handle) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
     return stream ? wait_of_host(lock, end_of(stream), context) : INVALID_HANDLE;
 }
 
 API cuStreamQuery(CUstream handle) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
     return stream ? query(lock, end_of(stream), true, context) : INVALID_HANDLE;
@@ -154,7 +154,7 @@ API cuEventRecord(CUevent handle, CUstream stream_handle) {
 }
 
 API cuEventQuery(CUevent handle) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     auto event = event_of(handle);
     if (!event) return INVALID_HANDLE;
@@ -166,7 +166,7 @@ API cuEventQuery(CUevent handle) {
 }
 
 API cuEventSynchronize(CUevent handle) {
-    ENTER(context);
+    ENTER_UNSEEN(context);
     Lock lock(mutex);
     auto event = event_of(handle);
     return event ? wait_of_host(lock, Point(event->point), context) : INVALID_HANDLE;

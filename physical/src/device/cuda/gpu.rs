@@ -8,11 +8,15 @@ use super::refusal::Kinds;
 use super::sweeper::Sweeper;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUevent_flags, CUmemPool_attribute, CUuuid,
+    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUevent_flags, CUmemPool_attribute,
+    CUstreamCaptureMode, CUuuid,
 };
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// Mode of a thread whose calls have nothing to do with graphs that are captured.
+const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 
 /// Handle of the driver's, which any thread may pass to it.
 #[derive(Clone, Copy)]
@@ -126,22 +130,26 @@ impl Gpu {
         self.expect(status, "set up the memory pool")
     }
 
-    /// Makes the context the current one of this thread, until the value is dropped if the thread had another one.
+    /// Makes the context the current one of this thread until the value is dropped, and lets this thread do what graphs
+    /// that other libraries capture meanwhile cannot see: otherwise the driver refuses that, and spoils their capture.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses, or has lost the device.
     pub(super) fn enter(&self) -> Result<Entered<'_>> {
-        let mut current = null_mut();
+        let mut before = null_mut();
+        // If another library has destroyed its context, this fails, and there is none to give back.
         // SAFETY: the place is there for one handle.
-        let status = unsafe { (self.driver.cuCtxGetCurrent)(&mut current) };
-        self.expect(status, "find the current context")?;
-        if current == self.context.0 {
-            return Ok(Entered { gpu: self, before: null_mut() });
+        unsafe { (self.driver.cuCtxGetCurrent)(&mut before) };
+        if before != self.context.0 {
+            // SAFETY: the context is retained as long as this lives.
+            let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context.0) };
+            self.expect(status, "make the context current")?;
         }
-        // SAFETY: the context is retained as long as this lives.
-        let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context.0) };
-        self.expect(status, "make the context current")?;
-        Ok(Entered { gpu: self, before: current })
+        let mut entered = Entered { gpu: self, before, mode: RELAXED };
+        // SAFETY: the place holds a number, and is there for one.
+        let status = unsafe { (self.driver.cuThreadExchangeStreamCaptureMode)(&mut entered.mode) };
+        self.expect(status, "work beside graphs that are captured")?;
+        Ok(entered)
     }
 
     /// Passes success on, and turns anything else into an error of what was attempted; notes an error after which
@@ -247,17 +255,21 @@ impl Drop for Gpu {
     }
 }
 
-/// A thread on which a GPU's context is current.
+/// A thread on which a GPU's context is current. It gets back what it had before.
 pub(super) struct Entered<'a> {
     gpu: &'a Gpu,
-    /// The context of another library, which gets its thread back.
+    /// The context of another library, this one, or null.
     before: CUcontext,
+    /// What the thread's calls may do to graphs that are captured.
+    mode: c_uint,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        if !self.before.is_null() {
-            // SAFETY: it was current before.
+        // SAFETY: the place holds a number, and is there for one.
+        unsafe { (self.gpu.driver.cuThreadExchangeStreamCaptureMode)(&mut self.mode) };
+        if self.before != self.gpu.context.0 {
+            // SAFETY: it was current before, or there was none.
             unsafe { (self.gpu.driver.cuCtxSetCurrent)(self.before) };
         }
     }

@@ -63,6 +63,7 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuCtxGetCurrent(*mut CUcontext);
     cuCtxSetCurrent(CUcontext);
+    cuThreadExchangeStreamCaptureMode(*mut c_uint);
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemAlloc_v2(*mut CUdeviceptr, usize);
     cuMemFree_v2(CUdeviceptr);

@@ -1,7 +1,7 @@
 //! What can go wrong with a GPU, on demand: each program here runs in a process of its own, over a fake driver that is set
 //! to go wrong in one way. With another driver, or none, they are skipped.
 
-use super::super::library::Library;
+use super::super::library::{Libcuda, Library};
 use super::*;
 use crate::device::Failure;
 use crate::error::Error;
@@ -310,4 +310,25 @@ fn frees_everything() {
     assert!(count(c"allocations") > 50);
     // Another program goes on with a new context.
     assert_eq!(relay(&[(); 3].map(|()| Cuda::new(0).unwrap().queue().unwrap())).unwrap(), on_host());
+}
+
+#[test]
+fn a_graph_that_another_library_captures_is_not_spoilt() {
+    passes("capture=1", "leaves_captures_and_threads_alone");
+}
+
+#[test]
+#[ignore = "needs a driver with which somebody captures a graph"]
+fn leaves_captures_and_threads_alone() {
+    let queues = [(); 3].map(|()| Cuda::new(0).unwrap().queue().unwrap());
+    assert_eq!(relay(&queues).unwrap(), on_host());
+    let driver = Libcuda::get().unwrap();
+    let mut context = std::ptr::dangling_mut();
+    // SAFETY: the place is there for one handle.
+    driver.expect(unsafe { (driver.cuCtxGetCurrent)(&mut context) }, "find the context").unwrap();
+    assert!(context.is_null(), "this thread had no context");
+    let mut mode = 1;
+    // SAFETY: the place holds a number, and is there for one.
+    driver.expect(unsafe { (driver.cuThreadExchangeStreamCaptureMode)(&mut mode) }, "find the mode").unwrap();
+    assert_eq!(mode, 0, "the mode of every thread at first");
 }
