@@ -171,8 +171,8 @@ impl Status {
     /// Returns true if nothing works on the device any more, in this process, after such an error.
     pub(super) fn is_final(self) -> bool {
         use cudaError_enum as Cuda;
-        // 721 is CUDA_ERROR_CONTAINED of newer drivers.
-        self == Status(721)
+        // Of newer drivers, CUDA_ERROR_CONTAINED and CUDA_ERROR_TENSOR_MEMORY_LEAK.
+        [226, 721].map(Status).contains(&self)
             || [
                 Cuda::CUDA_ERROR_DEINITIALIZED,
                 Cuda::CUDA_ERROR_ECC_UNCORRECTABLE,
@@ -187,6 +187,8 @@ impl Status {
                 Cuda::CUDA_ERROR_INVALID_ADDRESS_SPACE,
                 Cuda::CUDA_ERROR_INVALID_PC,
                 Cuda::CUDA_ERROR_LAUNCH_FAILED,
+                Cuda::CUDA_ERROR_MPS_CLIENT_TERMINATED,
+                Cuda::CUDA_ERROR_EXTERNAL_DEVICE,
                 Cuda::CUDA_ERROR_UNKNOWN,
             ]
             .map(Self::of)
@@ -199,6 +201,9 @@ impl Status {
         let is = |error| self == Self::of(error);
         match () {
             () if self == Self::OUT_OF_MEMORY => "use smaller buffers, or see who else uses the GPU",
+            () if is(Cuda::CUDA_ERROR_NOT_INITIALIZED) => {
+                "use no CUDA in a process that was forked from one that does"
+            }
             () if is(Cuda::CUDA_ERROR_NO_DEVICE) => "see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
             () if is(Cuda::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => INSTALL,
             () if is(Cuda::CUDA_ERROR_NO_BINARY_FOR_GPU) => "use a GPU of compute capability 7.0 or more",

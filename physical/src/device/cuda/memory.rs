@@ -7,7 +7,7 @@ use super::stream::CudaStream;
 use crate::device::{Event, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::memory::Buffer;
+use crate::memory::{ALIGNMENT, Buffer};
 use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
@@ -155,7 +155,7 @@ impl Pinned {
         };
         let memory = Pinned::new(gpu, bytes)?;
         let address = memory.address;
-        // SAFETY: the memory is the host's, initialised, of at least so many bytes, aligned to a page, and lives until
+        // SAFETY: the memory is the host's, initialised, of at least so many bytes, aligned, and lives until
         // the keeper is dropped. Nobody else reaches it until then.
         unsafe { Buffer::over_foreign(&Queue::host(), address, dtype, len, Arc::new(memory)) }
     }
@@ -182,10 +182,11 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
     }
     gpu.expect(status, &format!("pin {bytes} bytes of host memory for copies"))?;
     let missing = || {
-        let cause = std::io::Error::other("the driver gave no address");
+        let cause = std::io::Error::other("the driver gave no address, or an odd one");
         Error::system(format!("pin {bytes} bytes of host memory"), cause, "see the driver's log, `dmesg`")
     };
-    let address = NonNull::new(address.cast::<u8>()).ok_or_else(missing)?;
+    let is_aligned = address.addr().is_multiple_of(ALIGNMENT);
+    let address = NonNull::new(address.cast::<u8>()).filter(|_| is_aligned).ok_or_else(missing)?;
     // SAFETY: the driver has just allocated as many bytes, for the host, too.
     unsafe { address.write_bytes(0, bytes) };
     Ok(address)
