@@ -157,6 +157,7 @@ impl Dgc {
 struct Mask;
 
 impl Elementwise<f32, 1, 1> for Mask {
+    #[inline(always)]
     fn run(&self, [unsent]: [&[f32]; 1], [momentum]: [&mut [f32]; 1]) {
         momentum.iter_mut().zip(unsent).filter(|(_, v)| **v == 0.0).for_each(|(u, _)| *u = 0.0);
     }

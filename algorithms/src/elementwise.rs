@@ -5,6 +5,7 @@
 //! it may be NaN.
 
 use crate::real::Real;
+use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Launch, Module, Program};
 use hexagram_logical::device::{Kernel, Operands, apply};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 pub(crate) trait Elementwise<T, const R: usize, const W: usize>:
     Debug + Send + Sync + 'static
 {
-    /// Does the work on the host, on runs of equal length.
+    /// Does the work on the host, on runs of equal length. Always inlined, so that it has the instructions of the machine.
     fn run(&self, reads: [&[T]; R], writes: [&mut [T]; W]);
 
     /// Returns the entry that does it on a GPU.
@@ -121,7 +122,7 @@ impl<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel fo
         for (range, work) in &self.parts {
             let reads = reads.map(|run| &run[range.clone()]);
             let writes = writes.each_mut().map(|run| &mut run[range.clone()]);
-            work.run(reads, writes);
+            widest(|| work.run(reads, writes));
         }
         Ok(())
     }

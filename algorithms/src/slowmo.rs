@@ -285,6 +285,7 @@ struct OuterStep<T> {
 }
 
 impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
+    #[inline(always)]
     fn run(&self, []: [&[T]; 0], [parameters, start, momentum]: [&mut [T]; 3]) {
         for ((x, start), u) in parameters.iter_mut().zip(start).zip(momentum) {
             *u = (self.beta * *u + (*start - *x) * self.per_rate).canonical();

@@ -84,6 +84,7 @@ struct Coupled<T> {
 }
 
 impl<T: Real> Elementwise<T, 1, 3> for Coupled<T> {
+    #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
         let moments = first.iter_mut().zip(second);
         for ((x, g), (m, v)) in parameters.iter_mut().zip(gradients).zip(moments) {
@@ -143,7 +144,7 @@ impl<T: Real> Direction<T> {
     }
 
     /// Updates an element's moments by its gradient, and returns its direction, of about 1.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&self, m: &mut T, v: &mut T, g: T) -> T {
         *m = (self.beta1 * *m + self.take1 * g).canonical();
         *v = (self.beta2 * *v + self.take2 * g * g).canonical();

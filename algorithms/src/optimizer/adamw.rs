@@ -84,6 +84,7 @@ pub(super) struct Decoupled<T> {
 }
 
 impl<T: Real> Elementwise<T, 1, 3> for Decoupled<T> {
+    #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
         let moments = first.iter_mut().zip(second);
         for ((x, g), (m, v)) in parameters.iter_mut().zip(gradients).zip(moments) {

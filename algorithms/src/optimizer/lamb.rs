@@ -17,6 +17,7 @@ use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::{name_for, runs};
 use crate::real::{Real, norm};
 use hexagram_logical::Result;
+use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
 #[cfg(feature = "cuda")]
@@ -107,17 +108,19 @@ impl<T: Real> Kernel for LambStep<T> {
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let ([gradients], [parameters, first, second]) = operands.all::<T, 1, 3>()?;
         let mut directions: Vec<T> = Vec::new();
-        for AsLong { elements, rate, decay, scaled } in &self.tensors {
-            let at = || elements.clone();
-            let moments = first[at()].iter_mut().zip(&mut second[at()]);
-            let each = parameters[at()].iter().zip(&gradients[at()]).zip(moments);
-            directions.clear();
-            directions.extend(each.map(|((x, g), (m, v))| self.direction.next(m, v, *g) + *decay * *x));
-            let quotient = if *scaled { quotient(&parameters[at()], &directions) } else { 1.0 };
-            let rate = T::of(rate * quotient);
-            let pairs = parameters[at()].iter_mut().zip(&directions);
-            pairs.for_each(|(x, r)| *x = (*x - rate * *r).canonical());
-        }
+        widest(|| {
+            for AsLong { elements, rate, decay, scaled } in &self.tensors {
+                let at = || elements.clone();
+                let moments = first[at()].iter_mut().zip(&mut second[at()]);
+                let each = parameters[at()].iter().zip(&gradients[at()]).zip(moments);
+                directions.clear();
+                directions.extend(each.map(|((x, g), (m, v))| self.direction.next(m, v, *g) + *decay * *x));
+                let quotient = if *scaled { quotient(&parameters[at()], &directions) } else { 1.0 };
+                let rate = T::of(rate * quotient);
+                let pairs = parameters[at()].iter_mut().zip(&directions);
+                pairs.for_each(|(x, r)| *x = (*x - rate * *r).canonical());
+            }
+        });
         Ok(())
     }
 

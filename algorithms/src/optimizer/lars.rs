@@ -16,6 +16,7 @@ use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::{name_for, runs};
 use crate::real::{Real, norm};
 use hexagram_logical::Result;
+use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
 #[cfg(feature = "cuda")]
@@ -124,19 +125,21 @@ impl<T: Real> Kernel for LarsStep<T> {
     fn run(&self, operands: Operands<'_>) -> Result<()> {
         let ([gradients], [parameters, slot]) = operands.all::<T, 1, 2>()?;
         let momentum = T::of(self.lars.momentum);
-        for tensor in &self.tensors {
-            let at = || tensor.elements.clone();
-            let x = &mut parameters[at()];
-            let g = &gradients[at()];
-            let quotient = if tensor.scaled { self.lars.quotient(x, g, tensor.decay) } else { 1.0 };
-            let rate = T::of(tensor.rate * quotient);
-            let decay = T::of(tensor.decay);
-            for ((x, g), u) in x.iter_mut().zip(g).zip(&mut slot[at()]) {
-                let d = rate * (*g + decay * *x);
-                *u = (momentum * *u + d).canonical();
-                *x = (*x - if self.lars.nesterov { momentum * *u + d } else { *u }).canonical();
+        widest(|| {
+            for tensor in &self.tensors {
+                let at = || tensor.elements.clone();
+                let x = &mut parameters[at()];
+                let g = &gradients[at()];
+                let quotient = if tensor.scaled { self.lars.quotient(x, g, tensor.decay) } else { 1.0 };
+                let rate = T::of(tensor.rate * quotient);
+                let decay = T::of(tensor.decay);
+                for ((x, g), u) in x.iter_mut().zip(g).zip(&mut slot[at()]) {
+                    let d = rate * (*g + decay * *x);
+                    *u = (momentum * *u + d).canonical();
+                    *x = (*x - if self.lars.nesterov { momentum * *u + d } else { *u }).canonical();
+                }
             }
-        }
+        });
         Ok(())
     }
 

@@ -85,6 +85,7 @@ struct BySign<T> {
 }
 
 impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
+    #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
         for ((x, g), m) in parameters.iter_mut().zip(gradients).zip(momentum) {
             let direction = self.weight[0] * *m + self.weight[1] * *g;

@@ -100,6 +100,7 @@ struct Along<T> {
 }
 
 impl<T: Real> Elementwise<T, 1, 1> for Along<T> {
+    #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters]: [&mut [T]; 1]) {
         let pairs = parameters.iter_mut().zip(gradients);
         pairs.for_each(|(x, g)| *x = (*x - self.rate * (*g + self.decay * *x)).canonical());
@@ -122,6 +123,7 @@ struct AlongMomentum<T> {
 }
 
 impl<T: Real> Elementwise<T, 1, 2> for AlongMomentum<T> {
+    #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, momentum]: [&mut [T]; 2]) {
         let Along { rate, decay } = self.along;
         for ((x, g), u) in parameters.iter_mut().zip(gradients).zip(momentum) {

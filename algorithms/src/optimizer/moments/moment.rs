@@ -33,6 +33,7 @@ pub(super) enum Moment {
 }
 
 impl Elementwise<f32, 1, 1> for Moment {
+    #[inline(always)]
     fn run(&self, [y]: [&[f32]; 1], [x]: [&mut [f32]; 1]) {
         let pairs = x.iter_mut().zip(y);
         match *self {
@@ -83,6 +84,7 @@ pub(super) enum Heading {
 }
 
 impl Elementwise<f32, 2, 1> for Heading {
+    #[inline(always)]
     fn run(&self, [first, other]: [&[f32]; 2], [to]: [&mut [f32]; 1]) {
         let all = to.iter_mut().zip(first).zip(other);
         match *self {

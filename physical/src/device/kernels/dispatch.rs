@@ -97,6 +97,23 @@ macro_rules! dispatched {
     };
 }
 
+/// Does some work with the instructions of this machine, as far as the compiler inlines it: for loops over elements of
+/// layers above. The bits are the same whichever they are.
+#[inline]
+pub fn widest<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt")]
+    fn avx2<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+    match Level::current() {
+        // SAFETY: the levels' values exist only where the machine has their instructions, of which AVX-512 has AVX2's.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2(_) | Level::Avx512(_) => unsafe { avx2(work) },
+        Level::Portable(_) => work(),
+    }
+}
+
 /// Runs `check` once with every instruction set of this machine.
 #[cfg(test)]
 pub(super) fn each_set(mut check: impl FnMut(&str)) {

@@ -37,6 +37,7 @@ mod wide;
 mod x86;
 
 pub use accumulate::add_scaled;
+pub use dispatch::widest;
 pub use float::Float;
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
