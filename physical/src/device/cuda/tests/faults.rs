@@ -218,11 +218,14 @@ fn each_wait_that_is_left_out_is_noticed() {
 /// before the wait that matters to it.
 type Program = fn(&Cuda, f32, &dyn Fn()) -> Vec<f32>;
 
+/// Result of a program for a factor.
+type Want = fn(f32) -> [f32; 2];
+
 #[test]
 #[ignore = "leaves out waits, of other tests as well"]
 fn goes_wrong_without_a_wait() {
     let gpu = Cuda::new(0).unwrap();
-    let programs: [(Program, fn(f32) -> [f32; 2]); 3] = [
+    let programs: [(Program, Want); 3] = [
         (reads_what_is_written, |by| [3.0 + by, 4.0 + 2.0 * by]),
         (reads_what_is_written_again, |by| [4.0 * by, 8.0 * by]),
         (writes_what_is_read, |by| [by, 2.0 * by]),
