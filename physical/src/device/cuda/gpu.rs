@@ -260,7 +260,7 @@ pub(super) struct Entered<'a> {
     gpu: &'a Gpu,
     /// The context of another library, this one, or null.
     before: CUcontext,
-    /// What the thread's calls may do to graphs that are captured.
+    /// Mode in which the thread's calls treat graphs that are captured.
     mode: c_uint,
 }
 
