@@ -9,6 +9,13 @@
 #include <sys/mman.h>
 
 namespace fake {
+static auto &pools = *new std::set<CUmemoryPool>();
+
+static bool is_pool(CUmemoryPool pool) {
+    Lock lock(mutex);
+    return pools.count(pool) > 0;
+}
+
 // Gives a context memory of a device, that work may use at once, or later if it is a pool's.
 static CUresult allocate(CUdeviceptr *to, size_t bytes, Context *context, Kind kind) {
     if (to == nullptr || bytes == 0) return INVALID_VALUE;
@@ -63,7 +70,8 @@ API cuMemFree_v2(CUdeviceptr at) {
     return SUCCESS;
 }
 
-API cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream handle) {
+// Gives memory that lives from this point of a stream on.
+static CUresult allocate_in_order(CUdeviceptr *to, size_t bytes, CUstream handle) {
     ENTER(context);
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
@@ -83,6 +91,12 @@ API cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream handle) {
     return SUCCESS;
 }
 
+API cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream stream) { return allocate_in_order(to, bytes, stream); }
+
+API cuMemAllocFromPoolAsync(CUdeviceptr *to, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return is_pool(pool) ? allocate_in_order(to, bytes, stream) : INVALID_VALUE;
+}
+
 API cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
     ENTER(context);
     Lock lock(mutex);
@@ -100,7 +114,25 @@ API cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
     return SUCCESS;
 }
 
-// The one pool of a device is its context.
+API cuMemPoolCreate(CUmemoryPool *to, const CUmemPoolProps *properties) {
+    ENTER(context);
+    // Pinned memory of a device, for this process.
+    if (to == nullptr || properties->allocType != 1 || properties->locationType != 1) return INVALID_VALUE;
+    if (properties->device != context->device || properties->handleTypes != 0) return INVALID_VALUE;
+    Lock lock(mutex);
+    *to = reinterpret_cast<CUmemoryPool>(new char);
+    pools.insert(*to);
+    return SUCCESS;
+}
+
+// The memory of the pool stays until it is freed.
+API cuMemPoolDestroy(CUmemoryPool pool) {
+    ENTER(context);
+    Lock lock(mutex);
+    return pools.erase(pool) ? SUCCESS : INVALID_VALUE;
+}
+
+// A device's own pool is its context.
 API cuDeviceGetDefaultMemPool(CUmemoryPool *to, CUdevice device) {
     ENTER(context);
     if (device != context->device) return INVALID_DEVICE;
@@ -111,12 +143,12 @@ API cuDeviceGetDefaultMemPool(CUmemoryPool *to, CUdevice device) {
 // Freed memory goes back at once, whatever a pool is told.
 API cuMemPoolSetAttribute(CUmemoryPool pool, int, void *value) {
     ENTER(context);
-    return reinterpret_cast<Context *>(pool) == context && value ? SUCCESS : INVALID_VALUE;
+    return (reinterpret_cast<Context *>(pool) == context || is_pool(pool)) && value ? SUCCESS : INVALID_VALUE;
 }
 
 API cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
     ENTER(context);
-    return reinterpret_cast<Context *>(pool) == context ? SUCCESS : INVALID_VALUE;
+    return reinterpret_cast<Context *>(pool) == context || is_pool(pool) ? SUCCESS : INVALID_VALUE;
 }
 
 API cuMemGetInfo_v2(size_t *available, size_t *total) {

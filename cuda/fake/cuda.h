@@ -41,6 +41,11 @@ typedef void (*CUhostFn)(void *);
 struct CUuuid {
     unsigned char bytes[16];
 };
+struct CUmemPoolProps {
+    int allocType, handleTypes, locationType, device;
+    void *security;
+    unsigned char reserved[64];
+};
 struct CUipcMemHandle {
     char reserved[64];
 };

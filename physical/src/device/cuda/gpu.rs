@@ -2,13 +2,13 @@
 //! an error of the driver becomes one of the library.
 
 use super::launch::Loaded;
-use super::library::{Libcuda, Status};
+use super::library::{Libcuda, PoolProperties, Status};
 use super::pool::Pool;
 use super::refusal::Kinds;
 use super::sweeper::Sweeper;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUevent_flags, CUmemPool_attribute,
+    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUevent_flags, CUmemPool_attribute, CUmemoryPool,
     CUstreamCaptureMode, CUuuid,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -35,8 +35,9 @@ pub(super) struct Gpu {
     pub(super) about: Description,
     device: CUdevice,
     context: Foreign<CUcontext>,
-    /// True if memory is allocated and freed in the order of a stream.
-    pub(super) has_pools: bool,
+    /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool
+    /// that other libraries have.
+    pub(super) pool: Option<Foreign<CUmemoryPool>>,
     /// The error after which nothing works here any more.
     lost: OnceLock<Error>,
     /// Events of the driver's that nobody uses.
@@ -90,44 +91,46 @@ impl Gpu {
         let name = format!("cuda:{index}");
         let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
         let has_pools = attribute(driver, device, supported)? != 0;
+        let sweeper = Sweeper::start()?;
         let mut context = null_mut();
         // SAFETY: the place is there for one handle.
         let status = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) };
-        driver.expect(status, &format!("open {name}"))?;
-        let gpu = Gpu {
+        driver.expect(status, &format!("open {name}")).inspect_err(|_| sweeper.end())?;
+        let mut gpu = Gpu {
             driver,
             name,
             about,
             device,
             context: Foreign(context),
-            has_pools,
+            pool: None,
             lost: OnceLock::new(),
             events: Mutex::default(),
             loaded: Loaded::default(),
             kinds: Kinds::default(),
             freed: Pool::default(),
             pinned: Pool::default(),
-            sweeper: Sweeper::start()?,
+            sweeper,
         };
         if has_pools {
-            gpu.keep_freed_memory()?;
+            gpu.pool = Some(gpu.create_pool()?);
         }
         Ok(gpu)
     }
 
-    /// Lets the driver keep freed memory for the next allocation, rather than give it back whenever somebody waits.
-    fn keep_freed_memory(&self) -> Result<()> {
+    /// Creates a pool that keeps freed memory for the next allocation, rather than give it back whenever somebody waits.
+    fn create_pool(&self) -> Result<Foreign<CUmemoryPool>> {
         let _current = self.enter()?;
         let mut pool = null_mut();
-        // SAFETY: the place is there for one handle.
-        let status = unsafe { (self.driver.cuDeviceGetDefaultMemPool)(&mut pool, self.device) };
-        self.expect(status, "find the memory pool")?;
+        // SAFETY: the place is there for one handle, and the properties are there.
+        let status = unsafe { (self.driver.cuMemPoolCreate)(&mut pool, &PoolProperties::of(self.device)) };
+        self.expect(status, "create a memory pool")?;
         let mut threshold = u64::MAX;
         let threshold = (&raw mut threshold).cast();
         let name = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: this attribute is a number of 64 bits, which is there.
         let status = unsafe { (self.driver.cuMemPoolSetAttribute)(pool, name, threshold) };
-        self.expect(status, "set up the memory pool")
+        self.expect(status, "set up the memory pool")?;
+        Ok(Foreign(pool))
     }
 
     /// Makes the context the current one of this thread until the value is dropped, and lets this thread do what graphs
@@ -249,6 +252,10 @@ impl Drop for Gpu {
                 unsafe { (self.driver.cuEventDestroy_v2)(event.0) };
             }
             self.free_kept();
+            if let Some(pool) = self.pool {
+                // SAFETY: the driver made it, and all of its memory was freed, even if that is still to happen.
+                unsafe { (self.driver.cuMemPoolDestroy)(pool.0) };
+            }
         }
         // SAFETY: it was retained once, and all that was made in it is gone.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };

@@ -67,9 +67,10 @@ functions! {
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemAlloc_v2(*mut CUdeviceptr, usize);
     cuMemFree_v2(CUdeviceptr);
-    cuMemAllocAsync(*mut CUdeviceptr, usize, CUstream);
+    cuMemAllocFromPoolAsync(*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
     cuMemFreeAsync(CUdeviceptr, CUstream);
-    cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);
+    cuMemPoolCreate(*mut CUmemoryPool, *const PoolProperties);
+    cuMemPoolDestroy(CUmemoryPool);
     cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, *mut c_void);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
@@ -151,6 +152,32 @@ impl Libcuda {
         let is_text = found == Status::SUCCESS && !text.is_null();
         // SAFETY: the driver has given a text of its own, which ends with 0 and stays.
         is_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+}
+
+/// Properties of a memory pool. A type of our own, as that of cudarc has other fields for other versions of CUDA.
+#[repr(C)]
+pub(super) struct PoolProperties {
+    allocation: c_uint,
+    handles: c_uint,
+    location: c_uint,
+    device: c_int,
+    security: *mut c_void,
+    reserved: [u8; 64],
+}
+
+impl PoolProperties {
+    /// Returns those of a pool in the memory of a device, which no other process shares.
+    pub(super) fn of(device: CUdevice) -> Self {
+        use cudarc::driver::sys::{CUmemAllocationType, CUmemLocationType};
+        PoolProperties {
+            allocation: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
+            handles: 0,
+            location: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
+            device,
+            security: null_mut(),
+            reserved: [0; 64],
+        }
     }
 }
 

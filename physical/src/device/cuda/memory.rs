@@ -44,17 +44,19 @@ impl Room {
     /// Allocates memory; returns `None` if it runs out.
     fn if_free(gpu: &Arc<Gpu>, stream: Foreign<CUstream>, bytes: usize) -> Result<Option<Self>> {
         let _current = gpu.enter()?;
-        let bytes = if gpu.has_pools { bytes } else { Pool::class(bytes) };
+        let bytes = if gpu.pool.is_some() { bytes } else { Pool::class(bytes) };
         let owned = |address| Some(Room { address, bytes, gpu: Arc::clone(gpu), stream });
         if let Some(address) = gpu.freed.take(bytes) {
             return Ok(owned(address as u64));
         }
         let mut address = 0;
-        let mut allocate = || match gpu.has_pools {
-            // SAFETY: the place is there for one address, and the stream lives.
-            true => unsafe { (gpu.driver.cuMemAllocAsync)(&mut address, bytes, stream.0) },
+        let mut allocate = || match gpu.pool {
+            // SAFETY: the place is there for one address, the pool is there, and the stream lives.
+            Some(pool) => unsafe {
+                (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool.0, stream.0)
+            },
             // SAFETY: the place is there for one address.
-            false => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
+            None => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
         };
         let mut status = allocate();
         if status == Status::OUT_OF_MEMORY {
@@ -71,7 +73,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if !self.gpu.has_pools {
+        if self.gpu.pool.is_none() {
             return self.gpu.freed.put(self.bytes, self.address as usize);
         }
         // Where the device is lost this fails, and there is nothing left to free.
