@@ -202,6 +202,8 @@ Point end_of(const std::shared_ptr<Stream> &stream) { return {stream, stream->en
 
 Point enqueue(const std::shared_ptr<Stream> &stream, Step step) {
     Context *context = stream->context;
+    // Whoever enqueues may have looked at the context a moment before it broke.
+    if (context->error) return end_of(stream);
     auto wait_for = [&](const std::shared_ptr<Stream> &other) {
         Step wait;
         wait.until = end_of(other);

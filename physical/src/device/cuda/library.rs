@@ -155,7 +155,7 @@ impl Libcuda {
     }
 }
 
-/// Properties of a memory pool. A type of our own, as that of cudarc has other fields for other versions of CUDA.
+/// Properties of a memory pool. The fields of cudarc's type depend on the version of CUDA that another crate asks for.
 #[repr(C)]
 pub(super) struct PoolProperties {
     allocation: c_uint,
