@@ -64,6 +64,22 @@ __device__ inline void compute(u64 len, T* to, const T* const (&from)[COUNT], F 
     });
 }
 
+/// Calls `f(x, i)` for every element x and its number i, with all threads of the grid. A thread loads four elements
+/// before it looks at the first, as otherwise memory would wait for it.
+template <typename T, typename F>
+__device__ inline void each_element(const T* from, u64 len, F f) {
+    u64 step = stride();
+    u64 i = first_place();
+    for (; i + 3 * step < len; i += 4 * step) {
+        T x[4];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) x[j] = from[i + j * step];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) f(x[j], i + j * step);
+    }
+    for (; i < len; i += step) f(from[i], i);
+}
+
 /// Sets `len` elements to 0, with all threads of the grid.
 template <typename T>
 __device__ inline void clear(u64 len, T* to) {

@@ -38,12 +38,13 @@ extern "C" __global__ void random_k_begin(u64 seed, u32* odd, u8* to) {
 
 /// Notes whether a number is NaN or infinite, or refuses it.
 extern "C" __global__ void random_k_look(const float* from, u64 len, u32 not_finite, u32* odd, Refusing refusing) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        float x = from[i];
-        if (is_finite(x)) continue;
-        if (not_finite == REFUSE) refuse(refusing, i, x);
-        atomicOr(odd, 1u);
-    }
+    bool found = false;
+    each_element(from, len, [&](float x, u64 i) {
+        if (is_finite(x)) return;
+        if (not_finite == REFUSE && !found) refuse(refusing, i, x);
+        found = true;
+    });
+    if (found) atomicOr(odd, 1u);
 }
 
 /// Writes the numbers that are kept.

@@ -2,6 +2,7 @@
 // numbers on a GPU.
 
 #include "device.cuh"
+#include "elements.cuh"
 #include "sums.cuh"
 
 template <typename T>
@@ -20,13 +21,12 @@ __device__ inline void distance(const T* x, const T* y, u64 len, double* to) {
 /// Lowers what is found to the first element of this thread that is not finite.
 template <typename T>
 __device__ inline void find(const T* x, u64 len, u64* found) {
-    for (u64 i = first_place(); i < len; i += stride()) {
+    u64 first = len;
+    each_element(x, len, [&](T x, u64 i) {
         // NaN and infinity are what their difference from themselves is not 0 of.
-        if (!(x[i] - x[i] == 0)) {
-            atomicMin(found, i);
-            return;
-        }
-    }
+        if (!(x - x == 0) && i < first) first = i;
+    });
+    if (first < len) atomicMin(found, first);
 }
 
 extern "C" __global__ void measure_squares_f32(const float* x, u64 len, double* to) {

@@ -141,7 +141,7 @@ impl Kernel for Measure {
             let found = Argument::Operand(1);
             let entry = if wide { "measure_not_finite_f64" } else { "measure_not_finite_f32" };
             let none = Launch { entry: "measure_none", blocks: 1, threads: 1, arguments: vec![found] };
-            let find = Launch::over(entry, self.len, vec![Argument::Operand(0), len, found]);
+            let find = Launch::over(entry, self.len.div_ceil(4), vec![Argument::Operand(0), len, found]);
             return Some(Program::in_turn(&MODULE, vec![none, find], 0));
         }
         let is_distance = self.quantity == Quantity::Distance;

@@ -21,7 +21,8 @@ impl RandomK {
         }
         let count = Argument::U64(len as u64);
         let policy = policy(self.not_finite);
-        let look = Launch::over("random_k_look", len, vec![from, count, policy, odd, Argument::Refusing]);
+        let arguments = vec![from, count, policy, odd, Argument::Refusing];
+        let look = Launch::over("random_k_look", len.div_ceil(4), arguments);
         let scale = Argument::F32(self.scale(len, k as usize));
         let number = Argument::U64(u64::from(k));
         let arguments = vec![from, count, number, scale, policy, Argument::U64(seed), odd, to];
