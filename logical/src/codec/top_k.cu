@@ -160,19 +160,34 @@ extern "C" __global__ void top_k_choose(u64 k, u64* bins, Choice* choice) {
     if (threadIdx.x == 0) *choice = {k, 0};
 }
 
+/// Returns true if four numbers are finite. Most are, and take no look of their own then.
+__device__ inline bool are_finite(const float (&x)[4]) {
+    return greater(greater(magnitude(x[0]), magnitude(x[1])), greater(magnitude(x[2]), magnitude(x[3]))) < F32_INFINITY;
+}
+
 /// Counts elements by the upper bits.
 extern "C" __global__ void top_k_spread(const float* from, u64 len, u32 not_finite, u64* bins, Refusing refusing) {
     __shared__ u32 mine[1 << UPPER];
     empty(mine, 1 << UPPER);
-    for (u64 i = first_place(); i < len; i += 4 * stride()) {
+    u64 step = stride();
+    u64 i = first_place();
+    for (; i + 3 * step < len; i += 4 * step) {
         float x[4];
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) x[j] = i + j * stride() < len ? from[i + j * stride()] : 0.0f;
+        for (u32 j = 0; j < 4; j++) x[j] = from[i + j * step];
+        if (!are_finite(x)) {
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            look(x[j], i + j * stride(), not_finite, refusing);
-            tally(mine, weight_of(x[j], not_finite) >> (MIDDLE + LOWER));
+            for (u32 j = 0; j < 4; j++) {
+                look(x[j], i + j * step, not_finite, refusing);
+                x[j] = __uint_as_float(weight_of(x[j], not_finite));
+            }
         }
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) tally(mine, magnitude(x[j]) >> (MIDDLE + LOWER));
+    }
+    for (; i < len; i += step) {
+        look(from[i], i, not_finite, refusing);
+        tally(mine, weight_of(from[i], not_finite) >> (MIDDLE + LOWER));
     }
     pour(mine, 1 << UPPER, bins);
 }
@@ -202,24 +217,30 @@ extern "C" __global__ void top_k_mark(const float* from, u64 len, u32 not_finite
     empty(mine, 1 << MIDDLE);
     u32 least = choice->least;
     u32 lane = threadIdx.x % 32;
-    u64 rows = (len + 31) / 32;
     u64 step = stride() / 32;
-    for (u64 row = first_place() / 32; row < rows; row += 4 * step) {
-        u32 weights[4];
+    u64 row = first_place() / 32;
+    auto mark = [=](u64 row, u32 weight, bool exists) {
+        bool reaches = exists && weight >= least;
+        u32 word = __ballot_sync(FULL, reaches);
+        if (lane == 0) marks[row] = word;
+        // All of its other bits are 0.
+        u32 beyond = weight - least;
+        if (reaches && beyond < 1 << (MIDDLE + LOWER)) tally(mine, beyond >> LOWER);
+    };
+    for (; row + 3 * step < len / 32; row += 4 * step) {
+        float x[4];
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u64 at = (row + j * step) * 32 + lane;
-            weights[j] = at < len ? weight_of(from[at], not_finite) : 0;
+        for (u32 j = 0; j < 4; j++) x[j] = from[(row + j * step) * 32 + lane];
+        if (!are_finite(x)) {
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) x[j] = __uint_as_float(weight_of(x[j], not_finite));
         }
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u64 at = (row + j * step) * 32 + lane;
-            bool reaches = at < len && weights[j] >= least;
-            u32 word = __ballot_sync(FULL, reaches);
-            if (lane == 0 && row + j * step < rows) marks[row + j * step] = word;
-            bool same = weights[j] >> (MIDDLE + LOWER) == least >> (MIDDLE + LOWER);
-            if (reaches && same) tally(mine, weights[j] >> LOWER & ((1 << MIDDLE) - 1));
-        }
+        for (u32 j = 0; j < 4; j++) mark(row + j * step, magnitude(x[j]), true);
+    }
+    for (; row * 32 < len; row += step) {
+        u64 at = row * 32 + lane;
+        mark(row, at < len ? weight_of(from[at], not_finite) : 0, at < len);
     }
     pour(mine, 1 << MIDDLE, bins);
 }
