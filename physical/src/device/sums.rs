@@ -19,7 +19,7 @@ impl Launch {
 
 /// The sums of a program: where they are before they are one, and the launches that add them up.
 ///
-/// An entry sums blocks of [`SUMMED`](SUMMED) elements of `rows` runs of equal length, row by row,
+/// An entry sums blocks of [`SUMMED`] elements of `rows` runs of equal length, row by row,
 /// to [`blocks`](Sums::blocks); the [`launches`](Sums::launches) come after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sums {
