@@ -93,6 +93,18 @@ impl Launch {
     }
 }
 
+impl Argument {
+    /// Returns how many bytes the parameter has that takes it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Argument::U32(_) | Argument::F32(_) => 4,
+            Argument::Refusing | Argument::RefusingAt(_) => 24,
+            _ => 8,
+        }
+    }
+}
+
 impl Program {
     /// Creates a program of one launch, without scratch memory, of an entry that decodes nothing.
     pub fn of(module: &'static Module, launch: Launch) -> Self {
@@ -130,6 +142,37 @@ impl PartialEq for Module {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
+}
+
+/// Returns the types of an entry's parameters, as PTX spells them.
+pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<&'a str>> {
+    let head = format!(".entry {entry}(");
+    let rest = &text[text.find(&head)? + head.len()..];
+    let list = &rest[..rest.find(')')?];
+    Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(parameter_type).collect())
+}
+
+/// Returns the type that a parameter's line says: `.u64` of `.param .u64 scale_param_0`, and all of an aligned one but
+/// its name.
+fn parameter_type(line: &str) -> &str {
+    let line = line.strip_prefix(".param ").unwrap_or(line);
+    match line.split_once("[") {
+        Some((_, size)) => size.trim_end_matches(']'),
+        None => line.split_whitespace().next().unwrap_or_default(),
+    }
+}
+
+/// Returns the sizes of an entry's parameters in bytes, by what PTX declares.
+#[cfg(feature = "cuda")]
+pub(crate) fn parameter_sizes(text: &str, entry: &str) -> Option<Vec<usize>> {
+    let size = |kind: &str| match kind.strip_prefix('.') {
+        Some(scalar) => scalar
+            .trim_start_matches(|letter: char| !letter.is_ascii_digit())
+            .parse()
+            .map(|bits: usize| bits / 8),
+        None => kind.parse(),
+    };
+    parameters(text, entry)?.into_iter().map(|kind| size(kind).ok()).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A look at programs that no device runs: whether what they launch is in their module. Open this if a program of yours
 //! passes its tests without a GPU, and the driver refuses it.
 
-use crate::device::program::{Argument, Code, Program};
+use crate::device::program::{Argument, Code, Program, parameters};
 
 /// Checks that every entry which a program launches is in its module's PTX, with parameters as the arguments are, and
 /// that grids and scratch memory are as they may be. Of a module that is CUDA C++ only the latter.
@@ -25,24 +25,6 @@ pub fn check_program(program: &Program) {
         }
     }
     program.then.iter().for_each(check_program);
-}
-
-/// Returns the types of an entry's parameters, as PTX spells them.
-fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<&'a str>> {
-    let head = format!(".entry {entry}(");
-    let rest = &text[text.find(&head)? + head.len()..];
-    let list = &rest[..rest.find(')')?];
-    Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(parameter_type).collect())
-}
-
-/// Returns the type that a parameter's line says: `.u64` of `.param .u64 scale_param_0`, and all of an aligned one but
-/// its name.
-fn parameter_type(line: &str) -> &str {
-    let line = line.strip_prefix(".param ").unwrap_or(line);
-    match line.split_once("[") {
-        Some((_, size)) => size.trim_end_matches(']'),
-        None => line.split_whitespace().next().unwrap_or_default(),
-    }
 }
 
 /// Returns how PTX spells the parameter that takes an argument.

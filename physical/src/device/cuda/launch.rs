@@ -6,9 +6,10 @@ use super::library::Libcuda;
 use super::memory::Room;
 use super::nvrtc;
 use super::stream::{CudaStream, Tail};
-use crate::device::program::{Argument, Code, Launch, Module, Program};
+use crate::device::program::{Argument, Code, Launch, Module, Program, parameter_sizes};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
@@ -20,7 +21,27 @@ const LOG: usize = 4096;
 /// A module in the driver, and its entries as they are asked for.
 struct InDriver {
     module: Foreign<CUmodule>,
-    entries: HashMap<&'static str, Foreign<CUfunction>>,
+    text: Cow<'static, str>,
+    entries: HashMap<&'static str, Entry>,
+}
+
+/// An entry of a module.
+struct Entry {
+    function: Foreign<CUfunction>,
+    /// Sizes of its parameters, in bytes; `None` if the text does not tell, as that of the fake compiler.
+    parameters: Option<Vec<usize>>,
+}
+
+impl Entry {
+    /// Returns the function if it takes the arguments of a launch: the driver would read what is not there.
+    fn taking(&self, launch: &Launch) -> Result<Foreign<CUfunction>> {
+        let sizes = || launch.arguments.iter().map(|argument| argument.size());
+        if self.parameters.as_ref().is_none_or(|parameters| sizes().eq(parameters.iter().copied())) {
+            return Ok(self.function);
+        }
+        let what = format!("{} was given {:?}, which are not its parameters", launch.entry, launch.arguments);
+        Err(Error::usage(what, "mend its program: testing::check_program compares them"))
+    }
 }
 
 /// Modules of a device by their addresses; those that could not be loaded, with the reason.
@@ -28,22 +49,23 @@ struct InDriver {
 pub(super) struct Loaded(Mutex<HashMap<usize, Result<InDriver>>>);
 
 impl Loaded {
-    /// Returns an entry of a module, which is loaded now if it has not been yet.
-    fn entry(&self, gpu: &Gpu, module: &'static Module, entry: &'static str) -> Result<Foreign<CUfunction>> {
+    /// Returns the function of a launch, whose module is loaded now if it has not been yet.
+    fn function(&self, gpu: &Gpu, module: &'static Module, launch: &Launch) -> Result<Foreign<CUfunction>> {
         let mut modules = lock(&self.0);
         let loaded = modules.entry(std::ptr::from_ref(module).addr()).or_insert_with(|| load(gpu, module));
         let loaded = loaded.as_mut().map_err(|error| error.clone())?;
-        if let Some(function) = loaded.entries.get(entry) {
-            return Ok(*function);
+        if let Some(entry) = loaded.entries.get(launch.entry) {
+            return entry.taking(launch);
         }
-        let name = format!("{entry}\0");
+        let name = format!("{}\0", launch.entry);
         let mut function = null_mut();
         // SAFETY: the place is there for one handle, the module is loaded, and the name ends with 0.
         let status =
             unsafe { (gpu.driver.cuModuleGetFunction)(&mut function, loaded.module.0, name.as_ptr().cast()) };
-        gpu.expect(status, &format!("find the kernel {entry} of {}", module.name))?;
-        loaded.entries.insert(entry, Foreign(function));
-        Ok(Foreign(function))
+        gpu.expect(status, &format!("find the kernel {} of {}", launch.entry, module.name))?;
+        let parameters = parameter_sizes(&loaded.text, launch.entry);
+        let entry = Entry { function: Foreign(function), parameters };
+        loaded.entries.entry(launch.entry).or_insert(entry).taking(launch)
     }
 
     /// Drops all modules, where the context is current and nothing runs.
@@ -58,16 +80,17 @@ impl Loaded {
 /// Loads a module where the context is current.
 fn load(gpu: &Gpu, module: &'static Module) -> Result<InDriver> {
     let ptx = match module.code {
-        Code::Ptx(text) => format!("{text}\0"),
-        Code::Cuda(text) => nvrtc::compile(module.name, text, gpu.about.capability)? + "\0",
+        Code::Ptx(text) => Cow::Borrowed(text),
+        Code::Cuda(text) => Cow::Owned(nvrtc::compile(module.name, text, gpu.about.capability)?),
     };
+    let ended = format!("{ptx}\0");
     let mut handle = null_mut();
     let mut log = vec![0u8; LOG];
     let mut options =
         [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     // The driver takes numbers in place of pointers, and the log's last byte stays 0.
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
-    let text = ptx.as_ptr().cast();
+    let text = ended.as_ptr().cast();
     // SAFETY: the place is there for one handle, the text ends with 0, and each option has the value that it asks for.
     let status = unsafe {
         (gpu.driver.cuModuleLoadDataEx)(&mut handle, text, 2, options.as_mut_ptr(), values.as_mut_ptr())
@@ -75,7 +98,7 @@ fn load(gpu: &Gpu, module: &'static Module) -> Result<InDriver> {
     let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
     let reason = log.lines().next().map_or(String::new(), |line| format!(" ({line})"));
     gpu.expect(status, &format!("load the kernels of {}{reason}", module.name))?;
-    Ok(InDriver { module: Foreign(handle), entries: HashMap::new() })
+    Ok(InDriver { module: Foreign(handle), text: ptx, entries: HashMap::new() })
 }
 
 /// Argument of a launch as the driver copies it: the largest is what a kernel refuses with.
@@ -118,12 +141,11 @@ impl CudaStream {
 
     fn start(&self, module: &'static Module, launch: &Launch, mut values: Vec<Value>) -> Result<()> {
         let gpu = &self.gpu;
-        let function = gpu.loaded.entry(gpu, module, launch.entry)?;
+        let function = gpu.loaded.function(gpu, module, launch)?;
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         let Launch { blocks, threads, .. } = *launch;
-        // SAFETY: the function and the stream are there. Each place has an argument, on a machine that stores the lowest
-        // byte first, and the driver reads as many bytes of each as the parameter has. What kernels do with addresses is
-        // theirs to answer for.
+        // SAFETY: the function and the stream are there. Each parameter has a place with as many bytes as it has, the
+        // lowest first, as `taking` has checked. What kernels do with addresses is theirs to answer for.
         let status = unsafe {
             (gpu.driver.cuLaunchKernel)(
                 function.0,

@@ -2,10 +2,12 @@
 
 use super::gpu;
 use crate::codec::{Codec, CodecError, Noise, Properties};
-use crate::device::Queue;
 use crate::device::program::{Argument, Code, Launch, Module, Program};
+use crate::device::{Kernel, Operands, Queue, apply};
 use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use std::sync::Arc;
 use std::time::Duration;
 
 static WHOLE: Module = Module { name: "whole", code: Code::Ptx(include_str!("whole.ptx")) };
@@ -199,4 +201,38 @@ fn a_damaged_message_is_a_failure() {
     drop(to);
     let error = y.queue().check().unwrap_err().to_string();
     assert!(error.contains("it begins with 255") && !error.contains("diverges"), "{error}");
+}
+
+/// Takes other arguments than its entry has parameters.
+#[derive(Debug)]
+struct Mistaken(Vec<Argument>);
+
+impl Kernel for Mistaken {
+    fn run(&self, _: Operands<'_>) -> Result<()> {
+        Err(Error::usage("the host was asked", "ask the device"))
+    }
+
+    fn program(&self) -> Option<Program> {
+        let arguments = self.0.clone();
+        Some(Program::of(&WHOLE, Launch { entry: "whole_encode", blocks: 1, threads: 32, arguments }))
+    }
+}
+
+#[test]
+fn a_launch_with_other_arguments_than_its_entry_has_parameters_is_refused() {
+    let Some(gpu) = gpu() else { return };
+    let queue = gpu.queue().unwrap();
+    let x = Buffer::zeroed_on(&queue, DType::F32, 4).unwrap();
+    let length = Argument::U64(4);
+    for arguments in [
+        vec![],
+        vec![Argument::Operand(0), length, Argument::Operand(0)],
+        vec![Argument::Operand(0), length, Argument::Operand(0), length],
+        vec![Argument::Operand(0), Argument::U32(4), Argument::Operand(0), Argument::Refusing],
+    ] {
+        apply(Arc::new(Mistaken(arguments)), [], [x.write_all().unwrap()]).unwrap();
+        let error = queue.check().unwrap_err().to_string();
+        assert!(error.contains("which are not its parameters"), "{error}");
+    }
+    queue.check().unwrap();
 }
