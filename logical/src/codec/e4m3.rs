@@ -67,18 +67,17 @@ impl E4M3 {
     fn encode_odd(self, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
         let finite = |x: &f32| Some(x.abs()).filter(|x| x.is_finite());
         let most = x.iter().filter_map(finite).fold(0.0, f32::max);
-        match self.not_finite {
+        let scale = match self.not_finite {
             NotFinite::Refuse => return None,
-            NotFinite::Propagate => {
-                let scale = scale(most);
-                header.copy_from_slice(&scale.to_le_bytes());
-                pack_e4m3(x, scale, codes);
-            }
+            NotFinite::Saturate if x.iter().any(|x| x.is_infinite()) => scale(f32::MAX),
+            _ => scale(most),
+        };
+        header.copy_from_slice(&scale.to_le_bytes());
+        match self.not_finite {
             NotFinite::Saturate => {
-                let scale = scale(if x.iter().any(|x| x.is_infinite()) { f32::MAX } else { most });
-                header.copy_from_slice(&scale.to_le_bytes());
                 saturated_pieces(x, f32::MAX, |at, x| pack_e4m3(x, scale, &mut codes[at..at + x.len()]));
             }
+            _ => pack_e4m3(x, scale, codes),
         }
         Some(())
     }

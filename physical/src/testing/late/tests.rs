@@ -291,25 +291,29 @@ fn refused(late: &Late, queue: &Queue) -> Buffer {
     message
 }
 
+/// Checks that the failure of `message`, which the first queue writes, reaches each queue once that copies its bytes.
+pub(crate) fn follow(message: &Buffer, queues: &[Queue; 3], said: &str) {
+    let copies = [1, 2].map(|at| Buffer::zeroed_on(&queues[at], DType::U8, message.len()).unwrap());
+    copies[0].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
+    copies[1].write_all().unwrap().copy_from(&copies[0].read_all().unwrap()).unwrap();
+    // That the first queue is told of it already changes nothing for what was enqueued before.
+    for queue in queues {
+        let error = queue.check().unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        queue.check().unwrap();
+    }
+    // Other bytes are no longer wrong.
+    message.write_all().unwrap().clear();
+    copies[1].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
+    copies.iter().for_each(|copy| copy.queue().check().unwrap());
+}
+
 #[test]
 fn a_failure_goes_wherever_the_bytes_go() {
     for seed in 0..3 {
         let late = Late::new(seed);
         let queues = [(); 3].map(|()| late.queue());
-        let message = refused(&late, &queues[0]);
-        let copies = [1, 2].map(|at| Buffer::zeroed_on(&queues[at], DType::U8, 4).unwrap());
-        copies[0].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
-        copies[1].write_all().unwrap().copy_from(&copies[0].read_all().unwrap()).unwrap();
-        // That the first queue is told of it already changes nothing for what was enqueued before.
-        for queue in &queues {
-            let error = queue.check().unwrap_err().to_string();
-            assert!(error.contains("element 0 is NaN"), "{error}");
-            queue.check().unwrap();
-        }
-        // Other bytes are no longer wrong.
-        message.write_all().unwrap().clear();
-        copies[1].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
-        copies.iter().for_each(|copy| copy.queue().check().unwrap());
+        follow(&refused(&late, &queues[0]), &queues, "element 0 is NaN");
     }
 }
 
