@@ -48,6 +48,8 @@ pub mod health;
 pub mod input;
 mod landing;
 pub mod launch;
+#[cfg(feature = "cuda")]
+mod library;
 mod limits;
 mod matching;
 pub mod memory;
@@ -56,6 +58,8 @@ mod mixed;
 #[cfg(feature = "mpi")]
 mod mpi;
 pub mod native;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 pub mod operation;
 pub mod output;
 mod patience;

@@ -6,6 +6,7 @@
 //! not.
 
 use crate::error::{Error, Result};
+use crate::library::{Library, functions};
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUhostFn, CUjit_option,
     CUmemPool_attribute, CUmemoryPool, CUmodule, CUstream, CUuuid, cudaError_enum,
@@ -21,34 +22,9 @@ const OLDEST: c_int = 12_000;
 /// Instruction to whoever has no such driver.
 const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
 
-/// Declares the functions that are used, and looks them up.
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
-        /// Functions of the driver, by their names.
-        #[allow(non_snake_case, reason = "these are the driver's own names")]
-        pub(super) struct Libcuda {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Status,)*
-        }
-
-        impl Libcuda {
-            /// Looks up every function.
-            fn of(library: &Library) -> Result<Self> {
-                Ok(Libcuda {
-                    $($name: {
-                        let function = library.function(concat!(stringify!($name), "\0"))?;
-                        // SAFETY: the driver's function of this name has these parameters, and returns a number of 32
-                        // bits, as `Status` is one.
-                        unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> Status>(function)
-                        }
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
+    /// Functions of the driver, by their names.
+    pub(super) struct Libcuda: Status;
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
     cuGetErrorName(Status, *mut *const c_char);
@@ -240,63 +216,4 @@ impl Status {
             () => "see `nvidia-smi` and the driver's log, `dmesg`",
         }
     }
-}
-
-/// A library that was loaded when the program ran, and stays.
-pub(super) struct Library {
-    name: &'static str,
-    handle: *mut c_void,
-    remedy: &'static str,
-}
-
-impl Library {
-    /// Loads the first library that there is.
-    ///
-    /// # Errors
-    /// [`Error::Setup`] that names the first one, with the loader's reason.
-    pub(super) fn open(names: &[&'static str], remedy: &'static str) -> Result<Self> {
-        let mut reason = None;
-        for name in names {
-            let text = format!("{name}\0");
-            // SAFETY: the text ends with 0. What the library does when it is loaded is its own affair.
-            let handle = unsafe { libc::dlopen(text.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-            if !handle.is_null() {
-                return Ok(Library { name, handle, remedy });
-            }
-            reason.get_or_insert_with(last_error);
-        }
-        let first = names.first().copied().unwrap_or_default();
-        let reason = reason.unwrap_or_default();
-        // The loader's reason begins with the name.
-        let reason = reason.strip_prefix(&format!("{first}: ")).unwrap_or(&reason);
-        Err(Error::setup(format!("{first} cannot be loaded: {reason}"), remedy))
-    }
-
-    /// Returns the address of a function, whose name ends with 0.
-    ///
-    /// # Errors
-    /// [`Error::Setup`] that names the library and the function, if that is missing.
-    pub(super) fn function(&self, name: &str) -> Result<*mut c_void> {
-        let text = name.trim_end_matches('\0');
-        let address = match name.len() == text.len() {
-            true => null_mut(),
-            // SAFETY: the library is loaded, and the name ends with 0.
-            false => unsafe { libc::dlsym(self.handle, name.as_ptr().cast()) },
-        };
-        if address.is_null() {
-            return Err(Error::setup(format!("{} is too old: it has no {text}", self.name), self.remedy));
-        }
-        Ok(address)
-    }
-}
-
-/// Returns the reason of the loader for its last failure on this thread.
-fn last_error() -> String {
-    // SAFETY: it takes nothing, and returns null or a text that ends with 0 and is there until its next call.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: as above.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -2,8 +2,8 @@
 //!
 //! That needs NVRTC, a library of CUDA's toolkit, on the machine; everything of this library comes as PTX, and does not.
 
-use super::library::Library;
 use crate::error::{Error, Result};
+use crate::library::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;

@@ -1,10 +1,11 @@
 //! What can go wrong with a GPU, on demand: each program here runs in a process of its own, over a fake driver that is set
 //! to go wrong in one way. With another driver, or none, they are skipped.
 
-use super::super::library::{Libcuda, Library};
+use super::super::library::Libcuda;
 use super::*;
 use crate::device::Failure;
 use crate::error::Error;
+use crate::library::Library;
 use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::time::{Duration, Instant};
