@@ -169,6 +169,25 @@ API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr at) {
     return SUCCESS;
 }
 
+// What is asked of an address: its context, its kind of memory, and whether other processes may open it.
+API cuPointerGetAttribute(void *to, int attribute, CUdeviceptr at) {
+    ENTER(context);
+    Lock lock(mutex);
+    auto block = block_of(at);
+    if (to == nullptr || block == blocks.end()) return INVALID_VALUE;
+    Kind kind = block->second.kind;
+    // CU_MEMORYTYPE_HOST is 1, CU_MEMORYTYPE_DEVICE 2.
+    unsigned type = is_of_device(at) ? 2 : 1;
+    switch (attribute) {
+    case 1: *static_cast<CUcontext *>(to) = kind == Kind::Pool ? nullptr : block->second.context; return SUCCESS;
+    case 2: *static_cast<unsigned *>(to) = type; return SUCCESS;
+    case 8: *static_cast<bool *>(to) = false; return SUCCESS;
+    case 9: *static_cast<int *>(to) = block->second.context->device; return SUCCESS;
+    case 10: *static_cast<bool *>(to) = kind == Kind::Device; return SUCCESS;
+    }
+    return INVALID_VALUE;
+}
+
 API cuMemHostAlloc(void **to, size_t bytes, unsigned) {
     ENTER_UNSEEN(context);
     if (to == nullptr || bytes == 0) return INVALID_VALUE;

@@ -118,11 +118,12 @@ API cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
         {76, 0},
         {93, 1},    // waits for and writes of 64 bits
         {99, 1},    // host memory can be registered
-        {115, 1},   // memory pools
         {122, 1},
     };
     if (attribute < 1 || attribute > 200) return INVALID_VALUE;
     *value = attribute == 33 ? device + 1 : 0;
+    // Memory pools.
+    if (attribute == 115) *value = settings.pools != 0;
     for (auto &one : known) {
         if (one.attribute == attribute) *value = one.value;
     }

@@ -25,6 +25,8 @@ struct Settings {
     // no such work is done by chance, either.
     uint64_t delay = 20000;
     uint64_t devices = 1;
+    // 1 if devices have pools of memory.
+    uint64_t pools = 1;
     // Bytes of each device.
     uint64_t memory = 8ull << 30;
     // Version of the driver, and what `cuInit` returns.

@@ -52,6 +52,13 @@ struct Handle {
 int cuIpcGetMemHandle(Handle *, Address);
 int cuIpcOpenMemHandle_v2(Address *, Handle, unsigned);
 int cuIpcCloseMemHandle(Address);
+int cuPointerGetAttribute(void *, int, Address);
+int cuMemGetAddressRange_v2(Address *, size_t *, Address);
+int cuDeviceGetAttribute(int *, int, int);
+int cuMemHostRegister_v2(void *, size_t, unsigned);
+int cuMemHostUnregister(void *);
+int cuMemHostGetDevicePointer_v2(Address *, void *, unsigned);
+int cuStreamGetCtx(void *, void **);
 void hexagramFakeSet(const char *);
 unsigned long long hexagramFakeCount(const char *);
 }
@@ -350,6 +357,45 @@ static void lent() {
     CHECK(read<unsigned>(x, 1000)[999] == 8);
 }
 
+template <class T> static T attribute(int number, Address at) {
+    T value = {};
+    DO(cuPointerGetAttribute(&value, number, at));
+    return value;
+}
+
+// What an address is said to be: the context, 1 of the host or 2 of a device, and whether it can be lent.
+static void pointers() {
+    void *s = stream(), *of_stream, *pinned;
+    DO(cuStreamGetCtx(s, &of_stream));
+    CHECK(of_stream == context);
+    Address x = memory(4000), y, base;
+    DO(cuMemAllocAsync(&y, 4000, s));
+    DO(cuMemHostAlloc(&pinned, 4000, 0));
+    Address of_host = reinterpret_cast<Address>(pinned);
+    CHECK(attribute<void *>(1, x + 100) == context && attribute<void *>(1, y) == nullptr);
+    CHECK(attribute<unsigned>(2, x + 100) == 2 && attribute<unsigned>(2, of_host) == 1);
+    CHECK(attribute<bool>(10, x) && !attribute<bool>(10, y) && !attribute<bool>(10, of_host));
+    CHECK(attribute<int>(9, y) == 0 && !attribute<bool>(8, y));
+    int number;
+    CHECK(cuPointerGetAttribute(&number, 2, reinterpret_cast<Address>(&number)) == 1);
+    size_t bytes;
+    DO(cuMemGetAddressRange_v2(&base, &bytes, x + 100));
+    CHECK(base == x && bytes == 4000);
+    // The program's own memory, once it is registered.
+    std::vector<unsigned> own(1000, 5);
+    DO(cuMemHostRegister_v2(own.data(), 4000, 3));
+    CHECK(cuMemHostRegister_v2(own.data(), 4000, 3) == 712);
+    DO(cuMemHostGetDevicePointer_v2(&base, own.data(), 0));
+    DO(cuStreamWriteValue32_v2(s, base, 6, 0));
+    DO(cuStreamSynchronize(s));
+    CHECK(own[0] == 6 && own[1] == 5);
+    DO(cuMemHostUnregister(own.data()));
+    CHECK(cuMemHostUnregister(own.data()) == 713);
+    hexagramFakeSet("pools=0");
+    DO(cuDeviceGetAttribute(&number, 115, 0));
+    CHECK(number == 0);
+}
+
 static void borrow(const char *text) {
     Handle handle;
     for (int i = 0; i < 64; i++) {
@@ -424,7 +470,7 @@ int main(int count, char **arguments) {
     const std::pair<const char *, void (*)()> tests[] = {
         {"kernels", kernels},   {"order", order},   {"threads", threads}, {"pools", pools}, {"pageable", pageable},
         {"values", values},     {"hang", hang},     {"faults", faults},   {"lent", lent},
-        {"source", source}};
+        {"source", source},   {"pointers", pointers}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
     }

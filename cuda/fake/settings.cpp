@@ -55,7 +55,7 @@ static void set(const std::string &key, const char *value) {
                    {"init", settings.init},           {"module", settings.module},
                    {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
-                   {"capture", settings.capture}};
+                   {"capture", settings.capture},         {"pools", settings.pools}};
     struct {
         const char *key;
         Nth &nth;

@@ -6,10 +6,10 @@
 //! one that comes earlier fails, and so does the communicator. Operations between `ncclGroupStart` and `ncclGroupEnd` are
 //! begun by the latter. What uses a pair of ranks for the first time is in progress until its peer has begun it, too.
 
+use crate::device::cuda::types::CUstream;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::library::{Library, functions};
-use cudarc::driver::sys::CUstream;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::io;

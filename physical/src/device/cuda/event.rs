@@ -1,13 +1,13 @@
 //! Events: points in the work of a stream, and the bells that they ring.
 
-use super::gpu::{Foreign, Gpu, lock};
+use super::gpu::{Gpu, lock};
 use super::refusal::Snapshot;
 use super::stream::CudaStream;
+use super::types::{CUevent, CUstream};
 use crate::device::{Event, Failure};
 use crate::doorbell::{Alarm, Bell};
 use crate::error::Result;
 use crate::runtime;
-use cudarc::driver::sys::{CUevent, CUstream};
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const SPIN: Duration = Duration::from_micros(20);
 
 /// An event of the driver's, recorded once.
 pub(super) struct Recorded {
-    pub(super) handle: Foreign<CUevent>,
+    pub(super) handle: CUevent,
     /// Number of the event on its stream, from 1 on.
     pub(super) number: u64,
     pub(super) gpu: Arc<Gpu>,
@@ -149,7 +149,7 @@ impl Pending {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
-    pub(super) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: Foreign<CUstream>) -> Result<()> {
+    pub(super) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: CUstream) -> Result<()> {
         /// Rings on a thread of the driver's, on which nothing may be asked of it.
         unsafe extern "C" fn ring(pending: *mut c_void) {
             // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
@@ -157,8 +157,7 @@ impl Pending {
         }
         let pending = Arc::into_raw(self);
         // SAFETY: the stream is there, and the function takes what it is given.
-        let status =
-            unsafe { (gpu.driver.cuLaunchHostFunc)(stream.0, Some(ring), pending.cast_mut().cast()) };
+        let status = unsafe { (gpu.driver.cuLaunchHostFunc)(stream, ring, pending.cast_mut().cast()) };
         gpu.expect(status, "let an event ring a bell").inspect_err(|_| {
             // SAFETY: the driver has refused, and so does not call the function.
             drop(unsafe { Arc::from_raw(pending) });

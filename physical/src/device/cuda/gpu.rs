@@ -2,30 +2,20 @@
 //! an error of the driver becomes one of the library.
 
 use super::launch::Loaded;
-use super::library::{Libcuda, PoolProperties, Status};
+use super::library::Libcuda;
 use super::pool::Pool;
 use super::refusal::Kinds;
+use super::status::Status;
 use super::sweeper::Sweeper;
-use crate::error::{Error, Result};
-use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUevent, CUevent_flags, CUmemPool_attribute, CUmemoryPool,
-    CUstreamCaptureMode, CUuuid,
+use super::types::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_EVENT_DISABLE_TIMING, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUevent, CUmemPoolProps, CUmemoryPool, CUuuid,
 };
+use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-
-/// Mode of a thread whose calls have nothing to do with graphs that are captured.
-const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
-
-/// Handle of the driver's, which any thread may pass to it.
-#[derive(Clone, Copy)]
-pub(super) struct Foreign<T>(pub(super) T);
-
-// SAFETY: nothing follows a handle but the driver, whose functions may be called on any thread.
-unsafe impl<T> Send for Foreign<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Foreign<T> {}
 
 /// A GPU that is in use by this process.
 pub(super) struct Gpu {
@@ -34,14 +24,14 @@ pub(super) struct Gpu {
     pub(super) name: String,
     pub(super) about: Description,
     device: CUdevice,
-    context: Foreign<CUcontext>,
+    context: CUcontext,
     /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool
     /// that other libraries have.
-    pub(super) pool: Option<Foreign<CUmemoryPool>>,
+    pub(super) pool: Option<CUmemoryPool>,
     /// The error after which nothing works here any more.
     lost: OnceLock<Error>,
     /// Events of the driver's that nobody uses.
-    events: Mutex<Vec<Foreign<CUevent>>>,
+    events: Mutex<Vec<CUevent>>,
     pub(super) loaded: Loaded,
     pub(super) kinds: Kinds,
     /// Memory of the device that was freed; stays empty where the driver keeps it itself.
@@ -89,10 +79,10 @@ impl Gpu {
         let device = device(driver, index)?;
         let about = describe(driver, index, device)?;
         let name = format!("cuda:{index}");
-        let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+        let supported = CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
         let has_pools = attribute(driver, device, supported)? != 0;
         let sweeper = Sweeper::start()?;
-        let mut context = null_mut();
+        let mut context = CUcontext::NONE;
         // SAFETY: the place is there for one handle.
         let status = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) };
         driver.expect(status, &format!("open {name}")).inspect_err(|_| sweeper.end())?;
@@ -101,7 +91,7 @@ impl Gpu {
             name,
             about,
             device,
-            context: Foreign(context),
+            context,
             pool: None,
             lost: OnceLock::new(),
             events: Mutex::default(),
@@ -118,19 +108,20 @@ impl Gpu {
     }
 
     /// Creates a pool that keeps freed memory for the next allocation, rather than give it back whenever somebody waits.
-    fn create_pool(&self) -> Result<Foreign<CUmemoryPool>> {
+    fn create_pool(&self) -> Result<CUmemoryPool> {
         let _current = self.enter()?;
-        let mut pool = null_mut();
+        let mut pool = CUmemoryPool::NONE;
         // SAFETY: the place is there for one handle, and the properties are there.
-        let status = unsafe { (self.driver.cuMemPoolCreate)(&mut pool, &PoolProperties::of(self.device)) };
+        let status = unsafe { (self.driver.cuMemPoolCreate)(&mut pool, &CUmemPoolProps::of(self.device)) };
         self.expect(status, "create a memory pool")?;
         let mut threshold = u64::MAX;
         let threshold = (&raw mut threshold).cast();
-        let name = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: this attribute is a number of 64 bits, which is there.
-        let status = unsafe { (self.driver.cuMemPoolSetAttribute)(pool, name, threshold) };
+        let status = unsafe {
+            (self.driver.cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold)
+        };
         self.expect(status, "set up the memory pool")?;
-        Ok(Foreign(pool))
+        Ok(pool)
     }
 
     /// Makes the context the current one of this thread until the value is dropped, and lets this thread do what graphs
@@ -139,16 +130,16 @@ impl Gpu {
     /// # Errors
     /// [`Error::System`] if the driver refuses, or has lost the device.
     pub(super) fn enter(&self) -> Result<Entered<'_>> {
-        let mut before = null_mut();
+        let mut before = CUcontext::NONE;
         // If another library has destroyed its context, this fails, and there is none to give back.
         // SAFETY: the place is there for one handle.
         unsafe { (self.driver.cuCtxGetCurrent)(&mut before) };
-        if before != self.context.0 {
+        if before != self.context {
             // SAFETY: the context is retained as long as this lives.
-            let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context.0) };
+            let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
             self.expect(status, "make the context current")?;
         }
-        let mut entered = Entered { gpu: self, before, mode: RELAXED };
+        let mut entered = Entered { gpu: self, before, mode: CU_STREAM_CAPTURE_MODE_RELAXED };
         // SAFETY: the place holds a number, and is there for one.
         let status = unsafe { (self.driver.cuThreadExchangeStreamCaptureMode)(&mut entered.mode) };
         self.expect(status, "work beside graphs that are captured")?;
@@ -191,20 +182,23 @@ impl Gpu {
     }
 
     /// Returns an event of the driver's that nobody uses.
-    pub(super) fn event(&self) -> Result<Foreign<CUevent>> {
+    pub(super) fn event(&self) -> Result<CUevent> {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);
         }
-        let mut event = null_mut();
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        let mut event = CUevent::NONE;
         // SAFETY: the place is there for one handle.
-        let status = unsafe { (self.driver.cuEventCreate)(&mut event, flags) };
+        let status = unsafe { (self.driver.cuEventCreate)(&mut event, CU_EVENT_DISABLE_TIMING) };
         self.expect(status, "create an event")?;
-        Ok(Foreign(event))
+        Ok(event)
     }
 
     /// Frees the memory that is kept for later, where the context is current.
     pub(super) fn free_kept(&self) {
+        if let Some(pool) = self.pool {
+            // SAFETY: the pool is there. What of it is in use stays.
+            unsafe { (self.driver.cuMemPoolTrimTo)(pool, 0) };
+        }
         for address in self.freed.drain() {
             // SAFETY: `cuMemAlloc` allocated it, and nobody uses it.
             unsafe { (self.driver.cuMemFree_v2)(address as u64) };
@@ -216,13 +210,13 @@ impl Gpu {
     }
 
     /// Returns true once an event has happened, and if nothing works here any more.
-    pub(super) fn has_happened(&self, event: Foreign<CUevent>) -> bool {
+    pub(super) fn has_happened(&self, event: CUevent) -> bool {
         if self.lost().is_some() {
             return true;
         }
         let query = |_current| {
             // SAFETY: the event is there, and was recorded.
-            let status = unsafe { (self.driver.cuEventQuery)(event.0) };
+            let status = unsafe { (self.driver.cuEventQuery)(event) };
             if status == Status::NOT_READY {
                 return Ok(false);
             }
@@ -236,7 +230,7 @@ impl Gpu {
     }
 
     /// Takes an event back. Queues that still wait for it go on doing so.
-    pub(super) fn give_back(&self, event: Foreign<CUevent>) {
+    pub(super) fn give_back(&self, event: CUevent) {
         lock(&self.events).push(event);
     }
 }
@@ -249,12 +243,12 @@ impl Drop for Gpu {
             self.loaded.unload(self.driver);
             for event in lock(&self.events).drain(..) {
                 // SAFETY: the driver made it, and nobody uses it.
-                unsafe { (self.driver.cuEventDestroy_v2)(event.0) };
+                unsafe { (self.driver.cuEventDestroy_v2)(event) };
             }
             self.free_kept();
             if let Some(pool) = self.pool {
                 // SAFETY: the driver made it, and all of its memory was freed, even if that is still to happen.
-                unsafe { (self.driver.cuMemPoolDestroy)(pool.0) };
+                unsafe { (self.driver.cuMemPoolDestroy)(pool) };
             }
         }
         // SAFETY: it was retained once, and all that was made in it is gone.
@@ -275,7 +269,7 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         // SAFETY: the place holds a number, and is there for one.
         unsafe { (self.gpu.driver.cuThreadExchangeStreamCaptureMode)(&mut self.mode) };
-        if self.before != self.gpu.context.0 {
+        if self.before != self.gpu.context {
             // SAFETY: it was current before, or there was none.
             unsafe { (self.gpu.driver.cuCtxSetCurrent)(self.before) };
         }
@@ -325,15 +319,15 @@ fn describe(driver: &Libcuda, index: usize, device: CUdevice) -> Result<Descript
     // SAFETY: the place is there for one number.
     let status = unsafe { (driver.cuDeviceTotalMem_v2)(&mut memory, device) };
     driver.expect(status, &doing)?;
-    let major = attribute(driver, device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(driver, device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let major = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     // SAFETY: the array ends with 0, as its last letter was not for the driver to write.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    let uuid = uuid.bytes.map(|byte| byte as u8);
+    let uuid = uuid.bytes;
     Ok(Description { index, name, uuid, capability: (major.unsigned_abs(), minor.unsigned_abs()), memory })
 }
 
-fn attribute(driver: &Libcuda, device: CUdevice, attribute: CUdevice_attribute) -> Result<c_int> {
+fn attribute(driver: &Libcuda, device: CUdevice, attribute: c_uint) -> Result<c_int> {
     let mut value = 0;
     // SAFETY: the place is there for one number.
     let status = unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) };

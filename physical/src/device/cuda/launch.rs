@@ -1,14 +1,14 @@
 //! Programs on a stream: modules that are loaded once, and launches with their arguments filled in. Open this to see
 //! what becomes of a [`Program`].
 
-use super::gpu::{Foreign, Gpu, lock};
+use super::gpu::{Gpu, lock};
 use super::library::Libcuda;
 use super::memory::Room;
 use super::nvrtc;
 use super::stream::{CudaStream, Tail};
+use super::types::{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CUfunction, CUmodule};
 use crate::device::program::{Argument, Code, Launch, Module, Program, parameter_sizes};
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -20,21 +20,21 @@ const LOG: usize = 4096;
 
 /// A module in the driver, and its entries as they are asked for.
 struct InDriver {
-    module: Foreign<CUmodule>,
+    module: CUmodule,
     text: Cow<'static, str>,
     entries: HashMap<&'static str, Entry>,
 }
 
 /// An entry of a module.
 struct Entry {
-    function: Foreign<CUfunction>,
+    function: CUfunction,
     /// Sizes of its parameters, in bytes; `None` if the text does not tell, as that of the fake compiler.
     parameters: Option<Vec<usize>>,
 }
 
 impl Entry {
     /// Returns the function if it takes the arguments of a launch: the driver would read what is not there.
-    fn taking(&self, launch: &Launch) -> Result<Foreign<CUfunction>> {
+    fn taking(&self, launch: &Launch) -> Result<CUfunction> {
         let sizes = || launch.arguments.iter().map(|argument| argument.size());
         if self.parameters.as_ref().is_none_or(|parameters| sizes().eq(parameters.iter().copied())) {
             return Ok(self.function);
@@ -50,7 +50,7 @@ pub(super) struct Loaded(Mutex<HashMap<usize, Result<InDriver>>>);
 
 impl Loaded {
     /// Returns the function of a launch, whose module is loaded now if it has not been yet.
-    fn function(&self, gpu: &Gpu, module: &'static Module, launch: &Launch) -> Result<Foreign<CUfunction>> {
+    fn function(&self, gpu: &Gpu, module: &'static Module, launch: &Launch) -> Result<CUfunction> {
         let mut modules = lock(&self.0);
         let loaded = modules.entry(std::ptr::from_ref(module).addr()).or_insert_with(|| load(gpu, module));
         let loaded = loaded.as_mut().map_err(|error| error.clone())?;
@@ -58,13 +58,13 @@ impl Loaded {
             return entry.taking(launch);
         }
         let name = format!("{}\0", launch.entry);
-        let mut function = null_mut();
+        let mut function = CUfunction::NONE;
         // SAFETY: the place is there for one handle, the module is loaded, and the name ends with 0.
         let status =
-            unsafe { (gpu.driver.cuModuleGetFunction)(&mut function, loaded.module.0, name.as_ptr().cast()) };
+            unsafe { (gpu.driver.cuModuleGetFunction)(&mut function, loaded.module, name.as_ptr().cast()) };
         gpu.expect(status, &format!("find the kernel {} of {}", launch.entry, module.name))?;
         let parameters = parameter_sizes(&loaded.text, launch.entry);
-        let entry = Entry { function: Foreign(function), parameters };
+        let entry = Entry { function, parameters };
         loaded.entries.entry(launch.entry).or_insert(entry).taking(launch)
     }
 
@@ -72,7 +72,7 @@ impl Loaded {
     pub(super) fn unload(&self, driver: &Libcuda) {
         for loaded in lock(&self.0).drain().filter_map(|(_, loaded)| loaded.ok()) {
             // SAFETY: the driver loaded it, and none of its kernels runs.
-            unsafe { (driver.cuModuleUnload)(loaded.module.0) };
+            unsafe { (driver.cuModuleUnload)(loaded.module) };
         }
     }
 }
@@ -84,10 +84,9 @@ fn load(gpu: &Gpu, module: &'static Module) -> Result<InDriver> {
         Code::Cuda(text) => Cow::Owned(nvrtc::compile(module.name, text, gpu.about.capability)?),
     };
     let ended = format!("{ptx}\0");
-    let mut handle = null_mut();
+    let mut handle = CUmodule::NONE;
     let mut log = vec![0u8; LOG];
-    let mut options =
-        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     // The driver takes numbers in place of pointers, and the log's last byte stays 0.
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
     let text = ended.as_ptr().cast();
@@ -98,7 +97,7 @@ fn load(gpu: &Gpu, module: &'static Module) -> Result<InDriver> {
     let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
     let reason = log.lines().next().map_or(String::new(), |line| format!(" ({line})"));
     gpu.expect(status, &format!("load the kernels of {}{reason}", module.name))?;
-    Ok(InDriver { module: Foreign(handle), text: ptx, entries: HashMap::new() })
+    Ok(InDriver { module: handle, text: ptx, entries: HashMap::new() })
 }
 
 /// Argument of a launch as the driver copies it: the largest is what a kernel refuses with.
@@ -148,7 +147,7 @@ impl CudaStream {
         // lowest first, as `taking` has checked. What kernels do with addresses is theirs to answer for.
         let status = unsafe {
             (gpu.driver.cuLaunchKernel)(
-                function.0,
+                function,
                 blocks,
                 1,
                 1,
@@ -156,7 +155,7 @@ impl CudaStream {
                 1,
                 1,
                 0,
-                self.handle.0,
+                self.handle,
                 places.as_mut_ptr(),
                 null_mut(),
             )

@@ -1,30 +1,28 @@
 //! libcuda, the driver's library: what of it is used here, found when the program first asks for a GPU. Open this to
 //! call one more of its functions.
 //!
-//! The types are cudarc's; the functions are looked up here, all at once, because cudarc's end the program where the
-//! library or one of them is missing. What they return is a number, as newer drivers know errors that older types do
-//! not.
+//! They are looked up all at once. A program can do without those of [`Sharing`], which are missed only by whoever asks
+//! for them.
 
+use super::status::{INSTALL, Status};
+use super::types::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUhostFn, CUipcMemHandle, CUmemPoolProps,
+    CUmemoryPool, CUmodule, CUstream, CUuuid,
+};
 use crate::error::{Error, Result};
 use crate::library::{Library, functions};
-use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUhostFn, CUjit_option,
-    CUmemPool_attribute, CUmemoryPool, CUmodule, CUstream, CUuuid, cudaError_enum,
-};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
-use std::ptr::{null, null_mut};
+use std::ops::Deref;
+use std::ptr::null;
 use std::sync::OnceLock;
 
 /// Oldest CUDA that the driver has to know, as it numbers its versions.
 const OLDEST: c_int = 12_000;
 
-/// Instruction to whoever has no such driver.
-const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
-
 functions! {
-    /// Functions of the driver, by their names.
-    pub(super) struct Libcuda: Status;
+    /// Functions of the driver without which there is no device, by their names.
+    pub(crate) struct Functions: Status;
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
     cuGetErrorName(Status, *mut *const c_char);
@@ -33,7 +31,7 @@ functions! {
     cuDeviceGet(*mut CUdevice, c_int);
     cuDeviceGetName(*mut c_char, c_int, CUdevice);
     cuDeviceGetUuid_v2(*mut CUuuid, CUdevice);
-    cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+    cuDeviceGetAttribute(*mut c_int, c_uint, CUdevice);
     cuDeviceTotalMem_v2(*mut usize, CUdevice);
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     cuDevicePrimaryCtxRelease_v2(CUdevice);
@@ -45,9 +43,10 @@ functions! {
     cuMemFree_v2(CUdeviceptr);
     cuMemAllocFromPoolAsync(*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
     cuMemFreeAsync(CUdeviceptr, CUstream);
-    cuMemPoolCreate(*mut CUmemoryPool, *const PoolProperties);
+    cuMemPoolCreate(*mut CUmemoryPool, *const CUmemPoolProps);
     cuMemPoolDestroy(CUmemoryPool);
-    cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, *mut c_void);
+    cuMemPoolSetAttribute(CUmemoryPool, c_uint, *mut c_void);
+    cuMemPoolTrimTo(CUmemoryPool, usize);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
     cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
@@ -62,12 +61,46 @@ functions! {
     cuEventDestroy_v2(CUevent);
     cuEventRecord(CUevent, CUstream);
     cuEventQuery(CUevent);
-    cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void);
+    cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
     cuModuleUnload(CUmodule);
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuLaunchKernel(
-        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
+        *mut *mut c_void
     );
+}
+
+functions! {
+    /// Functions on memory that other processes, devices or libraries share, and on streams that wait for them.
+    #[allow(dead_code, reason = "ways between devices take their own part of these")]
+    pub(crate) struct Sharing: Status;
+    cuCtxEnablePeerAccess(CUcontext, c_uint);
+    cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
+    cuIpcCloseMemHandle(CUdeviceptr);
+    cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
+    cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+    cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
+    cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
+    cuStreamGetCtx(CUstream, *mut CUcontext);
+    cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+}
+
+/// The driver's library.
+pub(crate) struct Libcuda {
+    functions: Functions,
+    sharing: Result<Sharing>,
+}
+
+impl Deref for Libcuda {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        &self.functions
+    }
 }
 
 impl Libcuda {
@@ -76,13 +109,14 @@ impl Libcuda {
     /// # Errors
     /// [`Error::Setup`] that names the library, what is missing of it, or its version, if there is none or it is too
     /// old; [`Error::System`] if there is no device.
-    pub(super) fn get() -> Result<&'static Self> {
+    pub(crate) fn get() -> Result<&'static Self> {
         static FOUND: OnceLock<Result<Libcuda>> = OnceLock::new();
         FOUND.get_or_init(Self::find).as_ref().map_err(Error::clone)
     }
 
     fn find() -> Result<Self> {
-        let found = Self::of(&Library::open(&["libcuda.so.1", "libcuda.so"], INSTALL)?)?;
+        let library = Library::open(&["libcuda.so.1", "libcuda.so"], INSTALL)?;
+        let found = Libcuda { functions: Functions::of(&library)?, sharing: Sharing::of(&library) };
         let mut version = 0;
         // SAFETY: the place is there for one number.
         let status = unsafe { (found.cuDriverGetVersion)(&mut version) };
@@ -98,11 +132,20 @@ impl Libcuda {
         Ok(found)
     }
 
+    /// Returns the functions on memory that is shared.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] that names the first one that is missing.
+    #[allow(dead_code, reason = "ways between devices ask for it")]
+    pub(crate) fn sharing(&self) -> Result<&Sharing> {
+        self.sharing.as_ref().map_err(Error::clone)
+    }
+
     /// Passes success on, and turns anything else into an error of what was attempted.
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
-    pub(super) fn expect(&self, status: Status, doing: &str) -> Result<()> {
+    pub(crate) fn expect(&self, status: Status, doing: &str) -> Result<()> {
         if status == Status::SUCCESS {
             return Ok(());
         }
@@ -110,7 +153,7 @@ impl Libcuda {
     }
 
     /// Returns the driver's own name and description of a status.
-    pub(super) fn cause(&self, status: Status) -> io::Error {
+    pub(crate) fn cause(&self, status: Status) -> io::Error {
         let name = self.text(self.cuGetErrorName, status);
         let description = self.text(self.cuGetErrorString, status);
         let name = name.unwrap_or_else(|| format!("CUDA error {}", status.0));
@@ -128,92 +171,5 @@ impl Libcuda {
         let is_text = found == Status::SUCCESS && !text.is_null();
         // SAFETY: the driver has given a text of its own, which ends with 0 and stays.
         is_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
-    }
-}
-
-/// Properties of a memory pool. The fields of cudarc's type depend on the version of CUDA that another crate asks for.
-#[repr(C)]
-pub(super) struct PoolProperties {
-    allocation: c_uint,
-    handles: c_uint,
-    location: c_uint,
-    device: c_int,
-    security: *mut c_void,
-    reserved: [u8; 64],
-}
-
-impl PoolProperties {
-    /// Returns those of a pool in the memory of a device, which no other process shares.
-    pub(super) fn of(device: CUdevice) -> Self {
-        use cudarc::driver::sys::{CUmemAllocationType, CUmemLocationType};
-        PoolProperties {
-            allocation: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
-            handles: 0,
-            location: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
-            device,
-            security: null_mut(),
-            reserved: [0; 64],
-        }
-    }
-}
-
-/// Result of a function of the driver.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Status(c_uint);
-
-impl Status {
-    pub(super) const SUCCESS: Self = Self::of(cudaError_enum::CUDA_SUCCESS);
-    pub(super) const OUT_OF_MEMORY: Self = Self::of(cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY);
-    pub(super) const NOT_READY: Self = Self::of(cudaError_enum::CUDA_ERROR_NOT_READY);
-
-    const fn of(error: cudaError_enum) -> Self {
-        Status(error as c_uint)
-    }
-
-    /// Returns true if nothing works on the device any more, in this process, after such an error.
-    pub(super) fn is_final(self) -> bool {
-        use cudaError_enum as Cuda;
-        // Of newer drivers, CUDA_ERROR_CONTAINED and CUDA_ERROR_TENSOR_MEMORY_LEAK.
-        [226, 721].map(Status).contains(&self)
-            || [
-                Cuda::CUDA_ERROR_DEINITIALIZED,
-                Cuda::CUDA_ERROR_ECC_UNCORRECTABLE,
-                Cuda::CUDA_ERROR_NVLINK_UNCORRECTABLE,
-                Cuda::CUDA_ERROR_ILLEGAL_ADDRESS,
-                Cuda::CUDA_ERROR_LAUNCH_TIMEOUT,
-                Cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED,
-                Cuda::CUDA_ERROR_ASSERT,
-                Cuda::CUDA_ERROR_HARDWARE_STACK_ERROR,
-                Cuda::CUDA_ERROR_ILLEGAL_INSTRUCTION,
-                Cuda::CUDA_ERROR_MISALIGNED_ADDRESS,
-                Cuda::CUDA_ERROR_INVALID_ADDRESS_SPACE,
-                Cuda::CUDA_ERROR_INVALID_PC,
-                Cuda::CUDA_ERROR_LAUNCH_FAILED,
-                Cuda::CUDA_ERROR_MPS_CLIENT_TERMINATED,
-                Cuda::CUDA_ERROR_EXTERNAL_DEVICE,
-                Cuda::CUDA_ERROR_UNKNOWN,
-            ]
-            .map(Self::of)
-            .contains(&self)
-    }
-
-    /// Returns what to do about it.
-    fn remedy(self) -> &'static str {
-        use cudaError_enum as Cuda;
-        let is = |error| self == Self::of(error);
-        match () {
-            () if self == Self::OUT_OF_MEMORY => "use smaller buffers, or see who else uses the GPU",
-            () if is(Cuda::CUDA_ERROR_NOT_INITIALIZED) => {
-                "use no CUDA in a process that was forked from one that does"
-            }
-            () if is(Cuda::CUDA_ERROR_NO_DEVICE) => "see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
-            () if is(Cuda::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => INSTALL,
-            () if is(Cuda::CUDA_ERROR_NO_BINARY_FOR_GPU) => "use a GPU of compute capability 7.0 or more",
-            () if self.is_final() => {
-                "start the job again; `compute-sanitizer` names a kernel that is wrong, `dmesg` a GPU that is"
-            }
-            () => "see `nvidia-smi` and the driver's log, `dmesg`",
-        }
     }
 }

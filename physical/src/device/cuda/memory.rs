@@ -1,22 +1,19 @@
 //! Memory of a GPU, and pinned memory of the host, to and from which it copies at full speed.
 
-use super::gpu::{Foreign, Gpu};
-use super::library::Status;
+use super::gpu::Gpu;
 use super::pool::Pool;
+use super::status::Status;
 use super::stream::CudaStream;
+use super::types::{CU_MEMHOSTALLOC_PORTABLE, CUstream};
 use crate::device::{Event, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{ALIGNMENT, Buffer};
-use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Portable between contexts, and not write-combined: the host reads it.
-const PORTABLE: u32 = 1;
 
 /// Longest that an allocation waits for work that may hold memory.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,7 +25,7 @@ pub(super) struct Room {
     pub(super) address: u64,
     pub(super) bytes: usize,
     gpu: Arc<Gpu>,
-    stream: Foreign<CUstream>,
+    stream: CUstream,
 }
 
 impl Room {
@@ -37,12 +34,12 @@ impl Room {
     ///
     /// # Errors
     /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
-    pub(super) fn new(gpu: &Arc<Gpu>, stream: Foreign<CUstream>, bytes: usize) -> Result<Self> {
+    pub(super) fn new(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize) -> Result<Self> {
         Self::if_free(gpu, stream, bytes)?.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
     /// Allocates memory; returns `None` if it runs out.
-    fn if_free(gpu: &Arc<Gpu>, stream: Foreign<CUstream>, bytes: usize) -> Result<Option<Self>> {
+    fn if_free(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize) -> Result<Option<Self>> {
         let _current = gpu.enter()?;
         let bytes = if gpu.pool.is_some() { bytes } else { Pool::class(bytes) };
         let owned = |address| Some(Room { address, bytes, gpu: Arc::clone(gpu), stream });
@@ -52,9 +49,7 @@ impl Room {
         let mut address = 0;
         let mut allocate = || match gpu.pool {
             // SAFETY: the place is there for one address, the pool is there, and the stream lives.
-            Some(pool) => unsafe {
-                (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool.0, stream.0)
-            },
+            Some(pool) => unsafe { (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool, stream) },
             // SAFETY: the place is there for one address.
             None => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
         };
@@ -79,7 +74,7 @@ impl Drop for Room {
         // Where the device is lost this fails, and there is nothing left to free.
         if let Ok(_current) = self.gpu.enter() {
             // SAFETY: it was allocated so, and nobody uses it any more.
-            unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream.0) };
+            unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream) };
         }
     }
 }
@@ -174,8 +169,9 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
     let _current = gpu.enter()?;
     let mut address: *mut c_void = null_mut();
     let mut allocate = || {
+        // Not write-combined, as the host reads it.
         // SAFETY: the place is there for one address.
-        unsafe { (gpu.driver.cuMemHostAlloc)(&mut address, bytes, PORTABLE) }
+        unsafe { (gpu.driver.cuMemHostAlloc)(&mut address, bytes, CU_MEMHOSTALLOC_PORTABLE) }
     };
     let mut status = allocate();
     if status == Status::OUT_OF_MEMORY {

@@ -16,8 +16,11 @@ mod nvrtc;
 mod pool;
 mod queue;
 mod refusal;
+mod status;
 mod stream;
 mod sweeper;
+#[allow(dead_code, reason = "ways between devices take their own part of these")]
+pub(crate) mod types;
 
 pub use gpu::Description;
 

@@ -52,9 +52,8 @@ impl DeviceQueue for CudaQueue {
         let address = memory.pointer();
         self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
             // SAFETY: the memory has as many bytes.
-            let status = unsafe {
-                (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle.0)
-            };
+            let status =
+                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle) };
             self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
         });
         Ok(Allocation { address, keeper: memory })
@@ -73,7 +72,7 @@ impl DeviceQueue for CudaQueue {
             let source = from.bytes().as_ptr().cast();
             // SAFETY: both have as many bytes, and the stream holds them until it has copied.
             let status = unsafe {
-                (self.0.gpu.driver.cuMemcpyHtoDAsync_v2)(address(to), source, bytes, self.0.handle.0)
+                (self.0.gpu.driver.cuMemcpyHtoDAsync_v2)(address(to), source, bytes, self.0.handle)
             };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes up"))
         });
@@ -89,7 +88,7 @@ impl DeviceQueue for CudaQueue {
             // SAFETY: both have as many bytes, and the stream holds them until it has copied: the view is for writing,
             // so that nobody else reaches its bytes meanwhile.
             let status = unsafe {
-                (self.0.gpu.driver.cuMemcpyDtoHAsync_v2)(target, address(from), bytes, self.0.handle.0)
+                (self.0.gpu.driver.cuMemcpyDtoHAsync_v2)(target, address(from), bytes, self.0.handle)
             };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes down"))
         });
@@ -102,8 +101,7 @@ impl DeviceQueue for CudaQueue {
         }
         self.0.enqueue(to, 0, |to, _| {
             // SAFETY: the span has as many bytes.
-            let status =
-                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(address(to), 0, bytes, self.0.handle.0) };
+            let status = unsafe { (self.0.gpu.driver.cuMemsetD8Async)(address(to), 0, bytes, self.0.handle) };
             self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
         });
     }
@@ -116,7 +114,7 @@ impl DeviceQueue for CudaQueue {
         self.0.enqueue((from, to), 0, |(from, to), _| {
             // SAFETY: both spans have as many bytes.
             let status = unsafe {
-                (self.0.gpu.driver.cuMemcpyDtoDAsync_v2)(address(to), address(from), bytes, self.0.handle.0)
+                (self.0.gpu.driver.cuMemcpyDtoDAsync_v2)(address(to), address(from), bytes, self.0.handle)
             };
             self.0.gpu.expect(status, &format!("copy {bytes} bytes"))
         });

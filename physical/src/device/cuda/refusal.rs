@@ -133,7 +133,7 @@ impl CudaStream {
         for (at, byte) in [0, 0xff, 0].into_iter().enumerate() {
             // SAFETY: the record is there, on the device, and has three words.
             let status =
-                unsafe { (self.gpu.driver.cuMemsetD8Async)(record + 8 * at as u64, byte, 8, self.handle.0) };
+                unsafe { (self.gpu.driver.cuMemsetD8Async)(record + 8 * at as u64, byte, 8, self.handle) };
             self.gpu.expect(status, "clear what was refused")?;
         }
         Ok(())
@@ -146,7 +146,7 @@ impl CudaStream {
             let copy = Pinned::new(&self.gpu, BYTES)?;
             let to = copy.address.as_ptr().cast();
             // SAFETY: both places have the size of a record, and the stream holds them until it has copied.
-            let status = unsafe { (self.gpu.driver.cuMemcpyDtoHAsync_v2)(to, record, BYTES, self.handle.0) };
+            let status = unsafe { (self.gpu.driver.cuMemcpyDtoHAsync_v2)(to, record, BYTES, self.handle) };
             self.gpu.expect(status, "copy what was refused")?;
             Ok(Arc::new(Snapshot(copy)))
         });

@@ -7,15 +7,14 @@
 //! stream, by way of the memory that it writes; it is the sweeper that ends such circles.
 
 use super::event::{CudaEvent, Pending, Recorded};
-use super::gpu::{Foreign, Gpu, lock};
+use super::gpu::{Gpu, lock};
 use super::memory::Room;
 use super::refusal::Refusals;
+use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use crate::device::Failure;
 use crate::error::Result;
-use cudarc::driver::sys::{CUstream, CUstream_flags};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -31,7 +30,7 @@ type Held = Box<dyn Send>;
 /// A stream with its work in flight.
 pub(super) struct CudaStream {
     pub(super) gpu: Arc<Gpu>,
-    pub(super) handle: Foreign<CUstream>,
+    pub(super) handle: CUstream,
     tail: Mutex<Tail>,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
@@ -53,7 +52,7 @@ pub(super) struct Tail {
     /// Bells that nobody has rung yet.
     bells: Vec<(Arc<Recorded>, Arc<Pending>)>,
     /// Stream on which events ring bells, and the number of the last of them.
-    ringing: Option<(Foreign<CUstream>, u64)>,
+    ringing: Option<(CUstream, u64)>,
     /// True if the sweeper has this stream.
     is_swept: bool,
     /// The first failure that nobody has taken, as far as the host knows.
@@ -166,7 +165,7 @@ impl CudaStream {
         let recorded =
             Recorded { handle: self.gpu.event()?, number: tail.next(), gpu: Arc::clone(&self.gpu) };
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuEventRecord)(recorded.handle.0, self.handle.0) };
+        let status = unsafe { (self.gpu.driver.cuEventRecord)(recorded.handle, self.handle) };
         self.gpu.expect(status, "record an event")?;
         tail.recorded += 1;
         tail.works = 0;
@@ -186,7 +185,7 @@ impl CudaStream {
         let Some(recorded) = event.recorded() else { return };
         let waits = self.gpu.enter().and_then(|_current| {
             // SAFETY: both handles are there; the driver notes which recording is meant before it returns.
-            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle.0, recorded.handle.0, 0) };
+            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle, recorded.handle, 0) };
             self.gpu.expect(status, "wait for an event")
         });
         if let Err(error) = waits {
@@ -294,14 +293,14 @@ impl CudaStream {
     fn ring_behind(
         &self,
         tail: &mut Tail,
-        stream: Foreign<CUstream>,
+        stream: CUstream,
         recorded: &Recorded,
         pending: Arc<Pending>,
     ) -> Result<()> {
         tail.ringing = Some((stream, recorded.number));
         let _current = self.gpu.enter()?;
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(stream.0, recorded.handle.0, 0) };
+        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(stream, recorded.handle, 0) };
         self.gpu.expect(status, "wait for an event")?;
         pending.ring_on(&self.gpu, stream)
     }
@@ -316,19 +315,18 @@ impl Drop for CudaStream {
         if let Ok(_current) = self.gpu.enter() {
             for stream in tail.ringing.map(|(stream, _)| stream).into_iter().chain([self.handle]) {
                 // SAFETY: the driver made it, and nobody enqueues anything any more.
-                unsafe { (self.gpu.driver.cuStreamDestroy_v2)(stream.0) };
+                unsafe { (self.gpu.driver.cuStreamDestroy_v2)(stream) };
             }
         }
     }
 }
 
 /// Creates a stream that waits for no other one by itself.
-fn create(gpu: &Gpu) -> Result<Foreign<CUstream>> {
+fn create(gpu: &Gpu) -> Result<CUstream> {
     let _current = gpu.enter()?;
-    let mut stream = null_mut();
-    let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    let mut stream = CUstream::NONE;
     // SAFETY: the place is there for one handle.
-    let status = unsafe { (gpu.driver.cuStreamCreate)(&mut stream, flags) };
+    let status = unsafe { (gpu.driver.cuStreamCreate)(&mut stream, CU_STREAM_NON_BLOCKING) };
     gpu.expect(status, "create a stream")?;
-    Ok(Foreign(stream))
+    Ok(stream)
 }

@@ -2,6 +2,7 @@
 //! to go wrong in one way. With another driver, or none, they are skipped.
 
 use super::super::library::Libcuda;
+use super::super::types::CUcontext;
 use super::*;
 use crate::device::Failure;
 use crate::error::Error;
@@ -327,10 +328,10 @@ fn leaves_captures_and_threads_alone() {
     let queues = [(); 3].map(|()| Cuda::new(0).unwrap().queue().unwrap());
     assert_eq!(relay(&queues).unwrap(), on_host());
     let driver = Libcuda::get().unwrap();
-    let mut context = std::ptr::dangling_mut();
+    let mut context = CUcontext::NONE;
     // SAFETY: the place is there for one handle.
     driver.expect(unsafe { (driver.cuCtxGetCurrent)(&mut context) }, "find the context").unwrap();
-    assert!(context.is_null(), "this thread had no context");
+    assert_eq!(context, CUcontext::NONE, "this thread had no context");
     let mut mode = 1;
     // SAFETY: the place holds a number, and is there for one.
     driver.expect(unsafe { (driver.cuThreadExchangeStreamCaptureMode)(&mut mode) }, "find the mode").unwrap();

@@ -1,0 +1,134 @@
+//! Types and numbers of the driver's interface, under NVIDIA's own names, as CUDA 12.0 documents them. Open this to use
+//! a function of the driver that takes one which is not here yet.
+//!
+//! Later drivers keep them as they are here: what changes gets another name, such as one that ends with `_v2`. A crate
+//! that had them would fix one version of CUDA for all of a program.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+
+/// Number of a GPU in this process.
+pub(crate) type CUdevice = c_int;
+
+/// Address in the memory of a device, or in pinned memory of the host, as devices have it.
+pub(crate) type CUdeviceptr = u64;
+
+/// Function of the program that a stream calls.
+pub(crate) type CUhostFn = unsafe extern "C" fn(*mut c_void);
+
+/// Declares handles, which are of one pointer each.
+macro_rules! handles {
+    ($($(#[$about:meta])* $name:ident;)*) => {$(
+        $(#[$about])*
+        #[repr(transparent)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) struct $name(*mut c_void);
+
+        // SAFETY: nothing follows a handle but the driver, whose functions may be called on any thread.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// Handle of nothing, which holds the place of one that the driver gives.
+            pub(crate) const NONE: Self = $name(null_mut());
+        }
+    )*};
+}
+
+handles! {
+    /// Context: what a process has on a GPU.
+    CUcontext;
+    /// Event.
+    CUevent;
+    /// Entry of a module.
+    CUfunction;
+    /// Pool of a device's memory.
+    CUmemoryPool;
+    /// Module: kernels that are loaded together.
+    CUmodule;
+    /// Stream. `NONE` is the default one.
+    CUstream;
+}
+
+/// Identity of a GPU.
+#[repr(C)]
+pub(crate) struct CUuuid {
+    pub(crate) bytes: [u8; 16],
+}
+
+/// Name of an allocation, under which other processes open it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CUipcMemHandle {
+    pub(crate) reserved: [u8; 64],
+}
+
+/// Properties of a pool. Later versions of CUDA have given some of the reserved bytes a meaning, in which 0 is as before.
+#[repr(C)]
+pub(crate) struct CUmemPoolProps {
+    alloc_type: c_uint,
+    handle_types: c_uint,
+    location_type: c_uint,
+    location: c_int,
+    security_attributes: *mut c_void,
+    reserved: [u8; 64],
+}
+
+impl CUmemPoolProps {
+    /// Returns those of a pool in the memory of a device, which no other process shares.
+    pub(crate) fn of(device: CUdevice) -> Self {
+        CUmemPoolProps {
+            alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
+            handle_types: 0,
+            location_type: CU_MEM_LOCATION_TYPE_DEVICE,
+            location: device,
+            security_attributes: null_mut(),
+            reserved: [0; 64],
+        }
+    }
+}
+
+const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
+const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
+
+pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_uint = 75;
+pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_uint = 76;
+pub(crate) const CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: c_uint = 115;
+
+pub(crate) const CU_EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// For memory of the GPU of another context: lets the current one reach it, if it can.
+pub(crate) const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+
+pub(crate) const CU_JIT_ERROR_LOG_BUFFER: c_uint = 5;
+pub(crate) const CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_uint = 6;
+
+pub(crate) const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
+pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
+pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
+
+pub(crate) const CU_MEMORYTYPE_HOST: c_uint = 1;
+pub(crate) const CU_MEMORYTYPE_DEVICE: c_uint = 2;
+
+/// Number of 64 bits: bytes of freed memory that the pool keeps.
+pub(crate) const CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: c_uint = 4;
+
+/// Attribute of an address: the context in which it was allocated, null for memory of a pool.
+pub(crate) const CU_POINTER_ATTRIBUTE_CONTEXT: c_uint = 1;
+/// Attribute of an address: `CU_MEMORYTYPE_…`, 32 bits.
+pub(crate) const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_uint = 2;
+/// Attribute of an address: whether the driver moves the memory about; one byte.
+pub(crate) const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_uint = 8;
+/// Attribute of an address: the number of its GPU, 32 bits.
+pub(crate) const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_uint = 9;
+/// Attribute of an address: whether `cuIpcGetMemHandle` takes it; one byte.
+pub(crate) const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
+
+pub(crate) const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
+pub(crate) const CU_STREAM_NON_BLOCKING: c_uint = 1;
+
+/// Lets a stream wait until the word minus the value, as a signed number, is at least 0.
+pub(crate) const CU_STREAM_WAIT_VALUE_GEQ: c_uint = 0;
+/// Lets a stream write a value behind everything that it has written before.
+pub(crate) const CU_STREAM_WRITE_VALUE_DEFAULT: c_uint = 0;
