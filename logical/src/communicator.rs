@@ -5,7 +5,7 @@ use crate::blocking::Blocking;
 use crate::group::Group;
 use hexagram_physical::operation::Poison;
 use hexagram_physical::transport::{Bell, Transport};
-use hexagram_physical::{Buffer, DType, Error, Queue, Result, World, drive};
+use hexagram_physical::{Buffer, DType, Error, Queue, Result, TransportKind, World, drive};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -218,6 +218,22 @@ impl Communicator {
         self.shared.group.check(rank)
     }
 
+    /// Lets all ranks of the world decide how memory of their devices travels, each of which passes a queue of its own:
+    /// that of the host if it has no other. Returns the path on which the devices reach each other; `None` if their
+    /// memory goes by way of the host, as in a group that was split off. Decided once.
+    ///
+    /// All ranks call this, or what calls it ([`Communicator::registered_on`], an engine), at the same point.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a queue of another device than before, [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for
+    /// what these ranks cannot have; errors of the communication.
+    pub fn attach(&self, queue: &Queue) -> Result<Option<TransportKind>> {
+        if !self.shared.group.is_world() {
+            return Ok(None);
+        }
+        self.endpoint().attach(queue, self.world().deadline())
+    }
+
     /// Returns a zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on
     /// it need no staging copies; an ordinary buffer where the transport has no such memory, and in a group that was
     /// split off.
@@ -240,6 +256,7 @@ impl Communicator {
         if !self.shared.group.is_world() {
             return Buffer::zeroed_on(queue, dtype, len);
         }
+        self.attach(queue)?;
         self.endpoint().register(queue, dtype, len, self.world().deadline())
     }
 }

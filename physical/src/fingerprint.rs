@@ -34,10 +34,11 @@ pub enum OperationKind {
     SparseAllReduce = 15,
     MajorityVote = 16,
     PushSum = 17,
+    Attach = 18,
 }
 
 impl OperationKind {
-    const ALL: [(OperationKind, &'static str); 18] = [
+    const ALL: [(OperationKind, &'static str); 19] = [
         (OperationKind::SendRecv, "send/recv"),
         (OperationKind::Barrier, "barrier"),
         (OperationKind::Broadcast, "broadcast"),
@@ -56,6 +57,7 @@ impl OperationKind {
         (OperationKind::SparseAllReduce, "all_reduce_sparse"),
         (OperationKind::MajorityVote, "majority_vote"),
         (OperationKind::PushSum, "push_sum"),
+        (OperationKind::Attach, "attach"),
     ];
 }
 

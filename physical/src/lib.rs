@@ -62,6 +62,7 @@ pub mod native;
 pub mod nccl;
 pub mod operation;
 pub mod output;
+mod path;
 mod patience;
 mod process;
 pub mod runtime;

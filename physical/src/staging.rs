@@ -1,7 +1,8 @@
-//! The endpoint around every transport's: it sends and receives what is not in host memory, by way of the host. Open
-//! this to see how a device's memory travels.
+//! The endpoint around every transport's: it sends and receives what is not in host memory. Open this to see how a
+//! device's memory travels.
 //!
-//! Views of host memory pass through. A view of a device is *staged*: a message is copied down first, and posted when
+//! Views of host memory pass through. Views of a device go by a [path](crate::path), if the ranks have attached devices
+//! that have one between them. Without one they are *staged*: a message is copied down first, and posted when
 //! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
 //! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory
 //! only.
@@ -20,9 +21,13 @@ use crate::error::Result;
 use crate::health::Health;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::{AtOnce, Collectives};
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
+#[cfg(feature = "cuda")]
+use crate::path;
+use crate::path::{Attached, DevicePath};
+use crate::runtime;
+use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
 use staged::{Staged, Table, Turn};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,19 +35,28 @@ use std::time::Duration;
 
 /// Set in the tickets of staged operations, to tell them from those of the transport; shared memory has the bit above.
 const STAGED: u32 = 1 << 30;
+/// Set in the tickets of operations on a path.
+const ON_PATH: u32 = 1 << 29;
 
-fn mark(ticket: Ticket) -> Ticket {
-    Ticket { index: ticket.index | STAGED, ..ticket }
+fn mark(ticket: Ticket, with: u32) -> Ticket {
+    Ticket { index: ticket.index | with, ..ticket }
 }
 
-/// Returns a staged operation's ticket without its mark; `None` for those of the transport.
-fn unmark(ticket: Ticket) -> Option<Ticket> {
-    (ticket.index & STAGED != 0).then_some(Ticket { index: ticket.index & !STAGED, ..ticket })
+/// Whose an operation is, and its ticket there.
+enum Owner<'a> {
+    Transport(Ticket),
+    Staged(Ticket),
+    Path(&'a dyn DevicePath, Ticket),
 }
 
-/// An endpoint that stages what is not in host memory.
+/// An endpoint that sees to what is not in host memory.
 pub(crate) struct Staging {
     transport: Rc<dyn Transport>,
+    /// Counts of the world, to which a path adds.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "no device of such a build has a path"))]
+    traffic: Arc<Traffic>,
+    /// The decision of the ranks about their devices, once there is one.
+    attached: OnceCell<Attached>,
     /// The transport's, which every poll asks for.
     health: Arc<Health>,
     table: RefCell<Table>,
@@ -54,14 +68,49 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Puts such an endpoint around a transport's.
-    pub(crate) fn around(transport: Rc<dyn Transport>) -> Rc<dyn Transport> {
-        Rc::new(Staging {
+    pub(crate) fn around(transport: Rc<dyn Transport>, traffic: Arc<Traffic>) -> Rc<dyn Transport> {
+        Rc::new(Self::new(transport, traffic))
+    }
+
+    fn new(transport: Rc<dyn Transport>, traffic: Arc<Traffic>) -> Self {
+        Staging {
             health: Arc::clone(transport.health()),
             transport,
+            traffic,
+            attached: OnceCell::new(),
             table: RefCell::default(),
             copying: Cell::new(0),
             failing: Cell::new(false),
-        })
+        }
+    }
+
+    /// Puts an endpoint around a transport's whose devices have a path already.
+    #[cfg(test)]
+    fn with_path(transport: Rc<dyn Transport>, device: &str, path: Rc<dyn DevicePath>) -> Rc<dyn Transport> {
+        let staging = Self::new(transport, Arc::default());
+        let attached = Attached { device: device.to_owned(), are_all_on_host: false, path: Some(path) };
+        assert!(staging.attached.set(attached).is_ok());
+        Rc::new(staging)
+    }
+
+    /// Returns the path of this endpoint's devices, if they have one.
+    fn path(&self) -> Option<&dyn DevicePath> {
+        self.attached.get()?.path.as_deref()
+    }
+
+    /// Returns the path on which single messages of devices travel, if there is one.
+    fn path_of_messages(&self) -> Option<&dyn DevicePath> {
+        self.path().filter(|path| path.carries_messages())
+    }
+
+    /// Returns whose an operation is.
+    fn owner(&self, ticket: Ticket) -> Owner<'_> {
+        let bare = Ticket { index: ticket.index & !(STAGED | ON_PATH), ..ticket };
+        match self.path() {
+            _ if ticket.index & STAGED != 0 => Owner::Staged(bare),
+            Some(path) if ticket.index & ON_PATH != 0 => Owner::Path(path, bare),
+            _ => Owner::Transport(ticket),
+        }
     }
 
     /// Takes an operation into the table, or the reason why it cannot begin.
@@ -71,7 +120,7 @@ impl Staging {
         let ticket = table.open(staged);
         table.advance(&*self.transport);
         self.note(&table);
-        mark(ticket)
+        mark(ticket, STAGED)
     }
 
     /// Posts what has been copied down. Returns true if anything was.
@@ -138,6 +187,9 @@ impl Transport for Staging {
         if view.is_on_host() && !self.has_to_wait(&label, Some(to)) {
             return self.transport.post_send(to, label, view);
         }
+        if let Some(path) = self.path_of_messages().filter(|_| !view.is_on_host()) {
+            return mark(path.post_send(to, label, view), ON_PATH);
+        }
         self.stage(Staged::send(to, label, view, &self.transport.bell()))
     }
 
@@ -145,13 +197,17 @@ impl Transport for Staging {
         if view.is_on_host() {
             return self.transport.post_recv(from, label, view, land);
         }
+        if let Some(path) = self.path_of_messages() {
+            return mark(path.post_recv(from, label, view, land), ON_PATH);
+        }
         self.stage(Staged::recv(from, label, view, land, &*self.transport))
     }
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
-        let outcome = match unmark(ticket) {
-            None => self.transport.poll(ticket, context),
-            Some(ticket) => self.poll_staged(ticket, context),
+        let outcome = match self.owner(ticket) {
+            Owner::Transport(ticket) => self.transport.poll(ticket, context),
+            Owner::Staged(ticket) => self.poll_staged(ticket, context),
+            Owner::Path(path, ticket) => path.poll(ticket, context),
         };
         if outcome.is_pending() && self.failing.get() {
             return self.fail(ticket);
@@ -160,15 +216,21 @@ impl Transport for Staging {
     }
 
     fn cancel(&self, ticket: Ticket) {
-        let Some(ticket) = unmark(ticket) else { return self.transport.cancel(ticket) };
-        let mut table = self.table.borrow_mut();
-        table.cancel(ticket, &*self.transport);
-        self.note(&table);
+        match self.owner(ticket) {
+            Owner::Transport(ticket) => self.transport.cancel(ticket),
+            Owner::Path(path, ticket) => path.cancel(ticket),
+            Owner::Staged(ticket) => {
+                let mut table = self.table.borrow_mut();
+                table.cancel(ticket, &*self.transport);
+                self.note(&table);
+            }
+        }
     }
 
     fn progress(&self) -> bool {
         let posted = self.copying.get() > 0 && self.advance();
-        self.transport.progress() || posted
+        let moved = self.transport.progress() || posted;
+        self.path().is_some_and(|path| path.progress()) || moved
     }
 
     fn crowded(&self) -> bool {
@@ -184,36 +246,70 @@ impl Transport for Staging {
     }
 
     fn moved(&self, ticket: Ticket) -> u64 {
-        match unmark(ticket) {
-            None => self.transport.moved(ticket),
-            Some(ticket) => {
+        match self.owner(ticket) {
+            Owner::Transport(ticket) => self.transport.moved(ticket),
+            Owner::Path(path, ticket) => path.moved(ticket),
+            Owner::Staged(ticket) => {
                 self.table.borrow().posted(ticket).map_or(0, |posted| self.transport.moved(posted))
             }
         }
     }
 
     fn native(&self) -> Option<&dyn Collectives> {
-        self.transport.native().map(|_| self as &dyn Collectives)
+        let has_some = self.path().is_some() || self.transport.native().is_some();
+        has_some.then_some(self as &dyn Collectives)
     }
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        match unmark(ticket) {
-            None => self.transport.missing(ticket),
-            Some(ticket) => {
+        match self.owner(ticket) {
+            Owner::Transport(ticket) => self.transport.missing(ticket),
+            Owner::Path(path, ticket) => path.missing(ticket),
+            Owner::Staged(ticket) => {
                 let posted = self.table.borrow().posted(ticket);
                 posted.map(|posted| self.transport.missing(posted)).unwrap_or_default()
             }
         }
     }
 
-    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
-        self.transport.register(queue, dtype, len, limit)
+    fn attach(&self, queue: &Queue, limit: Duration) -> Result<Option<TransportKind>> {
+        // In virtual time nobody has a device.
+        if cfg!(not(feature = "cuda")) || runtime::current().is_some() {
+            return Ok(None);
+        }
+        #[cfg(feature = "cuda")]
+        if self.attached.get().is_none() {
+            let attached = path::attach(&self.transport, &self.traffic, queue, limit);
+            // Nobody else has set it meanwhile.
+            let _ = self.attached.set(attached?);
+        }
+        let _ = limit;
+        self.attached.get().map_or(Ok(None), |attached| attached.chosen_for(queue))
     }
+
+    fn in_order(&self) -> bool {
+        self.path().is_some_and(|path| path.in_order())
+    }
+
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        match self.path().filter(|_| !queue.is_host()) {
+            Some(path) => path.register(queue, dtype, len, limit),
+            None => self.transport.register(queue, dtype, len, limit),
+        }
+    }
+}
+
+/// Returns true if all views of a collective are of host memory.
+fn are_on_host(input: Option<&ReadView>, output: &WriteView) -> bool {
+    output.is_on_host() && input.is_none_or(ReadView::is_on_host)
 }
 
 impl Collectives for Staging {
     fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
-        self.transport.native().is_some_and(|native| native.offers(label, input, output))
+        let native = match self.path().filter(|_| !are_on_host(input, output)) {
+            Some(path) => Some(path.native()),
+            None => self.transport.native(),
+        };
+        native.is_some_and(|native| native.offers(label, input, output))
     }
 
     fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
@@ -224,7 +320,10 @@ impl Collectives for Staging {
     }
 
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
-        let on_host = output.is_on_host() && input.as_ref().is_none_or(ReadView::is_on_host);
+        let on_host = are_on_host(input.as_ref(), &output);
+        if let Some(path) = self.path().filter(|_| !on_host) {
+            return mark(path.native().post(label, input, output), ON_PATH);
+        }
         match self.transport.native() {
             Some(native) if on_host && !self.has_to_wait(&label, None) => native.post(label, input, output),
             _ => self.stage(Staged::native(label, input, output, &self.transport.bell())),

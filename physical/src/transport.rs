@@ -122,6 +122,25 @@ pub trait Transport {
         Vec::new()
     }
 
+    /// Lets all ranks decide how memory of their devices travels, each of which passes a queue of its own, that of the
+    /// host among them. They call this in the same order, and each of them waits for the others at most `limit`. Returns
+    /// the path on which the devices reach each other; `None` if their memory goes by way of the host. Decided once.
+    ///
+    /// The endpoint around every transport does this; a transport itself sees nothing but host memory.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) for a queue of another device than the first time;
+    /// [`Error::Setup`](crate::Error::Setup) if `HEXAGRAM_DEVICE_PATH` asks for what cannot be; failures of the others.
+    fn attach(&self, _queue: &Queue, _limit: Duration) -> Result<Option<TransportKind>> {
+        Ok(None)
+    }
+
+    /// Returns true if operations on devices have to be begun in the same order on all ranks, those of different lanes,
+    /// too.
+    fn in_order(&self) -> bool {
+        false
+    }
+
     /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between;
     /// ordinary memory where the backend has no such thing, and for all ranks if any of them has its queue on another
     /// device than the host. All ranks call this in the same order with the same type and length; it waits for them at

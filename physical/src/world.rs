@@ -203,7 +203,11 @@ impl World {
             }
             open.push(channel);
         }
-        let opened = self.0.fabric.open(channel).map(Staging::around);
+        let opened = self
+            .0
+            .fabric
+            .open(channel)
+            .map(|endpoint| Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())));
         opened.map_err(|error| self.not_opened(channel, error))
     }
 

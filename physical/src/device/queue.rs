@@ -142,7 +142,7 @@ pub struct Allocation {
 /// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done,
 /// and has dropped them when an event that is recorded later happens. Callers have checked types and lengths, and have
 /// let the queue [wait](DeviceQueue::wait) for what it must. The bits of every result are those of the host's kernels.
-pub trait DeviceQueue: Send + Sync {
+pub trait DeviceQueue: Any + Send + Sync {
     /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's
     /// events.
     fn device(&self) -> &str;

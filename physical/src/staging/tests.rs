@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 mod codecs;
 mod failures;
+mod path;
 
 use codecs::Waiting;
 

@@ -34,6 +34,11 @@ impl TransportKind {
     /// Ranks are processes anywhere, started and connected by MPI; only in builds with the feature `mpi`.
     pub const Mpi: TransportKind = TransportKind("mpi");
 
+    /// No transport, but the path between GPUs of one host that read each other's memory.
+    pub const Ipc: TransportKind = TransportKind("ipc");
+    /// No transport, but the path between GPUs that NCCL connects.
+    pub const Nccl: TransportKind = TransportKind("nccl");
+
     /// Every built-in transport whose ranks can be threads of one test, for matrices of tests and tables.
     pub const ALL: [TransportKind; 4] =
         [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];

@@ -11,6 +11,7 @@ use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::health::Vigilance;
 use crate::native::Check;
+use crate::path::Wish;
 use std::sync::Once;
 use tracing::level_filters::LevelFilter;
 
@@ -58,7 +59,7 @@ const fn internal(name: &'static str) -> KnownVariable {
 }
 
 /// All variables, in the order of the documentation.
-const KNOWN: [KnownVariable; 18] = [
+const KNOWN: [KnownVariable; 19] = [
     judged("HEXAGRAM_RANK", "a whole number", is_number),
     judged("HEXAGRAM_SIZE", "a whole number", is_number),
     judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
@@ -70,6 +71,7 @@ const KNOWN: [KnownVariable; 18] = [
     judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
     judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
+    judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
     judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),
     free("HEXAGRAM_TLS_CERT", "a file"),
     free("HEXAGRAM_TLS_KEY", "a file"),
@@ -177,6 +179,7 @@ mod tests {
             ("HEXAGRAM_TCP_SOCKETS", "many"),
             ("HEXAGRAM_SILENCE", "0.5"),
             ("HEXAGRAM_CHECK", "foo"),
+            ("HEXAGRAM_DEVICE_PATH", "rdma"),
             ("HEXAGRAM_LOG", "loud"),
         ] {
             let error = refused(name, value).unwrap();

@@ -170,6 +170,27 @@ impl Gpu {
         self.lost.get()
     }
 
+    /// Returns the identities of the other GPUs that this process sees whose memory this one reads directly.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the driver refuses.
+    pub(super) fn reaches(&self) -> Result<Vec<[u8; 16]>> {
+        let mut reached = Vec::new();
+        // A driver that is without these functions reaches nothing.
+        let Ok(sharing) = self.driver.sharing() else { return Ok(reached) };
+        for index in (0..count(self.driver)?).filter(|index| *index != self.about.index) {
+            let other = device(self.driver, index)?;
+            let mut can: c_int = 0;
+            // SAFETY: the place is there for one number.
+            let status = unsafe { (sharing.cuDeviceCanAccessPeer)(&mut can, self.device, other) };
+            self.expect(status, &format!("ask whether cuda:{index} can be reached"))?;
+            if can != 0 {
+                reached.push(describe(self.driver, index, other)?.uuid);
+            }
+        }
+        Ok(reached)
+    }
+
     /// Returns how much memory of the device is free, and how much it has in all, in bytes.
     pub(super) fn free_memory(&self) -> Result<(usize, usize)> {
         let _current = self.enter()?;

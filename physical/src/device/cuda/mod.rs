@@ -103,5 +103,18 @@ pub fn devices() -> Result<Vec<Description>> {
     gpu::describe_all()
 }
 
+/// Identity of a GPU.
+type Uuid = [u8; 16];
+
+/// Returns the identity of the GPU that a queue is of, and those of the other GPUs whose memory it reads directly.
+/// `None` for the queues of other devices.
+///
+/// # Errors
+/// [`Error::System`](crate::Error::System) if the driver refuses.
+pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, Vec<Uuid>)>> {
+    let Some(queue) = queue::of(queue) else { return Ok(None) };
+    Ok(Some((queue.0.gpu.about.uuid, queue.0.gpu.reaches()?)))
+}
+
 #[cfg(test)]
 mod tests;

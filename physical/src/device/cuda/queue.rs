@@ -7,10 +7,11 @@ use super::memory::{DeviceMemory, Pinned};
 use super::stream::CudaStream;
 use crate::codec::Codec;
 use crate::device::program::Program;
-use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel};
+use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel, Queue};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::memory::{Buffer, ReadView, Span, WriteView};
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -179,6 +180,12 @@ impl DeviceQueue for CudaQueue {
     fn take_failure(&self) -> Option<Failure> {
         self.0.take_failure()
     }
+}
+
+/// Returns a queue as one of this device's, if it is.
+pub(super) fn of(queue: &Queue) -> Option<&CudaQueue> {
+    let queue: &dyn Any = &**queue.device()?;
+    queue.downcast_ref()
 }
 
 /// Returns the address of a span, to the device.

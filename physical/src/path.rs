@@ -1,0 +1,143 @@
+//! Paths: how memory of devices travels between ranks without going by way of the host. Open this to add one.
+//!
+//! [`Staging`](crate::staging::Staging) is the endpoint around every transport. Once the ranks have
+//! [attached](attach) their queues to it, all of them know whether their devices have such a path, and which: views of
+//! devices then go there, and views of host memory go by the transport as before. Without a path they are staged.
+//!
+//! What is asked of a path is over when it is *enqueued* on the queue of the view, in the order of that queue's other
+//! work; nobody waits for the device. So ranks compare what they call by messages of the host's transport, under the
+//! label of the operation: a mismatch, a rank that is missing and a deadline are seen there, as for any operation. What
+//! fails later is a failure of the queue.
+
+#[cfg(any(test, feature = "cuda"))]
+mod choice;
+#[cfg(any(test, feature = "cuda"))]
+mod exchange;
+#[cfg(test)]
+pub(crate) mod tests;
+mod wish;
+
+use crate::device::Queue;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::native::Collectives;
+use crate::transport::{Got, Label, Land, Source, Ticket, TransportKind};
+#[cfg(feature = "cuda")]
+use crate::transport::{Traffic, Transport};
+#[cfg(feature = "cuda")]
+use choice::Identity;
+use std::rc::Rc;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+pub(crate) use wish::Wish;
+
+/// A way between the devices of all ranks of an endpoint, on which their memory travels without the host.
+pub(crate) trait DevicePath {
+    /// Returns the name of the path, by which its bytes are counted.
+    fn kind(&self) -> TransportKind;
+
+    /// Returns true if views of devices are sent and received here; otherwise single messages are staged.
+    fn carries_messages(&self) -> bool;
+
+    /// Returns true if operations of different lanes have to be enqueued in the same order on all ranks.
+    fn in_order(&self) -> bool;
+
+    /// Starts sending a view of a device, as [`Transport::post_send`] does.
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
+
+    /// Starts receiving into a view of a device, as [`Transport::post_recv`] does.
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
+
+    /// Takes the outcome of an operation, once: see [`Transport::poll`].
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
+
+    /// Cancels an operation: see [`Transport::cancel`].
+    fn cancel(&self, ticket: Ticket);
+
+    /// Does what can be done now; returns true if anything was.
+    fn progress(&self) -> bool;
+
+    /// Returns the bytes of a pending operation that have moved so far.
+    fn moved(&self, ticket: Ticket) -> u64;
+
+    /// Returns the ranks for which a pending operation waits, if it is a collective.
+    fn missing(&self, ticket: Ticket) -> Vec<usize>;
+
+    /// Returns the collectives for views of devices. What it offers depends only on what is equal on all ranks.
+    fn native(&self) -> &dyn Collectives;
+
+    /// Creates memory of a device that the path reaches best: see [`Transport::register`].
+    ///
+    /// # Errors
+    /// As [`Transport::register`].
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer>;
+}
+
+/// Decision of the ranks of one endpoint.
+pub(crate) struct Attached {
+    /// Name of the device that this rank attached.
+    pub(crate) device: String,
+    /// True if no rank had a device.
+    pub(crate) are_all_on_host: bool,
+    pub(crate) path: Option<Rc<dyn DevicePath>>,
+}
+
+impl Attached {
+    /// Returns what the ranks have decided; `None` if memory is staged.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a queue of another device than the one for which they did.
+    pub(crate) fn chosen_for(&self, queue: &Queue) -> Result<Option<TransportKind>> {
+        if self.device != queue.name() && !self.are_all_on_host {
+            let what = format!("this endpoint was attached to {}, not to {}", self.device, queue.name());
+            return Err(Error::usage(what, "open a communicator of its own for each device of a rank"));
+        }
+        Ok(self.path.as_ref().map(|path| path.kind()))
+    }
+}
+
+/// Facts with which a path begins.
+#[cfg(feature = "cuda")]
+#[allow(dead_code, reason = "the paths read them")]
+pub(crate) struct Site<'a> {
+    /// The host's endpoint of this rank.
+    pub(crate) transport: &'a Rc<dyn Transport>,
+    pub(crate) traffic: &'a Arc<Traffic>,
+    /// Queue of this rank's device.
+    pub(crate) queue: &'a Queue,
+    /// Devices of all ranks, by rank.
+    pub(crate) identities: &'a [Identity],
+    /// Longest wait for another rank.
+    pub(crate) limit: Duration,
+}
+
+/// Lets the ranks of an endpoint decide how the memory of their queues' devices travels. All call this together.
+///
+/// # Errors
+/// [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for what these ranks cannot have, or differs between them; those of
+/// the exchange.
+#[cfg(feature = "cuda")]
+pub(crate) fn attach(
+    transport: &Rc<dyn Transport>,
+    traffic: &Arc<Traffic>,
+    queue: &Queue,
+    limit: Duration,
+) -> Result<Attached> {
+    let mine = Identity::of(queue, Wish::from_env()?)?;
+    let identities = exchange::exchange(&**transport, &mine, limit)?;
+    let chosen = choice::choose(&identities, choice::Means::of(&**transport))?;
+    let site = Site { transport, traffic, queue, identities: &identities, limit };
+    let path = chosen.map(|kind| connect(kind, &site)).transpose()?;
+    let are_all_on_host = identities.iter().all(Identity::is_on_host);
+    Ok(Attached { device: queue.name().to_owned(), are_all_on_host, path })
+}
+
+/// Begins a path that the ranks have chosen.
+#[cfg(feature = "cuda")]
+fn connect(kind: TransportKind, site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+    let what = format!("this build has no path {kind} for {}", site.queue.name());
+    Err(Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging"))
+}
