@@ -3,8 +3,9 @@
 //
 // A warp works on one tile at a time: a block, or 2048 numbers of a larger one. Lane i has numbers i, i + 32, …, so that
 // every access is of 32 neighbours, at any alignment. A run is read once if its blocks are no larger than a tile. The
-// numbers of a tile then wait in shared memory for what becomes the header. Larger blocks take three launches: each tile
-// is measured, these measures are merged to a header for each block, and the numbers are read again.
+// numbers of a tile then wait for what becomes the header: in registers if they are few, as many tiles have to be under
+// way at a time then, and in shared memory else. Larger blocks take three launches: each tile is measured, these measures
+// are merged to a header for each block, and the numbers are read again. Codes that need no header are written at once.
 //
 // A codec is a class that is made of what a header holds, and has these:
 //
@@ -15,6 +16,7 @@
 //
 // One whose header has any bytes has these besides, where a measure, of 8 bytes at most, is what a header is made of:
 //
+//     IS_FREE                          true if codes do not depend on the header: code(x) is static then
 //     Lane {add(at, x), finish(tile)}  what a lane gathers of the numbers, and the tile's measure, the same in all lanes
 //     none(), merge(x, y), fold(x)     the measure of no numbers, of two, and of all lanes
 //     value(measure, len)              what the header of a block of so many numbers holds
@@ -23,8 +25,9 @@
 /// Threads of a warp, and warps of a block of threads.
 constexpr u32 WARP = 32;
 constexpr u32 WARPS = 4;
-/// Most numbers of a tile.
+/// Most numbers of a tile, and of one that stays in registers.
 constexpr u32 TILE = 2048;
+constexpr u32 SMALL_TILE = 4 * WARP;
 
 __device__ inline u32 lane() {
     return threadIdx.x % WARP;
@@ -115,26 +118,70 @@ __device__ inline f32 treated(f32 x, u32 policy) {
 
 // -------------------------------------------------------------------------------------------------------------- codes
 
-/// Writes a code at a place among others, with all lanes of a warp, of which the first `count` have one, at places that
-/// follow each other.
-template <u32 BITS, bool IS_ALIGNED = true>
-__device__ inline void store_code(u8* codes, u32 at, u32 count, u32 code) {
-    bool is_there = lane() < count;
-    if (BITS == 1) {
-        u32 row = __ballot_sync(FULL, is_there && code != 0);
-        if (lane() < 4 && 8 * lane() < count) codes[at / WARP * 4 + lane()] = (u8)(row >> 8 * lane());
-    } else if (BITS == 4) {
-        u32 own = is_there ? code : 0;
-        u32 upper = __shfl_down_sync(FULL, own, 1);
-        if (is_there && at % 2 == 0) codes[at / 2] = (u8)(own | upper << 4);
-    } else if (is_there && BITS == 8) {
-        codes[at] = (u8)code;
-    } else if (is_there && BITS == 16) {
-        if (IS_ALIGNED) ((u16*)codes)[at] = (u16)code;
-        else store_u16(codes + 2 * at, (u16)code);
-    } else if (is_there) {
-        if (IS_ALIGNED) ((u32*)codes)[at] = code;
-        else store_u32(codes + 4 * at, code);
+/// Writes a code of whole bytes at a place among others.
+template <u32 BITS, bool IS_ALIGNED>
+__device__ inline void store_code(u8* codes, u32 at, u32 code) {
+    if (BITS == 8) codes[at] = (u8)code;
+    else if (BITS == 16 && IS_ALIGNED) ((u16*)codes)[at] = (u16)code;
+    else if (BITS == 16) store_u16(codes + 2 * at, (u16)code);
+    else if (IS_ALIGNED) ((u32*)codes)[at] = code;
+    else store_u32(codes + 4 * at, code);
+}
+
+/// Writes 16 rows of one bit each: two lanes have the 32 bits of a row, in order.
+__device__ inline void store_bits(u8* codes, u32 first, const u32 (&code)[16]) {
+    u32 mine = 0;
+#pragma unroll
+    for (u32 row = 0; row < 16; row++) {
+        u32 bits = __ballot_sync(FULL, code[row] != 0);
+        mine = lane() / 2 == row ? bits : mine;
+    }
+    mine >>= lane() % 2 * 16;
+    u8* to = codes + first / 8 + 2 * lane();
+    to[0] = (u8)mine;
+    to[1] = (u8)(mine >> 8);
+}
+
+/// Writes a row of one bit each.
+__device__ inline void store_bits(u8* codes, u32 first, u32 count, u32 code) {
+    u32 bits = __ballot_sync(FULL, lane() < count && code != 0);
+    if (lane() < 4 && 8 * lane() < count) codes[first / 8 + lane()] = (u8)(bits >> 8 * lane());
+}
+
+/// Writes two rows of four bits each: a lane gives its neighbour the code of the row that it does not write itself.
+__device__ inline void store_pairs(u8* codes, u32 at, u32 lower, u32 upper) {
+    bool is_odd = lane() % 2 == 1;
+    u32 own = is_odd ? upper : lower;
+    u32 other = __shfl_xor_sync(FULL, is_odd ? lower : upper, 1);
+    codes[at / 2 + (is_odd ? WARP / 2 : 0)] = (u8)(is_odd ? other | own << 4 : own | other << 4);
+}
+
+/// Writes a row of four bits each.
+__device__ inline void store_row(u8* codes, u32 at, u32 count, u32 code) {
+    u32 own = lane() < count ? code : 0;
+    u32 upper = __shfl_down_sync(FULL, own, 1);
+    if (lane() < count && at % 2 == 0) codes[at / 2] = (u8)(own | upper << 4);
+}
+
+/// Writes the codes of rows of 32 at places that follow each other, with all lanes of a warp: `at` is the lane's place
+/// in the first row, and rows have `count` codes.
+template <u32 BITS, bool IS_ALIGNED, u32 ROWS>
+__device__ inline void store_codes(u8* codes, u32 at, u32 count, const u32 (&code)[ROWS]) {
+    if constexpr (BITS == 1 && ROWS == 16) {
+        store_bits(codes, at - lane(), code);
+        return;
+    }
+#pragma unroll
+    for (u32 row = 0; row < ROWS; row++, at += WARP) {
+        if constexpr (BITS == 1) {
+            store_bits(codes, at - lane(), count, code[row]);
+        } else if constexpr (BITS == 4 && ROWS % 2 == 0) {
+            if (row % 2 == 0) store_pairs(codes, at, code[row], code[row + 1]);
+        } else if constexpr (BITS == 4) {
+            store_row(codes, at, count, code[row]);
+        } else {
+            if (lane() < count) store_code<BITS, IS_ALIGNED>(codes, at, code[row]);
+        }
     }
 }
 
@@ -174,29 +221,37 @@ __device__ inline void each_batch(u32 len, F f) {
 
 // ------------------------------------------------------------------------------------------------------------ encoding
 
-/// Calls `f(at, x, count)` for a tile's numbers as they are encoded, in rows as `each_batch` has them, with 0 for those
-/// that fill up the last one. Returns the first place of the lane whose number does not fit, or `TILE`.
+/// Treats rows of numbers as the policy says, of which `at` is the lane's place in the first one. Returns the first
+/// place of the lane whose number does not fit, or `TILE`.
+template <typename Codec, u32 ROWS>
+__device__ inline u32 treat(const Tile& tile, u32 at, f32 (&x)[ROWS]) {
+    u32 unfit = TILE;
+    u32 most = 0;
+#pragma unroll
+    for (u32 row = 0; row < ROWS; row++) most = greater(magnitude(x[row]), most);
+    if (most >= Codec::BEYOND) {
+#pragma unroll
+        for (u32 row = 0; row < ROWS; row++) {
+            if (magnitude(x[row]) < Codec::BEYOND) continue;
+            unfit = lesser(at + row * WARP, unfit);
+            x[row] = treated<Codec>(x[row], tile.policy);
+        }
+    }
+    return unfit;
+}
+
+/// Calls `f(rows, at, x, count)` for a tile's numbers as they are encoded, in rows as `each_batch` has them, with 0 for
+/// those that fill up the last one. Returns the first place of the lane whose number does not fit, or `TILE`.
 template <typename Codec, typename F>
 __device__ inline u32 each_number(const Tile& tile, F f) {
     u32 unfit = TILE;
     each_batch(tile.len, [&](auto rows, u32 at, u32 count) {
         constexpr u32 ROWS = decltype(rows)::VALUE;
         f32 x[ROWS];
-        u32 most = 0;
 #pragma unroll
         for (u32 row = 0; row < ROWS; row++) x[row] = lane() < count ? tile.from[at + row * WARP] : 0.0f;
-#pragma unroll
-        for (u32 row = 0; row < ROWS; row++) most = greater(magnitude(x[row]), most);
-        if (most >= Codec::BEYOND) {
-#pragma unroll
-            for (u32 row = 0; row < ROWS; row++) {
-                if (magnitude(x[row]) < Codec::BEYOND) continue;
-                unfit = lesser(at + row * WARP, unfit);
-                x[row] = treated<Codec>(x[row], tile.policy);
-            }
-        }
-#pragma unroll
-        for (u32 row = 0; row < ROWS; row++) f(at + row * WARP, x[row], count);
+        unfit = lesser(unfit, treat<Codec>(tile, at, x));
+        f(rows, at, x, count);
     });
     return unfit;
 }
@@ -206,29 +261,64 @@ __device__ inline void refuse_unfit(const Tile& tile, u32 unfit, Refusing refusi
     if (unfit < TILE && tile.policy == REFUSE) refuse(refusing, tile.start + unfit, tile.from[unfit]);
 }
 
-/// Returns what a tile's header is made of, and passes on its numbers to `keep(at, x)`.
-template <typename Codec, typename F>
-__device__ inline auto measure_tile(Tile& tile, Refusing refusing, F keep) {
-    typename Codec::Lane mine;
-    u32 unfit = each_number<Codec>(tile, [&](u32 at, f32 x, u32 count) {
-        keep(at, x);
-        if (lane() < count) mine.add(at, x);
-    });
+/// Returns what a tile's header is made of, of what a lane has gathered and of its first number that does not fit.
+template <typename Lane>
+__device__ inline auto finish(Tile& tile, const Lane& mine, u32 unfit, Refusing refusing) {
     refuse_unfit(tile, unfit, refusing);
     tile.is_unfit = __ballot_sync(FULL, unfit < TILE) != 0;
     return mine.finish(tile);
 }
 
+/// Returns what a tile's header is made of, and passes on its numbers to `keep(rows, at, x, count)`.
+template <typename Codec, typename F>
+__device__ inline auto measure_tile(Tile& tile, Refusing refusing, F keep) {
+    typename Codec::Lane mine;
+    u32 unfit = each_number<Codec>(tile, [&](auto rows, u32 at, auto& x, u32 count) {
+        constexpr u32 ROWS = decltype(rows)::VALUE;
+        keep(rows, at, x, count);
+#pragma unroll
+        for (u32 row = 0; row < ROWS; row++) {
+            if (lane() < count) mine.add(at + row * WARP, x[row]);
+        }
+    });
+    return finish(tile, mine, unfit, refusing);
+}
+
+/// Writes the codes of rows of numbers.
+template <typename Codec, bool IS_ALIGNED, u32 ROWS, typename Code>
+__device__ inline void store_numbers(u8* codes, u32 at, u32 count, const f32 (&x)[ROWS], Code code) {
+    u32 all[ROWS];
+#pragma unroll
+    for (u32 row = 0; row < ROWS; row++) all[row] = code(x[row]);
+    store_codes<Codec::BITS, IS_ALIGNED>(codes, at, count, all);
+}
+
+/// Writes a tile's codes that need no header.
+template <typename Codec, bool IS_ALIGNED>
+struct Free {
+    u8* codes;
+
+    template <typename R, u32 ROWS>
+    __device__ void operator()(R, u32 at, const f32 (&x)[ROWS], u32 count) const {
+        store_numbers<Codec, IS_ALIGNED>(codes, at, count, x, [](f32 x) { return Codec::code(x); });
+    }
+};
+
+/// Calls `f(tile, number)` for all tiles of a run that is encoded.
+template <typename F>
+__device__ inline void each_encoded(const f32* from, Cut cut, u32 policy, F f) {
+    each_tile(cut, [=](Tile tile, u64 number) {
+        tile.from = from + tile.start;
+        tile.policy = policy;
+        f(tile, number);
+    });
+}
+
 /// Encodes a run that has no headers.
 template <typename Codec, bool IS_ALIGNED>
 __device__ inline void encode_plain(const f32* from, u8* to, Cut cut, u32 policy, Refusing refusing) {
-    each_tile(cut, [=](Tile tile, u64) {
-        tile.from = from + tile.start;
-        tile.policy = policy;
-        u8* codes = codes_of<Codec>(cut, tile, to);
-        u32 unfit = each_number<Codec>(tile, [=](u32 at, f32 x, u32 count) {
-            store_code<Codec::BITS, IS_ALIGNED>(codes, at, count, Codec::code(x));
-        });
+    each_encoded(from, cut, policy, [=](Tile tile, u64) {
+        u32 unfit = each_number<Codec>(tile, Free<Codec, IS_ALIGNED>{codes_of<Codec>(cut, tile, to)});
         refuse_unfit(tile, unfit, refusing);
     });
 }
@@ -237,73 +327,123 @@ __device__ inline void encode_plain(const f32* from, u8* to, Cut cut, u32 policy
 template <typename Codec>
 __device__ inline void encode_blocks(const f32* from, u8* to, Cut cut, u32 policy, Refusing refusing) {
     // A lane reads only what it has written itself.
-    __shared__ f32 rooms[WARPS][TILE];
-    f32* room = rooms[threadIdx.x / WARP];
-    each_tile(cut, [=](Tile tile, u64) {
-        tile.from = from + tile.start;
-        tile.policy = policy;
-        auto measure = measure_tile<Codec>(tile, refusing, [=](u32 at, f32 x) { room[at] = x; });
-        Codec codec(Codec::value(measure, tile.block_len));
-        if (lane() == 0) codec.store(message_of<Codec>(cut, tile, to));
+    __shared__ f32 rooms[Codec::IS_FREE ? 1 : WARPS][TILE];
+    f32* room = rooms[Codec::IS_FREE ? 0 : threadIdx.x / WARP];
+    each_encoded(from, cut, policy, [=](Tile tile, u64) {
         u8* codes = codes_of<Codec>(cut, tile, to);
-        each_batch(tile.len, [=](auto rows, u32 at, u32 count) {
+        auto measure = measure_tile<Codec>(tile, refusing, [=](auto rows, u32 at, auto& x, u32 count) {
+            if constexpr (Codec::IS_FREE) {
+                Free<Codec, true>{codes}(rows, at, x, count);
+            } else {
 #pragma unroll
-            for (u32 row = 0; row < decltype(rows)::VALUE; row++, at += WARP) {
-                store_code<Codec::BITS>(codes, at, count, codec.code(room[at]));
+                for (u32 row = 0; row < decltype(rows)::VALUE; row++) room[at + row * WARP] = x[row];
             }
         });
+        Codec codec(Codec::value(measure, tile.block_len));
+        if (lane() == 0) codec.store(message_of<Codec>(cut, tile, to));
+        if constexpr (!Codec::IS_FREE) {
+            each_batch(tile.len, [=](auto rows, u32 at, u32 count) {
+                constexpr u32 ROWS = decltype(rows)::VALUE;
+                f32 x[ROWS];
+#pragma unroll
+                for (u32 row = 0; row < ROWS; row++) x[row] = room[at + row * WARP];
+                store_numbers<Codec, true>(codes, at, count, x, [=](f32 x) { return codec.code(x); });
+            });
+        }
     });
 }
 
-/// Measures every tile of a run.
+/// Encodes a run whose blocks have at most as many numbers as a small tile.
+template <typename Codec>
+__device__ inline void encode_small(const f32* from, u8* to, Cut cut, u32 policy, Refusing refusing) {
+    constexpr u32 ROWS = SMALL_TILE / WARP;
+    each_encoded(from, cut, policy, [=](Tile tile, u64) {
+        f32 x[ROWS];
+#pragma unroll
+        for (u32 row = 0; row < ROWS; row++) {
+            u32 at = lane() + row * WARP;
+            x[row] = at < tile.len ? tile.from[at] : 0.0f;
+        }
+        u32 unfit = treat<Codec>(tile, lane(), x);
+        typename Codec::Lane mine;
+#pragma unroll
+        for (u32 row = 0; row < ROWS; row++) {
+            u32 at = lane() + row * WARP;
+            if (at < tile.len) mine.add(at, x[row]);
+        }
+        Codec codec(Codec::value(finish(tile, mine, unfit, refusing), tile.block_len));
+        if (lane() == 0) codec.store(message_of<Codec>(cut, tile, to));
+        u8* codes = codes_of<Codec>(cut, tile, to);
+        auto code = [=](f32 x) { return codec.code(x); };
+        if (tile.len == SMALL_TILE) {
+            store_numbers<Codec, true>(codes, lane(), WARP, x, code);
+            return;
+        }
+#pragma unroll
+        for (u32 row = 0; row < ROWS; row++) {
+            const f32 one[1] = {x[row]};
+            u32 rest = tile.len > row * WARP ? tile.len - row * WARP : 0;
+            store_numbers<Codec, true>(codes, lane() + row * WARP, lesser(rest, WARP), one, code);
+        }
+    });
+}
+
+/// Measures every tile of a run, and writes its codes if they need no header.
 template <typename Codec, typename Measure>
-__device__ inline void measure_blocks(const f32* from, Measure* measures, Cut cut, u32 policy, Refusing refusing) {
-    each_tile(cut, [=](Tile tile, u64 number) {
-        tile.from = from + tile.start;
-        tile.policy = policy;
-        auto measure = measure_tile<Codec>(tile, refusing, [](u32, f32) {});
+__device__ inline void measure_blocks(
+    const f32* from, u8* to, Measure* measures, Cut cut, u32 policy, Refusing refusing) {
+    each_encoded(from, cut, policy, [=](Tile tile, u64 number) {
+        u8* codes = codes_of<Codec>(cut, tile, to);
+        auto measure = measure_tile<Codec>(tile, refusing, [=](auto rows, u32 at, auto& x, u32 count) {
+            if constexpr (Codec::IS_FREE) Free<Codec, true>{codes}(rows, at, x, count);
+        });
         if (lane() == 0) measures[number] = measure;
     });
 }
 
-/// Writes every block's header: its tiles' measures are merged in 64 lanes, of which lane i takes tiles i, i + 64, …,
-/// and these by halves.
+/// Measures of tiles that wait in shared memory to be merged.
+constexpr u32 HEADED = 4096;
+
+/// Writes every block's header, each with a block of threads, a multiple of 64: its tiles' measures are merged in 64
+/// lanes, of which lane i takes tiles i, i + 64, …, and these by halves.
 template <typename Codec, typename Measure>
 __device__ inline void head_blocks(const Measure* measures, u8* to, Cut cut) {
+    __shared__ Measure room[HEADED];
     u64 each = (cut.size + TILE - 1) / TILE;
-    for (u64 block = first_place() / WARP; block * each < cut.tiles; block += stride() / WARP) {
+    for (u64 block = blockIdx.x; block * each < cut.tiles; block += gridDim.x) {
         Tile tile = tile_of(cut, block * each);
         u64 count = (tile.block_len + TILE - 1) / TILE;
-        Measure lower = Codec::none();
-        Measure upper = Codec::none();
-        each_batch((u32)count, [&](auto rows, u32 at, u32 rest) {
-            constexpr u32 ROWS = decltype(rows)::VALUE;
-            Measure mine[ROWS];
-#pragma unroll
-            for (u32 row = 0; row < ROWS; row++) {
-                mine[row] = lane() < rest ? measures[block * each + at + row * WARP] : Codec::none();
+        const Measure* from = measures + block * each;
+        Measure mine = Codec::none();
+        for (u64 first = 0; first < count; first += HEADED) {
+            u32 some = (u32)lesser(count - first, (u64)HEADED);
+#pragma unroll 4
+            for (u32 i = threadIdx.x; i < some; i += blockDim.x) room[i] = from[first + i];
+            __syncthreads();
+            if (threadIdx.x < 2 * WARP) {
+#pragma unroll 8
+                for (u32 i = threadIdx.x; i < some; i += 2 * WARP) mine = Codec::merge(mine, room[i]);
             }
-#pragma unroll
-            for (u32 row = 0; row < ROWS; row++) {
-                if ((at + row * WARP) & WARP) upper = Codec::merge(upper, mine[row]);
-                else lower = Codec::merge(lower, mine[row]);
-            }
-        });
-        Measure all = Codec::fold(Codec::merge(lower, upper));
-        if (lane() == 0) Codec(Codec::value(all, tile.block_len)).store(message_of<Codec>(cut, tile, to));
+            __syncthreads();
+        }
+        if (threadIdx.x / WARP == 1) room[lane()] = mine;
+        __syncthreads();
+        if (threadIdx.x < WARP) {
+            Measure all = Codec::fold(Codec::merge(mine, room[lane()]));
+            if (lane() == 0) Codec(Codec::value(all, tile.block_len)).store(message_of<Codec>(cut, tile, to));
+        }
+        __syncthreads();
     }
 }
 
 /// Writes the codes of a run whose headers are written.
 template <typename Codec>
 __device__ inline void code_blocks(const f32* from, u8* to, Cut cut, u32 policy) {
-    each_tile(cut, [=](Tile tile, u64) {
-        tile.from = from + tile.start;
-        tile.policy = policy;
+    each_encoded(from, cut, policy, [=](Tile tile, u64) {
         Codec codec(Codec::read(message_of<Codec>(cut, tile, to)));
         u8* codes = codes_of<Codec>(cut, tile, to);
-        each_number<Codec>(tile, [=](u32 at, f32 x, u32 count) {
-            store_code<Codec::BITS>(codes, at, count, codec.code(x));
+        each_number<Codec>(tile, [=](auto, u32 at, auto& x, u32 count) {
+            store_numbers<Codec, true>(codes, at, count, x, [=](f32 x) { return codec.code(x); });
         });
     });
 }
@@ -349,6 +489,7 @@ __device__ inline void decode_at_any(const u8* from, f32* to, Cut cut, f32 weigh
 struct Plain {
     struct Nothing {};
     static constexpr u32 HEADER = 0;
+    static constexpr bool IS_FREE = true;
 
     __device__ explicit Plain(Nothing) {}
 
@@ -361,6 +502,7 @@ struct Plain {
 struct Scaled {
     typedef u32 Measure;
     static constexpr u32 HEADER = 4;
+    static constexpr bool IS_FREE = false;
     static constexpr u32 BEYOND = F32_INFINITY;
     static constexpr u32 LARGEST = F32_LARGEST;
 
@@ -437,17 +579,26 @@ __device__ inline f32 scale_to(u32 measure, f32 largest) {
                                              Refusing refusing) {                                                      \
         encode_blocks<CODEC>(from, to, {len, size, tiles}, policy, refusing);                                          \
     }                                                                                                                  \
-    extern "C" __global__ void NAME##_measure(const f32* from, CODEC::Measure* measures, u64 len, u64 size, u64 tiles, \
-                                              u32 policy, Refusing refusing) {                                         \
-        measure_blocks<CODEC>(from, measures, {len, size, tiles}, policy, refusing);                                   \
+    extern "C" __global__ void NAME##_small(const f32* from, u8* to, u64 len, u64 size, u64 tiles, u32 policy,         \
+                                            Refusing refusing) {                                                       \
+        encode_small<CODEC>(from, to, {len, size, tiles}, policy, refusing);                                           \
     }                                                                                                                  \
-    extern "C" __global__ void NAME##_head(const CODEC::Measure* measures, u8* to, u64 len, u64 size, u64 tiles) {     \
+    extern "C" __global__ void NAME##_measure(const f32* from, u8* to, u64 len, u64 size, u64 tiles, u32 policy,       \
+                                              CODEC::Measure* measures, Refusing refusing) {                           \
+        measure_blocks<CODEC>(from, to, measures, {len, size, tiles}, policy, refusing);                               \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+        NAME##_head(const CODEC::Measure* measures, u8* to, u64 len, u64 size, u64 tiles) {                            \
         head_blocks<CODEC>(measures, to, {len, size, tiles});                                                          \
     }                                                                                                                  \
+    ENTRY(NAME##_encode)                                                                                               \
+    ENTRY(NAME##_small)                                                                                                \
+    ENTRY(NAME##_measure)                                                                                              \
+    ENTRY(NAME##_head)
+
+/// Defines the kernel that writes codes which depend on their block's header, of blocks larger than a tile.
+#define CODE_KERNEL(NAME, CODEC)                                                                                       \
     extern "C" __global__ void NAME##_code(const f32* from, u8* to, u64 len, u64 size, u64 tiles, u32 policy) {        \
         code_blocks<CODEC>(from, to, {len, size, tiles}, policy);                                                      \
     }                                                                                                                  \
-    ENTRY(NAME##_encode)                                                                                               \
-    ENTRY(NAME##_measure)                                                                                              \
-    ENTRY(NAME##_head)                                                                                                 \
     ENTRY(NAME##_code)

@@ -2,13 +2,8 @@
 //
 // Everything here has the bits of its host twin, which is named where it is not obvious. NVRTC compiles it for the
 // device, without fused operations and with the IEEE's division and square root, and a C++ compiler for the driver of
-// the tests, which then defines what CUDA has built in, and ENTRY.
+// the tests, which then defines what CUDA has built in, ENTRY, and the conversions of f16.
 #pragma once
-
-#ifdef __CUDACC__
-/// Registers a kernel with the driver of the tests. Every kernel is named so at the end of its file.
-#define ENTRY(name)
-#endif
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -18,6 +13,25 @@ typedef int i32;
 typedef long long i64;
 typedef float f32;
 typedef double f64;
+
+#ifdef __CUDACC__
+/// Registers a kernel with the driver of the tests. Every kernel is named so at the end of its file.
+#define ENTRY(name)
+
+/// Returns the float that the bits of an f16 are; of NaN, any NaN.
+__device__ inline float widened_f16(u16 bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+
+/// Returns the bits of the nearest f16, ties to even; of NaN, those of any NaN.
+__device__ inline u16 narrowed_f16(float x) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+#endif
 
 /// The mask of a shuffle in which all threads of a warp take part.
 constexpr u32 FULL = 0xffffffff;
@@ -145,24 +159,8 @@ struct bf16 {
     u16 bits;
 };
 
-constexpr u32 F16_INFINITY = 0x7c00;
 constexpr u32 F16_NAN = 0x7e00;
-constexpr u32 BF16_INFINITY = 0x7f80;
 constexpr u32 BF16_NAN = 0x7fc0;
-
-/// The exponent's bias of f32 minus that of f16, at the exponent's place in f32.
-constexpr u32 F16_REBIAS = (127 - 15) << 23;
-
-/// Returns the bits of the nearest f16, ties to even, and infinity for NaN.
-__device__ inline u32 f16_bits(float x) {
-    u32 size = magnitude(x);
-    // Half of an f16's last place is added, but for a tie that would round to odd.
-    u32 normal = (size - F16_REBIAS + 0xfff + (size >> 13 & 1)) >> 13;
-    normal = normal < F16_INFINITY ? normal : F16_INFINITY;
-    // Beside ½ the last place is 2⁻²⁴, as that of a denormal f16, and the addition rounds.
-    u32 denormal = __float_as_uint(fabsf(x) + 0.5f) & 0x7ff;
-    return (size < (127 - 14) << 23 ? denormal : normal) | (__float_as_uint(x) >> 16 & 0x8000);
-}
 
 /// Returns the bits of the nearest bf16, ties to even, of a float that is not NaN, and of the one NaN.
 __device__ inline u32 bf16_bits(float x) {
@@ -174,7 +172,7 @@ __device__ inline u32 bf16_bits(float x) {
 __device__ inline f16 f16_of(float x) {
     u32 bits = __float_as_uint(x);
     u32 nan = F16_NAN | (bits >> 16 & 0x8000) | (bits >> 13 & 0x3ff);
-    return {(u16)(x != x ? nan : f16_bits(x))};
+    return {(u16)(x != x ? nan : narrowed_f16(x))};
 }
 
 /// Rounds to the nearest bf16, ties to even; NaNs stay NaN, with the upper bits of their payload.
@@ -184,8 +182,7 @@ __device__ inline bf16 bf16_of(float x) {
 
 /// Rounds to the nearest f16, ties to even, and any NaN to the one NaN: `f16_of(canonical(x))`.
 __device__ inline f16 canonical_f16(float x) {
-    // What is not NaN would be computed behind a branch, if this were the choice between two results.
-    return {(u16)(f16_bits(canonical(x)) | (x != x ? F16_NAN : 0))};
+    return {(u16)(x != x ? F16_NAN : narrowed_f16(x))};
 }
 
 /// Rounds to the nearest bf16, ties to even, and any NaN to the one NaN: `bf16_of(canonical(x))`.
@@ -195,14 +192,9 @@ __device__ inline bf16 canonical_bf16(float x) {
 
 /// Converts to f32, exactly; NaNs become quiet.
 __device__ inline float f32_of(f16 x) {
-    // The sign, a copy of it that is masked, exponent and fraction.
-    u32 bits = (u32)((i32)((u32)x.bits << 16) >> 3) & 0x8fffe000;
-    // A denormal f32 that is scaled by 2¹¹² becomes the normal one that the denormal f16 is.
-    float number = __uint_as_float(bits) * __uint_as_float(F16_REBIAS + (127u << 23));
-    bits = __float_as_uint(number);
-    if (fabsf(number) >= 65536.0f) bits |= F32_INFINITY;
-    if (fabsf(number) > 65536.0f) bits |= F32_NAN;
-    return __uint_as_float(bits);
+    float number = widened_f16(x.bits);
+    u32 nan = F32_NAN | (u32)(x.bits & 0x8000) << 16 | (u32)(x.bits & 0x3ff) << 13;
+    return number != number ? __uint_as_float(nan) : number;
 }
 
 /// Converts to f32, exactly.
@@ -274,14 +266,18 @@ __device__ inline float saturated(float x) {
 
 // ----------------------------------------------------------------------------------------------------------- refusals
 
-/// What the first launch of a queue that refused something has refused, in the device's memory.
+/// What the first launch of a queue that refused something has refused, in the device's memory; zeros before.
 struct Refusal {
     /// The launch; 0 while there is none.
     u64 launch;
-    /// The lowest element, above the bits of its value; all ones while there is none. Damage has the value 0.
+    /// The lowest element.
     u64 first;
     /// The number of elements of the memory before those that the launch was given.
     u64 before;
+    /// The bits of the element's value; 0 for damage.
+    u32 value;
+    /// Whether a thread changes the record.
+    u32 held;
 };
 
 /// Where a launch refuses.
@@ -294,12 +290,26 @@ struct Refusing {
 /// Refuses an element for its value, which is not 0. The first launch that refuses is kept, and of its elements the
 /// lowest.
 __device__ inline void refuse(Refusing refusing, u64 index, float value) {
-    Refusal* record = refusing.record;
-    u64 launch = atomicCAS(&record->launch, (u64)0, refusing.launch);
-    if (launch != 0 && launch != refusing.launch) return;
-    record->before = refusing.before;
-    u64 place = index < FULL ? index : FULL;
-    atomicMin(&record->first, place << 32 | __float_as_uint(value));
+    volatile Refusal* record = refusing.record;
+    for (bool done = false; !done;) {
+        // If all is NaN, most threads see here that a lower element is kept, and none of them waits.
+        u64 launch = record->launch;
+        __threadfence();
+        if (launch != 0 && (launch != refusing.launch || record->first <= index)) return;
+        if (atomicCAS(&refusing.record->held, 0u, 1u) != 0) continue;
+        __threadfence();
+        launch = record->launch;
+        if (launch == 0 || (launch == refusing.launch && index < record->first)) {
+            record->first = index;
+            record->value = __float_as_uint(value);
+            record->before = refusing.before;
+            __threadfence();
+            record->launch = refusing.launch;
+        }
+        __threadfence();
+        atomicExch(&refusing.record->held, 0u);
+        done = true;
+    }
 }
 
 /// Refuses a message as none of its codec, at an element.

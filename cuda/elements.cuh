@@ -8,7 +8,8 @@ struct alignas(N * sizeof(T)) Run {
     T x[N];
 };
 
-/// Loads runs of `N` elements: at once if that is said, or else one by one, as they may not be aligned to a run.
+/// Loads and stores runs of `N` elements: at once if that is said, or else one by one, as they may not be aligned to a
+/// run.
 template <u32 N, bool AT_ONCE>
 struct Load {
     static constexpr u32 SIZE = N;
@@ -21,6 +22,17 @@ struct Load {
 #pragma unroll
         for (u32 k = 0; k < N; k++) run.x[k] = from[at + k];
         return run;
+    }
+
+    /// Stores a run from a place on.
+    template <typename T>
+    __device__ void store(T* to, u64 at, const Run<T, N>& run) const {
+        if (AT_ONCE) {
+            *(Run<T, N>*)(to + at) = run;
+            return;
+        }
+#pragma unroll
+        for (u32 k = 0; k < N; k++) to[at + k] = run.x[k];
     }
 };
 
@@ -61,6 +73,32 @@ __device__ inline void compute(u64 len, T* to, const T* const (&from)[COUNT], F 
             out.x[k] = f(x);
         }
         *(Run<T, N>*)(to + at) = out;
+    });
+}
+
+/// Calls `f(x)` for the elements x, one of each array, at every place of `len`, and stores what it has changed of the
+/// first `CHANGED` of them, with all threads of the grid. No array overlaps another.
+template <u32 CHANGED, typename T, u32 COUNT, typename F>
+__device__ inline void change(u64 len, T* const (&arrays)[COUNT], F f) {
+    const T* from[COUNT];
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) from[i] = arrays[i];
+    each_run(len, arrays[0], from, [=](auto load, u64 at) {
+        constexpr u32 N = decltype(load)::SIZE;
+        Run<T, N> runs[COUNT];
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) runs[i] = load(arrays[i], at);
+#pragma unroll
+        for (u32 k = 0; k < N; k++) {
+            T x[COUNT];
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i++) x[i] = runs[i].x[k];
+            f(x);
+#pragma unroll
+            for (u32 i = 0; i < CHANGED; i++) runs[i].x[k] = x[i];
+        }
+#pragma unroll
+        for (u32 i = 0; i < CHANGED; i++) load.store(arrays[i], at, runs[i]);
     });
 }
 

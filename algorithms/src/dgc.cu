@@ -1,12 +1,12 @@
 // DGC's masking: the twin of dgc.rs.
 
 #include "device.cuh"
+#include "elements.cuh"
 
 /// Clears the momentum of what was sent.
 extern "C" __global__ void dgc_mask(const float* unsent, float* momentum, u64 len) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        if (unsent[i] == 0) momentum[i] = 0;
-    }
+    float* const arrays[] = {momentum, (float*)unsent};
+    change<1>(len, arrays, [](float(&at)[2]) { at[0] = at[1] == 0 ? 0 : at[0]; });
 }
 
 ENTRY(dgc_mask)

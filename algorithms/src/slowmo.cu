@@ -1,17 +1,17 @@
 // SlowMo's step at the end of a period: the twin of slowmo.rs.
 
 #include "device.cuh"
+#include "elements.cuh"
 
 template <typename T>
 __device__ inline void outer(T* parameters, T* start, T* momentum, u64 len, T step, T per_rate, T beta) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T begun = start[i];
-        T u = canonical(beta * momentum[i] + (begun - parameters[i]) * per_rate);
-        T next = canonical(begun - step * u);
-        momentum[i] = u;
-        start[i] = next;
-        parameters[i] = next;
-    }
+    T* const arrays[] = {parameters, start, momentum};
+    change<3>(len, arrays, [=](T(&at)[3]) {
+        auto& [x, begun, u] = at;
+        u = canonical(beta * u + (begun - x) * per_rate);
+        x = canonical(begun - step * u);
+        begun = x;
+    });
 }
 
 #define STEP(T, NAME)                                                                                            \

@@ -145,6 +145,7 @@ inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline double __dadd_rn(double x, double y) { return x + y; }
@@ -152,6 +153,25 @@ inline double __dmul_rn(double x, double y) { return x * y; }
 inline double __ddiv_rn(double x, double y) { return x / y; }
 inline double __dsqrt_rn(double x) { return sqrt(x); }
 inline float __double2float_rn(double x) { return float(x); }
+
+// What device.cuh writes in PTX. As a GPU does, they return a NaN of their own for any NaN.
+inline float widened_f16(unsigned short bits) {
+    unsigned size = bits & 0x7fff;
+    float denormal = float(size) * 0x1p-24f;
+    unsigned normal = (size << 13) + (112u << 23);
+    float number = size < 0x400 ? denormal : fake::cast<float>(size < 0x7c00 ? normal : 0x7f800000u);
+    unsigned sign = unsigned(bits & 0x8000) << 16;
+    return fake::cast<float>(size > 0x7c00 ? 0x7fffffffu : fake::cast<unsigned>(number) | sign);
+}
+inline unsigned short narrowed_f16(float x) {
+    unsigned size = fake::cast<unsigned>(x) & 0x7fffffff;
+    // Half of an f16's last place is added, but for a tie that would round to odd.
+    unsigned normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
+    // Beside ½ the last place is 2⁻²⁴, as that of a denormal f16, and the addition rounds.
+    unsigned denormal = fake::cast<unsigned>(fabsf(x) + 0.5f) & 0x7ff;
+    unsigned number = size < 113u << 23 ? denormal : normal < 0x7c00 ? normal : 0x7c00;
+    return size > 0x7f800000 ? 0x7fff : number | (fake::cast<unsigned>(x) >> 16 & 0x8000);
+}
 template <class T> T __ldg(const T *at) { return *at; }
 template <class T> T __ldcs(const T *at) { return *at; }
 template <class T> void __stcs(T *at, T value) { *at = value; }

@@ -2,19 +2,17 @@
 
 #include "device.cuh"
 #include "direction.cuh"
+#include "elements.cuh"
 
 template <typename T>
 __device__ inline void step(
     const T* gradients, T* parameters, T* first, T* second, u64 len, T rate, T decay, Direction<T> direction) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T x = parameters[i];
-        T m = first[i];
-        T v = second[i];
-        direction.update(m, v, gradients[i] + decay * x);
-        first[i] = m;
-        second[i] = v;
-        parameters[i] = canonical(x - rate * direction.of(m, v));
-    }
+    T* const arrays[] = {parameters, first, second, (T*)gradients};
+    change<3>(len, arrays, [=](T(&at)[4]) {
+        auto& [x, m, v, g] = at;
+        direction.update(m, v, g + decay * x);
+        x = canonical(x - rate * direction.of(m, v));
+    });
 }
 
 #define STEP(T, NAME)                                                                                            \

@@ -5,6 +5,7 @@
 
 #include "device.cuh"
 #include "direction.cuh"
+#include "elements.cuh"
 #include "sums.cuh"
 
 template <typename T>
@@ -44,11 +45,12 @@ __device__ inline void step(
         double direction_norm = sqrt(sums[1]);
         rate *= parameter_norm > 0 && direction_norm > 0 ? parameter_norm / direction_norm : 1.0;
     }
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T x = parameters[i];
-        T r = direction.of(first[i], second[i]) + decay * x;
-        parameters[i] = canonical(x - (T)rate * r);
-    }
+    T* const arrays[] = {parameters, (T*)first, (T*)second};
+    change<1>(len, arrays, [=](T(&at)[3]) {
+        auto& [x, m, v] = at;
+        T r = direction.of(m, v) + decay * x;
+        x = canonical(x - (T)rate * r);
+    });
 }
 
 #define MOMENTS(T, NAME)                                                                                         \

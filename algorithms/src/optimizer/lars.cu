@@ -1,6 +1,7 @@
 // LARS' step: the twin of lars.rs. The first entry sums the squares of gradients and parameters by blocks.
 
 #include "device.cuh"
+#include "elements.cuh"
 #include "sums.cuh"
 
 template <typename T>
@@ -21,13 +22,13 @@ __device__ inline double quotient(const double* sums, double decay, double trust
 template <typename T>
 __device__ inline void step(
     const T* gradients, T* parameters, T* momentum, u64 len, T keep, T decay, T rate, u32 nesterov) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T x = parameters[i];
-        T d = rate * (gradients[i] + decay * x);
-        T u = canonical(keep * momentum[i] + d);
-        momentum[i] = u;
-        parameters[i] = canonical(x - (nesterov ? keep * u + d : u));
-    }
+    T* const arrays[] = {parameters, momentum, (T*)gradients};
+    change<2>(len, arrays, [=](T(&at)[3]) {
+        auto& [x, u, g] = at;
+        T d = rate * (g + decay * x);
+        u = canonical(keep * u + d);
+        x = canonical(x - (nesterov ? keep * u + d : u));
+    });
 }
 
 #define NORMS(T, NAME)                                                                                           \

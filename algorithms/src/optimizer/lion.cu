@@ -1,6 +1,7 @@
 // Lion's step: the twin of lion.rs.
 
 #include "device.cuh"
+#include "elements.cuh"
 
 /// Returns a size with the sign of another number; 0 for one that has none, and NaN for NaN.
 template <typename T>
@@ -11,13 +12,13 @@ __device__ inline T size_with_sign(T size, T of) {
 template <typename T>
 __device__ inline void step(
     const T* gradients, T* parameters, T* momentum, u64 len, T rate, T keep, T old, T fresh, T decay, T take) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T g = gradients[i];
-        T m = momentum[i];
+    T* const arrays[] = {parameters, momentum, (T*)gradients};
+    change<2>(len, arrays, [=](T(&at)[3]) {
+        auto& [x, m, g] = at;
         T direction = old * m + fresh * g;
-        parameters[i] = canonical(keep * parameters[i] - size_with_sign(rate, direction));
-        momentum[i] = canonical(decay * m + take * g);
-    }
+        x = canonical(keep * x - size_with_sign(rate, direction));
+        m = canonical(decay * m + take * g);
+    });
 }
 
 #define STEP(T, NAME)                                                                                            \

@@ -1,25 +1,27 @@
 // Steps of stochastic gradient descent: the twin of sgd.rs.
 
 #include "device.cuh"
+#include "elements.cuh"
 
 template <typename T>
 __device__ inline void plain(const T* gradients, T* parameters, u64 len, T rate, T decay) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T x = parameters[i];
-        parameters[i] = canonical(x - rate * (gradients[i] + decay * x));
-    }
+    T* const arrays[] = {parameters, (T*)gradients};
+    change<1>(len, arrays, [=](T(&at)[2]) {
+        auto& [x, g] = at;
+        x = canonical(x - rate * (g + decay * x));
+    });
 }
 
 template <typename T>
 __device__ inline void with_momentum(
     const T* gradients, T* parameters, T* momentum, u64 len, T rate, T decay, T keep, T take, u32 nesterov) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        T x = parameters[i];
-        T d = gradients[i] + decay * x;
-        T u = canonical(keep * momentum[i] + take * d);
-        momentum[i] = u;
-        parameters[i] = canonical(x - rate * (nesterov ? d + keep * u : u));
-    }
+    T* const arrays[] = {parameters, momentum, (T*)gradients};
+    change<2>(len, arrays, [=](T(&at)[3]) {
+        auto& [x, u, g] = at;
+        T d = g + decay * x;
+        u = canonical(keep * u + take * d);
+        x = canonical(x - rate * (nesterov ? d + keep * u : u));
+    });
 }
 
 #define PLAIN(T, NAME)                                                                                           \

@@ -2,6 +2,7 @@
 
 #include "device.cuh"
 #include "blocks.cuh"
+#include "divide.cuh"
 
 namespace {
 
@@ -9,8 +10,10 @@ namespace {
 constexpr u32 ZERO = 127 - 7;
 
 struct E3M0 : Scaled {
-    using Scaled::Scaled;
     static constexpr u32 BITS = 4;
+    Divisor divisor;
+
+    __device__ explicit E3M0(f32 scale) : Scaled(scale), divisor(scale) {}
 
     /// NaN if one of the numbers is not finite.
     static __device__ f32 value(u32 measure, u64) {
@@ -18,12 +21,12 @@ struct E3M0 : Scaled {
     }
 
     __device__ u32 code(f32 x) const {
-        f32 part = fabsf(x / scale);
-        // Of NaN, too, which the scale says.
-        if (!(part >= 1.0f / 128.0f && part <= 1.0f)) return 0;
+        f32 part = fabsf(divisor.divide(x));
         // Half of the fraction's range, added, carries into the exponent from the middle between two powers on.
         u32 code = ((__float_as_uint(part) + (1 << 22)) >> 23) - ZERO;
-        return greater(code, 1u) | __float_as_uint(x) >> 31 << 3;
+        code = greater(code, 1u) | __float_as_uint(x) >> 31 << 3;
+        // Not for NaN, too, which the scale says.
+        return part >= 1.0f / 128.0f && part <= 1.0f ? code : 0;
     }
 
     __device__ f32 number(u32 code) const {
@@ -36,3 +39,4 @@ struct E3M0 : Scaled {
 } // namespace
 
 BLOCK_KERNELS(e3m0, E3M0)
+CODE_KERNEL(e3m0, E3M0)

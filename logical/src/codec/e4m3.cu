@@ -2,6 +2,7 @@
 
 #include "device.cuh"
 #include "blocks.cuh"
+#include "divide.cuh"
 
 namespace {
 
@@ -11,8 +12,10 @@ constexpr u32 NOT_A_NUMBER = 0x7f;
 constexpr u32 ZERO = 127 - 7;
 
 struct E4M3 : Scaled {
-    using Scaled::Scaled;
     static constexpr u32 BITS = 8;
+    Divisor divisor;
+
+    __device__ explicit E4M3(f32 scale) : Scaled(scale), divisor(scale) {}
 
     /// What is not finite has a code, and does not spoil the scale.
     struct Lane : Scaled::Lane {
@@ -26,15 +29,16 @@ struct E4M3 : Scaled {
     }
 
     __device__ u32 code(f32 x) const {
-        if (!is_finite(x)) return NOT_A_NUMBER;
         u32 sign = __float_as_uint(x) >> 31 << 7;
-        f32 y = scale > 0.0f ? lesser(fabsf(x) / scale, 448.0f) : 0.0f;
-        // The eighth step is the smallest normal number, and has the code that follows.
-        if (y < 1.0f / 64.0f) return sign | (u32)rintf(y * 512.0f);
+        f32 y = scale > 0.0f ? lesser(divisor.divide(fabsf(x)), 448.0f) : 0.0f;
+        // Beside 1.5 × 2²³ the last place is 1, and the addition rounds. The eighth step is the smallest normal number,
+        // and has the code that follows.
+        u32 denormal = __float_as_uint(y * 512.0f + 12582912.0f) & 15;
         u32 bits = __float_as_uint(y);
         // The lowest three bits of what is left of the fraction are rounded to even; a carry goes to the exponent.
-        u32 rounded = bits + 0x7ffff + (bits >> 20 & 1);
-        return sign | ((rounded >> 20) - (ZERO << 3));
+        u32 normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (ZERO << 3);
+        u32 code = sign | (y < 1.0f / 64.0f ? denormal : normal);
+        return is_finite(x) ? code : NOT_A_NUMBER;
     }
 
     __device__ f32 number(u32 code) const {
@@ -48,3 +52,4 @@ struct E4M3 : Scaled {
 } // namespace
 
 BLOCK_KERNELS(e4m3, E4M3)
+CODE_KERNEL(e4m3, E4M3)

@@ -2,12 +2,15 @@
 
 #include "device.cuh"
 #include "blocks.cuh"
+#include "divide.cuh"
 
 namespace {
 
 struct Int4 : Scaled {
-    using Scaled::Scaled;
     static constexpr u32 BITS = 4;
+    Divisor divisor;
+
+    __device__ explicit Int4(f32 scale) : Scaled(scale), divisor(scale) {}
 
     /// NaN if one of the numbers is not finite.
     static __device__ f32 value(u32 measure, u64) {
@@ -15,8 +18,9 @@ struct Int4 : Scaled {
     }
 
     __device__ u32 code(f32 x) const {
-        f32 steps = scale > 0.0f ? greater(lesser(rintf(x / scale), 7.0f), -7.0f) : 0.0f;
-        return (u32)(steps + 8.0f);
+        f32 steps = greater(lesser(divisor.divide(x), 7.0f), -7.0f);
+        // Beside 1.5 × 2²³ the last place is 1, and the addition rounds.
+        return __float_as_uint((scale > 0.0f ? steps : 0.0f) + (12582912.0f + 8.0f)) & 15;
     }
 
     __device__ f32 number(u32 code) const {
@@ -27,3 +31,4 @@ struct Int4 : Scaled {
 } // namespace
 
 BLOCK_KERNELS(int4, Int4)
+CODE_KERNEL(int4, Int4)

@@ -20,6 +20,7 @@ struct MinMax {
     typedef Range Measure;
     static constexpr u32 HEADER = 8;
     static constexpr u32 BITS = 8;
+    static constexpr bool IS_FREE = false;
     static constexpr u32 BEYOND = F32_INFINITY;
     static constexpr u32 LARGEST = F32_LARGEST;
 
@@ -101,3 +102,4 @@ struct MinMax {
 } // namespace
 
 BLOCK_KERNELS(min_max, MinMax)
+CODE_KERNEL(min_max, MinMax)

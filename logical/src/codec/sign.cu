@@ -9,6 +9,7 @@ struct Sign {
     typedef f64 Measure;
     static constexpr u32 HEADER = 4;
     static constexpr u32 BITS = 1;
+    static constexpr bool IS_FREE = true;
     static constexpr u32 BEYOND = F32_INFINITY;
     static constexpr u32 LARGEST = F32_LARGEST;
 
@@ -65,7 +66,7 @@ struct Sign {
         store_f32(to, scale);
     }
 
-    __device__ u32 code(f32 x) const {
+    static __device__ u32 code(f32 x) {
         return x < 0.0f;
     }
 

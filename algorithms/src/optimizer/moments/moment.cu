@@ -2,12 +2,14 @@
 
 #include "device.cuh"
 #include "direction.cuh"
+#include "elements.cuh"
 #include "sums.cuh"
 
-/// Changes every x, given y.
-template <typename Change>
-__device__ inline void each(const float* y, float* x, u64 len, Change change) {
-    for (u64 i = first_place(); i < len; i += stride()) x[i] = change(x[i], y[i]);
+/// Changes every x to `f(x, y)`.
+template <typename F>
+__device__ inline void each(const float* y, float* x, u64 len, F f) {
+    float* const arrays[] = {x, (float*)y};
+    change<1>(len, arrays, [=](float(&at)[2]) { at[0] = f(at[0], at[1]); });
 }
 
 extern "C" __global__ void moment_first(const float* y, float* x, u64 len, float keep, float take) {
@@ -42,13 +44,15 @@ extern "C" __global__ void moment_silence(const float* y, float* x, u64 len) {
 
 extern "C" __global__ void moment_adam(
     const float* first, const float* second, float* to, u64 len, float unbias, float root_unbias, float epsilon) {
-    for (u64 i = first_place(); i < len; i += stride()) {
-        to[i] = canonical(unbias * first[i] / (root(second[i]) * root_unbias + epsilon));
-    }
+    const float* const moments[] = {first, second};
+    compute(len, to, moments, [=](const float(&x)[2]) {
+        return canonical(unbias * x[0] / (root(x[1]) * root_unbias + epsilon));
+    });
 }
 
 extern "C" __global__ void moment_frozen(const float* first, const float* scale, float* to, u64 len, float unbias) {
-    for (u64 i = first_place(); i < len; i += stride()) to[i] = canonical(unbias * (scale[i] * first[i]));
+    const float* const factors[] = {scale, first};
+    compute(len, to, factors, [=](const float(&x)[2]) { return canonical(unbias * (x[0] * x[1])); });
 }
 
 /// Sums the second moments of a tensor by blocks.
@@ -64,11 +68,12 @@ extern "C" __global__ void moment_sums(const double* from, u64 len, u32 rows, do
 extern "C" __global__ void moment_scale(
     float* second, u64 len, double floor, float root_unbias, float epsilon, const double* sum) {
     float least = (float)(floor * sqrt(*sum / (double)len)) * root_unbias;
-    for (u64 i = first_place(); i < len; i += stride()) {
-        float own = root(second[i]) * root_unbias;
+    float* const arrays[] = {second};
+    change<1>(len, arrays, [=](float(&at)[1]) {
+        float own = root(at[0]) * root_unbias;
         float deviation = own > least || least != least ? own : least;
-        second[i] = deviation == 0 ? 0.0f : canonical(1.0f / (deviation + epsilon));
-    }
+        at[0] = deviation == 0 ? 0.0f : canonical(1.0f / (deviation + epsilon));
+    });
 }
 
 ENTRY(moment_first)

@@ -2,15 +2,16 @@
 //!
 //! `cuda/blocks.cuh` makes the kernels of all of them: a warp works on a tile, which is a block, or a piece of a larger
 //! one. Blocks no larger than a tile take one launch. Larger ones take three: every tile is measured, a header is made
-//! of a block's measures, and then the codes are written.
+//! of a block's measures, and then the codes are written, unless they were with the measures, as they need no header.
 
 use crate::codec::NotFinite;
 use crate::codec::launches::{policy, program};
 use crate::codec::not_finite::PIECE;
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
-/// Most elements of a tile: `TILE`.
+/// Most elements of a tile, and of one that stays in registers: `TILE` and `SMALL_TILE`.
 const TILE: usize = PIECE;
+const SMALL_TILE: usize = 128;
 /// Size of the blocks of a codec that has no headers.
 pub(in crate::codec) const PIECES: Option<usize> = Some(PIECE);
 /// Size of what is measured of a tile, in bytes.
@@ -18,15 +19,23 @@ const MEASURE: usize = 8;
 /// Number of threads of a warp, and of warps of a block of threads: `WARP` and `WARPS`.
 const WARP: u32 = 32;
 const WARPS: u32 = 4;
+/// Number of threads that make a header of few measures, and of many.
+const FEW_THREADS: u32 = 2 * WARP;
+const MANY_THREADS: u32 = 1024;
+/// Most blocks of threads of a launch.
+const MOST_BLOCKS: usize = 65_535;
 
 /// Module and names of a codec's kernels, as `PLAIN_KERNELS` or `BLOCK_KERNELS` define them.
 #[derive(Debug)]
 pub(in crate::codec) struct Kernels {
     module: &'static Module,
     encode: &'static str,
+    /// `None` without headers, for which nothing waits.
+    small: Option<&'static str>,
     measure: &'static str,
     head: &'static str,
-    code: &'static str,
+    /// `None` if codes are written before the header.
+    code: Option<&'static str>,
     decode: &'static str,
     decode_add: &'static str,
 }
@@ -38,32 +47,37 @@ macro_rules! module {
 }
 
 macro_rules! kernels {
-    ($name:literal, $module:expr) => {
+    ($name:literal, $module:expr, $small:expr, $code:expr) => {
         Kernels {
             module: $module,
             encode: concat!($name, "_encode"),
+            small: $small,
             measure: concat!($name, "_measure"),
             head: concat!($name, "_head"),
-            code: concat!($name, "_code"),
+            code: $code,
             decode: concat!($name, "_decode"),
             decode_add: concat!($name, "_decode_add"),
         }
     };
-    ($name:literal) => {{
+    ($name:literal, $code:expr) => {{
         static MODULE: Module = module!($name);
-        kernels!($name, &MODULE)
+        kernels!($name, &MODULE, Some(concat!($name, "_small")), $code)
     }};
+    ($name:literal) => {
+        kernels!($name, Some(concat!($name, "_code")))
+    };
 }
 
 static HALF: Module = module!("half");
-pub(in crate::codec) static F16: Kernels = kernels!("half_f16", &HALF);
-pub(in crate::codec) static BF16: Kernels = kernels!("half_bf16", &HALF);
+static EXACTLY: Module = module!("exact");
+pub(in crate::codec) static F16: Kernels = kernels!("half_f16", &HALF, None, None);
+pub(in crate::codec) static BF16: Kernels = kernels!("half_bf16", &HALF, None, None);
 pub(in crate::codec) static E3M0: Kernels = kernels!("e3m0");
 pub(in crate::codec) static E4M3: Kernels = kernels!("e4m3");
-pub(in crate::codec) static EXACT: Kernels = kernels!("exact");
+pub(in crate::codec) static EXACT: Kernels = kernels!("exact", &EXACTLY, None, None);
 pub(in crate::codec) static INT4: Kernels = kernels!("int4");
 pub(in crate::codec) static MIN_MAX: Kernels = kernels!("min_max");
-pub(in crate::codec) static SIGN: Kernels = kernels!("sign");
+pub(in crate::codec) static SIGN: Kernels = kernels!("sign", None);
 
 impl Kernels {
     /// Returns the program that encodes `len` elements in blocks of `size`, all in one without.
@@ -73,13 +87,15 @@ impl Kernels {
         let message = Argument::Operand(1);
         let policy = policy(not_finite);
         if cut.size <= TILE {
-            let encode = cut.launch(self.encode, cut.tiles, from, message, &[policy, Argument::Refusing]);
+            let entry = self.small.filter(|_| cut.size <= SMALL_TILE).unwrap_or(self.encode);
+            let encode = cut.launch(entry, cut.tiles, from, message, &[policy, Argument::Refusing]);
             return program(self.module, encode.into_iter().collect());
         }
         let measures = Argument::Scratch(0);
-        let measure = cut.launch(self.measure, cut.tiles, from, measures, &[policy, Argument::Refusing]);
-        let head = cut.launch(self.head, cut.blocks, measures, message, &[]);
-        let code = cut.launch(self.code, cut.tiles, from, message, &[policy]);
+        let more = [policy, measures, Argument::Refusing];
+        let measure = cut.launch(self.measure, cut.tiles, from, message, &more);
+        let head = cut.head(self.head, measures, message);
+        let code = self.code.and_then(|code| cut.launch(code, cut.tiles, from, message, &[policy]));
         let launches = measure.into_iter().chain(head).chain(code).collect();
         Program { scratch: cut.tiles * MEASURE, ..program(self.module, launches) }
     }
@@ -120,10 +136,22 @@ impl Cut {
         to: Argument,
         more: &[Argument],
     ) -> Option<Launch> {
-        let numbers = [self.len, self.size, self.tiles].map(|number| Argument::U64(number as u64));
-        let blocks = warps.div_ceil(WARPS as usize).min(65_535) as u32;
-        let arguments = [&[from, to], &numbers[..], more].concat();
+        let blocks = warps.div_ceil(WARPS as usize).min(MOST_BLOCKS) as u32;
+        let arguments = [&[from, to], &self.numbers()[..], more].concat();
         (blocks > 0).then_some(Launch { entry, blocks, threads: WARP * WARPS, arguments })
+    }
+
+    /// Returns the launch of an entry with a block of threads for each header; none if there are none.
+    fn head(self, entry: &'static str, from: Argument, to: Argument) -> Option<Launch> {
+        let many = self.tiles / self.blocks.max(1) > FEW_THREADS as usize;
+        let threads = if many { MANY_THREADS } else { FEW_THREADS };
+        let blocks = self.blocks.min(MOST_BLOCKS) as u32;
+        let arguments = [&[from, to], &self.numbers()[..]].concat();
+        (blocks > 0).then_some(Launch { entry, blocks, threads, arguments })
+    }
+
+    fn numbers(self) -> [Argument; 3] {
+        [self.len, self.size, self.tiles].map(|number| Argument::U64(number as u64))
     }
 }
 

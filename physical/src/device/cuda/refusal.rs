@@ -18,8 +18,8 @@ use crate::error::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The record: launch, first and before, each of 64 bits.
-type Words = [u64; 3];
+/// The record: launch, first, before, and the bits of the value, which other bits stand above.
+type Words = [u64; 4];
 
 /// Size of the record in bytes.
 const BYTES: usize = size_of::<Words>();
@@ -57,17 +57,17 @@ impl Kinds {
     }
 
     /// Returns what a record says; `None` if nothing was refused.
-    fn failure(&self, [launch, first, before]: Words) -> Option<Failure> {
+    fn failure(&self, [launch, first, before, value]: Words) -> Option<Failure> {
         if launch == 0 {
             return None;
         }
         let place = launch & ((1 << KIND_BITS) - 1);
         let kind = lock(&self.list).get(place as usize).cloned();
         let Kind { codec, damage } = kind.unwrap_or(Kind { codec: "a codec".to_owned(), damage: "" });
-        let refusal = match first as u32 {
+        let refusal = match value as u32 {
             0 => CodecError::damaged(damage),
             bits => {
-                let index = before.saturating_add(first >> 32) as usize;
+                let index = before.saturating_add(first) as usize;
                 CodecError::NotFinite { index, value: f32::from_bits(bits) }
             }
         };
@@ -107,7 +107,7 @@ impl CudaStream {
         codec: &str,
         damage: &'static str,
         before: u64,
-    ) -> Result<Words> {
+    ) -> Result<[u64; 3]> {
         let record = self.suspicious_record(tail)?;
         Ok([record, self.gpu.kinds.number(codec, damage), before])
     }
@@ -128,15 +128,11 @@ impl CudaStream {
         Ok(address)
     }
 
-    /// Clears a record: no launch, and no first element.
+    /// Clears a record: no launch, and nothing else.
     fn clean(&self, record: u64) -> Result<()> {
-        for (at, byte) in [0, 0xff, 0].into_iter().enumerate() {
-            // SAFETY: the record is there, on the device, and has three words.
-            let status =
-                unsafe { (self.gpu.driver.cuMemsetD8Async)(record + 8 * at as u64, byte, 8, self.handle) };
-            self.gpu.expect(status, "clear what was refused")?;
-        }
-        Ok(())
+        // SAFETY: the record is there, on the device, and has as many bytes.
+        let status = unsafe { (self.gpu.driver.cuMemsetD8Async)(record, 0, BYTES, self.handle) };
+        self.gpu.expect(status, "clear what was refused")
     }
 
     /// Copies the record for an event that is recorded next, if anything may have been refused.
@@ -225,11 +221,11 @@ mod tests {
         let second = kinds.number("top-k", "no such index");
         let third = kinds.number("qsgd", "too short");
         assert!(0 < first && first < second && second < third);
-        assert!(kinds.failure([0, u64::MAX, 7]).is_none());
-        let nan = 5 << 32 | u64::from(f32::NAN.to_bits());
-        let failure = kinds.failure([third, nan, 100]).unwrap().into_error("cuda:0").to_string();
-        assert!(failure.contains("qsgd on cuda:0: element 105 is NaN"), "{failure}");
-        let failure = kinds.failure([second, 3 << 32, 100]).unwrap().into_error("cuda:0").to_string();
+        assert!(kinds.failure([0; 4]).is_none());
+        let nan = u64::from(f32::NAN.to_bits());
+        let failure = kinds.failure([third, 5 << 32, 100, nan]).unwrap().into_error("cuda:0").to_string();
+        assert!(failure.contains("qsgd on cuda:0: element 21474836580 is NaN"), "{failure}");
+        let failure = kinds.failure([second, 3, 100, 0]).unwrap().into_error("cuda:0").to_string();
         assert!(failure.contains("top-k on cuda:0") && failure.contains("no such index"), "{failure}");
     }
 }
