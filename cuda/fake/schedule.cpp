@@ -15,6 +15,14 @@
 namespace fake {
 std::mutex mutex;
 
+// It is held for moments, and threads of several ranks ask for it all the time: to sleep would take longer.
+[[gnu::constructor]] static void spin_before_sleeping() {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(mutex.native_handle(), &attributes);
+}
+
 namespace {
 // Steps of a stream above which they are done although nobody waits for them.
 constexpr size_t MOST = 1024;
@@ -23,6 +31,8 @@ constexpr uint64_t CHANCE = 8;
 constexpr uint64_t NO_CHANCE = 1000000;
 // How often a value in memory is looked at, for which a stream waits.
 constexpr auto LOOK = std::chrono::microseconds(100);
+// Time for which the worker leaves work that is wanted to whoever asks for it again and again.
+constexpr auto LEAVE = std::chrono::microseconds(200);
 
 struct Waiter {
     const Point &point;
@@ -150,7 +160,8 @@ void pass_on() {
     if (is_running || busy.empty()) return;
     if (!waiters.empty()) return waiters.front()->wake.notify_one();
     for (auto &stream : busy) {
-        if (!stream->steps.empty()) wake_worker(stream->wanted > stream->done ? Clock::now() : stream->steps.front().due);
+        if (stream->steps.empty()) continue;
+        wake_worker(stream->wanted > stream->done ? Clock::now() + LEAVE : stream->steps.front().due);
     }
 }
 

@@ -190,7 +190,7 @@ impl Transport for Staging {
         if let Some(path) = self.path_of_messages().filter(|_| !view.is_on_host()) {
             return mark(path.post_send(to, label, view), ON_PATH);
         }
-        self.stage(Staged::send(to, label, view, &self.transport.bell()))
+        self.stage(Staged::send(to, label, view))
     }
 
     fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
@@ -238,6 +238,10 @@ impl Transport for Staging {
     }
 
     fn park(&self, at_most: Duration) {
+        // A device takes longer to ring than most copies take, so that this is for who sleeps only.
+        if self.copying.get() > 0 {
+            self.table.borrow_mut().ring(&self.transport.bell());
+        }
         self.transport.park(at_most);
     }
 
@@ -326,7 +330,7 @@ impl Collectives for Staging {
         }
         match self.transport.native() {
             Some(native) if on_host && !self.has_to_wait(&label, None) => native.post(label, input, output),
-            _ => self.stage(Staged::native(label, input, output, &self.transport.bell())),
+            _ => self.stage(Staged::native(label, input, output)),
         }
     }
 }

@@ -26,6 +26,8 @@ struct CopyDown {
     /// Carries the failure if this copies what came of one.
     event: Arc<dyn Event>,
     queue: Queue,
+    /// True if the end of the copy rings the endpoint's bell.
+    rings: bool,
 }
 
 enum Step {
@@ -87,9 +89,9 @@ impl Outgoing {
 
 impl Staged {
     /// Begins to copy down a message.
-    pub(super) fn send(to: usize, label: Label, view: ReadView, bell: &Arc<dyn Bell>) -> Result<Self> {
+    pub(super) fn send(to: usize, label: Label, view: ReadView) -> Result<Self> {
         let mut copies = Vec::new();
-        let (outgoing, departing) = outgoing(view, &mut copies, bell)?;
+        let (outgoing, departing) = outgoing(view, &mut copies)?;
         Ok(Staged { label, copies, step: Step::Send(to, outgoing), arriving: None, _departing: departing })
     }
 
@@ -109,22 +111,17 @@ impl Staged {
     }
 
     /// Begins to copy down what a collective of the backend needs.
-    pub(super) fn native(
-        label: Label,
-        input: Option<ReadView>,
-        output: WriteView,
-        bell: &Arc<dyn Bell>,
-    ) -> Result<Self> {
+    pub(super) fn native(label: Label, input: Option<ReadView>, output: WriteView) -> Result<Self> {
         let in_place = input.is_none();
         let mut copies = Vec::new();
-        let input = input.map(|view| outgoing(view, &mut copies, bell)).transpose()?;
+        let input = input.map(|view| outgoing(view, &mut copies)).transpose()?;
         let (input, departing) = input.map_or((None, None), |(input, departing)| (Some(input), departing));
         if output.is_on_host() {
             let step = Step::Native(input, Some(output));
             return Ok(Staged { label, copies, step, arriving: None, _departing: departing });
         }
         let copy = match in_place {
-            true => copied(output.copy_down()?, output.queue(), &mut copies, bell),
+            true => copied(output.copy_down()?, output.queue(), &mut copies),
             false => None,
         };
         let fresh = || output.queue().host_memory(output.dtype(), output.len());
@@ -139,6 +136,15 @@ impl Staged {
             Step::Send(to, _) => Some(Turn::of(&self.label, Some(to))),
             Step::Native(..) => Some(Turn::of(&self.label, None)),
             Step::Posted(_) | Step::Failed => None,
+        }
+    }
+
+    /// Lets the end of every copy ring the bell.
+    fn ring(&mut self, bell: &Arc<dyn Bell>) {
+        for copy in &mut self.copies {
+            if !std::mem::replace(&mut copy.rings, true) {
+                copy.event.ring(Arc::clone(bell));
+            }
         }
     }
 
@@ -212,27 +218,21 @@ impl Scratch {
 }
 
 /// Returns what a transport can read in place of a view, and the view if that is not it.
-fn outgoing(
-    view: ReadView,
-    copies: &mut Vec<CopyDown>,
-    bell: &Arc<dyn Bell>,
-) -> Result<(Outgoing, Option<ReadView>)> {
-    Ok(match copied(view.copy_down()?, view.queue(), copies, bell) {
+fn outgoing(view: ReadView, copies: &mut Vec<CopyDown>) -> Result<(Outgoing, Option<ReadView>)> {
+    Ok(match copied(view.copy_down()?, view.queue(), copies) {
         None => (Outgoing::View(view), None),
         Some(copy) => (Outgoing::Copy(copy), Some(view)),
     })
 }
 
-/// Notes a copy that has begun, and lets its end ring the bell.
+/// Notes a copy that has begun.
 fn copied(
     begun: Option<(Buffer, Arc<dyn Event>)>,
     queue: Queue,
     copies: &mut Vec<CopyDown>,
-    bell: &Arc<dyn Bell>,
 ) -> Option<Buffer> {
     let (copy, event) = begun?;
-    event.ring(Arc::clone(bell));
-    copies.push(CopyDown { event, queue });
+    copies.push(CopyDown { event, queue, rings: false });
     Some(copy)
 }
 
@@ -292,6 +292,11 @@ impl Table {
     /// Returns true if an operation that is still being copied comes before `turn`.
     pub(super) fn comes_before(&self, turn: &Turn) -> bool {
         self.operations.iter().filter_map(|(_, staged)| staged.turn()).any(|first| first.comes_before(turn))
+    }
+
+    /// Lets every copy that is under way ring the bell in the end.
+    pub(super) fn ring(&mut self, bell: &Arc<dyn Bell>) {
+        self.operations.iter_mut().for_each(|(_, staged)| staged.ring(bell));
     }
 
     /// Posts what has been copied; operations of one lane in order. Returns true if anything was.
