@@ -1,4 +1,4 @@
-// What all of the fake driver shares: reports, settings and counts. See settings.cpp.
+// What all of the fake driver shares: reports, settings and counts. See common.cpp and settings.cpp.
 //
 // The driver reads `HEXAGRAM_FAKE_CUDA` once, when it begins: `seed=7,devices=2,memory=64M`. Numbers of calls count from
 // 0, over the whole process.
@@ -7,6 +7,10 @@
 #include <string>
 
 namespace fake {
+// Name of the library in its reports, and of the variable that has its settings.
+extern const char *const NAME;
+extern const char *const VARIABLE;
+
 // Says in one line what the program has done wrong, and ends it.
 [[noreturn, gnu::format(printf, 1, 2)]] void die(const char *format, ...);
 
@@ -64,4 +68,11 @@ extern Counts counts;
 
 // Returns the next number of a generator that begins with the seed.
 uint64_t draw();
+void begin_drawing(uint64_t seed);
+
+// Reads `key=value,…`, and has each `set`, which every library has of its own.
+void read(const char *text);
+void set(const std::string &key, const char *value);
+// Reads `64M` or `7`, and returns where it ends.
+const char *number(const char *text, uint64_t &to);
 } // namespace fake

@@ -173,7 +173,7 @@ static void kernels() {
 // True if the schedule is other than the program's order.
 static bool is_late() {
     const char *text = getenv("HEXAGRAM_FAKE_CUDA");
-    return text == nullptr || strcmp(text, "seed=0") != 0;
+    return text == nullptr || strstr(text, "seed=0") == nullptr;
 }
 
 // Copies on one stream what another writes, and returns how many values came too early.

@@ -1,0 +1,37 @@
+// What all of the fake NCCL shares: its settings, and the last error. See settings.cpp.
+//
+// It reads `HEXAGRAM_FAKE_NCCL` once, when it is loaded: `version=22803,hang=2`. Numbers of launches count from 0, over
+// the whole process: a group is one, and so is an operation outside of a group.
+#pragma once
+#include "../fake.h"
+#include "nccl.h"
+
+namespace nccl {
+using fake::die;
+using fake::NEVER;
+
+struct Settings {
+    // Length of delays. With 0 there are none.
+    uint64_t seed = 1;
+    // Longest time, in microseconds, that what does not block stays in progress beside what it has to wait for.
+    uint64_t delay = 2000;
+    uint64_t version = 22803;
+    // What communicators come to in place of being there; 7 if they stay in progress.
+    uint64_t init = 0;
+    // Launch after which its communicator has an error, by default 6, and whose work never ends until that is aborted.
+    fake::Nth async_error{NEVER, ncclRemoteError};
+    // Launch whose work never ends until its communicator is aborted.
+    uint64_t hang = NEVER;
+    // 1 if ranks hear of it when one of them ends in the middle, as over a network. On one host NCCL notices nothing.
+    uint64_t remote = 0;
+    // Order in which contributions are reduced: 0 around the ring, from the rank behind a chunk's; 1 by rank; 2 from the
+    // last rank to the first; 3 as a balanced tree.
+    uint64_t order = 0;
+};
+extern Settings settings;
+
+// Returns a result, and keeps what there is to say of it.
+[[gnu::format(printf, 2, 3)]] ncclResult_t fail(ncclResult_t result, const char *format, ...);
+// Waits for as long as the seed draws.
+void dawdle();
+} // namespace nccl

@@ -1,0 +1,36 @@
+// NCCL's types and results as this fake uses them, with its numbers. NVIDIA's headers are not needed.
+#pragma once
+#include "../cuda.h"
+#include <climits>
+
+#define NCCL_OF(type) extern "C" __attribute__((visibility("default"))) type
+#define NCCL NCCL_OF(ncclResult_t)
+
+enum ncclResult_t : int {
+    ncclSuccess = 0,
+    ncclUnhandledCudaError = 1,
+    ncclSystemError = 2,
+    ncclInternalError = 3,
+    ncclInvalidArgument = 4,
+    ncclInvalidUsage = 5,
+    ncclRemoteError = 6,
+    ncclInProgress = 7,
+    ncclNumResults = 8,
+};
+enum ncclDataType_t : int { Int8, Uint8, Int32, Uint32, Int64, Uint64, Float16, Float32, Float64, Bfloat16, NUM_TYPES };
+enum ncclRedOp_t : int { Sum, Prod, Max, Min, Avg, NUM_REDUCTIONS };
+
+typedef struct Comm *ncclComm_t;
+struct ncclUniqueId {
+    char internal[128];
+};
+constexpr int UNDEFINED = INT_MIN;
+constexpr unsigned MAGIC = 0xcafebeef;
+// As of NCCL 2.18. Newer programs pass a larger one.
+struct ncclConfig_t {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs;
+    const char *netName;
+    int splitShare;
+};

@@ -1,0 +1,426 @@
+// Tests the fake NCCL by itself: what it promises to tests that stand on it. `selftest` of the folder above builds and
+// runs it.
+//
+// One test a run: `selftest NAME`. Those that end the program with a line are told apart by the script.
+#include "nccl.h"
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+extern "C" {
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(CUdeviceptr *, size_t);
+int cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
+int cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
+int cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream);
+int cuStreamCreate(CUstream *, unsigned);
+int cuStreamSynchronize(CUstream);
+int cuStreamQuery(CUstream);
+int cuLaunchHostFunc(CUstream, void (*)(void *), void *);
+void hexagramFakeNcclSet(const char *);
+int ncclGetUniqueId(ncclUniqueId *);
+int ncclCommInitRankConfig(ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *);
+int ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
+int ncclCommFinalize(ncclComm_t);
+int ncclCommDestroy(ncclComm_t);
+int ncclCommAbort(ncclComm_t);
+int ncclCommGetAsyncError(ncclComm_t, int *);
+int ncclCommCount(ncclComm_t, int *);
+int ncclCommUserRank(ncclComm_t, int *);
+int ncclCommRegister(ncclComm_t, void *, size_t, void **);
+int ncclCommDeregister(ncclComm_t, void *);
+const char *ncclGetLastError(ncclComm_t);
+int ncclGroupStart();
+int ncclGroupEnd();
+int ncclAllReduce(CUdeviceptr, CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
+int ncclReduceScatter(CUdeviceptr, CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
+int ncclAllGather(CUdeviceptr, CUdeviceptr, size_t, int, ncclComm_t, CUstream);
+int ncclBroadcast(CUdeviceptr, CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
+int ncclReduce(CUdeviceptr, CUdeviceptr, size_t, int, int, int, ncclComm_t, CUstream);
+int ncclSend(CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
+int ncclRecv(CUdeviceptr, size_t, int, int, ncclComm_t, CUstream);
+}
+
+#define CHECK(what)                                                                                                    \
+    if (!(what)) {                                                                                                     \
+        printf("line %d: %s, %s\n", __LINE__, #what, ncclGetLastError(nullptr));                                       \
+        fflush(stdout);                                                                                                \
+        _exit(1);                                                                                                      \
+    }
+#define DO(call) CHECK((call) == 0)
+
+// A rank: a thread with a device, a stream and a communicator that does not block.
+struct Rank {
+    int rank, ranks;
+    ncclComm_t comm = nullptr;
+    CUstream stream = nullptr;
+
+    int state() {
+        int state;
+        DO(ncclCommGetAsyncError(comm, &state));
+        return state;
+    }
+    // Waits until the communicator takes the next call.
+    int settle() {
+        while (state() == ncclInProgress) usleep(100);
+        return state();
+    }
+    void begun(int result) {
+        CHECK(result == ncclInProgress || result == ncclSuccess);
+        DO(settle());
+    }
+    int join(ncclUniqueId id, int device) {
+        void *context;
+        DO(cuDevicePrimaryCtxRetain(&context, device));
+        DO(cuCtxSetCurrent(context));
+        DO(cuStreamCreate(&stream, 1));
+        ncclConfig_t config = {sizeof config, MAGIC, 21801, 0, UNDEFINED, UNDEFINED, UNDEFINED, nullptr, UNDEFINED};
+        CHECK(ncclCommInitRankConfig(&comm, ranks, id, rank, &config) == ncclInProgress);
+        return settle();
+    }
+    void leave() {
+        begun(ncclCommFinalize(comm));
+        DO(ncclCommDestroy(comm));
+    }
+    template <class T> CUdeviceptr memory(const std::vector<T> &values) {
+        CUdeviceptr at;
+        DO(cuMemAlloc_v2(&at, values.size() * sizeof(T)));
+        DO(cuMemcpyHtoD_v2(at, values.data(), values.size() * sizeof(T)));
+        return at;
+    }
+    template <class T> std::vector<T> read(CUdeviceptr at, size_t count) {
+        DO(cuStreamSynchronize(stream));
+        std::vector<T> values(count);
+        DO(cuMemcpyDtoH_v2(values.data(), at, count * sizeof(T)));
+        return values;
+    }
+};
+
+static ncclUniqueId draw_id() {
+    ncclUniqueId id;
+    DO(ncclGetUniqueId(&id));
+    return id;
+}
+
+// Runs ranks on threads, each on the device that is said.
+static void ranks(int count, const std::function<void(Rank &)> &body, bool joins = true) {
+    ncclUniqueId id = draw_id();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < count; rank++) {
+        threads.emplace_back([&, rank] {
+            Rank mine{rank, count};
+            if (joins) DO(mine.join(id, rank));
+            body(mine);
+        });
+    }
+    for (auto &thread : threads) thread.join();
+}
+
+static void collectives() {
+    ranks(4, [](Rank &r) {
+        int number;
+        DO(ncclCommCount(r.comm, &number));
+        CHECK(number == 4);
+        DO(ncclCommUserRank(r.comm, &number));
+        CHECK(number == r.rank);
+        std::vector<float> mine(10, float(r.rank + 1));
+        CUdeviceptr x = r.memory(mine);
+        for (int i = 0; i < 5; i++) r.begun(ncclAllReduce(x, x, 10, Float32, i ? Avg : Sum, r.comm, r.stream));
+        CHECK(r.read<float>(x, 10)[9] == 10);
+        std::vector<int64_t> many(8, r.rank - 2);
+        CUdeviceptr y = r.memory(many);
+        r.begun(ncclReduceScatter(y, y + 16 * r.rank, 2, Int64, Min, r.comm, r.stream));
+        CHECK(r.read<int64_t>(y, 8)[2 * r.rank] == -2);
+        CUdeviceptr z = r.memory(std::vector<uint8_t>{uint8_t(r.rank), 9, 9, 9});
+        r.begun(ncclAllGather(z, z, 1, Uint8, r.comm, r.stream));
+        CHECK((r.read<uint8_t>(z, 4) == std::vector<uint8_t>{0, 1, 2, 3}));
+        r.begun(ncclBroadcast(z, z, 4, Uint8, 2, r.comm, r.stream));
+        CUdeviceptr h = r.memory(std::vector<uint16_t>(3, 0x3c00));
+        r.begun(ncclReduce(h, h, 3, Float16, Sum, 1, r.comm, r.stream));
+        CHECK(r.read<uint16_t>(h, 3)[2] == (r.rank == 1 ? 0x4400 : 0x3c00));
+        void *handle;
+        DO(ncclCommRegister(r.comm, reinterpret_cast<void *>(h), 6, &handle));
+        DO(ncclCommDeregister(r.comm, handle));
+        CHECK(ncclCommDeregister(r.comm, handle) == ncclInvalidArgument);
+        r.leave();
+    });
+}
+
+// What is in a group goes at once, on several streams too; outside of one it would wait for itself.
+static void groups() {
+    ranks(3, [](Rank &r) {
+        CUstream other;
+        DO(cuStreamCreate(&other, 1));
+        CUdeviceptr x = r.memory(std::vector<int>(1000, 0)), y = r.memory(std::vector<int>(1000, -1));
+        DO(cuMemsetD32Async(x, r.rank, 1000, other));
+        DO(ncclGroupStart());
+        DO(ncclSend(x, 1000, Int32, (r.rank + 1) % 3, r.comm, other));
+        DO(ncclRecv(y, 1000, Int32, (r.rank + 2) % 3, r.comm, r.stream));
+        DO(ncclAllReduce(x, x, 0, Int32, Sum, r.comm, r.stream));
+        r.begun(ncclGroupEnd());
+        CHECK(r.read<int>(y, 1000)[999] == (r.rank + 2) % 3);
+        CHECK(ncclGroupEnd() == ncclInvalidUsage);
+        r.leave();
+    });
+}
+
+// A send is not over before its receive is posted.
+static void rendezvous() {
+    std::atomic<bool> may_receive = false, has_connected = false;
+    ranks(2, [&](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, r.rank));
+        // The first message connects, which takes both.
+        for (int i = 0; i < 2; i++) {
+            if (r.rank == 1) {
+                while (i && !may_receive) usleep(100);
+                r.begun(ncclRecv(x, 4, Int32, 0, r.comm, r.stream));
+                DO(cuStreamSynchronize(r.stream));
+            } else {
+                r.begun(ncclSend(x, 4, Int32, 1, r.comm, r.stream));
+                for (int look = 0; i && look < 100; look++) CHECK(cuStreamQuery(r.stream) == NOT_READY);
+                may_receive = i > 0;
+                DO(cuStreamSynchronize(r.stream));
+            }
+        }
+        CHECK(r.read<int>(x, 4)[3] == 0);
+        r.leave();
+    });
+}
+
+// Calls on a communicator that is not ready, and what is wrong in other ways that NCCL says.
+static void refusals() {
+    ranks(2, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        CHECK(ncclAllReduce(x, x, 4, 77, Sum, r.comm, r.stream) == ncclInvalidArgument);
+        CHECK(ncclBroadcast(x, x, 4, Int32, 2, r.comm, r.stream) == ncclInvalidArgument);
+        CHECK(ncclAllReduce(x, x, 4, Int32, Sum, nullptr, r.stream) == ncclInvalidArgument);
+        CHECK(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream) == ncclInProgress);
+        int again = ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream);
+        if (again == ncclInvalidArgument) {
+            CHECK(r.settle() == ncclInvalidArgument);
+            CHECK(ncclCommDestroy(r.comm) == ncclInvalidArgument);
+        }
+        DO(ncclCommAbort(r.comm));
+    });
+}
+
+static void duplicates() {
+    ncclUniqueId id = draw_id();
+    bool is_allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr;
+    if (is_allowed) hexagramFakeNcclSet("version=23007");
+    std::thread other([&] {
+        Rank r{1, 2};
+        CHECK(r.join(id, 0) == (is_allowed ? ncclSuccess : ncclInvalidUsage));
+        DO(ncclCommAbort(r.comm));
+    });
+    Rank r{0, 2};
+    CHECK(r.join(id, 0) == (is_allowed ? ncclSuccess : ncclInvalidUsage));
+    DO(ncclCommAbort(r.comm));
+    other.join();
+}
+
+static void splits() {
+    ranks(4, [](Rank &r) {
+        Rank half = r;
+        r.begun(ncclCommSplit(r.comm, r.rank == 3 ? -1 : r.rank % 2, -r.rank, &half.comm, nullptr));
+        if (r.rank == 3) {
+            CHECK(half.comm == nullptr);
+        } else {
+            int rank;
+            DO(ncclCommUserRank(half.comm, &rank));
+            CHECK(rank == (r.rank == 0));
+            CUdeviceptr x = r.memory(std::vector<int>{r.rank});
+            half.begun(ncclAllReduce(x, x, 1, Int32, Sum, half.comm, r.stream));
+            CHECK(r.read<int>(x, 1)[0] == (r.rank == 1 ? 1 : 2));
+            half.leave();
+        }
+        r.leave();
+    });
+}
+
+// Aborting ends what waits: for a rank that does not come, and for one that does not call.
+static void aborts() {
+    ncclUniqueId id = draw_id();
+    Rank alone{0, 2};
+    void *context;
+    DO(cuDevicePrimaryCtxRetain(&context, 0));
+    DO(cuCtxSetCurrent(context));
+    ncclConfig_t config = {20, MAGIC, 21400, 0, 0, 0, 0, nullptr, 0};
+    CHECK(ncclCommInitRankConfig(&alone.comm, 2, id, 0, &config) == ncclInProgress);
+    usleep(50000);
+    CHECK(alone.state() == ncclInProgress);
+    DO(ncclCommAbort(alone.comm));
+    ranks(2, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+        if (r.rank == 0) r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+        // A message that connects for the first time does not get so far as to its stream.
+        if (r.rank == 0) CHECK(ncclSend(x, 4, Int32, 1, r.comm, r.stream) == ncclInProgress);
+        usleep(30000);
+        if (r.rank == 0) CHECK(r.state() == ncclInProgress);
+        if (r.rank == 0) CHECK(cuStreamQuery(r.stream) == NOT_READY);
+        DO(ncclCommAbort(r.comm));
+        DO(cuStreamSynchronize(r.stream));
+    });
+}
+
+static void errors() {
+    hexagramFakeNcclSet("async_error=2:2");
+    ranks(2, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+        DO(cuStreamSynchronize(r.stream));
+        ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream);
+        // One of them has the error, the other waits for it.
+        for (int look = 0; look < 500; look++) usleep(100), r.state(), cuStreamQuery(r.stream);
+        CHECK(r.state() == ncclSystemError || r.state() == ncclSuccess);
+        CHECK(cuStreamQuery(r.stream) == NOT_READY);
+        DO(ncclCommAbort(r.comm));
+        DO(cuStreamSynchronize(r.stream));
+    });
+    hexagramFakeNcclSet("init=3");
+    Rank r{0, 1};
+    CHECK(r.join(draw_id(), 0) == ncclInternalError);
+    DO(ncclCommAbort(r.comm));
+}
+
+static Rank other_rank(const char *text) {
+    ncclUniqueId id;
+    for (int i = 0; i < 128; i++) {
+        unsigned byte;
+        sscanf(text + 2 * i, "%2x", &byte);
+        id.internal[i] = static_cast<char>(byte);
+    }
+    Rank r{1, 2};
+    DO(r.join(id, 1));
+    return r;
+}
+
+// Starts another process as rank 1 of 2.
+static pid_t start_other(ncclUniqueId id, const char *what) {
+    std::string text;
+    for (unsigned char byte : id.internal) {
+        char two[3];
+        snprintf(two, 3, "%02x", byte);
+        text += two;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "selftest", what, text.c_str(), nullptr);
+        _exit(9);
+    }
+    return child;
+}
+
+static void processes() {
+    ncclUniqueId id = draw_id();
+    pid_t child = start_other(id, "other");
+    Rank r{0, 2};
+    DO(r.join(id, 0));
+    CUdeviceptr x = r.memory(std::vector<int>(300000, 1));
+    for (int i = 0; i < 5; i++) r.begun(ncclAllReduce(x, x, 300000, Int32, Sum, r.comm, r.stream));
+    CHECK(r.read<int>(x, 300000)[299999] == 32);
+    r.leave();
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void other(const char *text) {
+    Rank r = other_rank(text);
+    CUdeviceptr x = r.memory(std::vector<int>(300000, 1));
+    for (int i = 0; i < 5; i++) r.begun(ncclAllReduce(x, x, 300000, Int32, Sum, r.comm, r.stream));
+    CHECK(r.read<int>(x, 300000)[0] == 32);
+    r.leave();
+}
+
+// A rank that ends in the middle is noticed over a network, and not on one host.
+static void deaths() {
+    for (bool is_remote : {false, true}) {
+        hexagramFakeNcclSet(is_remote ? "remote=1" : "remote=0");
+        ncclUniqueId id = draw_id();
+        pid_t child = start_other(id, "dying");
+        Rank r{0, 2};
+        DO(r.join(id, 0));
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+        ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        for (int look = 0; look < 2000 && r.state() != ncclRemoteError; look++) usleep(100), cuStreamQuery(r.stream);
+        CHECK(r.state() == (is_remote ? ncclRemoteError : ncclSuccess));
+        CHECK(cuStreamQuery(r.stream) == NOT_READY);
+        DO(ncclCommAbort(r.comm));
+        DO(cuStreamSynchronize(r.stream));
+    }
+}
+
+static void dying(const char *text) {
+    Rank r = other_rank(text);
+    CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+    r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+    DO(cuStreamSynchronize(r.stream));
+    _exit(0);
+}
+
+// What ends the program with a line.
+static void wrong(const std::string &what) {
+    if (what == "bare") {
+        Rank r{0, 1};
+        ncclCommInitRankConfig(&r.comm, 1, draw_id(), 0, nullptr);
+    }
+    ranks(2, [&](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(8, 1));
+        static std::vector<int> host(8);
+        static std::atomic<CUdeviceptr> foreign = 0;
+        if (r.rank == 1) foreign = x;
+        while (!foreign) usleep(100);
+        if (what == "counts") ncclAllReduce(x, x, 4 + r.rank, Int32, Sum, r.comm, r.stream);
+        if (what == "order") {
+            if (r.rank == 0) r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+            if (r.rank == 1) r.begun(ncclBroadcast(x, x, 4, Int32, 0, r.comm, r.stream));
+        }
+        if (what == "message") {
+            if (r.rank == 0) r.begun(ncclSend(x, 4, Int32, 1, r.comm, r.stream));
+            if (r.rank == 1) r.begun(ncclRecv(x, 8, Int32, 0, r.comm, r.stream));
+        }
+        if (what == "host") ncclAllReduce(CUdeviceptr(host.data()), x, 8, Int32, Sum, r.comm, r.stream);
+        if (what == "foreign") ncclAllReduce(foreign, x, 8, Int32, Sum, r.comm, r.stream);
+        if (what == "long") ncclAllReduce(x, x, 9, Int32, Sum, r.comm, r.stream);
+        if (what == "aborted") {
+            DO(ncclCommAbort(r.comm));
+            ncclAllReduce(x, x, 8, Int32, Sum, r.comm, r.stream);
+        }
+        if (what == "within") {
+            cuLaunchHostFunc(r.stream, [](void *r) { ncclAllReduce(8, 8, 8, Int32, Sum, *static_cast<ncclComm_t *>(r), nullptr); }, &r.comm);
+        }
+        r.settle();
+        cuStreamSynchronize(r.stream);
+        sleep(5);
+    });
+    printf("%s was not found out\n", what.c_str());
+}
+
+int main(int count, char **arguments) {
+    std::string name = count > 1 ? arguments[1] : "";
+    DO(cuInit(0));
+    const std::pair<const char *, void (*)()> tests[] = {
+        {"collectives", collectives}, {"groups", groups}, {"rendezvous", rendezvous}, {"refusals", refusals},
+        {"duplicates", duplicates},   {"splits", splits}, {"aborts", aborts},         {"errors", errors},
+        {"processes", processes},     {"deaths", deaths}};
+    for (auto &test : tests) {
+        if (name == test.first) return test.second(), 0;
+    }
+    if (name == "other") return other(arguments[2]), 0;
+    if (name == "dying") return dying(arguments[2]), 0;
+    wrong(name);
+    return 0;
+}
