@@ -7,6 +7,8 @@ mod asynchronous;
 mod failures;
 #[path = "loader/iterable.rs"]
 mod iterable;
+#[path = "loader/memory.rs"]
+mod memory;
 #[path = "loader/options.rs"]
 mod options;
 #[path = "loader/order.rs"]

@@ -221,7 +221,8 @@ impl<B: Send + 'static> DataLoader<B> {
         let recipe = &self.recipe;
         Ok(match recipe.workers {
             0 => {
-                let context = WorkerContext::of_caller(recipe.base_seed, recipe.pool.clone());
+                let pool = recipe.pool.clone();
+                let context = WorkerContext::of_caller(recipe.base_seed, pool, recipe.samples.clone());
                 Hands::Caller((recipe.fetchers)(), Box::new(context))
             }
             _ => Hands::Workers(Workers::start(recipe, self.plan.lanes())?),

@@ -85,6 +85,20 @@ pub enum LoaderError {
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
+    /// There was no memory for a batch where it was to be put.
+    #[error(
+        "{worker} has no memory for a batch of epoch {epoch}: {cause}; \
+         use a smaller batch or a smaller `prefetch_factor`, or leave out `memory`"
+    )]
+    Memory {
+        /// Thread that tried.
+        worker: Who,
+        /// In which epoch.
+        epoch: u64,
+        /// The memory's own error.
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
     /// The initialization of a worker failed.
     #[error("`worker_init` failed in {worker}: {cause}")]
     Init {

@@ -117,7 +117,7 @@ impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
 impl<S, B> ByIndex<S, B> {
     fn load(&self, index: usize, context: &WorkerContext) -> Result<S, LoaderError> {
         context.status.loading(index);
-        let fetch = Fetch::new(&context.info, &context.pool, index);
+        let fetch = Fetch::new(&context.info, &context.samples, index);
         let mut attempts = 1;
         loop {
             let cause = match guarded(|| self.dataset.get(index, &fetch)) {
@@ -256,18 +256,18 @@ impl Task {
         }
         context.status.collating();
         let count = samples.len();
-        match guarded(|| assemble(samples, &context.pool)) {
+        let made = guarded(|| assemble(samples, &context.pool));
+        let worker = context.who;
+        let epoch = self.epoch;
+        if let Some(cause) = context.pool.take_failure() {
+            return self.failed(LoaderError::Memory { worker, epoch, cause: cause.into() });
+        }
+        match made {
             Ok(batch) => Done { samples: count, skipped, ..self.done(Made::Batch(batch)) },
             Err(cause) => {
                 let place = cause.downcast_ref::<CollateError>().map(|error| error.place);
-                let worker = context.who;
-                let epoch = self.epoch;
-                self.failed(LoaderError::Collate {
-                    worker,
-                    samples: words(place),
-                    epoch,
-                    cause: cause.into(),
-                })
+                let samples = words(place);
+                self.failed(LoaderError::Collate { worker, samples, epoch, cause: cause.into() })
             }
         }
     }

@@ -29,7 +29,8 @@
 //! | `arrivals.rs` | the stable order |
 //! | `fetch.rs` | a worker's work: load, try again, skip, collate |
 //! | `worker.rs` | what a worker knows, and how panics are caught |
-//! | `collate.rs`, `array.rs`, `pool.rs`, `prefetch.rs` | batches and their memory |
+//! | `collate.rs`, `array.rs`, `prefetch.rs` | batches |
+//! | `pool.rs`, `memory.rs` | their memory, on the heap or elsewhere |
 //! | `generator.rs` | random numbers for one sample |
 //! | `bell.rs` | how futures are woken |
 //! | `error.rs` | what can go wrong |
@@ -42,6 +43,7 @@ mod epoch;
 mod error;
 mod fetch;
 mod generator;
+mod memory;
 mod options;
 mod plan;
 mod pool;
@@ -61,6 +63,7 @@ use epoch::Run;
 pub use error::{LoaderError, Panicked, Who};
 use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
 pub use generator::SampleGenerator;
+pub use memory::{Bytes, Memory};
 pub use options::{LoaderOptions, OnFailure, WorkerInit};
 pub use plan::LoaderState;
 use plan::Plan;
@@ -237,6 +240,7 @@ impl<B: Send + 'static> DataLoader<B> {
         assemble: Assemble<S::Sample, B>,
     ) -> Result<Self, LoaderError> {
         let Parts { plan, fetchers, promised, batches } = dataset.parts(assemble, &mut options)?;
+        let samples = Pool::new();
         let recipe = Recipe {
             fetchers,
             init: options.worker_init.take(),
@@ -245,7 +249,8 @@ impl<B: Send + 'static> DataLoader<B> {
             base_seed: options.seed,
             patience: options.patience(),
             bell: Default::default(),
-            pool: Pool::new(),
+            pool: options.memory.take().map_or_else(|| samples.clone(), Pool::over),
+            samples,
         };
         Ok(DataLoader {
             recipe,
@@ -259,9 +264,9 @@ impl<B: Send + 'static> DataLoader<B> {
         })
     }
 
-    /// Sends each batch through `stage`, in a thread of its own (the caller's, without workers): PyTorch's
-    /// `pin_memory`. The loader knows no GPU, so that the stage is yours: copy the batch to page-locked memory,
-    /// or start its transfer.
+    /// Sends each batch through `stage`, in a thread of its own (the caller's, without workers): PyTorch's thread of
+    /// `pin_memory`, for memory that batches have to be copied to. Those that are made of arrays need none: the workers
+    /// fill [`LoaderOptions::memory`].
     pub fn pin(mut self, stage: impl Fn(B) -> Result<B, Cause> + Send + Sync + 'static) -> Self {
         self.stop();
         self.recipe.pin = Some(Arc::new(stage));
@@ -284,7 +289,8 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.skipped
     }
 
-    /// Returns the memory for batches, which collate functions and datasets share.
+    /// Returns the memory for batches, which collate functions share; with datasets, unless
+    /// [`LoaderOptions::memory`] is set.
     pub fn pool(&self) -> &Pool {
         &self.recipe.pool
     }

@@ -1,6 +1,7 @@
 //! Options of a loader, with PyTorch's defaults, and the combinations that make no sense.
 
 use super::error::LoaderError;
+use super::memory::Memory;
 use super::worker::WorkerInfo;
 use crate::dataset::Cause;
 use crate::sampler::Sampler;
@@ -21,8 +22,7 @@ pub type WorkerInit = Arc<dyn Fn(&WorkerInfo) -> Result<(), Cause> + Send + Sync
 
 /// Options of a [`DataLoader`](super::DataLoader). Names and defaults are those of PyTorch's `DataLoader`, except that
 /// `num_workers` is `workers`, `generator` is `seed`, and a timeout is on by default. The collate function is an
-/// argument of [`DataLoader::with_collate`](super::DataLoader::with_collate), pinning one of
-/// [`DataLoader::pin`](super::DataLoader::pin).
+/// argument of [`DataLoader::with_collate`](super::DataLoader::with_collate), and `pin_memory` is `memory`.
 pub struct LoaderOptions {
     /// Samples in a batch; `None` for single samples, with
     /// [`DataLoader::unbatched`](super::DataLoader::unbatched).
@@ -57,6 +57,9 @@ pub struct LoaderOptions {
     pub retries: u32,
     /// Pause before each new attempt.
     pub retry_pause: Duration,
+    /// Memory that the arrays of a batch are put in, filled there by the workers: PyTorch's `pin_memory`, with
+    /// `hexagram::Pinned`. `None` means the heap.
+    pub memory: Option<Arc<dyn Memory>>,
 }
 
 /// Treatment of a sample that cannot be loaded: the dataset returned an error or panicked.
@@ -89,6 +92,7 @@ impl Default for LoaderOptions {
             on_failure: OnFailure::Fail,
             retries: 0,
             retry_pause: Duration::from_millis(100),
+            memory: None,
         }
     }
 }

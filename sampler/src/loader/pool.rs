@@ -2,9 +2,12 @@
 //! flat, or to take a buffer for a dataset of your own.
 //!
 //! A buffer goes back to its pool when it is dropped, wherever that happens: the pool keeps what is idle for the
-//! next one of about the same size. What lies idle never exceeds what was in use at once.
+//! next one of about the same size. What lies idle never exceeds what was in use at once. A pool can take its memory from
+//! elsewhere than the heap: see [`Memory`].
 
-use bytemuck::{Pod, Zeroable};
+use super::memory::{LINE, Memory, Room};
+use crate::dataset::Cause;
+use bytemuck::Pod;
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,26 +19,22 @@ pub trait Element: Pod + Send + Sync {}
 
 impl<T: Pod + Send + Sync> Element for T {}
 
-/// A cache line: the unit in which a pool allocates, so that every buffer is aligned for any element and for
-/// vector instructions.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; LINE]);
-
-const LINE: usize = 64;
-
 /// Buffers that wait to be used again. Cloning gives another handle to the same pool; handles may be used from any
 /// thread.
 #[derive(Clone, Default)]
 pub struct Pool {
     shelf: Arc<Mutex<Shelf>>,
+    /// None for the heap.
+    memory: Option<Arc<dyn Memory>>,
 }
 
 #[derive(Default)]
 struct Shelf {
     /// Oldest first.
-    idle: VecDeque<Vec<Line>>,
+    idle: VecDeque<Room>,
     usage: PoolUsage,
+    /// First cause, of those that nobody has taken yet, for which memory is the heap's instead.
+    failure: Option<Cause>,
 }
 
 /// Memory that a [`Pool`] has handed out and kept, in bytes and buffers.
@@ -57,13 +56,34 @@ impl Pool {
         Pool::default()
     }
 
+    /// Creates an empty pool whose memory is from there.
+    pub fn over(memory: Arc<dyn Memory>) -> Self {
+        Pool { shelf: Arc::default(), memory: Some(memory) }
+    }
+
     /// Returns a buffer of `len` elements with arbitrary contents: zeros, or what an earlier user left there.
+    ///
+    /// Where the pool's [`Memory`] has no more, it is the heap's, and the loader ends the epoch with the cause.
     pub fn take<T: Element>(&self, len: usize) -> Buffer<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "not an element of arrays") };
         let wanted = len.saturating_mul(size_of::<T>()).div_ceil(LINE);
         let recycled = self.shelf().recycle(wanted);
-        let lines = recycled.unwrap_or_else(|| vec![Line::zeroed(); rounded(wanted)]);
-        Buffer { lines, len, home: self.clone(), element: PhantomData }
+        let room = recycled.unwrap_or_else(|| self.allocate(rounded(wanted)));
+        Buffer { room, len, home: self.clone(), element: PhantomData }
+    }
+
+    fn allocate(&self, lines: usize) -> Room {
+        let Some(memory) = &self.memory else { return Room::on_heap(lines) };
+        Room::of(&**memory, lines).unwrap_or_else(|cause| {
+            self.shelf().failure.get_or_insert(cause);
+            Room::on_heap(lines)
+        })
+    }
+
+    /// Takes the cause for which memory was the heap's, if it was.
+    pub(super) fn take_failure(&self) -> Option<Cause> {
+        self.memory.as_ref()?;
+        self.shelf().failure.take()
     }
 
     /// Returns what the pool holds at this moment.
@@ -86,29 +106,32 @@ impl fmt::Debug for Pool {
 impl Shelf {
     /// Takes the smallest idle buffer that is large enough and not more than twice as large; counts what is taken, also
     /// if the caller has to allocate it.
-    fn recycle(&mut self, wanted: usize) -> Option<Vec<Line>> {
-        let fits = |lines: &Vec<Line>| (wanted..=rounded(wanted) * 2).contains(&lines.len());
-        let candidates = self.idle.iter().enumerate().filter(|(_, lines)| fits(lines));
-        let found = candidates.min_by_key(|(_, lines)| lines.len()).map(|(at, _)| at);
-        let lines = found.and_then(|at| self.idle.remove(at));
-        let bytes = LINE * lines.as_ref().map_or(rounded(wanted), Vec::len);
+    fn recycle(&mut self, wanted: usize) -> Option<Room> {
+        let fits = |room: &Room| (wanted..=rounded(wanted) * 2).contains(&room.lines());
+        let candidates = self.idle.iter().enumerate().filter(|(_, room)| fits(room));
+        let found = candidates.min_by_key(|(_, room)| room.lines()).map(|(at, _)| at);
+        let room = found.and_then(|at| self.idle.remove(at));
+        let bytes = LINE * room.as_ref().map_or(rounded(wanted), Room::lines);
         self.usage.in_use += bytes;
         self.usage.peak = self.usage.peak.max(self.usage.in_use);
-        match &lines {
+        match &room {
             Some(_) => self.usage.idle -= bytes,
             None => self.usage.allocated += 1,
         }
-        lines
+        room
     }
 
-    /// Keeps a buffer, and forgets the oldest ones if too much lies idle.
-    fn put_back(&mut self, lines: Vec<Line>) {
-        self.usage.in_use -= LINE * lines.len();
-        self.usage.idle += LINE * lines.len();
-        self.idle.push_back(lines);
+    /// Takes a buffer back, to keep it or not, and forgets the oldest ones if too much lies idle.
+    fn put_back(&mut self, room: Room, is_kept: bool) {
+        self.usage.in_use -= LINE * room.lines();
+        if !is_kept {
+            return;
+        }
+        self.usage.idle += LINE * room.lines();
+        self.idle.push_back(room);
         while self.usage.idle > self.usage.peak {
             let Some(oldest) = self.idle.pop_front() else { return };
-            self.usage.idle -= LINE * oldest.len();
+            self.usage.idle -= LINE * oldest.lines();
         }
     }
 }
@@ -121,7 +144,7 @@ fn rounded(lines: usize) -> usize {
 
 /// Elements in memory of a [`Pool`], to which the memory returns when the buffer is dropped.
 pub struct Buffer<T: Element> {
-    lines: Vec<Line>,
+    room: Room,
     len: usize,
     home: Pool,
     element: PhantomData<T>,
@@ -131,20 +154,22 @@ impl<T: Element> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        bytemuck::cast_slice(&bytemuck::cast_slice::<Line, u8>(&self.lines)[..self.len * size_of::<T>()])
+        bytemuck::cast_slice(&self.room.bytes()[..self.len * size_of::<T>()])
     }
 }
 
 impl<T: Element> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        let bytes = bytemuck::cast_slice_mut::<Line, u8>(&mut self.lines);
-        bytemuck::cast_slice_mut(&mut bytes[..self.len * size_of::<T>()])
+        bytemuck::cast_slice_mut(&mut self.room.bytes_mut()[..self.len * size_of::<T>()])
     }
 }
 
 impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
-        self.home.shelf().put_back(std::mem::take(&mut self.lines));
+        let room = std::mem::take(&mut self.room);
+        // What stands in for memory that had come to an end is no such memory.
+        let is_kept = self.home.memory.is_none() || matches!(room, Room::Elsewhere { .. });
+        self.home.shelf().put_back(room, is_kept);
     }
 }
 
@@ -157,6 +182,9 @@ impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loader::memory::{Bytes, Line};
+    use bytemuck::Zeroable;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     #[test]
     fn memory_comes_back_and_is_used_again() {
@@ -193,7 +221,32 @@ mod tests {
             assert!(usage.idle <= usage.peak, "{usage:?}");
         }
         let shelf = pool.shelf();
-        assert_eq!(shelf.idle.iter().map(|lines| lines.len() * LINE).sum::<usize>(), shelf.usage.idle);
+        assert_eq!(shelf.idle.iter().map(|room| room.lines() * LINE).sum::<usize>(), shelf.usage.idle);
+    }
+
+    /// Memory of which there is only so much.
+    struct Scarce(AtomicUsize);
+
+    impl Memory for Scarce {
+        fn allocate(&self, bytes: usize) -> Result<Box<dyn Bytes>, Cause> {
+            let enough = |left: usize| left.checked_sub(bytes);
+            self.0.fetch_update(Relaxed, Relaxed, enough).map_err(|left| format!("{left} bytes are left"))?;
+            Ok(Box::new(vec![Line::zeroed(); bytes / LINE]))
+        }
+    }
+
+    #[test]
+    fn memory_from_elsewhere_is_used_again_and_its_end_is_told_once() {
+        let pool = Pool::over(Arc::new(Scarce(AtomicUsize::new(1 << 12))));
+        let address = pool.take::<u8>(1 << 12).as_ptr().addr();
+        assert_eq!(pool.take::<f32>(1 << 10).as_ptr().addr(), address);
+        assert!(pool.take_failure().is_none());
+        let held = [pool.take::<u8>(1 << 12), pool.take(1 << 12)];
+        assert_eq!(pool.take_failure().unwrap().to_string(), "0 bytes are left");
+        assert!(pool.take_failure().is_none());
+        assert_eq!(pool.usage().in_use, 2 << 12);
+        drop(held);
+        assert_eq!(pool.usage().in_use, 0);
     }
 
     #[test]
@@ -202,7 +255,7 @@ mod tests {
         drop(pool.take::<u8>(1 << 20));
         let small = pool.take::<u8>(100);
         assert_eq!(pool.usage().idle, 1 << 20);
-        assert!(small.lines.len() * LINE <= 256);
+        assert!(small.room.lines() * LINE <= 256);
     }
 
     #[test]

@@ -36,7 +36,10 @@ impl WorkerInfo {
 pub(super) struct WorkerContext {
     pub(super) who: Who,
     pub(super) info: WorkerInfo,
+    /// Memory of batches.
     pub(super) pool: Pool,
+    /// Memory of samples.
+    pub(super) samples: Pool,
     /// Status in which the thread writes what it does.
     pub(super) status: Arc<Status>,
     /// Counts cancellations; a task of an earlier generation is not wanted any more.
@@ -47,11 +50,12 @@ pub(super) struct WorkerContext {
 
 impl WorkerContext {
     /// Creates the context of the caller's own thread.
-    pub(super) fn of_caller(base_seed: u64, pool: Pool) -> Self {
+    pub(super) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
         WorkerContext {
             who: Who::Caller,
             info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
             pool,
+            samples,
             status: Arc::default(),
             generation: Arc::default(),
             closing: never(),

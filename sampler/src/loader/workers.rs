@@ -33,7 +33,10 @@ pub(super) struct Recipe<B> {
     pub(super) base_seed: u64,
     pub(super) patience: Duration,
     pub(super) bell: Bell,
+    /// Memory of batches.
     pub(super) pool: Pool,
+    /// Memory of samples: the same, unless the caller has brought some for batches.
+    pub(super) samples: Pool,
 }
 
 /// Threads at work.
@@ -96,6 +99,7 @@ impl<B: Send + 'static> Workers<B> {
                 who: Who::Worker(id),
                 info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
+                samples: recipe.samples.clone(),
                 status: self.statuses[id].1.clone(),
                 generation: self.generation.clone(),
                 closing: closed.clone(),
