@@ -1,13 +1,13 @@
-//! Trains a small convolutional net on handwritten digits, MNIST or CIFAR-10, on several ranks: `cargo
+//! Trains a small convolutional net on handwritten digits or MNIST, or ResNet-50 on CIFAR-10, on several ranks: `cargo
 //! run --release --example train`.
 //!
 //! Read [`train`] and [`Run::steps`]: they are an ordinary candle program but for the lines about `replica`, and work
 //! the same under our own launcher, mpirun and torchrun, over shared memory, TCP or threads. Held out, and never
 //! trained on, is every fifth digit, or the test part of the other data sets.
 
-use candle_core::{DType, Device, Module, Tensor};
-use candle_nn::{VarMap, loss};
-use hexagram::algorithms::Registry;
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{ModuleT, VarMap, loss};
+use hexagram::algorithms::{EngineOptions, Registry};
 use hexagram::physical::stdout::print;
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
@@ -16,9 +16,10 @@ use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
 use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
+use hexagram_examples::device::Place;
 use hexagram_examples::log::{Judged, Log, Spent};
 use hexagram_examples::made_with::{MadeWith, differing};
-use hexagram_examples::net::{Net, correct, seeded};
+use hexagram_examples::model::{correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision};
 use hexagram_examples::progress::{failure, options};
 use hexagram_examples::saves::{Resumed, Saves};
@@ -51,22 +52,25 @@ pub(crate) fn main() -> ExitCode {
 fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode, Failure> {
     let Checked { options, algorithm, data, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
-    let loader = share(&data.train, &world, options)?;
+    let loader = share(&options.model.shown(&data.train, data.shape), &world, options)?;
     let steps = loader.len().unwrap_or(0);
     let rate = checked.schedule(steps as u64)?;
     let made_with = MadeWith::of(checked, rate)?;
     agree(&comm, &format!("{} {}", made_with.text(), checked.agreement()))?;
+    let Place { device, queue } = Place::open(options.device, world.local_rank())?;
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
+    let varmap = seeded(options.seed, (dtype, &device), |vb| options.model.build(vb, data.shape))?;
 
     // Here, and where `replica` steps in `Run::steps`, this differs from a program for one process.
-    let varmap = seeded(options.seed, dtype, data.shape)?;
-    let replica_options =
-        ReplicaOptions { algorithm: algorithm.clone(), engine: checked.stepper.engine(), dtype };
-    let (net, replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb, data.shape))?;
+    let engine = EngineOptions { queue, ..checked.stepper.engine() };
+    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype };
+    let build = |vb| options.model.build(vb, data.shape);
+    let (model, replica) = Replica::build(&comm, &varmap, replica_options, build)?;
 
     let log = Log::new(checked, &world, (steps, rate))?;
     let saves = Saves::new(options, made_with);
-    let mut run = Run { checked, comm: &comm, dtype, net, replica, loader, saves, log };
+    let numbers = Numbers { dtype, device };
+    let mut run = Run { checked, comm: &comm, numbers, model, replica, loader, saves, log };
     for epoch in run.begin()?..options.epochs {
         run.epoch(epoch)?;
     }
@@ -77,8 +81,8 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
 struct Run<'a> {
     checked: &'a Checked,
     comm: &'a Communicator,
-    dtype: DType,
-    net: Net,
+    numbers: Numbers,
+    model: Box<dyn ModuleT>,
     replica: Replica,
     loader: Loader,
     saves: Saves,
@@ -123,7 +127,7 @@ impl Run<'_> {
         let spent = Spent { blocked, steps, bytes: self.log.sent() };
         self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
         let held_out = &self.checked.data.held_out;
-        let judge = || evaluate(self.comm, &self.net, held_out, self.dtype);
+        let judge = || evaluate(self.comm, &*self.model, held_out, &self.numbers);
         let evaluation = self.replica.evaluate_mean(judge)?;
         self.log.end(self.comm, &losses, evaluation, spent)
     }
@@ -134,9 +138,9 @@ impl Run<'_> {
         let mut losses = Vec::new();
         let mut batches = self.loader.iter();
         while let Some(batch) = batches.next() {
-            let (images, labels) = tensors(&batch?, self.dtype)?;
+            let (images, labels) = self.numbers.tensors(&batch?)?;
             let forward = || -> Result<Tensor, Failure> {
-                Ok(loss::cross_entropy(&self.net.forward(&images)?, &labels)?)
+                Ok(loss::cross_entropy(&self.model.forward_t(&images, true)?, &labels)?)
             };
             let loss = self.replica.step_with(forward)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
@@ -164,7 +168,7 @@ impl Run<'_> {
         }
         let replicas_identical = self.replica.is_identical()?;
         self.replica.average()?;
-        let test_accuracy = evaluate(self.comm, &self.net, &data.held_out, self.dtype)?;
+        let test_accuracy = evaluate(self.comm, &*self.model, &data.held_out, &self.numbers)?;
         let bytes_per_step = baseline::bytes_per_step(self.comm, varmap)?;
         let result = Judged { test_accuracy, replicas_identical, bytes_per_step };
         let code = self.log.finish(&self.saves, result, begun);
@@ -218,15 +222,29 @@ fn share(train: &Images, world: &World, options: &Options) -> Result<Loader, Fai
     )?)
 }
 
-fn tensors(batch: &(Array<f32>, Array<u32>), dtype: DType) -> candle_core::Result<(Tensor, Tensor)> {
-    let (images, labels) = batch;
-    let images = Tensor::from_slice(images, images.shape().to_vec(), &Device::Cpu)?.to_dtype(dtype)?;
-    Ok((images, Tensor::from_slice(labels, labels.len(), &Device::Cpu)?))
+/// Type and place of the model's numbers.
+struct Numbers {
+    dtype: DType,
+    device: Device,
+}
+
+impl Numbers {
+    /// Returns images and labels of a batch as the model takes them.
+    fn tensors(&self, (images, labels): &(Array<f32>, Array<u32>)) -> candle_core::Result<(Tensor, Tensor)> {
+        let images =
+            Tensor::from_slice(images, images.shape().to_vec(), &self.device)?.to_dtype(self.dtype)?;
+        Ok((images, Tensor::from_slice(labels, labels.len(), &self.device)?))
+    }
 }
 
 /// Returns the share of the held-out images that are recognized; each rank looks at some of them, each image is looked
 /// at once.
-fn evaluate(comm: &Communicator, net: &Net, held_out: &Images, dtype: DType) -> Result<f64, Failure> {
+fn evaluate(
+    comm: &Communicator,
+    model: &dyn ModuleT,
+    held_out: &Images,
+    numbers: &Numbers,
+) -> Result<f64, Failure> {
     const BATCH: usize = 256;
     let sampler = DistributedSampler::new(DistributedOptions {
         len: held_out.len(),
@@ -243,8 +261,8 @@ fn evaluate(comm: &Communicator, net: &Net, held_out: &Images, dtype: DType) -> 
     };
     let mut count = [0i64];
     for batch in DataLoader::new(held_out.clone(), options)?.iter() {
-        let (images, labels) = tensors(&batch?, dtype)?;
-        count[0] += i64::from(correct(net, &images, &labels)?);
+        let (images, labels) = numbers.tensors(&batch?)?;
+        count[0] += i64::from(correct(model, &images, &labels)?);
     }
     comm.blocking().all_reduce(&mut count, ReduceOp::Sum)?;
     Ok(count[0] as f64 / held_out.len() as f64)

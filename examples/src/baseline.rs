@@ -3,7 +3,7 @@
 
 use candle_nn::VarMap;
 use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};
-use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
+use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 
 /// Returns the bytes that all ranks together send in one step of `gradient-allreduce` on this model, without headers.
@@ -13,14 +13,17 @@ use std::sync::Arc;
 /// Errors of the communication.
 pub fn bytes_per_step(comm: &Communicator, varmap: &VarMap) -> Result<f64> {
     const STEPS: usize = 4;
-    let vars = varmap.all_vars().into_iter();
-    let parameter = |var: candle_core::Var| Parameter {
+    let data = varmap.data().lock().map_err(|_| Error::usage("the VarMap is poisoned", "see the panic"))?;
+    // Statistics have no gradient.
+    let learned = data.iter().filter(|(name, _)| !name.contains("running_"));
+    let parameter = |(_, var): (&String, &candle_core::Var)| Parameter {
         name: String::new(),
         dtype: if var.dtype() == candle_core::DType::F64 { DType::F64 } else { DType::F32 },
         shape: var.dims().to_vec(),
     };
     // The order of a VarMap's tensors differs between processes.
-    let mut parameters: Vec<Parameter> = vars.map(parameter).collect();
+    let mut parameters: Vec<Parameter> = learned.map(parameter).collect();
+    drop(data);
     parameters.sort_by(|one, other| one.shape.cmp(&other.shape));
     let zeros: Result<Vec<Buffer>> = parameters.iter().map(|p| Buffer::zeroed(p.dtype, p.len())).collect();
     let options = EngineOptions { order: Order::Listed, ..EngineOptions::default() };

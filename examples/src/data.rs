@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::digits::Digits;
 use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
-use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
+use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, Pool};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -108,10 +108,46 @@ fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f
     Ok((numbers, label.into()))
 }
 
+/// Pixels by which [`augmented`] shifts at most.
+const SHIFT: u64 = 4;
+
+/// Returns the images, each shifted by up to four pixels either way, with black where nothing comes in, and every
+/// second one mirrored: anew in each epoch, by the worker that loads it.
+pub fn augmented(images: &Images) -> Images {
+    let augment =
+        |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| -> Result<(Array<f32>, u32), Cause> {
+            let mut generator = fetch.generator();
+            let [down, right] = [(); 2].map(|()| generator.below(2 * SHIFT + 1));
+            let moved = moved(&image, [down, right], generator.below(2) == 1, fetch.pool())?;
+            Ok((moved, label))
+        };
+    Arc::new(images.clone().map(augment))
+}
+
+/// Returns an image of which the pixel in row r is row r + `down` − 4 of the given one, columns alike; then mirrored, if
+/// it is to be.
+fn moved(image: &Array<f32>, by: [u64; 2], is_mirrored: bool, pool: &Pool) -> Result<Array<f32>, Cause> {
+    let [channels, rows, columns] = image.shape()[..] else {
+        return Err("an image has channels, rows and columns".into());
+    };
+    let from = |to: usize, by: u64, end: usize| {
+        (to as u64 + by).checked_sub(SHIFT).map(|at| at as usize).filter(|at| *at < end)
+    };
+    let mut elements = pool.take(image.len());
+    for (at, element) in elements.iter_mut().enumerate() {
+        let column = if is_mirrored { columns - 1 - at % columns } else { at % columns };
+        let row = from(at / columns % rows, by[0], rows);
+        let found = row.zip(from(column, by[1], columns));
+        let channel = at / (rows * columns) * rows * columns;
+        *element = found.map_or(0.0, |(row, column)| image[channel + row * columns + column]);
+    }
+    Ok(Array::pooled([channels, rows, columns], elements)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram::sampler::loader::{Pool, WorkerInfo};
+    use hexagram::sampler::loader::WorkerInfo;
     use std::fs;
 
     fn first(images: &Images) -> (Array<f32>, u32) {
@@ -141,6 +177,32 @@ mod tests {
         assert_eq!(digests[0], digest(&images([0.0, 1.0], [3, 4])).unwrap());
         digests.sort_unstable();
         assert!(digests.windows(2).all(|pair| pair[0] != pair[1]), "{digests:x?}");
+    }
+
+    #[test]
+    fn images_are_shifted_and_mirrored_and_the_rest_is_black() {
+        let image = Array::new([2, 2, 3], (1..=12).map(|pixel| pixel as f32).collect()).unwrap();
+        let of = |by, is_mirrored| moved(&image, by, is_mirrored, &Pool::new()).unwrap().to_vec();
+        assert_eq!(of([4, 4], false), image.to_vec());
+        assert_eq!(of([4, 4], true), [3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 9.0, 8.0, 7.0, 12.0, 11.0, 10.0]);
+        assert_eq!(of([5, 4], false), [4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 10.0, 11.0, 12.0, 0.0, 0.0, 0.0]);
+        assert_eq!(of([4, 3], false), [0.0, 1.0, 2.0, 0.0, 4.0, 5.0, 0.0, 7.0, 8.0, 0.0, 10.0, 11.0]);
+        assert_eq!(of([8, 0], false), [0.0; 12]);
+    }
+
+    #[test]
+    fn an_augmented_image_depends_on_its_epoch_and_index_alone() {
+        let row = |index: usize| Array::new([1, 8, 8], (0..64).map(|at| (at * index) as f32).collect());
+        let all = (1..9).map(|index| (row(index).unwrap(), 7)).collect();
+        let images: Images = Arc::new(Items(all));
+        let augmented = augmented(&images);
+        let get = |id: usize, epoch: u64, index: usize| {
+            let worker = WorkerInfo { id, workers: 3, epoch, base_seed: 5 };
+            augmented.get(index, &Fetch::new(&worker, &Pool::new(), index)).unwrap()
+        };
+        assert_eq!(get(0, 1, 2), get(2, 1, 2));
+        assert!((0..8).any(|index| get(0, 1, index) != get(0, 2, index)));
+        assert!((0..8).all(|index| get(0, 1, index).1 == 7));
     }
 
     #[test]

@@ -268,6 +268,8 @@ impl<'a> Log<'a> {
             ranks,
             algorithm: options.algorithm.clone(),
             trigram: algorithm.trigram().symbol(),
+            model: options.model.to_string(),
+            device: options.device.to_string(),
             optimizer: stepper.optimizer.spelled(),
             learning_rate: stepper.learning_rate,
             transport: options.transport.clone(),

@@ -9,7 +9,7 @@ use hexagram::algorithms::checkpoint::Record;
 use hexagram::logical::spelling::Spelled;
 
 /// Names of what keeps its meaning only from a training's beginning.
-const FIXED: [&str; 3] = ["--algorithm", "--optimizer", "--dtype"];
+const FIXED: [&str; 4] = ["--algorithm", "--model", "--optimizer", "--dtype"];
 
 /// Options and data, as names and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,7 @@ impl MadeWith {
         let Data { train, .. } = &checked.data;
         Ok(MadeWith(vec![
             ("--algorithm", checked.algorithm.to_string()),
+            ("--model", options.model.to_string()),
             ("--optimizer", checked.stepper.optimizer.spelled()),
             ("--dtype", format!("{:?}", options.dtype)),
             ("--lr", checked.stepper.learning_rate.to_string()),

@@ -2,10 +2,13 @@
 
 use crate::data::Data;
 use crate::defaults;
+use crate::device;
+use crate::model::Model;
 use crate::progress::EXIT_CODES;
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, LearningRate, Registry};
+use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram::{Error, TransportKind};
 use hexagram_lab::program::{Chosen, Stepper, Stepping, folder_name, rehearse};
@@ -15,7 +18,7 @@ use std::time::Duration;
 /// More processes than this on one machine is a slip of the finger.
 pub const MAX_RANKS: usize = 64;
 
-/// Train a small convolutional net on handwritten digits, on several ranks.
+/// Train a small convolutional net on handwritten digits, or ResNet-50 on CIFAR-10, on several ranks.
 ///
 /// Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.
 #[derive(Parser, Debug, Clone)]
@@ -31,6 +34,13 @@ pub struct Options {
     /// Transport: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
     #[arg(long, default_value = "mixed")]
     pub transport: String,
+    /// Device that trains: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto, which is cpu where there
+    /// is no GPU or this program was built without CUDA
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub device: DeviceChoice,
+    /// Model: small (for digits), resnet14 or resnet50, which get colour images shifted and mirrored
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Model::Small)]
+    pub model: Model,
     /// Passes over the training data
     #[arg(long, default_value_t = 40)]
     pub epochs: u64,
@@ -173,6 +183,8 @@ impl Options {
                 Error::usage("--batch and --epochs count from 1", "leave them out for the defaults").into()
             );
         }
+        self.model.check_batch(self.batch)?;
+        device::check(self.device)?;
         if self.every == 0 {
             return Err(Error::usage("--every counts from 1", "leave it out for the default").into());
         }
@@ -236,6 +248,11 @@ mod tests {
         refused(&["--algorithm", "magic"], "gradient-allreduce");
         refused(&["--transport", "pigeon"], "use one of mixed, shm, tcp, thread");
         refused(&["--batch", "0"], "--batch");
+        refused(&["--model", "resnet"], "resnet50");
+        refused(&["--model", "resnet50", "--batch", "1"], "--batch 1 has no variance");
+        refused(&["--device", "gpu"], "use cpu, cuda, cuda:N or auto");
+        #[cfg(not(feature = "cuda"))]
+        refused(&["--device", "cuda:1"], "--device cuda:1: this program was built without CUDA");
         refused(&["--lr", "NaN"], "--lr NaN");
         refused(&["--data", "/does/not/exist.csv"], "/does/not/exist.csv");
         refused(&["--ranks", "x"], "--ranks");

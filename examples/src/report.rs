@@ -12,6 +12,10 @@ pub struct Report {
     pub algorithm: String,
     /// Its trigram, one character.
     pub trigram: char,
+    /// Name of the model.
+    pub model: String,
+    /// Device as it was chosen: `auto` may be either.
+    pub device: String,
     /// Name of the optimizer.
     pub optimizer: String,
     /// γ.
@@ -50,6 +54,8 @@ impl Report {
             ("ranks", json!(self.ranks)),
             ("algorithm", json!(self.algorithm)),
             ("trigram", json!(self.trigram)),
+            ("model", json!(self.model)),
+            ("device", json!(self.device)),
             ("optimizer", json!(self.optimizer)),
             ("learning_rate", json!(self.learning_rate)),
             ("transport", json!(self.transport)),

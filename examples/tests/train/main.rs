@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod models;
 mod resume;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -99,22 +100,39 @@ fn digits_are_learned_by_any_number_of_ranks_over_any_transport() {
     clean("learn");
 }
 
-/// Files that hold images of a size, in which the place of a white stripe tells the label.
-fn write_images(folder: &Path, side: usize, write: impl Fn(&str, &[(u8, Vec<u8>)])) {
+/// Files that hold so many images of a size, in which the place of a white stripe tells the label, and half as many to
+/// judge by.
+fn write_images(folder: &Path, (side, count): (usize, usize), write: impl Fn(&str, &[(u8, Vec<u8>)])) {
     std::fs::create_dir_all(folder).unwrap();
     let image = |index: usize| {
         let label = index * 7 % 10;
         let pixel = |at: usize| if at % side / 3 == label { 255 } else { (at * index % 32) as u8 };
         (label as u8, (0..side * side).map(pixel).collect::<Vec<u8>>())
     };
-    write("train", &(0..200).map(image).collect::<Vec<_>>());
-    write("test", &(200..260).map(image).collect::<Vec<_>>());
+    write("train", &(0..count).map(image).collect::<Vec<_>>());
+    write("test", &(count..count + count / 2).map(image).collect::<Vec<_>>());
+}
+
+/// A folder of this name that is laid out as CIFAR-10, with so many images to learn from.
+fn write_cifar(name: &str, count: usize) -> PathBuf {
+    let cifar = folder(name);
+    write_images(&cifar, (32, count), |part, images| {
+        let record = |(label, pixels): &(u8, Vec<u8>)| [&[*label][..], pixels, pixels, pixels].concat();
+        let records: Vec<Vec<u8>> = images.iter().map(record).collect();
+        if part == "test" {
+            return std::fs::write(cifar.join("test_batch.bin"), records.concat()).unwrap();
+        }
+        for (number, records) in (1..).zip(records.chunks(count / 5)) {
+            std::fs::write(cifar.join(format!("data_batch_{number}.bin")), records.concat()).unwrap();
+        }
+    });
+    cifar
 }
 
 #[test]
 fn mnist_and_cifar_are_learned_from_their_folders() {
     let mnist = folder("mnist-data");
-    write_images(&mnist, 30, |part, images| {
+    write_images(&mnist, (30, 200), |part, images| {
         let part = if part == "train" { "train" } else { "t10k" };
         let count = (images.len() as u32).to_be_bytes();
         let header = |dimensions: u8| [&[0, 0, 8, dimensions][..], &count].concat();
@@ -124,17 +142,7 @@ fn mnist_and_cifar_are_learned_from_their_folders() {
         std::fs::write(mnist.join(format!("{part}-images-idx3-ubyte")), pixels).unwrap();
         std::fs::write(mnist.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
     });
-    let cifar = folder("cifar-data");
-    write_images(&cifar, 32, |part, images| {
-        let record = |(label, pixels): &(u8, Vec<u8>)| [&[*label][..], pixels, pixels, pixels].concat();
-        let records: Vec<Vec<u8>> = images.iter().map(record).collect();
-        if part == "test" {
-            return std::fs::write(cifar.join("test_batch.bin"), records.concat()).unwrap();
-        }
-        for (number, records) in (1..).zip(records.chunks(40)) {
-            std::fs::write(cifar.join(format!("data_batch_{number}.bin")), records.concat()).unwrap();
-        }
-    });
+    let cifar = write_cifar("cifar-data", 200);
     for (data, name) in [(&mnist, "mnist"), (&cifar, "cifar")] {
         let arguments =
             format!("--data {} --ranks 2 --batch 10 --epochs 3 --workers 1 --lr 0.05", data.display());

@@ -1,0 +1,81 @@
+//! Device of a rank, as candle and hexagram each know it. Open this file to see what `--device` does.
+
+use candle_core::Device;
+use hexagram::physical::device::DeviceChoice;
+use hexagram::{Error, Queue, Result};
+
+/// Device on which a rank computes, and where its buckets are.
+#[derive(Clone)]
+pub struct Place {
+    /// Device of candle's tensors.
+    pub device: Device,
+    /// Queue that owns the engine's buckets.
+    pub queue: Queue,
+}
+
+/// Finds out whether this build and this machine have the device, which is not opened.
+///
+/// # Errors
+/// One line that says what is missing.
+pub fn check(choice: DeviceChoice) -> Result<()> {
+    match choice {
+        DeviceChoice::Cuda(_) if !cfg!(feature = "cuda") => Err(Error::usage(
+            format!("--device {choice}: this program was built without CUDA"),
+            "build it with --features cuda, for which candle needs CUDA's toolkit, or use cpu",
+        )),
+        _ => choice.check(),
+    }
+}
+
+impl Place {
+    /// Opens the device of the rank of this index on its host.
+    ///
+    /// # Errors
+    /// As [`check`]; the device's own error if it cannot be opened.
+    pub fn open(choice: DeviceChoice, local_rank: usize) -> Result<Self> {
+        check(choice)?;
+        match choice {
+            // candle would be without its part.
+            DeviceChoice::Auto if !cfg!(feature = "cuda") => Self::of(DeviceChoice::Cpu, local_rank),
+            _ => Self::of(choice, local_rank),
+        }
+    }
+
+    fn of(choice: DeviceChoice, local_rank: usize) -> Result<Self> {
+        let queue = choice.queue(local_rank)?;
+        let Some(index) = queue.name().strip_prefix("cuda:").and_then(|index| index.parse().ok()) else {
+            return Ok(Place { device: Device::Cpu, queue });
+        };
+        let opened = Device::new_cuda(index);
+        let device = opened.map_err(|error| {
+            let cause = std::io::Error::other(error);
+            Error::system(format!("open {} for candle", queue.name()), cause, "see the driver, or use cpu")
+        })?;
+        Ok(Place { device, queue })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_there_in_every_build() {
+        for choice in [DeviceChoice::Cpu, DeviceChoice::default()] {
+            check(choice).unwrap();
+            let place = Place::open(choice, 3).unwrap();
+            assert!(place.device.is_cpu() && place.queue.is_host());
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "cuda"))]
+    fn what_a_build_lacks_is_said_and_auto_does_without() {
+        for choice in [DeviceChoice::Cuda(None), DeviceChoice::Cuda(Some(1))] {
+            let text = check(choice).unwrap_err().to_string();
+            assert!(text.contains("built without CUDA") && text.contains("--features cuda"), "{text}");
+            assert!(!text.contains('\n'), "{text}");
+        }
+        assert!(Place::open(DeviceChoice::Auto, 0).unwrap().queue.is_host());
+    }
+}

@@ -1,0 +1,112 @@
+//! Models that `--model` names, and what all of them have in common. Open this file to add one.
+
+use crate::data::Images;
+use crate::net::Net;
+use crate::resnet::ResNet;
+use candle_core::{D, DType, Device, IndexOp, Result, Tensor};
+use candle_nn::{ModuleT, VarBuilder, VarMap};
+use clap::ValueEnum;
+use hexagram::Error;
+use hexagram::sampler::Mersenne;
+use std::fmt;
+
+/// Model that is trained.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Model {
+    /// Two convolutions and two linear layers: see `net.rs`.
+    Small,
+    /// ResNet with one bottleneck block in each stage, 8 million parameters.
+    Resnet14,
+    /// ResNet-50, 24 million parameters.
+    Resnet50,
+}
+
+impl Model {
+    /// Builds the model for images of channels × rows × columns, taking its parameters from `vb`.
+    ///
+    /// # Errors
+    /// What `vb` returns.
+    pub fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn ModuleT>> {
+        let blocks = match self {
+            Model::Small => return Ok(Box::new(Net::new(vb, shape)?)),
+            Model::Resnet14 => ResNet::OF_14,
+            Model::Resnet50 => ResNet::OF_50,
+        };
+        Ok(Box::new(ResNet::new(vb, blocks, shape[0])?))
+    }
+
+    /// Refuses batches of which the model's normalization can make nothing.
+    ///
+    /// # Errors
+    /// One line that says what is wrong.
+    pub fn check_batch(self, batch: usize) -> hexagram::Result<()> {
+        if self == Model::Small || batch > 1 {
+            return Ok(());
+        }
+        let what = format!("--batch {batch} has no variance, which --model {self} normalizes by");
+        Err(Error::usage(what, "use a batch of 2 or more"))
+    }
+
+    /// Returns the images to learn from as the model is shown them: nets with millions of parameters get colour images
+    /// [shifted and mirrored](crate::data::augmented), so that they do not learn them by heart.
+    pub fn shown(self, images: &Images, shape: [usize; 3]) -> Images {
+        match (self, shape) {
+            (Model::Small, _) | (_, [1, ..]) => images.clone(),
+            _ => crate::data::augmented(images),
+        }
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Model::Small => "small",
+            Model::Resnet14 => "resnet14",
+            Model::Resnet50 => "resnet50",
+        })
+    }
+}
+
+/// Creates a `VarMap` with a model's parameters, drawn from `seed`: weights of layers uniform within ±√(6/fan-in) (He
+/// et al. 2015), their biases within ±1/√fan-in. Normalizations begin as they are built, at 1 and 0.
+///
+/// candle's own generator for the CPU cannot be seeded.
+///
+/// # Errors
+/// What candle returns.
+pub fn seeded<M>(
+    seed: u64,
+    (dtype, device): (DType, &Device),
+    model: impl FnOnce(VarBuilder<'static>) -> Result<M>,
+) -> Result<VarMap> {
+    let varmap = VarMap::new();
+    model(VarBuilder::from_varmap(&varmap, dtype, device))?;
+    let mut generator = Mersenne::new(seed);
+    let data = varmap.data().lock().map_err(|_| candle_core::Error::msg("the VarMap is poisoned"))?;
+    let mut names: Vec<&String> = data.keys().collect();
+    names.sort();
+    for name in names {
+        let var = &data[name];
+        // A bias has the fan-in of its weight.
+        let Some(weight) = data.get(&name.replace("bias", "weight")).filter(|weight| weight.rank() > 1)
+        else {
+            continue;
+        };
+        let fan_in = weight.i(0)?.elem_count() as f64;
+        let bound = if name.ends_with("bias") { 1.0 / fan_in.sqrt() } else { (6.0 / fan_in).sqrt() };
+        let mut draw = || (f64::from(generator.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound;
+        let values: Vec<f64> = (0..var.elem_count()).map(|_| draw()).collect();
+        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?)?;
+    }
+    drop(data);
+    Ok(varmap)
+}
+
+/// Returns the number of images that are recognized.
+///
+/// # Errors
+/// What candle returns.
+pub fn correct(model: &dyn ModuleT, images: &Tensor, labels: &Tensor) -> Result<u32> {
+    let found = model.forward_t(images, false)?.argmax(D::Minus1)?;
+    found.eq(labels)?.to_dtype(DType::U32)?.sum_all()?.to_scalar()
+}

@@ -1,0 +1,165 @@
+//! Residual nets with bottleneck blocks, ResNet-50 among them, written as any candle program would: nothing here knows
+//! of ranks. Open this file for a model whose step is worth hiding communication under.
+//!
+//! Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), with the stride in the
+//! 3 × 3 convolution, as torchvision has it, and names of parameters as there. Images are as small as CIFAR-10's, so
+//! that the first convolution is one of 3 × 3 without stride, and no pooling follows it.
+
+use crate::digits::CLASSES;
+use candle_core::{D, Result, Tensor};
+use candle_nn::{
+    BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, batch_norm, conv2d_no_bias, linear,
+};
+
+/// Channels of the first convolution, and of the narrow part of the first stage's blocks.
+const WIDTH: usize = 64;
+/// Channels of a block ÷ channels of its narrow part.
+const EXPANSION: usize = 4;
+/// What batch normalization adds to a variance.
+const EPSILON: f64 = 1e-5;
+
+/// Four stages of bottleneck blocks between a convolution and a linear layer.
+pub struct ResNet {
+    first: Unit,
+    blocks: Vec<Block>,
+    out: Linear,
+}
+
+impl ResNet {
+    /// Blocks of the stages of ResNet-14, the smallest that has every kind of block.
+    pub const OF_14: [usize; 4] = [1, 1, 1, 1];
+    /// Blocks of the stages of ResNet-50.
+    pub const OF_50: [usize; 4] = [3, 4, 6, 3];
+
+    /// Builds the net with so many blocks in each stage, for images of so many channels.
+    ///
+    /// # Errors
+    /// What `vb` returns.
+    pub fn new(vb: VarBuilder<'_>, blocks: [usize; 4], channels: usize) -> Result<Self> {
+        let first = Unit::new([vb.pp("conv1"), vb.pp("bn1")], [channels, WIDTH], 3, 1)?;
+        let mut from = WIDTH;
+        let mut all = Vec::new();
+        for (stage, count) in blocks.into_iter().enumerate() {
+            for number in 0..count {
+                let stride = if stage > 0 && number == 0 { 2 } else { 1 };
+                let vb = vb.pp(format!("layer{}.{number}", stage + 1));
+                all.push(Block::new(&vb, from, WIDTH << stage, stride)?);
+                from = EXPANSION * (WIDTH << stage);
+            }
+        }
+        Ok(ResNet { first, blocks: all, out: linear(from, CLASSES, vb.pp("fc"))? })
+    }
+}
+
+impl ModuleT for ResNet {
+    /// Returns the logits (batch × classes) of images (batch × channels × rows × columns).
+    fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
+        let x = self.first.forward_t(images, train)?.relu()?;
+        let x = self.blocks.iter().try_fold(x, |x, block| block.forward_t(&x, train))?;
+        self.out.forward(&x.mean(D::Minus1)?.mean(D::Minus1)?)
+    }
+}
+
+/// A convolution and the batch normalization behind it.
+struct Unit {
+    convolution: Conv2d,
+    norm: BatchNorm,
+}
+
+impl Unit {
+    fn new(
+        [convolution, norm]: [VarBuilder<'_>; 2],
+        [from, to]: [usize; 2],
+        size: usize,
+        stride: usize,
+    ) -> Result<Self> {
+        let config = Conv2dConfig { padding: size / 2, stride, ..Conv2dConfig::default() };
+        let convolution = conv2d_no_bias(from, to, size, config, convolution)?;
+        Ok(Unit { convolution, norm: batch_norm(to, EPSILON, norm)? })
+    }
+}
+
+impl ModuleT for Unit {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.norm.forward_t(&self.convolution.forward(x)?, train)
+    }
+}
+
+/// Bottleneck block: fewer channels, a convolution among those, more channels, and the block's input added.
+struct Block {
+    units: [Unit; 3],
+    /// What makes the input as large as the output, where it is not.
+    shortcut: Option<Unit>,
+}
+
+impl Block {
+    fn new(vb: &VarBuilder<'_>, from: usize, narrow: usize, stride: usize) -> Result<Self> {
+        let to = EXPANSION * narrow;
+        let unit = |number: usize, channels: [usize; 2], size: usize, stride: usize| {
+            Unit::new(["conv", "bn"].map(|name| vb.pp(format!("{name}{number}"))), channels, size, stride)
+        };
+        let shortcut = (stride != 1 || from != to)
+            .then(|| Unit::new([0, 1].map(|part| vb.pp("downsample").pp(part)), [from, to], 1, stride));
+        Ok(Block {
+            units: [
+                unit(1, [from, narrow], 1, 1)?,
+                unit(2, [narrow, narrow], 3, stride)?,
+                unit(3, [narrow, to], 1, 1)?,
+            ],
+            shortcut: shortcut.transpose()?,
+        })
+    }
+}
+
+impl ModuleT for Block {
+    fn forward_t(&self, input: &Tensor, train: bool) -> Result<Tensor> {
+        let [fewer, among, more] = &self.units;
+        let x = fewer.forward_t(input, train)?.relu()?;
+        let x = among.forward_t(&x, train)?.relu()?;
+        let x = more.forward_t(&x, train)?;
+        match &self.shortcut {
+            Some(shortcut) => (x + shortcut.forward_t(input, train)?)?.relu(),
+            None => (x + input)?.relu(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+    use candle_nn::VarMap;
+
+    fn built(blocks: [usize; 4]) -> (VarMap, ResNet) {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        (varmap, ResNet::new(vb, blocks, 3).unwrap())
+    }
+
+    #[test]
+    fn it_has_the_parameters_of_the_published_net() {
+        let (varmap, _) = built(ResNet::OF_50);
+        let data = varmap.data().lock().unwrap();
+        let learned = data.iter().filter(|(name, _)| !name.contains("running"));
+        // torchvision's resnet50 with 10 classes has 23 528 522, its first convolution 7 × 7 weights in place of 3 × 3.
+        let count: usize = learned.map(|(_, var)| var.elem_count()).sum();
+        assert_eq!(count, 23_528_522 - 64 * 3 * (49 - 9));
+        assert_eq!(data["layer4.0.downsample.0.weight"].dims(), [2048, 1024, 1, 1]);
+        assert_eq!(data.keys().filter(|name| name.ends_with("conv2.weight")).count(), 3 + 4 + 6 + 3);
+    }
+
+    #[test]
+    fn statistics_are_of_the_batch_in_training_and_remembered_otherwise() {
+        let (varmap, net) = built(ResNet::OF_14);
+        let images = Tensor::randn(0.0f32, 1.0, (2, 3, 8, 8), &Device::Cpu).unwrap();
+        let logits = |train: bool| net.forward_t(&images, train).unwrap().to_vec2::<f32>().unwrap();
+        let statistics = || varmap.data().lock().unwrap()["bn1.running_var"].to_vec1::<f32>().unwrap();
+        assert_eq!(statistics(), [1.0; WIDTH]);
+        assert_ne!(logits(true), logits(false));
+        assert_ne!(statistics(), [1.0; WIDTH]);
+        let kept = statistics();
+        assert_eq!(logits(false), logits(false));
+        assert_eq!(statistics(), kept);
+        assert_eq!(logits(false)[0].len(), CLASSES);
+    }
+}
