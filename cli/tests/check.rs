@@ -4,8 +4,7 @@
 
 mod harness;
 
-use harness::{Ended, folder, program, run, wrapped};
-use std::fs;
+use harness::{Ended, program, run, wrapped};
 use std::process::Command;
 
 fn says(ended: &Ended, what: &[&str]) {
@@ -32,8 +31,8 @@ fn a_machine_that_is_well_is_said_to_be() {
         &ended,
         &[
             "mpi: ",
-            "CUDA: not built in",
-            "NCCL: not built in",
+            if cfg!(feature = "cuda") { "CUDA: built in" } else { "CUDA: not built in" },
+            if cfg!(feature = "cuda") { "NCCL: " } else { "NCCL: not built in" },
             "✓ shm: right",
             "✓ tcp: right",
             "✓ mixed: right",
@@ -54,10 +53,11 @@ fn what_a_launcher_has_said_is_told() {
 }
 
 #[test]
+#[cfg(not(feature = "cuda"))]
 fn libraries_are_found_where_the_loader_would() {
-    let folder = folder("libraries");
+    let folder = harness::folder("libraries");
     for library in ["libcuda.so.1", "libnccl.so.2"] {
-        fs::write(folder.join(library), "never loaded").unwrap();
+        std::fs::write(folder.join(library), "never loaded").unwrap();
     }
     let mut command = program(&["check"]);
     command.env("LD_LIBRARY_PATH", &folder);
@@ -66,6 +66,29 @@ fn libraries_are_found_where_the_loader_would() {
     for library in ["libcuda.so.1", "libnccl.so.2"] {
         says(&ended, &[&format!("{library} is at {}", folder.join(library).display())]);
     }
+}
+
+#[test]
+#[cfg(feature = "cuda")]
+fn gpus_are_told_in_columns_with_driver_and_peers() {
+    let is_fake = |device: &hexagram::cuda::Description| device.name.contains("Fake");
+    if !hexagram::cuda::devices().is_ok_and(|devices| devices.first().is_some_and(is_fake)) {
+        eprintln!("skipped: no CUDA device that is faked (cuda/README.md)");
+        return;
+    }
+    let mut command = program(&["check"]);
+    command.env("HEXAGRAM_FAKE_CUDA", "devices=2,memory=64M");
+    let ended = run(command);
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.stdout);
+    says(&ended, &["✓ CUDA: built in; the driver is for CUDA 12.0", "NCCL: "]);
+    says(&ended, &["- peer access: every GPU reaches the memory of every other"]);
+    let of = |index: usize| format!("  ✓ cuda:{index}  ");
+    let lines: Vec<&String> =
+        (0..2).filter_map(|index| ended.stdout.iter().find(|line| line.starts_with(&of(index)))).collect();
+    let [one, other] = lines[..] else { panic!("{:#?}", ended.stdout) };
+    let place = |line: &str| ["GiB", "compute capability 7.0", "GPU-"].map(|part| line.find(part).unwrap());
+    assert_eq!(place(one), place(other));
+    assert_ne!(one[one.find("GPU-").unwrap()..], other[other.find("GPU-").unwrap()..]);
 }
 
 #[test]

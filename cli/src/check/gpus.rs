@@ -1,43 +1,131 @@
-//! GPUs: whether this build uses them, and what the driver says of those that are here.
+//! GPUs: whether this build uses them, what the driver says of those that are here, and how ranks would use them.
 
 #[cfg(feature = "cuda")]
 use super::libraries::find;
 #[cfg(not(feature = "cuda"))]
 use super::libraries::place;
 use super::report::Report;
+#[cfg(feature = "cuda")]
+use hexagram::cuda::{self, Description};
 
 /// Library of NVIDIA's driver.
 const DRIVER: &str = "libcuda.so.1";
 
-/// Reports the driver and its GPUs, or where its library is if this build does not use it.
+/// Reports where the driver's library is, as this build does not use it.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn check(report: &mut Report) {
+    report.title("GPUs");
     report.note(&format!(
         "CUDA: not built in, `cargo install hexagram-cli --features cuda` adds it; {}",
         place(DRIVER, "no NVIDIA driver is installed, or LD_LIBRARY_PATH lacks its folder")
     ));
 }
 
-/// Reports the driver and its GPUs, or where its library is if this build does not use it.
+/// Reports the driver, its GPUs, and which of them reach each other.
 #[cfg(feature = "cuda")]
 pub(super) fn check(report: &mut Report) {
-    let version = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    let version = version.lines().next().map(|line| format!(" ({line})")).unwrap_or_default();
-    match hexagram::cuda::devices() {
-        Ok(devices) if devices.is_empty() => {
-            report.note(&format!("CUDA: built in; the driver{version} shows no GPU"));
-        }
-        Ok(devices) => devices.iter().for_each(|device| report.good(&format!("{}{version}", told(device)))),
-        Err(error) if find(DRIVER).is_none() => report.note(&format!("CUDA: built in; {error}")),
-        Err(error) => report.bad(&format!("CUDA: built in; {error}")),
+    report.title("GPUs");
+    let found = cuda::driver_version().and_then(|version| Ok((version, cuda::devices()?)));
+    let (version, devices) = match found {
+        Ok(found) => found,
+        Err(error) if find(DRIVER).is_none() => return report.note(&format!("CUDA: built in; {error}")),
+        Err(error) => return report.bad(&format!("CUDA: built in; {error}")),
+    };
+    let (major, minor) = version;
+    report.good(&format!("CUDA: built in; the driver is for CUDA {major}.{minor}{}", module()));
+    if devices.is_empty() {
+        return report.note("the driver shows no GPU; CUDA_VISIBLE_DEVICES may hide some");
+    }
+    lines(&devices).iter().for_each(|line| report.good(line));
+    match cuda::peers() {
+        Ok(_) if devices.len() == 1 => {}
+        Ok(peers) => report.note(&format!("peer access: {}", reached(&peers))),
+        Err(error) => report.note(&format!("peer access: {error}")),
     }
 }
 
-/// Returns a line about a GPU.
+/// Returns what the driver's module in the kernel says of its version, if it does.
 #[cfg(feature = "cuda")]
-fn told(device: &hexagram::cuda::Description) -> String {
-    let hexagram::cuda::Description { index, name, uuid, capability: (major, minor), memory } = device;
-    let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let gibibytes = *memory as f64 / f64::from(1 << 30);
-    format!("cuda:{index}: {name}, {gibibytes:.1} GiB, compute capability {major}.{minor}, UUID {uuid}")
+fn module() -> String {
+    let version = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    version.lines().next().map(|line| format!(" ({line})")).unwrap_or_default()
+}
+
+/// Returns a line about each GPU, in columns.
+#[cfg(any(test, feature = "cuda"))]
+fn columns(rows: &[[String; 5]]) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..5).map(width).collect();
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(feature = "cuda")]
+fn lines(devices: &[Description]) -> Vec<String> {
+    let row = |device: &Description| {
+        let Description { index, name, uuid, capability: (major, minor), memory } = device;
+        let gibibytes = *memory as f64 / f64::from(1 << 30);
+        [
+            format!("cuda:{index}"),
+            name.clone(),
+            format!("{gibibytes:.1} GiB"),
+            format!("compute capability {major}.{minor}"),
+            spelled(uuid),
+        ]
+    };
+    columns(&devices.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Returns a GPU's identity as `nvidia-smi -L` prints it.
+#[cfg(any(test, feature = "cuda"))]
+fn spelled(uuid: &[u8; 16]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let groups = [0..4, 4..6, 6..8, 8..10, 10..16].map(|group| hex(&uuid[group]));
+    format!("GPU-{}", groups.join("-"))
+}
+
+/// Says which GPUs reach each other's memory.
+#[cfg(any(test, feature = "cuda"))]
+fn reached(peers: &[Vec<usize>]) -> String {
+    if peers.iter().all(|reached| reached.len() + 1 == peers.len()) {
+        return "every GPU reaches the memory of every other".to_owned();
+    }
+    let told = |(index, reached): (usize, &Vec<usize>)| {
+        let others: Vec<String> = reached.iter().map(|other| format!("cuda:{other}")).collect();
+        (!others.is_empty()).then(|| format!("cuda:{index} reaches {}", others.join(" and ")))
+    };
+    let told: Vec<String> = peers.iter().enumerate().filter_map(told).collect();
+    if told.is_empty() { "no GPU reaches the memory of another".to_owned() } else { told.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let row = |cells: [&str; 5]| cells.map(str::to_owned);
+        let rows =
+            [row(["cuda:0", "A", "80.0 GiB", "9.0", "x"]), row(["cuda:1", "Long", "8.0 GiB", "7.0", "yz"])];
+        assert_eq!(columns(&rows), ["cuda:0  A     80.0 GiB  9.0  x", "cuda:1  Long  8.0 GiB   7.0  yz"]);
+    }
+
+    #[test]
+    fn identities_are_spelled_as_nvidia_smi_does() {
+        let uuid = std::array::from_fn(|at| 17 * at as u8);
+        assert_eq!(spelled(&uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn peers_are_told_in_words() {
+        assert_eq!(reached(&[vec![1], vec![0]]), "every GPU reaches the memory of every other");
+        assert_eq!(reached(&[vec![], vec![]]), "no GPU reaches the memory of another");
+        assert_eq!(
+            reached(&[vec![1, 2], vec![0], vec![]]),
+            "cuda:0 reaches cuda:1 and cuda:2, cuda:1 reaches cuda:0"
+        );
+    }
 }

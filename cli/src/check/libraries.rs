@@ -1,4 +1,4 @@
-//! Libraries that may be installed, MPI and NCCL among them. They are looked for and never loaded.
+//! Libraries that may be installed, MPI and NCCL among them. What this build does not use is looked for and not loaded.
 
 use super::report::Report;
 use crate::transports::{self, mpi};
@@ -25,11 +25,27 @@ pub(super) fn check(report: &mut Report) {
         (None, Some(_)) => report.bad("mpi: built in, but there is no mpirun in PATH to start its ranks; install MPI"),
         (None, None) => report.note("mpi: not built in, and no mpirun in PATH; only the mpi transport needs them"),
     }
-    let nccl = place("libnccl.so.2", "it is not installed, or LD_LIBRARY_PATH lacks its folder");
-    report.note(&format!("NCCL: not built in, messages of GPUs go by way of the host; {nccl}"));
+    report.note(&nccl());
+}
+
+/// Returns a line on NCCL's version, or on what is missing of it.
+#[cfg(feature = "cuda")]
+fn nccl() -> String {
+    match hexagram::physical::nccl::version() {
+        Ok(version) => format!("NCCL: version {version}"),
+        Err(error) => format!("NCCL: {error}; only ranks on different GPUs need it"),
+    }
+}
+
+/// Returns a line on where NCCL is, as this build does not use it.
+#[cfg(not(feature = "cuda"))]
+fn nccl() -> String {
+    let place = place("libnccl.so.2", "it is not installed, or LD_LIBRARY_PATH lacks its folder");
+    format!("NCCL: not built in, the feature `cuda` adds it; {place}")
 }
 
 /// Returns a clause on where a library is.
+#[cfg(not(feature = "cuda"))]
 pub(super) fn place(library: &str, missing: &str) -> String {
     match find(library) {
         Some(path) => format!("{library} is at {}", path.display()),

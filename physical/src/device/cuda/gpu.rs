@@ -175,20 +175,8 @@ impl Gpu {
     /// # Errors
     /// [`Error::System`] if the driver refuses.
     pub(super) fn reaches(&self) -> Result<Vec<[u8; 16]>> {
-        let mut reached = Vec::new();
-        // A driver that is without these functions reaches nothing.
-        let Ok(sharing) = self.driver.sharing() else { return Ok(reached) };
-        for index in (0..count(self.driver)?).filter(|index| *index != self.about.index) {
-            let other = device(self.driver, index)?;
-            let mut can: c_int = 0;
-            // SAFETY: the place is there for one number.
-            let status = unsafe { (sharing.cuDeviceCanAccessPeer)(&mut can, self.device, other) };
-            self.expect(status, &format!("ask whether cuda:{index} can be reached"))?;
-            if can != 0 {
-                reached.push(describe(self.driver, index, other)?.uuid);
-            }
-        }
-        Ok(reached)
+        let peers = peers_of(self.driver, self.about.index)?.into_iter();
+        peers.map(|peer| Ok(describe(self.driver, peer, device(self.driver, peer)?)?.uuid)).collect()
     }
 
     /// Returns how much memory of the device is free, and how much it has in all, in bytes.
@@ -301,6 +289,39 @@ impl Drop for Entered<'_> {
 pub(super) fn describe_all() -> Result<Vec<Description>> {
     let driver = Libcuda::get()?;
     (0..count(driver)?).map(|index| describe(driver, index, device(driver, index)?)).collect()
+}
+
+/// Returns the version of CUDA that the driver is made for, as major and minor number.
+pub(super) fn driver_version() -> Result<(u32, u32)> {
+    let driver = Libcuda::get()?;
+    let mut version = 0;
+    // SAFETY: the place is there for one number.
+    let status = unsafe { (driver.cuDriverGetVersion)(&mut version) };
+    driver.expect(status, "ask for the driver's version")?;
+    let version = version.unsigned_abs();
+    Ok((version / 1000, version % 1000 / 10))
+}
+
+/// Returns, for each GPU, the numbers of the others whose memory it reads directly.
+pub(super) fn peers() -> Result<Vec<Vec<usize>>> {
+    let driver = Libcuda::get()?;
+    (0..count(driver)?).map(|index| peers_of(driver, index)).collect()
+}
+
+/// Returns the numbers of the other GPUs whose memory a GPU reads directly.
+fn peers_of(driver: &Libcuda, index: usize) -> Result<Vec<usize>> {
+    // A driver that is without these functions reaches nothing.
+    let Ok(sharing) = driver.sharing() else { return Ok(Vec::new()) };
+    let own = device(driver, index)?;
+    let reads = |peer: &usize| -> Result<bool> {
+        let mut can: c_int = 0;
+        // SAFETY: the place is there for one number.
+        let status = unsafe { (sharing.cuDeviceCanAccessPeer)(&mut can, own, device(driver, *peer)?) };
+        driver.expect(status, &format!("ask whether cuda:{index} reaches cuda:{peer}"))?;
+        Ok(can != 0)
+    };
+    let others = (0..count(driver)?).filter(|peer| *peer != index);
+    others.filter_map(|peer| reads(&peer).map(|reads| reads.then_some(peer)).transpose()).collect()
 }
 
 /// Returns the number of GPUs.

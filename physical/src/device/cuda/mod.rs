@@ -116,5 +116,21 @@ pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, Vec<Uuid>)>> {
     Ok(Some((queue.0.gpu.about.uuid, queue.0.gpu.reaches()?)))
 }
 
+/// Returns the version of CUDA that the driver is made for, as major and minor number.
+///
+/// # Errors
+/// As [`Cuda::new`].
+pub fn driver_version() -> Result<(u32, u32)> {
+    gpu::driver_version()
+}
+
+/// Returns, for each GPU that this process sees, the numbers of the others whose memory it reads directly.
+///
+/// # Errors
+/// As [`Cuda::new`].
+pub fn peers() -> Result<Vec<Vec<usize>>> {
+    gpu::peers()
+}
+
 #[cfg(test)]
 mod tests;
