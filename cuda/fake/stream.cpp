@@ -23,9 +23,19 @@ constexpr unsigned ASKS = 8;
 static auto &streams = *new std::map<CUstream, std::shared_ptr<Stream>>();
 static auto &events = *new std::map<CUevent, std::shared_ptr<Event>>();
 
+// Returns the default stream that the calling thread has to itself.
+static std::shared_ptr<Stream> of_this_thread(const Context *context) {
+    static thread_local std::map<const Context *, std::shared_ptr<Stream>> own;
+    auto &stream = own[context];
+    if (!stream) stream = std::make_shared<Stream>(Stream{const_cast<Context *>(context), true});
+    return stream;
+}
+
 std::shared_ptr<Stream> stream_of(CUstream handle, const Context *context) {
     // CU_STREAM_LEGACY is 1.
     if (uintptr_t(handle) <= 1) return context->legacy;
+    // CU_STREAM_PER_THREAD is 2, and another stream for each thread that asks.
+    if (uintptr_t(handle) == 2) return of_this_thread(context);
     auto found = streams.find(handle);
     if (found == streams.end() || found->second->context != context) return nullptr;
     return found->second;
@@ -102,6 +112,16 @@ API cuStreamQuery(CUstream handle) {
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
     return stream ? query(lock, end_of(stream), true, context) : INVALID_HANDLE;
+}
+
+API cuStreamIsCapturing(CUstream handle, unsigned *to) {
+    ENTER(context);
+    Lock lock(mutex);
+    if (!stream_of(handle, context)) return INVALID_HANDLE;
+    if (to == nullptr) return INVALID_VALUE;
+    // CU_STREAM_CAPTURE_STATUS_ACTIVE is 1. What is captured elsewhere is captured from the legacy stream, too.
+    *to = settings.capture && uintptr_t(handle) <= 1;
+    return SUCCESS;
 }
 
 API cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {

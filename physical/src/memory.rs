@@ -355,6 +355,12 @@ impl Buffer {
         self.memory.place.as_ref().map_or_else(Queue::host, |place| Queue::of(Arc::clone(&place.queue)))
     }
 
+    /// Returns the address of the first element, in host memory or in that of its queue's device, for another library.
+    /// Whoever follows it keeps the buffer, has leased what it reads or writes, and works in the order of the queue.
+    pub fn address(&self) -> NonNull<u8> {
+        self.memory.pointer
+    }
+
     /// Leases a range of elements for reading.
     ///
     /// # Errors

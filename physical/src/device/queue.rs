@@ -78,6 +78,14 @@ impl Queue {
         self.0.as_ref().map_or("host", |queue| queue.device())
     }
 
+    /// Creates another queue of the same device, for work that need not wait for this one's; the host's is the host's.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the device has no more.
+    pub fn another(&self) -> Result<Queue> {
+        self.0.as_ref().map_or_else(|| Ok(Queue::host()), |queue| queue.another())
+    }
+
     /// Returns host memory from which and to which the queue's copies are quick, with any numbers in it.
     ///
     /// # Errors
@@ -146,6 +154,15 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's
     /// events.
     fn device(&self) -> &str;
+
+    /// Creates another queue of the same device, whose work waits for none of this one.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the device has no more.
+    fn another(&self) -> Result<Queue>;
+
+    /// Returns the queue as what its device made it.
+    fn as_any(&self) -> &dyn Any;
 
     /// Allocates `bytes` bytes that are zero for all work that is enqueued later.
     ///

@@ -79,8 +79,7 @@ impl Late {
 
     /// Creates a queue.
     pub fn queue(&self) -> Queue {
-        let number = self.0.0.state().schedule.open();
-        Queue::of(Arc::new(LateQueue { device: Arc::clone(&self.0), number, failure: Arc::default() }))
+        LateQueue::create(&self.0)
     }
 
     /// Allocates zeroed memory as another library does, whose `owner` is dropped with it; see [`Buffer::over_foreign`].
@@ -224,6 +223,11 @@ struct LateQueue {
 }
 
 impl LateQueue {
+    fn create(device: &Arc<Handle>) -> Queue {
+        let number = device.0.state().schedule.open();
+        Queue::of(Arc::new(LateQueue { device: Arc::clone(device), number, failure: Arc::default() }))
+    }
+
     fn shared(&self) -> &Arc<Shared> {
         &self.device.0
     }
@@ -267,6 +271,14 @@ impl Drop for LateQueue {
 impl DeviceQueue for LateQueue {
     fn device(&self) -> &str {
         &self.shared().name
+    }
+
+    fn another(&self) -> Result<Queue> {
+        Ok(Self::create(&self.device))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 
     fn alloc(&self, bytes: usize) -> Result<Allocation> {

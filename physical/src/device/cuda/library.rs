@@ -56,6 +56,7 @@ functions! {
     cuStreamCreate(*mut CUstream, c_uint);
     cuStreamDestroy_v2(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuStreamIsCapturing(CUstream, *mut c_uint);
     cuLaunchHostFunc(CUstream, CUhostFn, *mut c_void);
     cuEventCreate(*mut CUevent, c_uint);
     cuEventDestroy_v2(CUevent);

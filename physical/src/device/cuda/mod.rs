@@ -3,11 +3,12 @@
 //!
 //! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
 //! `event` its points, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
-//! what kernels refuse, and `queue` puts it together. Where there is no driver, [`Cuda::new`] says so; nothing else here
+//! what kernels refuse, `foreign` another library's streams, and `queue` puts it together. Where there is no driver, [`Cuda::new`] says so; nothing else here
 //! is compiled into a program without the feature `cuda`.
 
 mod arithmetic;
 mod event;
+mod foreign;
 mod gpu;
 mod launch;
 mod library;
@@ -22,6 +23,7 @@ mod sweeper;
 #[allow(dead_code, reason = "ways between devices take their own part of these")]
 pub(crate) mod types;
 
+pub use foreign::{ForeignStream, raw_stream};
 pub use gpu::Description;
 
 use super::{Device, Queue};
@@ -29,7 +31,6 @@ use crate::error::Result;
 use gpu::Gpu;
 use queue::CudaQueue;
 use std::sync::Arc;
-use stream::CudaStream;
 
 /// A GPU.
 ///
@@ -68,7 +69,7 @@ impl Cuda {
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
     pub fn queue(&self) -> Result<Queue> {
-        Ok(Queue::of(Arc::new(CudaQueue(CudaStream::new(&self.0)?))))
+        CudaQueue::create(&self.0)
     }
 
     /// Returns what the GPU is.

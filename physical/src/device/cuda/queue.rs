@@ -2,6 +2,7 @@
 
 use super::arithmetic;
 use super::event::CudaEvent;
+use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::{DeviceMemory, Pinned};
 use super::stream::CudaStream;
@@ -19,6 +20,14 @@ use std::sync::Arc;
 pub(super) struct CudaQueue(pub(super) Arc<CudaStream>);
 
 impl CudaQueue {
+    /// Creates a queue with a stream of its own.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    pub(super) fn create(gpu: &Arc<Gpu>) -> Result<Queue> {
+        Ok(Queue::of(Arc::new(CudaQueue(CudaStream::new(gpu)?))))
+    }
+
     /// Enqueues a program of spans that are read and written, in the order of its operands.
     fn run_program(&self, program: Program, codec: &str, spans: Vec<Span>) {
         self.0.enqueue(spans, 0, |spans, tail| {
@@ -40,6 +49,14 @@ impl CudaQueue {
 impl DeviceQueue for CudaQueue {
     fn device(&self) -> &str {
         &self.0.gpu.name
+    }
+
+    fn another(&self) -> Result<Queue> {
+        Self::create(&self.0.gpu)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 
     fn alloc(&self, bytes: usize) -> Result<Allocation> {

@@ -2,6 +2,7 @@
 //! a driver, be it the fake one, each of these says that it is skipped.
 
 mod faults;
+mod foreign;
 mod refusals;
 
 use super::*;

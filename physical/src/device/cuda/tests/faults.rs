@@ -41,7 +41,7 @@ fn set(settings: &str) {
 /// Runs the test `name` of this file, which is ignored otherwise, in a process of its own over a fake driver that is set
 /// so; says so if there is none.
 #[track_caller]
-fn passes(settings: &str, name: &str) {
+pub(super) fn passes(settings: &str, name: &str) {
     if of_fake("hexagramFakeCount\0").is_none() {
         let _ = writeln!(std::io::stderr(), "skipped: no fake CUDA driver");
         return;
@@ -209,6 +209,20 @@ fn waits_no_longer() {
     assert_eq!(*y.host::<f32>().unwrap(), [0.0; 10]);
     drop((x, y, event, own, other, gpu));
     assert!(begun.elapsed() < SOON);
+}
+
+#[test]
+#[ignore = "needs a driver that captures a graph"]
+fn refuses_a_captured_stream() {
+    let gpu = Cuda::new(0).unwrap();
+    let queue = gpu.queue().unwrap();
+    // SAFETY: this is the legacy default stream, from which the driver says that a graph is captured.
+    let stream = unsafe { gpu.foreign_stream(std::ptr::null_mut(), Arc::new(())) };
+    for outcome in [stream.let_wait(&queue), stream.wait_for(&queue)] {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("a graph is captured") && error.contains("on cuda:0"), "{error}");
+    }
+    queue.check().unwrap();
 }
 
 #[test]

@@ -1,0 +1,129 @@
+//! Streams of other libraries, and the order of their work and ours. Open this to share memory of a GPU with a framework.
+//!
+//! A [`ForeignStream`] and a queue wait for each other by events, both ways, and neither waits on the host:
+//!
+//! ```text
+//! framework writes x                               on its stream
+//! stream.let_wait(&queue)                          the queue waits for that
+//! Buffer::over_foreign(&queue, x, …)               work of ours reads and writes it
+//! stream.wait_for(&queue)                          the stream waits for that
+//! framework reads x
+//! ```
+//!
+//! That is DLPack's protocol, too. Who is given a tensor names the stream on which it goes on: where that is the other
+//! library, call [`ForeignStream::wait_for`] with its stream; where it is a queue of ours, name [`raw_stream`], and the
+//! other library lets it wait.
+//!
+//! Work is never enqueued on a foreign stream. A driver's name for a default stream means another one on each thread, so
+//! that only a call on the right thread finds it; and what the device lets go of, it may on any.
+
+use super::Cuda;
+use super::gpu::{Foreign, Gpu};
+use super::queue::CudaQueue;
+use super::stream::CudaStream;
+use crate::device::Queue;
+use crate::error::{Error, Result};
+use crate::memory::Keeper;
+use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream of another library, in whose order that library works on memory of a GPU.
+///
+/// Dropping it does not wait.
+pub struct ForeignStream {
+    gpu: Arc<Gpu>,
+    handle: Foreign<CUstream>,
+    _keeper: Keeper,
+}
+
+impl Cuda {
+    /// Returns another library's stream. `handle` is the driver's `CUstream`; 0 and 1 are the legacy default stream, and
+    /// 2 is the default stream of the thread that calls [`ForeignStream::let_wait`] and [`ForeignStream::wait_for`].
+    ///
+    /// # Safety
+    /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long as
+    /// `keeper`.
+    pub unsafe fn foreign_stream(&self, handle: *mut c_void, keeper: Keeper) -> ForeignStream {
+        ForeignStream { gpu: Arc::clone(&self.0), handle: Foreign(handle.cast()), _keeper: keeper }
+    }
+}
+
+impl ForeignStream {
+    /// Lets work that is enqueued on `queue` from now on wait for all work that the stream has so far.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the queue is not of the stream's GPU, or a graph is captured from the stream;
+    /// [`Error::System`] if the driver refuses. Then nothing waits.
+    pub fn let_wait(&self, queue: &Queue) -> Result<()> {
+        let own = self.stream_of(queue)?;
+        let _current = self.gpu.enter()?;
+        self.check_not_captured()?;
+        let event = self.gpu.event()?;
+        // SAFETY: both handles are there.
+        let status = unsafe { (self.gpu.driver.cuEventRecord)(event.0, self.handle.0) };
+        let recorded = self.gpu.expect(status, "record an event on another library's stream");
+        let waits = recorded.and_then(|()| {
+            // SAFETY: as above; the driver notes which recording is meant before it returns.
+            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(own.handle.0, event.0, 0) };
+            self.gpu.expect(status, "wait for another library's stream")
+        });
+        self.gpu.give_back(event);
+        waits
+    }
+
+    /// Lets work that is enqueued on the stream from now on wait for all work that `queue` has so far.
+    ///
+    /// What work of the queue has failed at by then, [`Queue::check`] tells: the stream does not know of it.
+    ///
+    /// # Errors
+    /// As [`let_wait`](Self::let_wait).
+    pub fn wait_for(&self, queue: &Queue) -> Result<()> {
+        let event = self.stream_of(queue)?.record();
+        let _current = self.gpu.enter()?;
+        self.check_not_captured()?;
+        let Some(recorded) = event.recorded() else { return queue.check() };
+        // SAFETY: both handles are there.
+        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle.0, recorded.handle.0, 0) };
+        self.gpu.expect(status, "let another library's stream wait")
+    }
+
+    /// Returns the stream of a queue of this GPU.
+    fn stream_of<'a>(&self, queue: &'a Queue) -> Result<&'a Arc<CudaStream>> {
+        let stream = of_cuda(queue).map(|queue| &queue.0);
+        stream.filter(|stream| Arc::ptr_eq(&stream.gpu, &self.gpu)).ok_or_else(|| {
+            let what = format!("a queue of {} was to wait for a stream on {}", queue.name(), self.gpu.name);
+            Error::usage(what, "take a queue of the GPU that has the stream")
+        })
+    }
+
+    /// Fails while a graph is captured from the stream: an event of it would draw the queue into the graph.
+    fn check_not_captured(&self) -> Result<()> {
+        let mut status = 0;
+        // SAFETY: the handle is there, and so is the place for one number.
+        let asked = unsafe { (self.gpu.driver.cuStreamIsCapturing)(self.handle.0, &mut status) };
+        self.gpu.expect(asked, "ask whether a graph is captured from another library's stream")?;
+        if status == 0 {
+            return Ok(());
+        }
+        let what = format!("a graph is captured from another library's stream on {}", self.gpu.name);
+        Err(Error::usage(what, "communicate outside of the capture"))
+    }
+}
+
+impl fmt::Debug for ForeignStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ForeignStream({})", self.gpu.name)
+    }
+}
+
+/// Returns the driver's `CUstream` of a queue of a GPU, for another library that waits for it, or lets it wait; `None`
+/// of another device's queue. It lives as long as the queue, memory of it, or work on it.
+pub fn raw_stream(queue: &Queue) -> Option<*mut c_void> {
+    of_cuda(queue).map(|queue| queue.0.handle.0.cast())
+}
+
+fn of_cuda(queue: &Queue) -> Option<&CudaQueue> {
+    queue.device()?.as_any().downcast_ref()
+}
