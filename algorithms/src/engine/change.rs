@@ -33,13 +33,13 @@ impl DataParallel {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = self.algorithm.clone();
-        let queue = self.options.queue.clone();
+        let queues = self.queues.clone();
         let metrics = self.collected.clone();
         let made =
-            self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queue, &metrics))?;
+            self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queues, &metrics))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let mut backward = hooks::lock(&self.backward);
-        self.replica.relocate(backward.plan(), &plan, &self.options.queue, parameters)?;
+        self.replica.relocate(backward.plan(), &plan, &self.queues, parameters)?;
         backward.install(plan, gradients)?;
         drop(backward);
         self.started = true;
@@ -98,7 +98,7 @@ impl DataParallel {
     /// Errors of the communication.
     pub fn settle(&mut self) -> Result<()> {
         let outcome = self.between_passes().and_then(|()| match self.started {
-            true => self.run(Stage::Settle).and_then(|()| self.options.queue.check()),
+            true => self.run(Stage::Settle).and_then(|()| self.queues.check()),
             false => Ok(()),
         });
         self.unsettled &= outcome.is_err();

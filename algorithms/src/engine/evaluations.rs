@@ -101,7 +101,7 @@ impl DataParallel {
         self.begin_forward()?;
         hooks::lock(&self.backward).set_results(Results::None);
         self.run(Stage::Evaluate)?;
-        self.options.queue.check()?;
+        self.queues.check()?;
         self.present.evaluation += 1;
         self.forwarded = false;
         Ok(())

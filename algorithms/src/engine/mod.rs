@@ -35,6 +35,7 @@ mod mean;
 mod options;
 mod plan;
 mod precision;
+mod queues;
 mod rate;
 mod replica;
 mod runner;
@@ -68,8 +69,9 @@ use autotune::Tuner;
 use fit::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
-use plan::{BucketPlan, Plan};
+use plan::Plan;
 use precision::Scaler;
+use queues::Queues;
 use replica::Replica;
 use scheduler::Scheduler;
 use std::collections::BTreeMap;
@@ -130,6 +132,7 @@ pub struct DataParallel {
     comm: Communicator,
     algorithm: AnyAlgorithm,
     options: EngineOptions,
+    queues: Queues,
     backward: Arc<Mutex<Backward>>,
     replica: Replica,
     scheduler: Scheduler,
@@ -179,8 +182,9 @@ impl DataParallel {
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
-        let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
-        let gradients = zeroed_gradients(&plan, &options)?;
+        let queues = Queues::new(&options)?;
+        let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
+        let gradients = zeroed_gradients(&plan, &queues)?;
         let backward = Backward::new(plan, scheduler.requests(), gradients);
         let learning_rate = options.learning_rate.map(|rate| rate.at(0));
         Ok(DataParallel {
@@ -194,6 +198,7 @@ impl DataParallel {
             rate: options.learning_rate,
             tuner: Tuner::new(&options),
             options,
+            queues,
             forwarded: false,
             announced: false,
             started: false,
@@ -296,9 +301,9 @@ impl DataParallel {
 }
 
 /// Returns a gradient buffer for each bucket of the plan.
-fn zeroed_gradients(plan: &Plan, options: &EngineOptions) -> Result<Vec<Buffer>> {
-    let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
-    plan.buckets().iter().map(zeroed).collect()
+fn zeroed_gradients(plan: &Plan, queues: &Queues) -> Result<Vec<Buffer>> {
+    let buckets = plan.buckets().iter().enumerate();
+    buckets.map(|(at, bucket)| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len)).collect()
 }
 
 /// Returns the plan of a model that all ranks train alike, and can.

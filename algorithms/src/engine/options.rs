@@ -93,8 +93,8 @@ pub struct EngineOptions {
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
     /// Default: false.
     pub uneven: bool,
-    /// Queue of the device that has the model: buckets are made there. Default: the host's. It may differ between
-    /// ranks.
+    /// Queue of the device that has the model: buckets are made there, on this queue and on others of the device. Default:
+    /// the host's. It may differ between ranks.
     pub queue: Queue,
     /// Seed of the random numbers that algorithms draw by [`Context`](crate::Context). Default: 0.
     pub seed: u64,

@@ -3,9 +3,10 @@
 use super::EngineOptions;
 use super::plan::{Place, Plan, relocate};
 use super::precision::{narrow, widen};
+use super::queues::Queues;
 use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
 use crate::plugin::{Slots, StepInfo, Tensor};
-use hexagram_logical::{Buffer, Error, Queue, ReadView, Result};
+use hexagram_logical::{Buffer, Error, ReadView, Result};
 use std::sync::Arc;
 
 /// Parameters of one bucket, and the optimizer's state of them.
@@ -47,13 +48,18 @@ impl Kept<'_> {
 const PARAMETER: &str = "parameter";
 
 impl Replica {
-    pub(super) fn new(plan: &Plan, options: &EngineOptions, algorithm: bool) -> Result<Self> {
+    pub(super) fn new(
+        plan: &Plan,
+        options: &EngineOptions,
+        queues: &Queues,
+        algorithm: bool,
+    ) -> Result<Self> {
         let tensors = plan.tensors();
         check_names(&options.groups, tensors.iter().flat_map(|tensors| tensors.iter()))?;
         let optimizer = options.optimizer.clone();
         let mut replica = Replica { buckets: None, optimizer, groups: options.groups.clone() };
         if options.optimizer.is_some() || algorithm {
-            replica.buckets = Some(replica.zeroed(plan, &options.queue, Vec::new())?);
+            replica.buckets = Some(replica.zeroed(plan, queues, Vec::new())?);
         }
         Ok(replica)
     }
@@ -62,7 +68,7 @@ impl Replica {
     fn zeroed(
         &self,
         plan: &Plan,
-        queue: &Queue,
+        queues: &Queues,
         registered: Vec<Option<Buffer>>,
     ) -> Result<Vec<ReplicaBucket>> {
         let lens: Vec<Vec<usize>> = self.slots().map(|slot| self.places(plan, slot).1).collect();
@@ -70,7 +76,8 @@ impl Replica {
         let mut buckets = Vec::new();
         for (at, (bucket, tensors)) in plan.buckets().iter().zip(plan.tensors()).enumerate() {
             let given = registered.next().flatten();
-            let parameters = given.map_or_else(|| Buffer::zeroed_on(queue, bucket.dtype, bucket.len), Ok)?;
+            let parameters =
+                given.map_or_else(|| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len), Ok)?;
             let beside = |lens: &Vec<usize>| parameters.beside(bucket.dtype, lens[at]);
             let memory = lens.iter().map(beside).collect::<Result<_>>()?;
             let sections = sections(&self.groups, &tensors);
@@ -148,13 +155,13 @@ impl Replica {
         &mut self,
         old: &Plan,
         new: &Plan,
-        queue: &Queue,
+        queues: &Queues,
         registered: Vec<Option<Buffer>>,
     ) -> Result<()> {
         if self.buckets.is_none() {
             return Ok(());
         }
-        let made = self.zeroed(new, queue, registered)?;
+        let made = self.zeroed(new, queues, registered)?;
         for (from, to) in self.memories(old)?.iter().zip(self.kept(new, &made)?) {
             relocate(&from.buffers, &from.places, &to.buffers, &to.places)?;
         }

@@ -95,7 +95,7 @@ impl DataParallel {
     pub(super) fn finish_pass(&mut self, unused: Unused) -> Result<()> {
         let Some(sent) = self.close_pass(unused)? else { return Ok(()) };
         self.wait_for(sent)?;
-        self.options.queue.check()?;
+        self.queues.check()?;
         self.clip_after()
     }
 
@@ -187,7 +187,7 @@ impl DataParallel {
                 self.publish(bucket, &mut publish)?;
             }
         }
-        self.checked_with(|engine| engine.options.queue.check())?;
+        self.checked_with(|engine| engine.queues.check())?;
         self.checked_with(Self::after_step)?;
         if sent.is_none() || !early {
             let buckets = hooks::lock(&self.backward).plan().buckets().len();

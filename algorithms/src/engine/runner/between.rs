@@ -1,10 +1,11 @@
 //! Work of the communication thread between two steps, which the training thread asks for and waits for.
 
 use super::{HookRunner, Lane, Memory, missing};
+use crate::engine::queues::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;
-use hexagram_logical::{Buffer, DType, Queue, Result, drive};
+use hexagram_logical::{Buffer, DType, Result, drive};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ impl HookRunner {
         &mut self,
         algorithm: AnyAlgorithm,
         buckets: Vec<(DType, Arc<[Tensor]>)>,
-        queue: &Queue,
+        queues: &Queues,
         metrics: &Metrics,
     ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
         let parameters = algorithm.needs().parameters;
@@ -34,7 +35,7 @@ impl HookRunner {
         self.lanes.clear();
         for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
             let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
-            let make = || self.comm.registered_on(queue, dtype, len);
+            let make = || self.comm.registered_on(queues.of(at), dtype, len);
             made.push((make()?, if parameters { Some(make()?) } else { None }));
             self.lanes.push(Lane {
                 comm: self.comm.lane(at),

@@ -1,0 +1,38 @@
+//! Queues of the engine's buckets. Open this to see which bucket waits for which on a device.
+//!
+//! A framework's backward pass runs ahead of the device: every gradient's copy is enqueued, behind the work that computes
+//! it, long before that is done. On one queue a bucket's communication would wait for copies of later buckets, and
+//! overlap with nothing. So buckets are dealt out among several queues.
+
+use super::EngineOptions;
+use hexagram_logical::{Queue, Result};
+
+/// Number of queues: buckets this far apart are hardly ever under way at once.
+const QUEUES: usize = 8;
+
+/// Queues among which buckets are dealt out; the host's is one.
+#[derive(Clone)]
+pub(super) struct Queues(Vec<Queue>);
+
+impl Queues {
+    /// Makes the queues of the device that the options name.
+    pub(super) fn new(options: &EngineOptions) -> Result<Self> {
+        let first = &options.queue;
+        let others = if first.is_host() { 0 } else { QUEUES - 1 };
+        let others = (0..others).map(|_| first.another());
+        Ok(Queues(std::iter::once(Ok(first.clone())).chain(others).collect::<Result<_>>()?))
+    }
+
+    /// Returns the queue of a bucket.
+    pub(super) fn of(&self, bucket: usize) -> &Queue {
+        &self.0[bucket % self.0.len()]
+    }
+
+    /// Waits until all of them have done what was enqueued so far.
+    ///
+    /// # Errors
+    /// As [`Queue::check`], of the first that has failed.
+    pub(super) fn check(&self) -> Result<()> {
+        self.0.iter().map(Queue::check).fold(Ok(()), |first, outcome| first.and(outcome))
+    }
+}
