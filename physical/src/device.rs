@@ -6,7 +6,7 @@
 //! means done. Collectives and algorithms are written once against views, and never name a device.
 //!
 //! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a
-//! device implements, [`kernels`] and `host` the host's kernels, [`measure`] norms, [`Kernel`] kernels of your own, and
+//! device implements, [`kernels`] and `host` the host's kernels, [`measure`] norms, [`unequal`] comparisons, [`Kernel`] kernels of your own, and
 //! [`program`] what a device with compiled kernels runs. [`crate::testing::late`] is a whole device in two pages.
 
 mod arithmetic;
@@ -22,6 +22,7 @@ pub mod program;
 pub mod queue;
 mod reduce;
 pub mod sums;
+pub mod unequal;
 mod weighted;
 
 pub use choice::DeviceChoice;

@@ -18,13 +18,13 @@
 //! that only a call on the right thread finds it; and what the device lets go of, it may on any.
 
 use super::Cuda;
-use super::gpu::{Foreign, Gpu};
+use super::gpu::Gpu;
 use super::queue::CudaQueue;
 use super::stream::CudaStream;
+use super::types::CUstream;
 use crate::device::Queue;
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
-use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 /// Dropping it does not wait.
 pub struct ForeignStream {
     gpu: Arc<Gpu>,
-    handle: Foreign<CUstream>,
+    handle: CUstream,
     _keeper: Keeper,
 }
 
@@ -46,7 +46,7 @@ impl Cuda {
     /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long as
     /// `keeper`.
     pub unsafe fn foreign_stream(&self, handle: *mut c_void, keeper: Keeper) -> ForeignStream {
-        ForeignStream { gpu: Arc::clone(&self.0), handle: Foreign(handle.cast()), _keeper: keeper }
+        ForeignStream { gpu: Arc::clone(&self.0), handle: CUstream::of(handle), _keeper: keeper }
     }
 }
 
@@ -62,11 +62,11 @@ impl ForeignStream {
         self.check_not_captured()?;
         let event = self.gpu.event()?;
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuEventRecord)(event.0, self.handle.0) };
+        let status = unsafe { (self.gpu.driver.cuEventRecord)(event, self.handle) };
         let recorded = self.gpu.expect(status, "record an event on another library's stream");
         let waits = recorded.and_then(|()| {
             // SAFETY: as above; the driver notes which recording is meant before it returns.
-            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(own.handle.0, event.0, 0) };
+            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(own.handle, event, 0) };
             self.gpu.expect(status, "wait for another library's stream")
         });
         self.gpu.give_back(event);
@@ -85,7 +85,7 @@ impl ForeignStream {
         self.check_not_captured()?;
         let Some(recorded) = event.recorded() else { return queue.check() };
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle.0, recorded.handle.0, 0) };
+        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle, recorded.handle, 0) };
         self.gpu.expect(status, "let another library's stream wait")
     }
 
@@ -102,7 +102,7 @@ impl ForeignStream {
     fn check_not_captured(&self) -> Result<()> {
         let mut status = 0;
         // SAFETY: the handle is there, and so is the place for one number.
-        let asked = unsafe { (self.gpu.driver.cuStreamIsCapturing)(self.handle.0, &mut status) };
+        let asked = unsafe { (self.gpu.driver.cuStreamIsCapturing)(self.handle, &mut status) };
         self.gpu.expect(asked, "ask whether a graph is captured from another library's stream")?;
         if status == 0 {
             return Ok(());
@@ -121,7 +121,7 @@ impl fmt::Debug for ForeignStream {
 /// Returns the driver's `CUstream` of a queue of a GPU, for another library that waits for it, or lets it wait; `None`
 /// of another device's queue. It lives as long as the queue, memory of it, or work on it.
 pub fn raw_stream(queue: &Queue) -> Option<*mut c_void> {
-    of_cuda(queue).map(|queue| queue.0.handle.0.cast())
+    of_cuda(queue).map(|queue| queue.0.handle.raw())
 }
 
 fn of_cuda(queue: &Queue) -> Option<&CudaQueue> {

@@ -3,11 +3,12 @@
 //!
 //! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
 //! `event` its points, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
-//! what kernels refuse, `foreign` another library's streams, and `queue` puts it together. Where there is no driver, [`Cuda::new`] says so; nothing else here
+//! what kernels refuse, `foreign` and `exchange` other libraries' streams and tensors, and `queue` puts it together. Where there is no driver, [`Cuda::new`] says so; nothing else here
 //! is compiled into a program without the feature `cuda`.
 
 mod arithmetic;
 mod event;
+mod exchange;
 mod foreign;
 mod gpu;
 mod launch;
@@ -23,6 +24,7 @@ mod sweeper;
 #[allow(dead_code, reason = "ways between devices take their own part of these")]
 pub(crate) mod types;
 
+pub use exchange::{DeviceTensor, Exchange};
 pub use foreign::{ForeignStream, raw_stream};
 pub use gpu::Description;
 

@@ -1,6 +1,7 @@
 //! The device itself: results have the host's bits in every order, nothing is let go of too early or kept for ever. Without
 //! a driver, be it the fake one, each of these says that it is skipped.
 
+mod exchange;
 mod faults;
 mod foreign;
 mod refusals;

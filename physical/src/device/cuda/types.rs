@@ -51,6 +51,18 @@ handles! {
     CUstream;
 }
 
+impl CUstream {
+    /// Returns the stream with which another library works.
+    pub(crate) fn of(handle: *mut c_void) -> Self {
+        CUstream(handle)
+    }
+
+    /// Returns the stream as another library takes it.
+    pub(crate) fn raw(self) -> *mut c_void {
+        self.0
+    }
+}
+
 /// Identity of a GPU.
 #[repr(C)]
 pub(crate) struct CUuuid {

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::device::cuda::library::Libcuda;
-use std::ffi::c_void;
-use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use crate::device::cuda::types::CUstream;
+use std::ptr::{NonNull, without_provenance_mut};
 
 /// Another library: a stream, and memory that only its work there reaches.
 struct Library {
     gpu: Cuda,
     driver: &'static Libcuda,
-    stream: *mut c_void,
+    stream: CUstream,
     address: u64,
 }
 
@@ -20,7 +20,7 @@ impl Library {
     fn new(gpu: &Cuda, default: Option<usize>) -> Self {
         let driver = gpu.0.driver;
         let _current = gpu.0.enter().unwrap();
-        let mut stream = null_mut();
+        let mut stream = CUstream::NONE;
         let mut address = 0;
         // SAFETY: the places are there for one handle and one address.
         let status = unsafe {
@@ -28,7 +28,7 @@ impl Library {
             (driver.cuMemAlloc_v2)(&mut address, BYTES)
         };
         driver.expect(status, "begin").unwrap();
-        let stream = default.map_or(stream.cast(), without_provenance_mut);
+        let stream = default.map_or(stream, |number| CUstream::of(without_provenance_mut(number)));
         Library { gpu: gpu.clone(), driver, stream, address }
     }
 
@@ -36,14 +36,14 @@ impl Library {
     fn fill(&self, byte: u8) {
         let _current = self.gpu.0.enter().unwrap();
         // SAFETY: memory and stream are there.
-        let status = unsafe { (self.driver.cuMemsetD8Async)(self.address, byte, BYTES, self.stream.cast()) };
+        let status = unsafe { (self.driver.cuMemsetD8Async)(self.address, byte, BYTES, self.stream) };
         self.driver.expect(status, "fill").unwrap();
     }
 
     /// Returns the stream as hexagram knows it.
     fn shared(&self) -> ForeignStream {
         // SAFETY: the stream is never destroyed.
-        unsafe { self.gpu.foreign_stream(self.stream, Arc::new(())) }
+        unsafe { self.gpu.foreign_stream(self.stream.raw(), Arc::new(())) }
     }
 
     /// Returns its memory as a buffer of a queue.

@@ -1,0 +1,133 @@
+//! Tensors of a framework on a GPU, as buffers: what an adapter needs to copy between the framework's memory and its own.
+//! Open this to write one.
+//!
+//! ```text
+//! exchange.receive()          the exchange's queue waits for what the framework has enqueued
+//! exchange.borrow(tensor)     the tensor is a buffer of that queue
+//! …                           work of ours reads and writes it
+//! exchange.give_back()        the framework's stream waits for that queue
+//! ```
+//!
+//! A framework frees a tensor in the order of its own stream, and where that is the default stream of a thread, in that of
+//! whichever thread drops it. So a tensor that work of ours still reads is kept, and goes back to be dropped on the
+//! framework's thread: by the next call there.
+
+use super::foreign::ForeignStream;
+use super::gpu::lock;
+use crate::device::Queue;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::memory::Buffer;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Tensor of a framework in the memory of a GPU.
+///
+/// # Safety
+/// [`address`](Self::address) is that of [`len`](Self::len) initialised elements of [`dtype`](Self::dtype), one behind
+/// the other, in memory of the exchange's GPU that lives as long as the tensor does.
+pub unsafe trait DeviceTensor: Send + Sync + 'static {
+    /// Returns the address of the first element; any, of a tensor without elements.
+    fn address(&self) -> NonNull<u8>;
+
+    /// Returns the type of the elements.
+    fn dtype(&self) -> DType;
+
+    /// Returns the number of elements.
+    fn len(&self) -> usize;
+
+    /// Returns true if there are no elements.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A framework's tensors, its stream, and a queue that works on them.
+///
+/// All calls are made on the thread on which the framework computes.
+pub struct Exchange<T: DeviceTensor> {
+    queue: Queue,
+    stream: ForeignStream,
+    returned: Arc<Returned<T>>,
+}
+
+/// Tensors that nobody uses any more.
+type Returned<T> = Mutex<Vec<T>>;
+
+impl<T: DeviceTensor> Exchange<T> {
+    /// Makes an exchange between a framework that works on `stream` and queues of the same GPU as `queue`, which is for
+    /// this alone.
+    pub fn new(queue: Queue, stream: ForeignStream) -> Self {
+        Exchange { queue, stream, returned: Arc::default() }
+    }
+
+    /// Returns the queue that works on the framework's tensors.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Lets the queue wait for what the framework has enqueued so far.
+    ///
+    /// # Errors
+    /// As [`ForeignStream::let_wait`].
+    pub fn receive(&self) -> Result<()> {
+        self.drop_returned();
+        self.stream.let_wait(&self.queue)
+    }
+
+    /// Returns a tensor as a buffer of the queue. It is kept as long as work of ours uses it.
+    ///
+    /// # Errors
+    /// As [`Buffer::over_foreign`].
+    ///
+    /// # Safety
+    /// [`receive`](Self::receive) was called after the framework had enqueued what writes the tensor, and, if the buffer
+    /// is to be written, what reads it. The framework enqueues nothing else that writes it, nor reads what was written,
+    /// until [`give_back`](Self::give_back) was called; while a queue other than the exchange's reads it, nothing that
+    /// writes it.
+    pub unsafe fn borrow(&self, tensor: T) -> Result<Buffer> {
+        let address = tensor.address();
+        let dtype = tensor.dtype();
+        let len = tensor.len();
+        let keeper = Arc::new(Kept { tensor: Some(tensor), returned: Arc::downgrade(&self.returned) });
+        // SAFETY: the tensor has these elements for as long as the keeper has it, and the caller sees to the order.
+        unsafe { Buffer::over_foreign(&self.queue, address, dtype, len, keeper) }
+    }
+
+    /// Lets the framework's stream wait for the queue's work so far.
+    ///
+    /// # Errors
+    /// As [`ForeignStream::wait_for`].
+    pub fn give_back(&self) -> Result<()> {
+        self.drop_returned();
+        self.stream.wait_for(&self.queue)
+    }
+
+    /// Drops tensors that nobody uses any more, not under the lock: the framework may call back.
+    fn drop_returned(&self) {
+        let returned = std::mem::take(&mut *lock(&self.returned));
+        drop(returned);
+    }
+}
+
+impl<T: DeviceTensor> Drop for Exchange<T> {
+    fn drop(&mut self) {
+        // What has failed was told, or is known to whoever works with the results.
+        let _ = self.queue.check();
+        self.drop_returned();
+    }
+}
+
+/// Keeper of a tensor, which comes back when it is dropped; if the exchange is gone, the tensor is dropped here.
+struct Kept<T> {
+    tensor: Option<T>,
+    returned: Weak<Returned<T>>,
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if let (Some(returned), Some(tensor)) = (self.returned.upgrade(), self.tensor.take()) {
+            lock(&returned).push(tensor);
+        }
+    }
+}
