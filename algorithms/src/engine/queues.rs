@@ -33,6 +33,7 @@ impl Queues {
     /// # Errors
     /// As [`Queue::check`], of the first that has failed.
     pub(super) fn check(&self) -> Result<()> {
-        self.0.iter().map(Queue::check).fold(Ok(()), |first, outcome| first.and(outcome))
+        let outcomes: Vec<Result<()>> = self.0.iter().map(Queue::check).collect();
+        outcomes.into_iter().collect()
     }
 }

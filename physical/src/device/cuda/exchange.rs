@@ -103,7 +103,7 @@ impl<T: DeviceTensor> Exchange<T> {
         self.stream.wait_for(&self.queue)
     }
 
-    /// Drops tensors that nobody uses any more, not under the lock: the framework may call back.
+    /// Frees tensors that nobody uses any more, not under the lock: the framework may call back.
     fn drop_returned(&self) {
         let returned = std::mem::take(&mut *lock(&self.returned));
         drop(returned);
