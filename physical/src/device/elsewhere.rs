@@ -203,11 +203,16 @@ fn enqueue(to: &Span, operands: &[Span], kernel: impl FnOnce(&dyn DeviceQueue, S
 /// Does the same for work that writes several runs, all of one queue.
 fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQueue)) {
     let Some((queue, _)) = to.first().and_then(Span::place) else { return };
+    in_order(queue, to, operands, || kernel(&**queue));
+}
+
+/// Lets a queue do work that writes `to`, which is its memory, and reads `operands`, behind all that it has to wait for.
+pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Span], work: impl FnOnce()) {
     let written = || to.iter().filter_map(Span::place);
     let read = || operands.iter().filter_map(Span::place);
     written().for_each(|(_, order)| order.before_write(&**queue));
     read().for_each(|(own, order)| order.before_read(own, queue));
-    kernel(&**queue);
+    work();
     written().for_each(|(_, order)| order.after_write());
     read().for_each(|(own, order)| order.after_read(own, queue));
 }

@@ -161,9 +161,6 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// [`Error::System`] if the device has no more.
     fn another(&self) -> Result<Queue>;
 
-    /// Returns the queue as what its device made it.
-    fn as_any(&self) -> &dyn Any;
-
     /// Allocates `bytes` bytes that are zero for all work that is enqueued later.
     ///
     /// # Errors
@@ -237,7 +234,7 @@ pub trait DeviceQueue: Any + Send + Sync {
 }
 
 /// A point in the work of a queue.
-pub trait Event: Send + Sync {
+pub trait Event: Any + Send + Sync {
     /// Returns true once all work up to the event is done.
     fn has_happened(&self) -> bool;
 
@@ -249,9 +246,14 @@ pub trait Event: Send + Sync {
 
     /// Rings `bell` when the event happens, or at once if it has happened.
     fn ring(&self, bell: Arc<dyn Bell>);
+}
 
-    /// Returns the event as what its device made it.
-    fn as_any(&self) -> &dyn Any;
+impl dyn Event {
+    /// Returns the event as what its device made it, if that is an `E`.
+    pub fn downcast<E: Event>(&self) -> Option<&E> {
+        let event: &dyn Any = self;
+        event.downcast_ref()
+    }
 }
 
 /// A failure in the work of a queue.

@@ -16,7 +16,6 @@ use crate::memory::{Keeper, ReadView, Span, WriteView};
 use crate::transport::Bell;
 use cells::{Cells, allocate, run_on_cells};
 use schedule::{Job, Point, Schedule};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -277,10 +276,6 @@ impl DeviceQueue for LateQueue {
         Ok(Self::create(&self.device))
     }
 
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn alloc(&self, bytes: usize) -> Result<Allocation> {
         self.shared().state().allocations += 1;
         Ok(allocate(bytes, None))
@@ -394,12 +389,12 @@ impl DeviceQueue for LateQueue {
     }
 
     fn wait(&self, event: &Arc<dyn Event>) {
-        let Some(event) = event.as_any().downcast_ref::<LateEvent>() else { return };
+        let Some(event) = event.downcast::<LateEvent>() else { return };
         self.is_behind(event);
     }
 
     fn wait_to_read(&self, event: &Arc<dyn Event>) {
-        let Some(event) = event.as_any().downcast_ref::<LateEvent>() else { return };
+        let Some(event) = event.downcast::<LateEvent>() else { return };
         if self.is_behind(event) {
             let carried = Arc::clone(&event.failure);
             self.enqueue(move || carried.get().map_or(Ok(()), |failure| Err(failure.clone())));
@@ -458,10 +453,6 @@ impl Event for LateEvent {
             return bell.ring();
         }
         state.bells.push((self.point, bell));
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -4,11 +4,11 @@ use super::gpu::{Gpu, lock};
 use super::refusal::Snapshot;
 use super::stream::CudaStream;
 use super::types::{CUevent, CUstream};
+use super::watch::Doubt;
 use crate::device::{Event, Failure};
 use crate::doorbell::{Alarm, Bell};
 use crate::error::Result;
 use crate::runtime;
-use std::any::Any;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,30 +31,31 @@ impl Drop for Recorded {
     }
 }
 
+/// What is known of a stream when an event is recorded, and what will be.
+pub(super) struct Known {
+    /// Failure that the host knows of.
+    pub(super) failure: Option<Failure>,
+    /// Copy of what the stream's kernels will have refused by then; `None` if none can have.
+    pub(super) snapshot: Option<Arc<Snapshot>>,
+    /// Outcomes of watched work.
+    pub(super) doubts: Vec<Arc<Doubt>>,
+    /// Number of times that the stream's failure was taken.
+    pub(super) takes: u64,
+}
+
 /// A point in the work of a stream.
 pub(super) struct CudaEvent {
     stream: Arc<CudaStream>,
     /// `None` if the driver could not record it: then it has happened, and carries that failure.
     recorded: Option<Arc<Recorded>>,
-    /// Copy of what the stream's kernels had refused by then; `None` if none could have.
-    snapshot: Option<Arc<Snapshot>>,
-    /// Failure that the host knew of by then.
-    failure: Option<Failure>,
-    /// Number of times that the stream's failure had been taken.
-    takes: u64,
+    known: Known,
     /// Set once all that comes of it is done.
     is_over: AtomicBool,
 }
 
 impl CudaEvent {
-    pub(super) fn new(
-        stream: Arc<CudaStream>,
-        recorded: Option<Arc<Recorded>>,
-        snapshot: Option<Arc<Snapshot>>,
-        failure: Option<Failure>,
-        takes: u64,
-    ) -> Self {
-        CudaEvent { stream, recorded, snapshot, failure, takes, is_over: AtomicBool::new(false) }
+    pub(super) fn new(stream: Arc<CudaStream>, recorded: Option<Arc<Recorded>>, known: Known) -> Self {
+        CudaEvent { stream, recorded, known, is_over: AtomicBool::new(false) }
     }
 
     /// Returns the driver's event, if there is one.
@@ -64,14 +65,22 @@ impl CudaEvent {
 
     /// Returns what the stream's kernels may have refused by then, as long as the host does not know.
     pub(super) fn unread(&self) -> Option<&Arc<Snapshot>> {
-        self.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
+        self.known.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
+    }
+
+    /// Returns the outcomes of watched work before it.
+    pub(super) fn doubts(&self) -> &[Arc<Doubt>] {
+        &self.known.doubts
     }
 
     /// Returns what is known to have failed.
     pub(super) fn known_failure(&self) -> Option<Failure> {
         let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
-        let read = || self.snapshot.as_ref()?.read(&self.stream.gpu);
-        lost.or_else(|| self.failure.clone())
+        let read = || self.known.snapshot.as_ref()?.read(&self.stream.gpu);
+        let watched =
+            || self.known.doubts.iter().find_map(|doubt| doubt.error().cloned().map(Failure::Fault));
+        lost.or_else(|| self.known.failure.clone())
+            .or_else(watched)
             .or_else(|| if self.is_over.load(Ordering::Acquire) { read() } else { None })
     }
 
@@ -79,8 +88,8 @@ impl CudaEvent {
     fn finish(&self, recorded: &Recorded) {
         let is_lost = self.stream.gpu.lost().is_some();
         self.stream.release(if is_lost { u64::MAX } else { recorded.number });
-        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| !is_lost) {
-            self.stream.note(snapshot, recorded.number, self.takes);
+        if let Some(snapshot) = self.known.snapshot.as_ref().filter(|_| !is_lost) {
+            self.stream.note(snapshot, recorded.number, self.known.takes);
         }
         self.is_over.store(true, Ordering::Release);
     }
@@ -124,10 +133,6 @@ impl Event for CudaEvent {
             }
             _ => bell.ring(),
         }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 

@@ -17,11 +17,10 @@
 //! Work is never enqueued on a foreign stream. A driver's name for a default stream means another one on each thread, so
 //! that only a call on the right thread finds it; and what the device lets go of, it may on any.
 
-use super::Cuda;
 use super::gpu::Gpu;
-use super::queue::CudaQueue;
 use super::stream::CudaStream;
 use super::types::CUstream;
+use super::{Cuda, CudaQueue};
 use crate::device::Queue;
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
@@ -91,7 +90,7 @@ impl ForeignStream {
 
     /// Returns the stream of a queue of this GPU.
     fn stream_of<'a>(&self, queue: &'a Queue) -> Result<&'a Arc<CudaStream>> {
-        let stream = of_cuda(queue).map(|queue| &queue.0);
+        let stream = CudaQueue::of(queue).map(|queue| &queue.0);
         stream.filter(|stream| Arc::ptr_eq(&stream.gpu, &self.gpu)).ok_or_else(|| {
             let what = format!("a queue of {} was to wait for a stream on {}", queue.name(), self.gpu.name);
             Error::usage(what, "take a queue of the GPU that has the stream")
@@ -121,9 +120,5 @@ impl fmt::Debug for ForeignStream {
 /// Returns the driver's `CUstream` of a queue of a GPU, for another library that waits for it, or lets it wait; `None`
 /// of another device's queue. It lives as long as the queue, memory of it, or work on it.
 pub fn raw_stream(queue: &Queue) -> Option<*mut c_void> {
-    of_cuda(queue).map(|queue| queue.0.handle.raw())
-}
-
-fn of_cuda(queue: &Queue) -> Option<&CudaQueue> {
-    queue.device()?.as_any().downcast_ref()
+    CudaQueue::of(queue).map(|queue| queue.0.handle.raw())
 }

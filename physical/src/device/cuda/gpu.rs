@@ -18,13 +18,15 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A GPU that is in use by this process.
-pub(super) struct Gpu {
-    pub(super) driver: &'static Libcuda,
+pub(crate) struct Gpu {
+    pub(crate) driver: &'static Libcuda,
     /// Name in messages: `cuda:0`.
-    pub(super) name: String,
-    pub(super) about: Description,
-    device: CUdevice,
-    context: CUcontext,
+    pub(crate) name: String,
+    pub(crate) about: Description,
+    /// Number of the GPU, as the driver has it.
+    pub(crate) device: CUdevice,
+    /// The context of the device that all of a process's libraries share.
+    pub(crate) context: CUcontext,
     /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool
     /// that other libraries have.
     pub(super) pool: Option<CUmemoryPool>,
@@ -36,6 +38,8 @@ pub(super) struct Gpu {
     pub(super) kinds: Kinds,
     /// Memory of the device that was freed; stays empty where the driver keeps it itself.
     pub(super) freed: Pool,
+    /// Memory of the device that was lent to other processes, and that nobody uses here any more.
+    pub(super) lent: Pool,
     /// Pinned memory of the host that nobody uses.
     pub(super) pinned: Pool,
     pub(super) sweeper: Arc<Sweeper>,
@@ -98,6 +102,7 @@ impl Gpu {
             loaded: Loaded::default(),
             kinds: Kinds::default(),
             freed: Pool::default(),
+            lent: Pool::default(),
             pinned: Pool::default(),
             sweeper,
         };
@@ -129,7 +134,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses, or has lost the device.
-    pub(super) fn enter(&self) -> Result<Entered<'_>> {
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let mut before = CUcontext::NONE;
         // If another library has destroyed its context, this fails, and there is none to give back.
         // SAFETY: the place is there for one handle.
@@ -151,7 +156,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
-    pub(super) fn expect(&self, status: Status, doing: &str) -> Result<()> {
+    pub(crate) fn expect(&self, status: Status, doing: &str) -> Result<()> {
         match self.driver.expect(status, &format!("{doing} on {}", self.name)) {
             Err(error) if status.is_final() => Err(self.lose(error)),
             outcome => outcome,
@@ -166,7 +171,7 @@ impl Gpu {
     }
 
     /// Returns the error after which nothing works here any more, if there was one.
-    pub(super) fn lost(&self) -> Option<&Error> {
+    pub(crate) fn lost(&self) -> Option<&Error> {
         self.lost.get()
     }
 
@@ -208,13 +213,23 @@ impl Gpu {
             // SAFETY: the pool is there. What of it is in use stays.
             unsafe { (self.driver.cuMemPoolTrimTo)(pool, 0) };
         }
-        for address in self.freed.drain() {
-            // SAFETY: `cuMemAlloc` allocated it, and nobody uses it.
-            unsafe { (self.driver.cuMemFree_v2)(address as u64) };
-        }
+        self.free(&self.freed);
+        self.free_lent();
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and nobody uses it.
             unsafe { (self.driver.cuMemFreeHost)(with_exposed_provenance_mut(address)) };
+        }
+    }
+
+    /// Frees memory that was lent and that nobody uses any more, where the context is current. Waits for the device.
+    pub(super) fn free_lent(&self) {
+        self.free(&self.lent);
+    }
+
+    fn free(&self, kept: &Pool) {
+        for address in kept.drain() {
+            // SAFETY: `cuMemAlloc` allocated it, and nobody uses it.
+            unsafe { (self.driver.cuMemFree_v2)(address as u64) };
         }
     }
 
@@ -266,7 +281,7 @@ impl Drop for Gpu {
 }
 
 /// A thread on which a GPU's context is current. It gets back what it had before.
-pub(super) struct Entered<'a> {
+pub(crate) struct Entered<'a> {
     gpu: &'a Gpu,
     /// The context of another library, this one, or null.
     before: CUcontext,

@@ -4,7 +4,7 @@ use super::gpu::Gpu;
 use super::pool::Pool;
 use super::status::Status;
 use super::stream::CudaStream;
-use super::types::{CU_MEMHOSTALLOC_PORTABLE, CUstream};
+use super::types::{CU_MEMHOSTALLOC_PORTABLE, CUmemoryPool, CUstream};
 use crate::device::{Event, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -18,12 +18,45 @@ use std::time::Duration;
 /// Longest that an allocation waits for work that may hold memory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Size of which memory that is lent is a multiple, as NVIDIA asks for: the driver lends whole blocks of it, together
+/// with whatever else lies there.
+const LENT: usize = 2 << 20;
+
+/// Where memory comes from, and where it goes.
+#[derive(Clone, Copy)]
+enum Source {
+    /// From the device's pool and back, in the order of a stream.
+    Pool(CUmemoryPool),
+    /// Where there are no pools: from what is kept of others, and back.
+    Kept,
+    /// From the driver, for other processes, too. The driver frees it when all work of the device is done. That may wait
+    /// for a rank which only this process's sweeper gives up, by whom memory is dropped: so somebody else frees it.
+    Lent,
+}
+
+impl Source {
+    /// Returns the one of memory that is used here only.
+    fn of(gpu: &Gpu) -> Self {
+        gpu.pool.map_or(Source::Kept, Source::Pool)
+    }
+
+    /// Returns the size to allocate for `bytes` bytes.
+    fn size(self, bytes: usize) -> usize {
+        match self {
+            Source::Pool(_) => bytes,
+            Source::Kept => Pool::class(bytes),
+            Source::Lent => bytes.checked_next_multiple_of(LENT).unwrap_or(bytes),
+        }
+    }
+}
+
 /// Memory of a device that its stream or a buffer owns.
 ///
 /// Work in flight keeps it. So nobody uses it any more when it is dropped, and it is freed at once.
 pub(super) struct Room {
     pub(super) address: u64,
     pub(super) bytes: usize,
+    source: Source,
     gpu: Arc<Gpu>,
     stream: CUstream,
 }
@@ -35,23 +68,23 @@ impl Room {
     /// # Errors
     /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
     pub(super) fn new(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize) -> Result<Self> {
-        Self::if_free(gpu, stream, bytes)?.ok_or_else(|| out_of_memory(gpu, bytes))
+        Self::if_free(gpu, stream, bytes, Source::of(gpu))?.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
     /// Allocates memory; returns `None` if it runs out.
-    fn if_free(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize) -> Result<Option<Self>> {
+    fn if_free(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize, source: Source) -> Result<Option<Self>> {
         let _current = gpu.enter()?;
-        let bytes = if gpu.pool.is_some() { bytes } else { Pool::class(bytes) };
-        let owned = |address| Some(Room { address, bytes, gpu: Arc::clone(gpu), stream });
-        if let Some(address) = gpu.freed.take(bytes) {
-            return Ok(owned(address as u64));
-        }
-        let mut address = 0;
-        let mut allocate = || match gpu.pool {
+        let bytes = source.size(bytes);
+        let kept = || if matches!(source, Source::Kept) { gpu.freed.take(bytes) } else { None };
+        let mut address = kept().unwrap_or(0) as u64;
+        let mut allocate = || match source {
             // SAFETY: the place is there for one address, the pool is there, and the stream lives.
-            Some(pool) => unsafe { (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool, stream) },
+            Source::Pool(pool) => unsafe {
+                (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool, stream)
+            },
+            Source::Kept if address != 0 => Status::SUCCESS,
             // SAFETY: the place is there for one address.
-            None => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
+            Source::Kept | Source::Lent => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
         };
         let mut status = allocate();
         if status == Status::OUT_OF_MEMORY {
@@ -62,19 +95,21 @@ impl Room {
             return Ok(None);
         }
         gpu.expect(status, &format!("allocate {bytes} bytes"))?;
-        Ok(owned(address))
+        Ok(Some(Room { address, bytes, source, gpu: Arc::clone(gpu), stream }))
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if self.gpu.pool.is_none() {
-            return self.gpu.freed.put(self.bytes, self.address as usize);
-        }
-        // Where the device is lost this fails, and there is nothing left to free.
-        if let Ok(_current) = self.gpu.enter() {
-            // SAFETY: it was allocated so, and nobody uses it any more.
-            unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream) };
+        match self.source {
+            Source::Kept => self.gpu.freed.put(self.bytes, self.address as usize),
+            Source::Lent => self.gpu.lent.put(self.bytes, self.address as usize),
+            Source::Pool(_) => {
+                // Where the device is lost this fails, and there is nothing left to free.
+                let Ok(_current) = self.gpu.enter() else { return };
+                // SAFETY: it was allocated so, and nobody uses it any more.
+                unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream) };
+            }
         }
     }
 }
@@ -92,13 +127,29 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Room::new`].
     pub(super) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
-        let mut room = Room::if_free(&stream.gpu, stream.handle, bytes)?;
+        Self::of(stream, bytes, Source::of(&stream.gpu))
+    }
+
+    /// Does the same for memory that other processes may have, too. Frees what was lent before, and nobody has any more.
+    ///
+    /// # Errors
+    /// As [`Room::new`].
+    pub(super) fn shareable(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
+        {
+            let _current = stream.gpu.enter()?;
+            stream.gpu.free_lent();
+        }
+        Self::of(stream, bytes, Source::Lent)
+    }
+
+    fn of(stream: &Arc<CudaStream>, bytes: usize, source: Source) -> Result<Self> {
+        let mut room = Room::if_free(&stream.gpu, stream.handle, bytes, source)?;
         // At first what the work has held is freed, and then what is freed in the order of a stream is free.
         for _ in 0..2 {
             if room.is_none() {
                 stream.gpu.sweeper.wait(PATIENCE);
                 stream.record().wait(PATIENCE);
-                room = Room::if_free(&stream.gpu, stream.handle, bytes)?;
+                room = Room::if_free(&stream.gpu, stream.handle, bytes, source)?;
             }
         }
         let room = room.ok_or_else(|| out_of_memory(&stream.gpu, bytes))?;

@@ -3,35 +3,41 @@
 //!
 //! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
 //! `event` its points, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
-//! what kernels refuse, `foreign` and `exchange` other libraries' streams and tensors, and `queue` puts it together. Where there is no driver, [`Cuda::new`] says so; nothing else here
-//! is compiled into a program without the feature `cuda`.
+//! what kernels refuse, and `queue` puts it together. Paths between devices stand on `enqueue` and `watch`; `foreign` and
+//! `exchange` are for other libraries' streams and tensors. Where there is no driver, [`Cuda::new`] says so; nothing else
+//! here is compiled into a program without the feature `cuda`.
 
 mod arithmetic;
+#[allow(dead_code, reason = "paths between devices are written on it")]
+pub(crate) mod enqueue;
 mod event;
 mod exchange;
 mod foreign;
-mod gpu;
+pub(crate) mod gpu;
 mod launch;
-mod library;
+pub(crate) mod library;
 mod memory;
 mod nvrtc;
 mod pool;
 mod queue;
 mod refusal;
-mod status;
+pub(crate) mod status;
 mod stream;
 mod sweeper;
 #[allow(dead_code, reason = "ways between devices take their own part of these")]
 pub(crate) mod types;
+mod watch;
 
 pub use exchange::{DeviceTensor, Exchange};
 pub use foreign::{ForeignStream, raw_stream};
 pub use gpu::Description;
+pub(crate) use queue::CudaQueue;
+#[allow(unused_imports, reason = "paths between devices implement it")]
+pub(crate) use watch::Watch;
 
 use super::{Device, Queue};
 use crate::error::Result;
 use gpu::Gpu;
-use queue::CudaQueue;
 use std::sync::Arc;
 
 /// A GPU.
@@ -115,7 +121,7 @@ type Uuid = [u8; 16];
 /// # Errors
 /// [`Error::System`](crate::Error::System) if the driver refuses.
 pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, Vec<Uuid>)>> {
-    let Some(queue) = queue::of(queue) else { return Ok(None) };
+    let Some(queue) = CudaQueue::of(queue) else { return Ok(None) };
     Ok(Some((queue.0.gpu.about.uuid, queue.0.gpu.reaches()?)))
 }
 

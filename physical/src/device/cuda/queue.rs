@@ -1,6 +1,7 @@
 //! Queues of a GPU: what is asked of views, as copies and launches on a stream.
 
 use super::arithmetic;
+use super::enqueue::address;
 use super::event::CudaEvent;
 use super::gpu::Gpu;
 use super::launch::Filled;
@@ -12,12 +13,11 @@ use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel, Queue};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::memory::{Buffer, ReadView, Span, WriteView};
-use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A queue: one stream.
-pub(super) struct CudaQueue(pub(super) Arc<CudaStream>);
+pub(crate) struct CudaQueue(pub(super) Arc<CudaStream>);
 
 impl CudaQueue {
     /// Creates a queue with a stream of its own.
@@ -44,6 +44,29 @@ impl CudaQueue {
             self.run_program(program, "arithmetic", spans);
         }
     }
+
+    /// Allocates zeroed memory in one of the ways that there are.
+    pub(super) fn alloc_with(
+        &self,
+        bytes: usize,
+        new: fn(&Arc<CudaStream>, usize) -> Result<DeviceMemory>,
+    ) -> Result<Allocation> {
+        if bytes == 0 {
+            return Ok(Allocation { address: NonNull::<u64>::dangling().cast(), keeper: Arc::new(()) });
+        }
+        if let Some(lost) = self.0.gpu.lost() {
+            return Err(lost.clone());
+        }
+        let memory = Arc::new(new(&self.0, bytes)?);
+        let address = memory.pointer();
+        self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
+            // SAFETY: the memory has as many bytes.
+            let status =
+                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle) };
+            self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
+        });
+        Ok(Allocation { address, keeper: memory })
+    }
 }
 
 impl DeviceQueue for CudaQueue {
@@ -55,28 +78,9 @@ impl DeviceQueue for CudaQueue {
         Self::create(&self.0.gpu)
     }
 
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn alloc(&self, bytes: usize) -> Result<Allocation> {
-        if bytes == 0 {
-            return Ok(Allocation { address: NonNull::<u64>::dangling().cast(), keeper: Arc::new(()) });
-        }
-        if let Some(lost) = self.0.gpu.lost() {
-            return Err(lost.clone());
-        }
-        let memory = Arc::new(DeviceMemory::new(&self.0, bytes)?);
-        let address = memory.pointer();
-        self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
-            // SAFETY: the memory has as many bytes.
-            let status =
-                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle) };
-            self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
-        });
-        Ok(Allocation { address, keeper: memory })
+        self.alloc_with(bytes, DeviceMemory::new)
     }
-
     fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
         Pinned::buffer(&self.0.gpu, dtype, len)
     }
@@ -184,12 +188,12 @@ impl DeviceQueue for CudaQueue {
     }
 
     fn wait(&self, event: &Arc<dyn Event>) {
-        let Some(event) = event.as_any().downcast_ref::<CudaEvent>() else { return };
+        let Some(event) = event.downcast::<CudaEvent>() else { return };
         self.0.wait_for(event);
     }
 
     fn wait_to_read(&self, event: &Arc<dyn Event>) {
-        let Some(event) = event.as_any().downcast_ref::<CudaEvent>() else { return };
+        let Some(event) = event.downcast::<CudaEvent>() else { return };
         self.0.wait_for(event);
         self.0.carry(event);
     }
@@ -197,15 +201,4 @@ impl DeviceQueue for CudaQueue {
     fn take_failure(&self) -> Option<Failure> {
         self.0.take_failure()
     }
-}
-
-/// Returns a queue as one of this device's, if it is.
-pub(super) fn of(queue: &Queue) -> Option<&CudaQueue> {
-    let queue: &dyn Any = &**queue.device()?;
-    queue.downcast_ref()
-}
-
-/// Returns the address of a span, to the device.
-fn address(span: &Span) -> u64 {
-    span.address().addr() as u64
 }

@@ -177,7 +177,8 @@ impl CudaStream {
             return Some(Failure::Fault(lost.clone()));
         }
         let mut tail = self.tail();
-        let failure = tail.failure.take()?;
+        let watched = self.doubts.take_error().map(Failure::Fault);
+        let failure = tail.failure.take().or(watched)?;
         if tail.refusals.suspect > 0
             && let Some(record) = tail.refusals.record.as_ref().map(|record| record.address)
         {
@@ -199,6 +200,7 @@ impl CudaStream {
             self.tail().failure.get_or_insert(failure);
             return;
         }
+        self.doubts.take_over(event.doubts());
         let Some(snapshot) = unread else { return };
         self.enqueue(Arc::clone(snapshot), 0, |snapshot, tail| {
             let record = self.suspicious_record(tail)?;

@@ -6,11 +6,12 @@
 //! work the stream records a mark of its own, and the device's sweeper looks at those, too. What is held may hold this
 //! stream, by way of the memory that it writes; it is the sweeper that ends such circles.
 
-use super::event::{CudaEvent, Pending, Recorded};
+use super::event::{CudaEvent, Known, Pending, Recorded};
 use super::gpu::{Gpu, lock};
 use super::memory::Room;
 use super::refusal::Refusals;
 use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
+use super::watch::Doubts;
 use crate::device::Failure;
 use crate::error::Result;
 use std::cell::Cell;
@@ -32,6 +33,8 @@ pub(super) struct CudaStream {
     pub(super) gpu: Arc<Gpu>,
     pub(super) handle: CUstream,
     tail: Mutex<Tail>,
+    /// What may still become of work that is enqueued, as far as somebody watches it.
+    pub(super) doubts: Doubts,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
     /// Held by whoever drops what was held, so that nobody else passes meanwhile.
@@ -103,6 +106,7 @@ impl CudaStream {
             gpu: Arc::clone(gpu),
             handle: create(gpu)?,
             tail: Mutex::new(tail),
+            doubts: Doubts::default(),
             released: AtomicU64::new(0),
             releasing: Mutex::default(),
         }))
@@ -121,13 +125,33 @@ impl CudaStream {
         bytes: usize,
         work: impl FnOnce(&H, &mut Tail) -> Result<()>,
     ) {
-        if self.gpu.lost().is_some() {
-            return;
+        let noted = |held: &H, tail: &mut Tail| {
+            // Before anybody else can record an event.
+            if let Err(error) = work(held, tail) {
+                tail.failure.get_or_insert(Failure::Fault(error));
+            }
+            Ok(())
+        };
+        if let Err(error) = self.try_enqueue(held, bytes, noted) {
+            self.tail().failure.get_or_insert(Failure::Fault(error));
+        }
+    }
+
+    /// Does the same, but leaves a failure to enqueue the work to the caller.
+    ///
+    /// # Errors
+    /// That of the work, or of the device that is lost.
+    pub(super) fn try_enqueue<H: Send + 'static>(
+        self: &Arc<Self>,
+        held: H,
+        bytes: usize,
+        work: impl FnOnce(&H, &mut Tail) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(lost) = self.gpu.lost() {
+            return Err(lost.clone());
         }
         let mut tail = self.tail();
-        if let Err(error) = self.gpu.enter().and_then(|_current| work(&held, &mut tail)) {
-            tail.failure.get_or_insert(Failure::Fault(error));
-        }
+        let outcome = self.gpu.enter().and_then(|_current| work(&held, &mut tail));
         tail.hold(held);
         tail.works += 1;
         tail.bytes += bytes;
@@ -140,6 +164,7 @@ impl CudaStream {
         if is_due {
             self.look_at_marks();
         }
+        outcome
     }
 
     /// Records an event.
@@ -153,10 +178,14 @@ impl CudaStream {
         if let Err(error) = &recorded {
             tail.failure.get_or_insert(Failure::Fault(error.clone()));
         }
-        let failure = tail.failure.clone();
-        let takes = tail.refusals.takes;
+        let known = Known {
+            failure: tail.failure.clone(),
+            snapshot,
+            doubts: self.doubts.now(),
+            takes: tail.refusals.takes,
+        };
         drop(tail);
-        CudaEvent::new(Arc::clone(self), recorded.ok(), snapshot, failure, takes)
+        CudaEvent::new(Arc::clone(self), recorded.ok(), known)
     }
 
     /// Records an event of the driver's at the end of the stream.

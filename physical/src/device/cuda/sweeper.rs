@@ -1,10 +1,12 @@
 //! The sweeper: a thread of each device that looks at streams nobody may be waiting for. Open this to see how often.
 //!
 //! It drops what their work has held once that is done, rings bells that the driver does not ring, and is the first to
-//! see that a device is lost. While nothing is in flight it sleeps.
+//! see that a device is lost. Work that may fail late it lets be [looked at](super::Watch). While nothing is in flight it
+//! sleeps.
 
 use super::gpu::lock;
 use super::stream::CudaStream;
+use super::watch::Watched;
 use crate::device::Event;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,6 +27,7 @@ pub(super) struct Sweeper {
 
 struct List {
     streams: Vec<Arc<CudaStream>>,
+    watched: Vec<Arc<Watched>>,
     /// Time until the next look.
     pause: Duration,
     /// True if there was work since the last look.
@@ -34,7 +37,7 @@ struct List {
 
 impl Default for List {
     fn default() -> Self {
-        List { streams: Vec::new(), pause: FIRST, is_new: false, is_over: false }
+        List { streams: Vec::new(), watched: Vec::new(), pause: FIRST, is_new: false, is_over: false }
     }
 }
 
@@ -58,6 +61,14 @@ impl Sweeper {
         if list.streams.len() == 1 {
             self.news.notify_one();
         }
+        self.look_soon(list);
+    }
+
+    /// Looks at watched work until it is over.
+    pub(super) fn watch(&self, watched: Watched) {
+        let mut list = lock(&self.list);
+        list.watched.push(Arc::new(watched));
+        self.news.notify_one();
         self.look_soon(list);
     }
 
@@ -90,8 +101,18 @@ impl Sweeper {
         }
     }
 
+    /// Looks once at all watched work.
+    fn look_at_watched(&self) {
+        // It is looked at, and dropped, while the list is free.
+        let watched = lock(&self.list).watched.clone();
+        let over: Vec<_> = watched.into_iter().filter(|watched| !watched.look()).collect();
+        let is_over = |watched: &mut Arc<Watched>| over.iter().any(|over| Arc::ptr_eq(over, watched));
+        let gone: Vec<_> = lock(&self.list).watched.extract_if(.., is_over).collect();
+        drop((over, gone));
+    }
+
     /// Looks once at every stream.
-    fn sweep(&self) {
+    fn look_at_streams(&self) {
         // They are looked at, and dropped, while the list is free.
         let streams = lock(&self.list).streams.clone();
         let done: Vec<_> = streams.into_iter().filter(|stream| !stream.look()).collect();
@@ -109,7 +130,7 @@ impl Sweeper {
     fn run(&self) {
         let mut list = lock(&self.list);
         while !list.is_over {
-            if list.streams.is_empty() {
+            if list.streams.is_empty() && list.watched.is_empty() {
                 list = self.news.wait(list).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -120,7 +141,9 @@ impl Sweeper {
             if timeout.timed_out() {
                 list.pause = if std::mem::take(&mut list.is_new) { FIRST } else { LONGEST.min(2 * pause) };
                 drop(list);
-                self.sweep();
+                // Those first that may let a stream go on.
+                self.look_at_watched();
+                self.look_at_streams();
                 list = lock(&self.list);
             }
         }

@@ -5,6 +5,7 @@ mod exchange;
 mod faults;
 mod foreign;
 mod refusals;
+mod watched;
 
 use super::*;
 use crate::device::program::{Argument, Code, Launch, Module, Program};

@@ -1,0 +1,208 @@
+//! Work of ways between devices: in order with the rest, held until it is done, and watched. A stream that waits for
+//! somebody who does not come is let go on, and whatever was enqueued behind it fails.
+
+use super::super::enqueue::{address, enqueue};
+use super::super::types::{
+    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAULT,
+    CUdeviceptr,
+};
+use super::super::{CudaQueue, Watch};
+use super::*;
+use crate::error::Error;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Word of pinned memory, for which streams wait and which the host writes.
+struct Word(Buffer);
+
+impl Word {
+    fn new(queue: &Queue) -> Arc<Self> {
+        let mut word = queue.host_memory(DType::I32, 1).unwrap();
+        word.host_mut::<i32>().unwrap()[0] = 0;
+        Arc::new(Word(word))
+    }
+
+    fn pointer(&self) -> *mut u32 {
+        self.0.read_all().unwrap().bytes().as_ptr().cast_mut().cast()
+    }
+
+    fn set(&self, value: u32) {
+        // SAFETY: the word is there, aligned, and reached by atomic accesses and by streams only.
+        unsafe { AtomicU32::from_ptr(self.pointer()) }.store(value, Ordering::Release);
+    }
+
+    /// Lets a queue wait until the word is 1.
+    fn wait_on(self: &Arc<Self>, queue: &Queue) {
+        let word = self.pointer() as u64;
+        enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
+            let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
+            // SAFETY: the word is pinned memory, which the stream holds.
+            work.expect(unsafe { wait(work.stream(), word, 1, CU_STREAM_WAIT_VALUE_GEQ) }, "wait for a word")
+        })
+        .unwrap();
+    }
+}
+
+/// Gives a peer up after a few looks, or sees that it has come.
+struct Peer {
+    queue: Queue,
+    word: Arc<Word>,
+    looks: AtomicUsize,
+    is_lost: bool,
+}
+
+impl Peer {
+    fn watch(queue: &Queue, word: &Arc<Word>, is_lost: bool) -> Arc<Self> {
+        let looks = AtomicUsize::new(0);
+        let peer = Arc::new(Peer { queue: queue.clone(), word: Arc::clone(word), looks, is_lost });
+        CudaQueue::of(queue).unwrap().watch(Arc::clone(&peer) as Arc<dyn Watch>);
+        peer
+    }
+}
+
+impl Watch for Peer {
+    fn look(&self) -> bool {
+        if self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
+            return true;
+        }
+        if self.is_lost {
+            let error = Error::usage("rank 1 is gone", "start it again");
+            CudaQueue::of(&self.queue).unwrap().fail(&error);
+        }
+        self.word.set(1);
+        false
+    }
+}
+
+/// Lets `queue` wait for a peer before it doubles what it returns.
+fn doubled(queue: &Queue, is_lost: bool) -> (Buffer, Arc<Peer>) {
+    let x = Buffer::from_slice_on(queue, &[1.0f32, 2.0]).unwrap();
+    let word = Word::new(queue);
+    word.wait_on(queue);
+    let peer = Peer::watch(queue, &word, is_lost);
+    x.write_all().unwrap().scale(2.0).unwrap();
+    (x, peer)
+}
+
+#[test]
+fn work_that_goes_well_leaves_nothing_behind() {
+    let Some(gpu) = gpu() else { return };
+    let [own, other] = [(); 2].map(|()| gpu.queue().unwrap());
+    let (x, peer) = doubled(&own, false);
+    let y = Buffer::zeroed_on(&other, DType::F32, 2).unwrap();
+    y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
+    assert_eq!(*y.host::<f32>().unwrap(), [2.0, 4.0]);
+    own.check().unwrap();
+    let begun = Instant::now();
+    while Arc::strong_count(&peer) > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks any more, and keeps the watch");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(peer.looks.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
+    let Some(gpu) = gpu() else { return };
+    let [own, reader, third, writer] = [(); 4].map(|()| gpu.queue().unwrap());
+    let before = own.device().unwrap().record();
+    let (x, _peer) = doubled(&own, true);
+    let [y, z] = [&reader, &third].map(|queue| Buffer::zeroed_on(queue, DType::F32, 2).unwrap());
+    y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
+    z.write_all().unwrap().copy_from(&y.read_all().unwrap()).unwrap();
+    let (_, event) = z.read_all().unwrap().copy_down().unwrap().unwrap();
+    // What only waits, in order to write, has nothing of it.
+    let w = Buffer::from_slice_on(&writer, &[1.0f32, 2.0]).unwrap();
+    third.device().unwrap().wait(&own.device().unwrap().record());
+    writer.device().unwrap().wait(&own.device().unwrap().record());
+    assert!(event.wait(Duration::from_secs(60)));
+    let named = |error: Error| assert!(error.to_string().contains("rank 1 is gone"), "{error}");
+    named(event.failure().unwrap().into_error("cuda:0"));
+    for queue in [&own, &reader, &third] {
+        named(queue.check().unwrap_err());
+        queue.check().unwrap();
+    }
+    assert_eq!(*w.host::<f32>().unwrap(), [1.0, 2.0]);
+    assert!(before.failure().is_none());
+    named(event.failure().unwrap().into_error("cuda:0"));
+    // The queue goes on.
+    let (x, _peer) = doubled(&own, false);
+    assert_eq!(*x.host::<f32>().unwrap(), [2.0, 4.0]);
+}
+
+#[test]
+fn what_nobody_watches_may_be_failed_too() {
+    let Some(gpu) = gpu() else { return };
+    let queue = gpu.queue().unwrap();
+    let x = Buffer::from_slice_on(&queue, &[1.0f32]).unwrap();
+    CudaQueue::of(&queue).unwrap().fail(&Error::usage("rank 2 is gone", "start it again"));
+    assert!(x.host::<f32>().err().unwrap().to_string().contains("rank 2 is gone"));
+    assert_eq!(*x.host::<f32>().unwrap(), [1.0]);
+    // An error of the call itself is the caller's, and no failure of the queue.
+    let outcome = enqueue(&queue, Vec::new(), Vec::new(), (), |_| Err(Error::usage("it is no use", "stop")));
+    assert!(outcome.unwrap_err().to_string().contains("no use"));
+    queue.check().unwrap();
+    assert!(enqueue(&Queue::host(), Vec::new(), Vec::new(), (), |_| Ok(())).is_err());
+}
+
+#[test]
+fn foreign_work_is_in_order_with_what_it_reads_and_writes() {
+    let Some(gpu) = gpu() else { return };
+    let [own, other] = [(); 2].map(|()| gpu.queue().unwrap());
+    for round in 1..20 {
+        let from = Buffer::from_slice_on(&other, &[1i32, 0]).unwrap();
+        let to = Buffer::zeroed_on(&own, DType::I32, 2).unwrap();
+        let more = Buffer::from_slice_on(&other, &[1i32, 0]).unwrap();
+        from.write_all().unwrap().reduce(ReduceOp::Sum, &more.read_all().unwrap()).unwrap();
+        let read = from.read_all().unwrap().span();
+        let written = to.write_all().unwrap().span();
+        let addresses = (address(&read), address(&written));
+        enqueue(&own, vec![read], vec![written], (), |work| {
+            let (from, to) = addresses;
+            // SAFETY: both are eight bytes on the device, which the stream holds.
+            let status = unsafe { (work.driver().cuMemcpyDtoDAsync_v2)(to, from, 8, work.stream()) };
+            work.expect(status, "copy")?;
+            let write = work.driver().sharing()?.cuStreamWriteValue32_v2;
+            let flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+            // SAFETY: as above.
+            work.expect(unsafe { write(work.stream(), to + 4, round, flags) }, "write a word")
+        })
+        .unwrap();
+        from.write_all().unwrap().clear();
+        assert_eq!(*to.host::<i32>().unwrap(), [2, round as i32]);
+    }
+}
+
+#[test]
+fn shareable_memory_is_zeroed_and_may_be_lent() {
+    let Some(gpu) = gpu() else { return };
+    let queue = gpu.queue().unwrap();
+    let cuda = CudaQueue::of(&queue).unwrap();
+    let may_be_lent = |at: CUdeviceptr| {
+        let attribute = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+        let mut answer = 0u8;
+        let to = (&raw mut answer).cast::<c_void>();
+        let _current = cuda.gpu().enter().unwrap();
+        // SAFETY: the attribute is one byte, for which there is a place.
+        let status =
+            unsafe { (cuda.gpu().driver.sharing().unwrap().cuPointerGetAttribute)(to, attribute, at) };
+        cuda.gpu().expect(status, "ask about an address").unwrap();
+        answer != 0
+    };
+    for _ in 0..3 {
+        let lent = cuda.alloc_shareable(4000).unwrap();
+        assert!(may_be_lent(lent.address.addr().get() as u64));
+        // SAFETY: the memory is the device's, zeroed, of as many bytes, and lives as long as the keeper.
+        let buffer = unsafe { Buffer::over_foreign(&queue, lent.address, DType::F32, 1000, lent.keeper) };
+        let buffer = buffer.unwrap();
+        assert!(buffer.host::<f32>().unwrap().iter().all(|number| *number == 0.0));
+        buffer
+            .write_all()
+            .unwrap()
+            .copy_from(&Buffer::from_slice(&[1.0f32; 1000]).unwrap().read_all().unwrap())
+            .unwrap();
+        assert_eq!(*buffer.host::<f32>().unwrap(), [1.0; 1000]);
+    }
+    assert!(cuda.alloc_shareable(usize::MAX).is_err());
+}
