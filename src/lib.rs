@@ -29,6 +29,7 @@
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 
 mod sampling;
+mod uploads;
 
 pub use hexagram_algorithms as algorithms;
 pub use hexagram_logical as logical;
@@ -53,6 +54,7 @@ pub use hexagram_physical::launch;
 pub use hexagram_sampler::loader::{DataLoader, LoaderOptions};
 pub use hexagram_sampler::{DistributedOptions, DistributedSampler};
 pub use sampling::Sampling;
+pub use uploads::{Pinned, Upload, Uploaded, Uploads};
 
 /// The README's Rust, compiled and run as a documentation test.
 #[cfg(doctest)]

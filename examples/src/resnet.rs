@@ -15,7 +15,7 @@ use candle_nn::{
 const WIDTH: usize = 64;
 /// Channels of a block ÷ channels of its narrow part.
 const EXPANSION: usize = 4;
-/// What batch normalization adds to a variance.
+/// Number that batch normalization adds to a variance.
 const EPSILON: f64 = 1e-5;
 
 /// Four stages of bottleneck blocks between a convolution and a linear layer.
@@ -88,7 +88,7 @@ impl ModuleT for Unit {
 /// Bottleneck block: fewer channels, a convolution among those, more channels, and the block's input added.
 struct Block {
     units: [Unit; 3],
-    /// What makes the input as large as the output, where it is not.
+    /// Unit that makes the input as large as the output, where it is not.
     shortcut: Option<Unit>,
 }
 

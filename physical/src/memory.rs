@@ -68,6 +68,10 @@ enum Owner {
     },
     /// Another library, or a device.
     Foreign(Keeper),
+    /// Elements of this program, which nobody writes as long as this is kept.
+    Constant {
+        _owner: Keeper,
+    },
 }
 
 /// Identity of registered memory at the endpoint that it was registered with.
@@ -121,7 +125,9 @@ impl Memory {
                 "ask for a range inside the buffer",
             ));
         }
-        if access == Access::Write && matches!(self.owner, Owner::Lent { writable: false }) {
+        if access == Access::Write
+            && matches!(self.owner, Owner::Lent { writable: false } | Owner::Constant { .. })
+        {
             return Err(Error::usage("a buffer lent for reading cannot be written", "lend it with lend_mut"));
         }
         let mut ledger = self.ledger();
@@ -378,12 +384,12 @@ impl Buffer {
     }
 
     /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them, of lent elements,
-    /// whose owner waits for leases only, and of elements that are not in host memory.
+    /// whose owner waits for leases only, of constant ones, and of elements that are not in host memory.
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
         let Memory { pointer, bytes, owner, place, in_use, .. } = &*self.memory;
-        let elsewhere = place.is_some() || matches!(owner, Owner::Lent { .. });
+        let elsewhere = place.is_some() || matches!(owner, Owner::Lent { .. } | Owner::Constant { .. });
         if elsewhere || in_use.load(Ordering::Acquire) > 0 {
             return None;
         }

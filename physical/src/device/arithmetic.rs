@@ -32,6 +32,21 @@ impl WriteView {
         Ok(())
     }
 
+    /// Copies as [`WriteView::copy_from`] does, and keeps `from` until that is done: a device then copies host memory
+    /// from where it lies, at its full speed if that is of [`Queue::host_memory`](super::Queue::host_memory). Other
+    /// queues that read this view's elements wait for the copy, and not for what is enqueued behind it.
+    ///
+    /// # Errors
+    /// As [`WriteView::copy_from`].
+    pub fn copy_keeping(&mut self, from: ReadView) -> Result<()> {
+        if self.is_on_host() || !from.is_on_host() {
+            return self.copy_from(&from);
+        }
+        alike(&from, self)?;
+        self.copy_up_ahead(from);
+        Ok(())
+    }
+
     /// Combines each element with that of `from`: `self ← self ∘ from`, to the bits that [`ReduceOp`] promises in
     /// either order. [`ReduceOp::Mean`] adds; its division is a [`WriteView::scale`].
     ///

@@ -174,6 +174,14 @@ impl WriteView {
         enqueue(&self.span().first(from.byte_len()), &[], |queue, to| queue.copy_up(from, to));
     }
 
+    /// Does the same, so that readers on other queues wait for this and for nothing that is enqueued later.
+    pub(crate) fn copy_up_ahead(&mut self, from: ReadView) {
+        self.copy_up(from);
+        if let Some((queue, order)) = self.span().place() {
+            order.record_write(&**queue);
+        }
+    }
+
     /// Lets the queue of this view combine it with `from`, which is in host memory and copied to the beginning of
     /// `scratch` first, of the same queue and type.
     pub(crate) fn reduce_up(&mut self, op: ReduceOp, from: ReadView, scratch: &Buffer) -> Result<()> {

@@ -90,7 +90,7 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
-    pub(crate) fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
+    pub fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
         self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
     }
 
@@ -345,6 +345,12 @@ impl Order {
     /// recorded meanwhile for another range does not pass for one after it.
     pub(crate) fn after_write(&self) {
         self.events().written = None;
+    }
+
+    /// Records the event after the last write, which the queue `own` has just enqueued: readers then wait for nothing
+    /// that it enqueues later.
+    pub(crate) fn record_write(&self, own: &dyn DeviceQueue) {
+        self.events().written = Some(own.record());
     }
 
     /// Lets `reader` wait for the last write, which the queue `own` did or will do.

@@ -1,4 +1,5 @@
-//! Lending: borrowed elements as a buffer, for as long as a call lasts.
+//! Lending: elements of the program as a buffer, borrowed for as long as a call lasts, or kept for as long as anybody
+//! reads them.
 
 use super::{Buffer, Memory, Owner};
 use crate::dtype::Element;
@@ -24,6 +25,27 @@ impl Buffer {
     /// Lends as [`Buffer::lend`] does, elements that `work` may change.
     pub fn lend_mut<T: Element, R>(elements: &mut [T], work: impl FnOnce(&mut Buffer) -> R) -> R {
         Self::lent(NonNull::from(elements), true, work)
+    }
+
+    /// Returns a buffer over the elements that `owner` has, which can be read, without a copy. The owner is dropped when
+    /// neither buffer nor view is left, and work that reads the elements on a device is done.
+    ///
+    /// ```
+    /// use hexagram_physical::Buffer;
+    /// use std::sync::Arc;
+    ///
+    /// let buffer = Buffer::constant::<f32, _>(Arc::new(vec![1.0, 2.0]));
+    /// assert_eq!(*buffer.host::<f32>()?, [1.0, 2.0]);
+    /// assert!(buffer.write_all().is_err());
+    /// # Ok::<(), hexagram_physical::Error>(())
+    /// ```
+    pub fn constant<T: Element, O: AsRef<[T]> + Send + Sync + 'static>(owner: Arc<O>) -> Buffer {
+        // As long as `owner` is shared, nobody can have it exclusively: its elements stay where they are, as they are.
+        let elements = (*owner).as_ref();
+        let place = NonNull::from(elements).cast();
+        let bytes = size_of_val(elements);
+        let len = elements.len();
+        Self::over(Memory::new(place, bytes, Owner::Constant { _owner: owner }), T::DTYPE, len)
     }
 
     fn lent<T: Element, R>(elements: NonNull<[T]>, writable: bool, work: impl FnOnce(&mut Buffer) -> R) -> R {

@@ -14,6 +14,22 @@ fn buffers_are_zeroed_typed_and_aligned() {
 }
 
 #[test]
+fn constant_elements_are_read_where_they_are_and_kept_as_long() {
+    let owner = Arc::new(vec![1.5f32, 2.5]);
+    let mut buffer = Buffer::constant(Arc::clone(&owner));
+    let view = buffer.read(1..2).unwrap();
+    assert_eq!(view.bytes().as_ptr(), owner[1..].as_ptr().cast());
+    assert!(matches!(buffer.write_all(), Err(Error::Usage { .. })));
+    assert!(buffer.idle_bytes().is_none() && buffer.host_mut::<f32>().is_err());
+    drop(buffer);
+    assert_eq!(Arc::strong_count(&owner), 2);
+    assert_eq!(view.bytes(), bytemuck::bytes_of(&2.5f32));
+    drop(view);
+    assert_eq!(Arc::strong_count(&owner), 1);
+    assert!(Buffer::constant::<f64, _>(Arc::new(Vec::new())).is_empty());
+}
+
+#[test]
 fn empty_buffers_work() {
     let mut buffer = Buffer::zeroed(DType::F64, 0).unwrap();
     assert!(buffer.host::<f64>().unwrap().is_empty());

@@ -317,7 +317,7 @@ pub(super) fn driver_version() -> Result<(u32, u32)> {
     Ok((version / 1000, version % 1000 / 10))
 }
 
-/// Returns, for each GPU, the numbers of the others whose memory it reads directly.
+/// Returns the numbers of the other GPUs whose memory each one reads directly.
 pub(super) fn peers() -> Result<Vec<Vec<usize>>> {
     let driver = Libcuda::get()?;
     (0..count(driver)?).map(|index| peers_of(driver, index)).collect()

@@ -133,7 +133,7 @@ pub fn driver_version() -> Result<(u32, u32)> {
     gpu::driver_version()
 }
 
-/// Returns, for each GPU that this process sees, the numbers of the others whose memory it reads directly.
+/// Returns the numbers of the other GPUs whose memory each one reads directly, among those that this process sees.
 ///
 /// # Errors
 /// As [`Cuda::new`].

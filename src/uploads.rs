@@ -1,0 +1,150 @@
+//! Batches on their way to a device: in pinned memory, which the loader's workers fill, and from there by a queue of their
+//! own, while the device still computes with the batch before. The sampler crate stands on its own and knows no device.
+
+use hexagram_logical::{Buffer, DType, Element, Queue, Result};
+use hexagram_physical::memory::WriteView;
+use hexagram_sampler::dataset::Cause;
+use hexagram_sampler::loader::{Array, Bytes, Epoch, LoaderState, Memory, Shape};
+use std::sync::Arc;
+
+/// Memory from which a device copies at its full speed: what [`LoaderOptions::memory`] takes in the place of PyTorch's
+/// `pin_memory`. For the host, ordinary memory.
+///
+/// [`LoaderOptions::memory`]: hexagram_sampler::loader::LoaderOptions::memory
+pub struct Pinned(Queue);
+
+impl Pinned {
+    /// Returns the memory for copies to the device of this queue.
+    pub fn new(queue: &Queue) -> Self {
+        Pinned(queue.clone())
+    }
+}
+
+impl Memory for Pinned {
+    fn allocate(&self, bytes: usize) -> std::result::Result<Box<dyn Bytes>, Cause> {
+        Ok(Box::new(Leased(self.0.host_memory(DType::U8, bytes)?.write_all()?)))
+    }
+}
+
+/// Memory of a host's buffer, of which this is the only view.
+struct Leased(WriteView);
+
+impl Bytes for Leased {
+    fn bytes(&self) -> &[u8] {
+        self.0.host_bytes().unwrap_or_default()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.host_bytes_mut().unwrap_or_default()
+    }
+}
+
+/// Batch, or part of one, that can be copied to a device.
+pub trait Upload: Send + 'static {
+    /// Form that it has there.
+    type Uploaded;
+
+    /// Begins to copy it by `queue`, which keeps it until that is done.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the device's memory runs out.
+    fn upload(self, queue: &Queue) -> Result<Self::Uploaded>;
+}
+
+/// An array in the memory of a device.
+pub struct Uploaded {
+    /// All elements, in row-major order. Their queue is the one that copies, for which others wait where they read them.
+    pub elements: Buffer,
+    /// Sizes of the dimensions.
+    pub shape: Shape,
+}
+
+impl<T: Element + hexagram_sampler::loader::Element> Upload for Array<T> {
+    type Uploaded = Uploaded;
+
+    fn upload(self, queue: &Queue) -> Result<Uploaded> {
+        let shape = *self.shape();
+        let own = Buffer::constant::<T, _>(Arc::new(self));
+        if queue.is_host() {
+            return Ok(Uploaded { elements: own, shape });
+        }
+        let elements = Buffer::zeroed_on(queue, T::DTYPE, own.len())?;
+        elements.write_all()?.copy_keeping(own.read_all()?)?;
+        Ok(Uploaded { elements, shape })
+    }
+}
+
+impl<A: Upload, B: Upload> Upload for (A, B) {
+    type Uploaded = (A::Uploaded, B::Uploaded);
+
+    fn upload(self, queue: &Queue) -> Result<Self::Uploaded> {
+        Ok((self.0.upload(queue)?, self.1.upload(queue)?))
+    }
+}
+
+/// Batches of an epoch in the memory of a device, each of which was begun to be copied when the one before was asked for.
+///
+/// ```
+/// use hexagram::sampler::dataset::Items;
+/// use hexagram::{DataLoader, LoaderOptions, Pinned, Queue, Uploads};
+/// use std::sync::Arc;
+///
+/// let queue = Queue::host(); // one of the GPU that computes, beside the queue that does
+/// let memory = Some(Arc::new(Pinned::new(&queue)) as _);
+/// let options = LoaderOptions { batch_size: Some(2), memory, ..LoaderOptions::default() };
+/// let mut loader = DataLoader::new(Items(vec![1.0f32, 2.0, 3.0]), options)?;
+/// for batch in Uploads::new(loader.iter(), &queue) {
+///     assert!(batch?.elements.len() <= 2);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct Uploads<'a, B: Upload> {
+    batches: Epoch<'a, B>,
+    queue: Queue,
+    /// State of the loader after the last batch that was handed out.
+    state: LoaderState,
+    /// The next batch, and the state after it; `None` before the first one, and at the end.
+    ahead: Option<Ahead<B>>,
+    has_begun: bool,
+}
+
+type Ahead<B> = (std::result::Result<<B as Upload>::Uploaded, Cause>, LoaderState);
+
+impl<'a, B: Upload> Uploads<'a, B> {
+    /// Creates the iterator over the batches that are left of an epoch, which `queue` copies: best a queue that does
+    /// nothing else.
+    pub fn new(batches: Epoch<'a, B>, queue: &Queue) -> Self {
+        let state = batches.state();
+        Uploads { batches, queue: queue.clone(), state, ahead: None, has_begun: false }
+    }
+
+    /// Returns the position of the loader after the last batch that was handed out: one before that of the
+    /// [`Epoch`] itself.
+    pub fn state(&self) -> LoaderState {
+        self.state
+    }
+
+    /// Takes the loader's next batch, and begins to copy it.
+    fn begin(&mut self) -> Option<Ahead<B>> {
+        let batch = self.batches.next()?;
+        let uploaded = batch.map_err(Cause::from).and_then(|batch| Ok(batch.upload(&self.queue)?));
+        Some((uploaded, self.batches.state()))
+    }
+}
+
+impl<B: Upload> Iterator for Uploads<'_, B> {
+    type Item = std::result::Result<B::Uploaded, Cause>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.ahead = self.begin();
+        }
+        let (batch, state) = self.ahead.take()?;
+        // What fails ends the epoch, once everything before it was handed out.
+        if batch.is_ok() {
+            self.ahead = self.begin();
+            self.state = state;
+        }
+        Some(batch)
+    }
+}
