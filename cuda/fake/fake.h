@@ -38,6 +38,8 @@ struct Settings {
     uint64_t init = 0;
     // What `cuModuleLoadData` returns.
     uint64_t module = 0;
+    // 1 while the driver compiles: modules are loaded once this is 0 again.
+    uint64_t compiling = 0;
     // 1 while another thread captures a graph, which calls that the capture cannot see would spoil.
     uint64_t capture = 0;
     // `cuStreamWaitEvent` that does nothing; wait of the host for an event or a stream that returns at once.
@@ -52,6 +54,8 @@ struct Settings {
     Nth lost{NEVER, 999};
     // Launch that is refused, by default with 701; allocation that is, by default with 2.
     Nth launch{NEVER, 701};
+    // Module that is refused, by default with 2.
+    Nth load{NEVER, 2};
     Nth alloc{NEVER, 2};
 };
 extern Settings settings;
@@ -62,7 +66,7 @@ struct Counts {
     uint64_t allocations = 0, live = 0;
     // The same of pinned memory.
     uint64_t pinned = 0, live_pinned = 0;
-    uint64_t events = 0, waits = 0, host_waits = 0, launches = 0, works = 0;
+    uint64_t events = 0, waits = 0, host_waits = 0, launches = 0, works = 0, loads = 0;
 };
 extern Counts counts;
 

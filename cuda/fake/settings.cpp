@@ -19,12 +19,13 @@ void set(const std::string &key, const char *value) {
                    {"init", settings.init},           {"module", settings.module},
                    {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
-                   {"capture", settings.capture},         {"pools", settings.pools}};
+                   {"capture", settings.capture},         {"pools", settings.pools},
+                   {"compiling", settings.compiling}};
     struct {
         const char *key;
         Nth &nth;
     } calls[] = {{"fault", settings.fault}, {"lost", settings.lost}, {"launch", settings.launch},
-                 {"alloc", settings.alloc}};
+                 {"alloc", settings.alloc}, {"load", settings.load}};
     const char *end = nullptr;
     for (auto &known : numbers) {
         if (key == known.key) end = number(value, known.number);
@@ -60,7 +61,8 @@ API_OF(uint64_t) hexagramFakeCount(const char *name) {
                  {"pinned", fake::counts.pinned},           {"live_pinned", fake::counts.live_pinned},
                  {"events", fake::counts.events},
                  {"waits", fake::counts.waits},             {"host_waits", fake::counts.host_waits},
-                 {"launches", fake::counts.launches},       {"works", fake::counts.works}};
+                 {"launches", fake::counts.launches},       {"works", fake::counts.works},
+                 {"loads", fake::counts.loads}};
     for (auto &one : known) {
         if (strcmp(one.name, name) == 0) return __atomic_load_n(&one.count, __ATOMIC_RELAXED);
     }

@@ -94,13 +94,16 @@ impl Launch {
 }
 
 impl Argument {
-    /// Returns how many bytes the parameter has that takes it.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn size(self) -> usize {
+    /// Returns the parameter that takes it.
+    pub(crate) fn parameter(self) -> Parameter<'static> {
         match self {
-            Argument::U32(_) | Argument::F32(_) => 4,
-            Argument::Refusing | Argument::RefusingAt(_) => 24,
-            _ => 8,
+            Argument::Operand(_) | Argument::OperandAt(..) | Argument::Scratch(_) | Argument::U64(_) => {
+                Parameter(".u64")
+            }
+            Argument::U32(_) => Parameter(".u32"),
+            Argument::F32(_) => Parameter(".f32"),
+            Argument::F64(_) => Parameter(".f64"),
+            Argument::Refusing | Argument::RefusingAt(_) => Parameter("24"),
         }
     }
 }
@@ -144,35 +147,48 @@ impl PartialEq for Module {
     }
 }
 
-/// Returns the types of an entry's parameters, as PTX spells them.
-pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<&'a str>> {
+/// Type of an entry's parameter, as PTX spells it: `.u64`, or the size in bytes of one that is aligned bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parameter<'a>(&'a str);
+
+impl<'a> Parameter<'a> {
+    /// Returns what a parameter's line says: `.u64` of `.param .u64 scale_param_0`, and all of an aligned one but its
+    /// name.
+    fn of(line: &'a str) -> Self {
+        let line = line.strip_prefix(".param ").unwrap_or(line);
+        Parameter(match line.split_once("[") {
+            Some((_, size)) => size.trim_end_matches(']'),
+            None => line.split_whitespace().next().unwrap_or_default(),
+        })
+    }
+
+    /// Returns its size in bytes; 0 if it is spelt otherwise.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn size(self) -> usize {
+        let bits = self.0.strip_prefix('.').map(|scalar| scalar.trim_start_matches(char::is_alphabetic));
+        let size = bits.map_or_else(|| self.0.parse(), |bits| bits.parse().map(|bits: usize| bits / 8));
+        size.unwrap_or(0)
+    }
+}
+
+/// Returns the types of an entry's parameters.
+pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<Parameter<'a>>> {
     let head = format!(".entry {entry}(");
     let rest = &text[text.find(&head)? + head.len()..];
     let list = &rest[..rest.find(')')?];
-    Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(parameter_type).collect())
-}
-
-/// Returns the type that a parameter's line says: `.u64` of `.param .u64 scale_param_0`, and all of an aligned one but
-/// its name.
-fn parameter_type(line: &str) -> &str {
-    let line = line.strip_prefix(".param ").unwrap_or(line);
-    match line.split_once("[") {
-        Some((_, size)) => size.trim_end_matches(']'),
-        None => line.split_whitespace().next().unwrap_or_default(),
-    }
+    Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(Parameter::of).collect())
 }
 
 /// Returns the sizes of an entry's parameters in bytes, by what PTX declares.
 #[cfg(feature = "cuda")]
 pub(crate) fn parameter_sizes(text: &str, entry: &str) -> Option<Vec<usize>> {
-    let size = |kind: &str| match kind.strip_prefix('.') {
-        Some(scalar) => scalar
-            .trim_start_matches(|letter: char| !letter.is_ascii_digit())
-            .parse()
-            .map(|bits: usize| bits / 8),
-        None => kind.parse(),
-    };
-    parameters(text, entry)?.into_iter().map(|kind| size(kind).ok()).collect()
+    parameters(text, entry).map(|parameters| parameters.into_iter().map(Parameter::size).collect())
+}
+
+/// Returns the names of all entries.
+#[cfg(feature = "cuda")]
+pub(crate) fn entry_names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(".entry ").skip(1).filter_map(|rest| rest.split_once('(')).map(|(name, _)| name)
 }
 
 #[cfg(test)]

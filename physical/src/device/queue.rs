@@ -24,6 +24,7 @@
 //! what the host would.
 
 use super::Kernel;
+use super::program::Program;
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -94,6 +95,17 @@ impl Queue {
         self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
     }
 
+    /// Makes a program ready, so that its first launch is as quick as the others.
+    ///
+    /// A GPU's driver compiles a module when it is loaded, which takes up to seconds, and may wait for work in flight. So
+    /// whoever knows what will run prepares it before ranks wait for each other.
+    ///
+    /// # Errors
+    /// [`Error::System`] or [`Error::Usage`] if the device cannot run the program.
+    pub fn prepare(&self, program: &Program) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |queue| queue.prepare(program))
+    }
+
     /// Waits until all work that was enqueued so far is done.
     ///
     /// An engine calls this once a step: a codec's refusal on a device is known only then.
@@ -160,6 +172,16 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// # Errors
     /// [`Error::System`] if the device has no more.
     fn another(&self) -> Result<Queue>;
+
+    /// Makes a program ready, so that its first launch is as quick as the others: a device may have to compile it. For a
+    /// device that has nothing to do for that, this does nothing.
+    ///
+    /// # Errors
+    /// [`Error::System`] or [`Error::Usage`] if the device cannot run the program.
+    fn prepare(&self, program: &Program) -> Result<()> {
+        let _ = program;
+        Ok(())
+    }
 
     /// Allocates `bytes` bytes that are zero for all work that is enqueued later.
     ///

@@ -20,20 +20,9 @@ pub fn check_program(program: &Program) {
         }
         if let Code::Ptx(text) = program.module.code {
             let parameters = parameters(text, entry);
-            let arguments: Vec<&str> = launch.arguments.iter().map(|argument| parameter(*argument)).collect();
+            let arguments = launch.arguments.iter().map(|argument| argument.parameter()).collect();
             assert_eq!(parameters, Some(arguments), "{entry} of {}: its parameters", program.module.name);
         }
     }
     program.then.iter().for_each(check_program);
-}
-
-/// Returns how PTX spells the parameter that takes an argument.
-fn parameter(argument: Argument) -> &'static str {
-    match argument {
-        Argument::Operand(_) | Argument::OperandAt(..) | Argument::Scratch(_) | Argument::U64(_) => ".u64",
-        Argument::U32(_) => ".u32",
-        Argument::F32(_) => ".f32",
-        Argument::F64(_) => ".f64",
-        Argument::Refusing | Argument::RefusingAt(_) => "24",
-    }
 }

@@ -10,6 +10,9 @@ use crate::dtype::{DType, ReduceOp};
 static REDUCE: Module = Module { name: "reduce", code: Code::Ptx(include_str!("../reduce.ptx")) };
 static WEIGHTED: Module = Module { name: "weighted", code: Code::Ptx(include_str!("../weighted.ptx")) };
 
+/// Modules of all programs here.
+pub(super) static MODULES: [&Module; 2] = [&REDUCE, &WEIGHTED];
+
 /// Bytes that a thread loads and stores at once.
 const RUN: usize = 16;
 

@@ -46,7 +46,8 @@ impl PathWork<'_> {
         self.stream.gpu.expect(status, doing)
     }
 
-    /// Enqueues a program on operands that the device finds at these addresses.
+    /// Enqueues a program on operands that the device finds at these addresses. Whoever waits for the stream waits for the
+    /// driver's compiler as well unless [`Queue::prepare`] was called before.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses; [`Error::Usage`] if the program is wrong.

@@ -1,10 +1,11 @@
 //! One GPU as this process has it: its primary context, and what the queues of the device share. Open this to see how
 //! an error of the driver becomes one of the library.
 
+use super::arithmetic;
 use super::launch::Loaded;
 use super::library::Libcuda;
 use super::pool::Pool;
-use super::refusal::Kinds;
+use super::refusal::{self, Kinds};
 use super::status::Status;
 use super::sweeper::Sweeper;
 use super::types::{
@@ -109,6 +110,11 @@ impl Gpu {
         if has_pools {
             gpu.pool = Some(gpu.create_pool()?);
         }
+        // Those that are launched while others may wait for the stream.
+        arithmetic::MODULES
+            .into_iter()
+            .chain([&refusal::CARRY])
+            .try_for_each(|module| gpu.prepare_module(module))?;
         Ok(gpu)
     }
 

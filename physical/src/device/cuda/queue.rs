@@ -30,7 +30,10 @@ impl CudaQueue {
 
     /// Enqueues a program of spans that are read and written, in the order of its operands.
     fn run_program(&self, program: Program, codec: &str, spans: Vec<Span>) {
+        // While nobody waits for the stream.
+        let prepared = self.0.gpu.prepare(&program);
         self.0.enqueue(spans, 0, |spans, tail| {
+            prepared?;
             let operands: Vec<u64> = spans.iter().map(address).collect();
             let before = spans.first().map_or(0, |first| first.offset() / first.dtype().size());
             let filled = Filled { operands: &operands, codec, before: before as u64 };
@@ -76,6 +79,10 @@ impl DeviceQueue for CudaQueue {
 
     fn another(&self) -> Result<Queue> {
         Self::create(&self.0.gpu)
+    }
+
+    fn prepare(&self, program: &Program) -> Result<()> {
+        self.0.gpu.prepare(program)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Allocation> {

@@ -53,6 +53,13 @@ impl Status {
         Self::FINAL.contains(&self)
     }
 
+    /// Returns true if it says that code is not for this driver or GPU, as it will the next time.
+    pub(super) fn is_of_code(self) -> bool {
+        // CUDA_ERROR_INVALID_IMAGE, …_INVALID_PTX, …_JIT_COMPILER_NOT_FOUND, …_JIT_COMPILATION_DISABLED.
+        [Self::NO_BINARY_FOR_GPU, Self::UNSUPPORTED_PTX_VERSION].contains(&self)
+            || [200, 218, 221, 223].contains(&self.0)
+    }
+
     /// Returns what to do about it.
     pub(super) fn remedy(self) -> &'static str {
         match self {

@@ -300,6 +300,78 @@ fn numbers(x: &Buffer) -> Vec<f32> {
     x.host::<f32>().unwrap().to_vec()
 }
 
+/// Runs a kernel whose module is loaded when it is first launched, and returns the 1 that it writes.
+fn counted(queue: &Queue) -> Result<i64> {
+    let to = Buffer::zeroed_on(queue, DType::I64, 1).unwrap();
+    apply(Arc::new(Count(1)), [], [to.write_all().unwrap()]).unwrap();
+    queue.check()?;
+    Ok(to.host::<i64>()?[0])
+}
+
+#[test]
+fn a_module_that_could_not_be_loaded_is_tried_again_if_that_may_help() {
+    // The device's own come first.
+    passes("load=3", "loads_at_once");
+    passes("load=3:304", "loads_the_second_time");
+    passes("load=3:218", "never_loads");
+}
+
+#[test]
+#[ignore = "needs a device without memory for code"]
+fn loads_at_once() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    assert_eq!(counted(&queue).unwrap(), 1);
+    assert_eq!(count(c"loads"), 5);
+}
+
+#[test]
+#[ignore = "needs a driver that fails once"]
+fn loads_the_second_time() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    let error = counted(&queue).unwrap_err().to_string();
+    assert!(error.starts_with("cannot load the kernels of whole on cuda:0: "), "{error}");
+    assert_eq!(counted(&queue).unwrap(), 1);
+}
+
+#[test]
+#[ignore = "needs a driver that refuses the code"]
+fn never_loads() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    let first = counted(&queue).unwrap_err().to_string();
+    assert!(first.contains("CUDA_ERROR_INVALID_PTX"), "{first}");
+    assert_eq!(counted(&queue).unwrap_err().to_string(), first);
+    assert_eq!(queue.prepare(&Count(1).program().unwrap()).unwrap_err().to_string(), first);
+    assert_eq!(count(c"loads"), 4);
+}
+
+#[test]
+fn a_queue_goes_on_while_a_module_is_compiled() {
+    passes("seed=1", "goes_on_beside_the_compiler");
+}
+
+#[test]
+#[ignore = "stops the compiler of the whole process"]
+fn goes_on_beside_the_compiler() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    set("compiling=1");
+    let other = queue.clone();
+    let compiling = std::thread::spawn(move || counted(&other).unwrap());
+    for _ in 0..20 {
+        let x = Buffer::from_slice_on(&queue, &[1.0f32]).unwrap();
+        x.write_all().unwrap().scale(2.0).unwrap();
+        assert_eq!(*x.host::<f32>().unwrap(), [2.0]);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!compiling.is_finished());
+    set("compiling=0");
+    assert_eq!(compiling.join().unwrap(), 1);
+    // What is prepared is not loaded again.
+    let loads = count(c"loads");
+    queue.prepare(&Count(1).program().unwrap()).unwrap();
+    assert_eq!(counted(&queue).unwrap(), 1);
+    assert_eq!(count(c"loads"), loads);
+}
+
 #[test]
 fn nothing_is_kept_in_the_end() {
     for seed in 0..3 {
