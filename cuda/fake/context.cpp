@@ -148,8 +148,8 @@ API cuDevicePrimaryCtxRetain(CUcontext *to, CUdevice device) {
     DEVICE(device);
     Lock lock(mutex);
     Context *context = contexts() + device;
-    context->device = device;
     if (context->retained++ == 0) {
+        context->device = device;
         context->error = SUCCESS;
         context->legacy = std::make_shared<Stream>(Stream{context, false});
     }

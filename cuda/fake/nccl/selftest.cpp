@@ -4,6 +4,7 @@
 // One test a run: `selftest NAME`. Those that end the program with a line are told apart by the script.
 #include "nccl.h"
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -342,25 +343,29 @@ static void other(const char *text) {
     r.leave();
 }
 
-// A rank that ends in the middle is noticed over a network, and not on one host.
-static void deaths() {
-    for (bool is_remote : {false, true}) {
-        hexagramFakeNcclSet(is_remote ? "remote=1" : "remote=0");
-        ncclUniqueId id = draw_id();
-        pid_t child = start_other(id, "dying");
-        Rank r{0, 2};
-        DO(r.join(id, 0));
-        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
-        r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
-        ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream);
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        for (int look = 0; look < 2000 && r.state() != ncclRemoteError; look++) usleep(100), cuStreamQuery(r.stream);
-        CHECK(r.state() == (is_remote ? ncclRemoteError : ncclSuccess));
-        CHECK(cuStreamQuery(r.stream) == NOT_READY);
-        DO(ncclCommAbort(r.comm));
-        DO(cuStreamSynchronize(r.stream));
-    }
+// Goes on where a rank ends in the middle, until the communicator is aborted.
+static void lose_other(bool is_noticed) {
+    ncclUniqueId id = draw_id();
+    pid_t child = start_other(id, "dying");
+    Rank r{0, 2};
+    DO(r.join(id, 0));
+    CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+    r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
+    ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    for (int look = 0; look < 2000 && r.state() != ncclRemoteError; look++) usleep(100), cuStreamQuery(r.stream);
+    CHECK(r.state() == (is_noticed ? ncclRemoteError : ncclSuccess));
+    CHECK(cuStreamQuery(r.stream) == NOT_READY);
+    DO(ncclCommAbort(r.comm));
+    DO(cuStreamSynchronize(r.stream));
+}
+
+// A rank that ends is noticed over a network, and not on one host.
+static void deaths() { lose_other(false); }
+static void noticed() {
+    hexagramFakeNcclSet("remote=1");
+    lose_other(true);
 }
 
 static void dying(const char *text) {
@@ -368,7 +373,7 @@ static void dying(const char *text) {
     CUdeviceptr x = r.memory(std::vector<int>(4, 1));
     r.begun(ncclAllReduce(x, x, 4, Int32, Sum, r.comm, r.stream));
     DO(cuStreamSynchronize(r.stream));
-    _exit(0);
+    raise(SIGKILL);
 }
 
 // What ends the program with a line.
@@ -415,7 +420,8 @@ int main(int count, char **arguments) {
     const std::pair<const char *, void (*)()> tests[] = {
         {"collectives", collectives}, {"groups", groups}, {"rendezvous", rendezvous}, {"refusals", refusals},
         {"duplicates", duplicates},   {"splits", splits}, {"aborts", aborts},         {"errors", errors},
-        {"processes", processes},     {"deaths", deaths}};
+        {"processes", processes},     {"deaths", deaths},
+        {"noticed", noticed}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
     }

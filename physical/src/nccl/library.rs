@@ -315,3 +315,6 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> Option<Reduction> {
         (ReduceOp::Min | ReduceOp::Max, true) | (ReduceOp::Mean, false) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! NCCL's library without a GPU: what is missing of it, its version, and what it says of itself. Without one these are
+//! skipped; with the fake one of `cuda/fake`, others run in a process of their own.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use super::*;
+use std::io::Write;
+use std::process::Command;
+
+/// Returns NCCL's functions; says so if there is none.
+fn found() -> Option<&'static Libnccl> {
+    let found = Libnccl::get();
+    if let Err(error) = &found {
+        let error = error.to_string();
+        assert!(
+            error.starts_with("libnccl.so.2 ") && error.ends_with(INSTALL) && !error.contains('\n'),
+            "{error}"
+        );
+        let _ = writeln!(std::io::stderr(), "skipped: no NCCL");
+    }
+    found.ok()
+}
+
+#[test]
+fn versions_are_spelt_and_ordered() {
+    assert_eq!(OLDEST.to_string(), "2.18.1");
+    assert_eq!(Version(22803).to_string(), "2.28.3");
+    assert!(Version(23003) > Version(22907) && Version(21703) < OLDEST);
+}
+
+#[test]
+fn only_reductions_that_mean_the_same_are_left_to_nccl() {
+    let offered =
+        |op| DType::ALL.into_iter().filter(|dtype| reduction(op, *dtype).is_some()).collect::<Vec<_>>();
+    let integers = [DType::U8, DType::I32, DType::I64];
+    let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    assert_eq!(offered(ReduceOp::Sum), DType::ALL);
+    assert_eq!(offered(ReduceOp::Product), DType::ALL);
+    assert_eq!(offered(ReduceOp::Min), integers);
+    assert_eq!(offered(ReduceOp::Max), integers);
+    assert_eq!(offered(ReduceOp::Mean), floats);
+}
+
+#[test]
+fn nccl_says_who_it_is_and_what_is_wrong() {
+    let Some(nccl) = found() else { return };
+    assert!(version().unwrap() >= OLDEST);
+    assert!(Registration::get().is_some() || version().unwrap() < Version(21900));
+    let mut id = UniqueId([0; 128]);
+    // SAFETY: the place is there for one name.
+    let drawn = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
+    nccl.expect(drawn, Comm::NONE, "draw a name").unwrap();
+    assert_ne!(id, UniqueId([0; 128]));
+    // SAFETY: it takes nothing, and no group has begun. Later it may have: without a GPU, NCCL begins one where it fails below.
+    let refused = unsafe { (nccl.ncclGroupEnd)() };
+    let error = nccl.expect(refused, Comm::NONE, "end a group").unwrap_err().to_string();
+    assert!(error.starts_with("cannot end a group: ncclInvalidUsage, invalid usage"), "{error}");
+    // There is no such rank; and where there is no GPU, that is said first.
+    let mut comm = Comm::NONE;
+    let mut config = Config::without_blocking();
+    // SAFETY: the place is there for one communicator, and the settings outlive the call.
+    let refused = unsafe { (nccl.ncclCommInitRankConfig)(&mut comm, 2, id, 5, &mut config) };
+    let error = nccl.expect(refused, Comm::NONE, "connect by NCCL").unwrap_err().to_string();
+    assert!(error.starts_with("cannot connect by NCCL: nccl") && error.contains("NCCL_DEBUG="), "{error}");
+    assert!(!error.contains('\n'), "{error}");
+}
+
+#[test]
+fn a_version_that_is_too_old_is_named() {
+    let fake = Library::open(&["libnccl.so.2"], INSTALL)
+        .and_then(|library| library.function("hexagramFakeNcclSet\0"));
+    if fake.is_err() {
+        let _ = writeln!(std::io::stderr(), "skipped: no fake NCCL");
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let name = "nccl::library::tests::tells_of_the_version";
+    command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
+    let output = command.env("HEXAGRAM_FAKE_NCCL", "version=21703").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "needs NCCL 2.17.3"]
+fn tells_of_the_version() {
+    let error = version().unwrap_err().to_string();
+    assert_eq!(error, format!("libnccl.so.2 is of version 2.17.3, older than 2.18.1; {INSTALL}"));
+}
