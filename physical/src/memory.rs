@@ -11,6 +11,7 @@
 
 mod elements;
 mod lend;
+pub(crate) mod put_off;
 mod span;
 mod view;
 
@@ -66,7 +67,9 @@ enum Owner {
         _keeper: Keeper,
         registration: Registration,
     },
-    /// Another library, or a device.
+    /// A device.
+    Device(Keeper),
+    /// Another library.
     Foreign(Keeper),
     /// Elements of this program, which nobody writes as long as this is kept.
     Constant {
@@ -147,6 +150,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if let Owner::Foreign(keeper)
+        | Owner::Shared { _keeper: keeper, .. }
+        | Owner::Constant { _owner: keeper } = &self.owner
+        {
+            put_off::keep(keeper);
+        }
         if let Owner::Heap(layout) = self.owner
             && layout.size() > 0
         {
@@ -272,7 +281,7 @@ impl Buffer {
         let Some(device) = queue.device() else { return Self::zeroed(dtype, len) };
         let bytes = layout(dtype, len)?.size();
         let allocation = device.alloc(bytes)?;
-        let memory = Memory::new(allocation.address, bytes, Owner::Foreign(allocation.keeper));
+        let memory = Memory::new(allocation.address, bytes, Owner::Device(allocation.keeper));
         Ok(Self::over(memory.at(queue), dtype, len))
     }
 
@@ -295,8 +304,8 @@ impl Buffer {
     ///
     /// `keeper` is dropped by whoever lets go of the memory last: the thread that drops the buffer or the last view of
     /// it, the one that polls or cancels the operation that has the view (or ends a copy that is under way then), or
-    /// the device. The device lets go of an operand when its work is done, on any thread, but before an event that was
-    /// recorded later happens: after [`Queue::check`], and that of each queue that was to read the memory, only buffer,
+    /// the device. The device lets go of an operand when its work is done, on any thread, and holds no lock while it drops
+    /// the keeper: soon after [`Queue::check`], and that of each queue that was to read the memory, only buffer,
     /// operations and views are left.
     ///
     /// # Errors

@@ -32,10 +32,20 @@ impl DeviceChoice {
     /// # Errors
     /// [`Error::Usage`] that says what is missing.
     pub fn check(self) -> Result<()> {
-        let DeviceChoice::Cuda(index) = self else { return Ok(()) };
+        match self {
+            DeviceChoice::Cpu | DeviceChoice::Auto => Ok(()),
+            DeviceChoice::Cuda(_) => self.count().map(drop),
+        }
+    }
+
+    /// Returns the number of GPUs from which to take one; 0 if it is the host.
+    fn count(self) -> Result<usize> {
+        let DeviceChoice::Cuda(index) = self else {
+            return Ok(if self == DeviceChoice::Auto { count().unwrap_or(0) } else { 0 });
+        };
         let count = count()?;
         if index.unwrap_or_default() < count {
-            return Ok(());
+            return Ok(count);
         }
         let what = format!("{self} is not among the {count} CUDA devices of this machine");
         Err(Error::usage(what, "choose one from cuda:0 on, or cpu; CUDA_VISIBLE_DEVICES may hide some"))
@@ -46,14 +56,9 @@ impl DeviceChoice {
     /// # Errors
     /// [`Error::Usage`] if this build or this machine lacks the device; the device's own error if it cannot be opened.
     pub fn queue(self, local_rank: usize) -> Result<Queue> {
-        self.check()?;
-        let count = match self {
-            DeviceChoice::Cpu => 0,
-            DeviceChoice::Cuda(Some(index)) => return cuda(index),
-            DeviceChoice::Cuda(None) => count()?,
-            DeviceChoice::Auto => count().unwrap_or(0),
-        };
-        local_rank.checked_rem(count).map_or_else(|| Ok(Queue::host()), cuda)
+        let in_turn = local_rank.checked_rem(self.count()?);
+        let index = if let DeviceChoice::Cuda(Some(index)) = self { Some(index) } else { in_turn };
+        index.map_or_else(|| Ok(Queue::host()), cuda)
     }
 }
 
@@ -86,7 +91,7 @@ impl fmt::Display for DeviceChoice {
 /// Returns the number of CUDA devices.
 #[cfg(feature = "cuda")]
 fn count() -> Result<usize> {
-    super::cuda::devices().map(|devices| devices.len())
+    super::cuda::count()
 }
 
 #[cfg(not(feature = "cuda"))]

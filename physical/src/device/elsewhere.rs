@@ -116,7 +116,9 @@ pub(super) fn apply(kernel: &Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [
     let spans: Vec<Span> = writes.iter().map(WriteView::span).collect();
     if let Some(first) = spans.first()
         && spans.iter().all(|span| span.queue() == first.queue())
-        && !first.queue().is_host()
+        && let queue = first.queue()
+        && let Some(queue) = queue.device()
+        && (reads.iter().all(|view| is_beside(view, first)) || queue.runs(&**kernel))
     {
         let operands = reads.iter().map(|view| beside(view, first)).collect::<Result<Vec<_>>>()?;
         let mut enqueued = false;
@@ -225,12 +227,17 @@ pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Sp
     read().for_each(|(own, order)| order.after_read(own, queue));
 }
 
+/// Returns true if the queue of `to` can read a view where it is.
+fn is_beside(view: &ReadView, to: &Span) -> bool {
+    let from = view.span();
+    let device = |span: &'_ Span| span.place().map(|(queue, _)| queue.device().to_owned());
+    device(&from) == device(to)
+}
+
 /// Returns the span of a view where the queue of `to` can read it: its own, or that of a copy.
 fn beside(view: &ReadView, to: &Span) -> Result<Span> {
-    let span = view.span();
-    let device = |span: &Span| span.place().map(|(queue, _)| queue.device().to_owned());
-    if device(&span) == device(to) {
-        return Ok(span);
+    if is_beside(view, to) {
+        return Ok(view.span());
     }
     let copy = Buffer::zeroed_on(&to.queue(), view.dtype(), view.len())?;
     let mut place = copy.write_all()?;

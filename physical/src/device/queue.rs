@@ -160,8 +160,9 @@ pub struct Allocation {
 /// Ordered work on one device other than the host.
 ///
 /// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done,
-/// and has dropped them when an event that is recorded later happens. Callers have checked types and lengths, and have
-/// let the queue [wait](DeviceQueue::wait) for what it must. The bits of every result are those of the host's kernels.
+/// and has dropped them when an event that is recorded later happens; the keepers of other libraries' memory may go a
+/// little later. Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) for what it
+/// must. The bits of every result are those of the host's kernels.
 pub trait DeviceQueue: Any + Send + Sync {
     /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's
     /// events.
@@ -229,6 +230,11 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// Decodes the message `from`: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. Returns
     /// false, having done nothing, if it has no kernel for this codec: then the host decodes.
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool;
+
+    /// Returns true if it has a program for a kernel. Asked before operands are brought from another device for it.
+    fn runs(&self, kernel: &dyn Kernel) -> bool {
+        kernel.program().is_some()
+    }
 
     /// Runs a kernel that reads and writes these. Returns false, having done nothing, if it has no program for it: then
     /// the host does it.

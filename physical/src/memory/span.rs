@@ -54,7 +54,7 @@ impl Span {
 
     /// Returns what keeps the allocation, if that is a `T`: the device's own, or another library's.
     pub fn keeper<T: Any>(&self) -> Option<&T> {
-        let Owner::Foreign(keeper) = &self.memory.owner else { return None };
+        let (Owner::Device(keeper) | Owner::Foreign(keeper)) = &self.memory.owner else { return None };
         let keeper: &Keeper = keeper;
         (**keeper).downcast_ref()
     }

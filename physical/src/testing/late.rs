@@ -364,6 +364,10 @@ impl DeviceQueue for LateQueue {
         true
     }
 
+    fn runs(&self, _: &dyn Kernel) -> bool {
+        true
+    }
+
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool {
         let kernel = Arc::clone(kernel);
         self.enqueue(move || run_on_cells(&*kernel, &reads, &writes));

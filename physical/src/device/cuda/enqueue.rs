@@ -58,7 +58,8 @@ impl PathWork<'_> {
 }
 
 /// Enqueues work on a queue that reads and writes these spans, behind all that it has to wait for. `writes` are memory of
-/// this queue. They and `held` are dropped when the device has done the work.
+/// this queue. They and `held` are dropped when the device has done the
+/// work, under a lock of the queue: nobody may wait there for what waits for the queue.
 ///
 /// # Errors
 /// That of `work`, of which the queue then knows nothing; [`Error::System`] if the device is lost; [`Error::Usage`] if
@@ -77,7 +78,7 @@ pub(crate) fn enqueue<H: Send + 'static>(
     let stream = &cuda.0;
     let mut outcome = Ok(());
     in_order(device, &writes, &reads, || {
-        let held = (reads.clone(), writes.clone(), held);
+        let held = (reads.clone(), writes.clone(), held, Arc::clone(stream));
         outcome = stream.try_enqueue(held, 0, |_, tail| work(&mut PathWork { stream, tail }));
     });
     outcome

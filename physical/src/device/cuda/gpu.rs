@@ -345,6 +345,11 @@ fn peers_of(driver: &Libcuda, index: usize) -> Result<Vec<usize>> {
     others.filter_map(|peer| reads(&peer).map(|reads| reads.then_some(peer)).transpose()).collect()
 }
 
+/// Returns how many GPUs this process sees.
+pub(super) fn count_all() -> Result<usize> {
+    count(Libcuda::get()?)
+}
+
 /// Returns the number of GPUs.
 fn count(driver: &Libcuda) -> Result<usize> {
     let mut count: c_int = 0;

@@ -104,6 +104,11 @@ impl Device for Cuda {
     }
 }
 
+/// Returns how many GPUs this process sees.
+pub(crate) fn count() -> Result<usize> {
+    gpu::count_all()
+}
+
 /// Returns what GPUs this process sees, none of which is opened for that.
 ///
 /// # Errors

@@ -172,7 +172,7 @@ impl CudaStream {
     }
 
     /// Takes the failure that is known, and clears the record behind all work so far.
-    pub(super) fn take_failure(&self) -> Option<Failure> {
+    pub(super) fn take_failure(self: &Arc<Self>) -> Option<Failure> {
         if let Some(lost) = self.gpu.lost() {
             return Some(Failure::Fault(lost.clone()));
         }
@@ -184,7 +184,12 @@ impl CudaStream {
         {
             let cleaned = self.gpu.enter().and_then(|_current| self.clean(record));
             match cleaned {
-                Ok(()) => tail.refusals.suspect = 0,
+                Ok(()) => {
+                    tail.refusals.suspect = 0;
+                    // With the record, as long as that is cleared.
+                    tail.hold(Arc::clone(self));
+                    self.let_sweep(&mut tail);
+                }
                 Err(error) => tail.failure = Some(Failure::Fault(error)),
             }
         }
@@ -202,7 +207,8 @@ impl CudaStream {
         }
         self.doubts.take_over(event.doubts());
         let Some(snapshot) = unread else { return };
-        self.enqueue(Arc::clone(snapshot), 0, |snapshot, tail| {
+        // With the record, as long as that is written.
+        self.enqueue((Arc::clone(snapshot), Arc::clone(self)), 0, |(snapshot, _), tail| {
             let record = self.suspicious_record(tail)?;
             let from = snapshot.0.address.as_ptr().expose_provenance() as u64;
             let arguments = vec![Argument::U64(from), Argument::U64(record)];

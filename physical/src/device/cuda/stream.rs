@@ -14,6 +14,7 @@ use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use super::watch::Doubts;
 use crate::device::Failure;
 use crate::error::Result;
+use crate::memory::put_off;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -223,7 +224,7 @@ impl CudaStream {
     }
 
     /// Drops what work before an event has held, which has happened. Whoever returns from this may rely on that, but for
-    /// a thread that is doing so already, further up.
+    /// a thread that is doing so already, further up, and for keepers of other libraries' memory, which go soon.
     pub(super) fn release(&self, number: u64) {
         thread_local! {
             static RELEASING: Cell<bool> = const { Cell::new(false) };
@@ -238,16 +239,19 @@ impl CudaStream {
                 RELEASING.set(false);
             }
         }
-        let _over = Over;
-        let _releasing = lock(&self.releasing);
+        let over = Over;
+        let releasing = lock(&self.releasing);
         let mut tail = self.tail();
         let held = tail.held.partition_point(|(before, _)| *before <= number);
         let held: Vec<(u64, Held)> = tail.held.drain(..held).collect();
         let marks = tail.marks.partition_point(|mark| mark.number <= number);
         let marks: Vec<Arc<Recorded>> = tail.marks.drain(..marks).collect();
         drop(tail);
-        drop((held, marks));
+        let keepers = put_off::collect(|| drop((held, marks)));
         self.released.fetch_max(number, Ordering::Release);
+        drop((releasing, over));
+        // They run code of other libraries.
+        drop(keepers);
     }
 
     /// Drops what work before the last mark that has happened has held.
@@ -270,7 +274,7 @@ impl CudaStream {
     }
 
     /// Lets the sweeper look at this stream until nothing is left on it.
-    fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
+    pub(super) fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
         if !std::mem::replace(&mut tail.is_swept, true) {
             self.gpu.sweeper.add(Arc::clone(self));
         }

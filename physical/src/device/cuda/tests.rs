@@ -16,6 +16,7 @@ use crate::memory::Buffer;
 use crate::testing::late::Late;
 use crate::testing::late::tests::relay;
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -187,20 +188,52 @@ fn memory_of_another_library_goes_with_whoever_uses_it_last() {
     assert!(owner.try_recv().is_err(), "a view is left");
     drop(view);
     assert_eq!(owner.try_recv(), Ok(std::thread::current().id()));
-    // Work of another queue reads it: before an event that comes after is seen.
+    // Work of another queue reads it: whoever sees first that it is over.
     let (x, owner) = foreign();
     let y = Buffer::zeroed_on(&gpu.queue().unwrap(), DType::F32, 100).unwrap();
     y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
     drop(x);
     own.check().unwrap();
     y.queue().check().unwrap();
-    assert!(owner.try_recv().is_ok());
+    assert!(owner.recv_timeout(Duration::from_secs(60)).is_ok());
     assert_eq!(*y.host::<f32>().unwrap(), [1.0; 100]);
     // Nobody waits, nor has the queues any more: soon.
     let (x, owner) = foreign();
     x.write_all().unwrap().add_scaled(1.0, &y.read_all().unwrap()).unwrap();
     drop((x, y, own));
     assert!(owner.recv_timeout(Duration::from_secs(60)).is_ok());
+}
+
+/// Owner whose drop says that it has begun, and waits for a lock then.
+struct Slow(Sender<()>, Arc<Mutex<()>>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+        drop(self.1.lock());
+    }
+}
+
+#[test]
+fn an_owner_may_wait_for_somebody_who_waits_for_the_queue() {
+    let Some(gpu) = gpu() else { return };
+    let queue = gpu.queue().unwrap();
+    let (sender, receiver) = channel();
+    let lock = Arc::new(Mutex::new(()));
+    let held = lock.lock().unwrap();
+    let tensor = Buffer::from_slice_on(&queue, &[1.0f32; 100]).unwrap();
+    let address = std::ptr::NonNull::new(tensor.read_all().unwrap().span().address()).unwrap();
+    let keeper = Arc::new((Slow(sender, Arc::clone(&lock)), tensor));
+    // SAFETY: the elements live as long as the keeper, and nobody else reaches them.
+    let x = unsafe { Buffer::over_foreign(&queue, address, DType::F32, 100, keeper) }.unwrap();
+    x.write_all().unwrap().scale(2.0).unwrap();
+    drop(x);
+    // Nobody asks for the queue meanwhile: so it is the sweeper that lets go.
+    receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+    let y = Buffer::from_slice_on(&queue, &[1.0f32; 100]).unwrap();
+    assert_eq!(*y.host::<f32>().unwrap(), [1.0; 100]);
+    queue.check().unwrap();
+    drop(held);
 }
 
 /// Adds 1 to every number, by way of scratch memory.

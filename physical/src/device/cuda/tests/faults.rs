@@ -373,6 +373,29 @@ fn goes_on_beside_the_compiler() {
 }
 
 #[test]
+fn what_a_queue_still_clears_is_nobody_elses() {
+    for seed in 1..4 {
+        passes(&format!("seed={seed},pools=0,delay=50000"), "gets_memory_that_is_done_with");
+    }
+}
+
+#[test]
+#[ignore = "needs a device without pools, and counts on what is freed first"]
+fn gets_memory_that_is_done_with() {
+    let gpu = Cuda::new(0).unwrap();
+    let other = gpu.queue().unwrap();
+    // All has the size of a page, as the record has of what was refused.
+    for _ in 0..5 {
+        drop(refusals::forgiven(&gpu));
+        let pages = [(); 8].map(|()| Buffer::from_slice_on(&other, &[7.0f32; 1024]).unwrap());
+        other.check().unwrap();
+        // The driver's work is late by as much.
+        std::thread::sleep(Duration::from_millis(60));
+        pages.iter().for_each(|page| assert_eq!(*page.host::<f32>().unwrap(), [7.0; 1024]));
+    }
+}
+
+#[test]
 fn nothing_is_kept_in_the_end() {
     for seed in 0..3 {
         passes(&format!("seed={seed}"), "frees_everything");

@@ -1,6 +1,6 @@
 //! What kernels refuse is told to whoever waits next, goes wherever the bytes go, and nowhere else.
 
-use super::gpu;
+use super::{Cuda, gpu};
 use crate::codec::{Codec, CodecError, Noise, Properties};
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::device::{Kernel, Operands, Queue, apply};
@@ -65,6 +65,16 @@ impl Codec for Whole {
         let launch = Launch { entry: "whole_decode", blocks: 2, threads: 64, arguments };
         Some(Program { damage: "it begins with 255", ..Program::of(self.0, launch) })
     }
+}
+
+/// Returns a queue that has refused a number, and has been told of it.
+pub(super) fn forgiven(gpu: &Cuda) -> Queue {
+    let queue = gpu.queue().unwrap();
+    let x = Buffer::from_slice_on(&queue, &[1.0f32, f32::NAN]).unwrap();
+    let message = Buffer::zeroed_on(&queue, DType::U8, 8).unwrap();
+    assert!(message.write_all().unwrap().encode(&PTX, &x.read_all().unwrap(), 0).unwrap().is_ok());
+    assert!(queue.refusal().unwrap().is_some());
+    queue
 }
 
 /// Enqueues the encoding of `x`, from its second element on, and returns the message.

@@ -1,0 +1,71 @@
+//! Keepers whose drop is put off. Open this to see what runs other people's code, and when.
+//!
+//! A keeper is another library's, and what its drop does is that library's affair: it may take a lock for which somebody
+//! waits who waits for us, such as that of Python's interpreter. So whoever drops views while he holds a lock collects
+//! the keepers that would go with them, and drops these when he holds none.
+
+use super::Keeper;
+use std::cell::RefCell;
+
+thread_local! {
+    /// Keepers of memory that is gone, while this thread puts them off.
+    static KEPT: RefCell<Option<Vec<Keeper>>> = const { RefCell::new(None) };
+}
+
+/// Does work that may drop the last view of some memory, and returns the keepers that went with it, still there.
+#[cfg(any(test, feature = "cuda"))]
+pub(crate) fn collect(work: impl FnOnce()) -> Vec<Keeper> {
+    let before = KEPT.replace(Some(Vec::new()));
+    /// Gives the thread back what it had, even if the work panics.
+    struct Collecting(Option<Vec<Keeper>>);
+    impl Drop for Collecting {
+        fn drop(&mut self) {
+            KEPT.set(self.0.take());
+        }
+    }
+    let _collecting = Collecting(before);
+    work();
+    KEPT.take().unwrap_or_default()
+}
+
+/// Keeps a keeper for a while if this thread puts them off.
+pub(super) fn keep(keeper: &Keeper) {
+    // A thread that ends has no list any more.
+    let _ = KEPT.try_with(|kept| {
+        if let Some(kept) = &mut *kept.borrow_mut() {
+            kept.push(Keeper::clone(keeper));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Queue;
+    use crate::dtype::DType;
+    use crate::memory::Buffer;
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_keeper_goes_when_whoever_collects_lets_it_go() {
+        let memory = [1.0f32, 2.0];
+        let keeper: Keeper = Arc::new(());
+        let foreign = || {
+            let address = NonNull::from(&memory).cast();
+            // SAFETY: the numbers are there until the end of this test, and nobody writes them.
+            unsafe { Buffer::over_foreign(&Queue::host(), address, DType::F32, 2, Arc::clone(&keeper)) }
+                .unwrap()
+        };
+        let first = foreign();
+        let view = first.read_all().unwrap();
+        let collected = collect(|| drop(first));
+        assert_eq!((collected.len(), Arc::strong_count(&keeper)), (0, 2), "a view is left");
+        let collected = collect(|| drop(view));
+        assert_eq!((collected.len(), Arc::strong_count(&keeper)), (1, 2));
+        drop(collected);
+        assert_eq!(Arc::strong_count(&keeper), 1);
+        drop(foreign());
+        assert_eq!(Arc::strong_count(&keeper), 1, "at once where nobody collects");
+    }
+}
