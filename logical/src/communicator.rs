@@ -222,12 +222,14 @@ impl Communicator {
     /// that of the host if it has no other. Returns the path on which the devices reach each other; `None` if their
     /// memory goes by way of the host, as in a group that was split off. Decided once.
     ///
-    /// All ranks call this, or what calls it ([`Communicator::registered_on`], an engine), at the same point.
+    /// All ranks call this, or what calls it ([`Communicator::registered_on`], an engine), at the same point. The program
+    /// waits for the queue no longer than the present deadline from then on.
     ///
     /// # Errors
     /// [`Error::Usage`] for a queue of another device than before, [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for
     /// what these ranks cannot have; errors of the communication.
     pub fn attach(&self, queue: &Queue) -> Result<Option<TransportKind>> {
+        queue.set_limit(self.world().deadline());
         if !self.shared.group.is_world() {
             return Ok(None);
         }
@@ -253,10 +255,10 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::registered`].
     pub fn registered_on(&self, queue: &Queue, dtype: DType, len: usize) -> Result<Buffer> {
+        self.attach(queue)?;
         if !self.shared.group.is_world() {
             return Buffer::zeroed_on(queue, dtype, len);
         }
-        self.attach(queue)?;
         self.endpoint().register(queue, dtype, len, self.world().deadline())
     }
 }

@@ -218,6 +218,7 @@ fn advice(stragglers: &[Straggler]) -> String {
     let all: Vec<String> = stragglers.iter().map(Straggler::to_string).collect();
     let remedy = match first.during {
         During::Operation(..) => SAME_ORDER,
+        During::Device => "see which of its kernels does not end, or raise the operation deadline",
         _ => "see what it does, and raise the operation deadline if it only needs longer",
     };
     format!("everyone waits for {}; {remedy}", all.join(", and "))
@@ -229,7 +230,7 @@ pub struct Straggler {
     /// The rank.
     pub peer: Peer,
     /// Another operation in which it waits. [`During::Nothing`] if it waits for nobody, and so computes, reads or
-    /// sleeps.
+    /// sleeps; [`During::Device`] if it takes part, but its device has not finished what it is to send.
     pub during: During,
 }
 
@@ -238,6 +239,7 @@ impl fmt::Display for Straggler {
         write!(f, "{}, which is alive, but ", self.peer)?;
         match &self.during {
             During::Operation(fingerprint, tag) => write!(f, "in {fingerprint}, {tag}"),
+            During::Device => f.write_str("whose device has not finished its work"),
             _ => f.write_str("in no operation"),
         }
     }
@@ -274,6 +276,8 @@ pub enum During {
     Opening(u16),
     /// Registering memory that all ranks can reach.
     Registering,
+    /// Waiting for work of its own device.
+    Device,
 }
 
 impl fmt::Display for During {
@@ -284,6 +288,7 @@ impl fmt::Display for During {
             During::Joining => f.write_str(" before all ranks had joined"),
             During::Opening(channel) => write!(f, " while channel {channel} was being opened"),
             During::Registering => f.write_str(" while memory was being registered"),
+            During::Device => f.write_str(" while its device was at work"),
         }
     }
 }

@@ -265,9 +265,13 @@ impl Health {
     /// Returns the ranks for which everyone in this operation waits in the end; nobody if that is not known.
     pub(crate) fn stragglers(&self, label: &Label) -> Vec<Straggler> {
         let missing = self.waits().missing(label);
+        let asked = label.whole();
         let straggler = |Missing { rank, within }: Missing| {
-            let during =
-                within.map_or(During::Nothing, |label| During::Operation(label.fingerprint, label.tag));
+            let during = match within {
+                None => During::Nothing,
+                Some(label) if label == asked => During::Device,
+                Some(label) => During::Operation(label.fingerprint, label.tag),
+            };
             Some(Straggler { peer: self.peers().get(rank)?.clone(), during })
         };
         missing.into_iter().filter_map(straggler).collect()

@@ -48,11 +48,13 @@ impl Poison {
             match error {
                 Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
                 Error::Deadline { stragglers, after, during, .. } => match stragglers.first() {
-                    Some(Straggler { peer, during: During::Nothing }) => {
-                        let cause = format!(
-                            "kept others waiting for {after:?}{during} (it is alive, but was in no operation)"
-                        );
-                        health.blame(peer.rank, &cause);
+                    Some(Straggler { peer, during: what @ (During::Nothing | During::Device) }) => {
+                        let why = match what {
+                            During::Device => "it is alive, but its device had not finished its work",
+                            _ => "it is alive, but was in no operation",
+                        };
+                        health
+                            .blame(peer.rank, &format!("kept others waiting for {after:?}{during} ({why})"));
                     }
                     _ => health.give_up(&format!("gave up: {error}")),
                 },
@@ -130,6 +132,10 @@ impl<'a> Operation<'a> {
         let health = transport.health();
         let (one, many);
         let missing: &[usize] = match self.peer {
+            _ if transport.is_at_work(&self.label) => {
+                one = [transport.rank()];
+                &one
+            }
             Source::Rank(peer) => {
                 one = [peer];
                 &one
@@ -169,7 +175,7 @@ impl<'a> Operation<'a> {
     /// Returns the first of these ranks whose end of the channel is closed, if it has left, and why the end is closed.
     fn gone(&self, missing: &[usize]) -> Option<(usize, bool, String)> {
         let transport = self.terms.transport;
-        missing.iter().find_map(|&peer| {
+        missing.iter().filter(|peer| **peer != transport.rank()).find_map(|&peer| {
             // In this order: whoever leaves because of a failure has told of the failure before.
             let left = transport.health().has_left(peer);
             Some((peer, left, transport.ended(peer)?))

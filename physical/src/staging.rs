@@ -264,6 +264,10 @@ impl Transport for Staging {
         has_some.then_some(self as &dyn Collectives)
     }
 
+    fn is_at_work(&self, label: &Label) -> bool {
+        self.copying.get() > 0 && self.table.borrow().is_copying(label)
+    }
+
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         match self.owner(ticket) {
             Owner::Transport(ticket) => self.transport.missing(ticket),

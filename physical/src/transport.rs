@@ -117,6 +117,11 @@ pub trait Transport {
         None
     }
 
+    /// Returns true if this rank's own device has yet to finish what the operation of this label is to send.
+    fn is_at_work(&self, _label: &Label) -> bool {
+        false
+    }
+
     /// Returns the ranks for which a pending native collective still waits; empty for sends and receives.
     fn missing(&self, _ticket: Ticket) -> Vec<usize> {
         Vec::new()

@@ -4,7 +4,7 @@
 //! Each process knows what its own operations wait for; heartbeats carry that to rank 0, and back what follows from it.
 //! Edges lead from an operation to the ranks that it waits for, and from there to whatever these wait for. A rank that
 //! waits for nobody is a *straggler*: it is alive, but somewhere else. Ranks that wait for each other in a circle are
-//! in different operations, and these are named.
+//! in different operations, and these are named. A rank that waits for its own device waits for itself.
 
 use crate::message::Label;
 use crate::tag::Tag;
@@ -19,7 +19,8 @@ const MOST_RANKS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) rank: usize,
-    /// The operation in which it waits itself; none if it waits for nobody.
+    /// The operation in which it waits itself, which is the one asked about if it waits for its device; none if it waits
+    /// for nobody.
     pub(crate) within: Option<Label>,
 }
 
@@ -126,6 +127,11 @@ impl Waits {
             ahead.extend(waits.flat_map(|wait| &wait.ranks));
         }
         let met = || (0..seen.len()).filter(|rank| seen[*rank]);
+        let at_work = met().filter(|rank| within(*rank).any(|wait| wait.ranks.contains(rank)));
+        let at_work: Vec<Missing> = at_work.map(|rank| Missing { rank, within: Some(*label) }).collect();
+        if !at_work.is_empty() {
+            return at_work.into_iter().take(MOST_RANKS).collect();
+        }
         let missing = |rank: usize| Missing { rank, within: within(rank).next().map(|wait| wait.label) };
         let idle = met().filter(|rank| self.of[*rank].is_empty());
         let idle: Vec<Missing> = idle.map(missing).take(MOST_RANKS).collect();
@@ -176,6 +182,16 @@ mod tests {
         waits.enter(1, label(7, 0), &[2]);
         waits.enter(1, label(5, 0), &[3]);
         assert_eq!(waits.missing(&label(7, 0)), [nobody(2)]);
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_its_device_is_the_one() {
+        let mut waits = Waits::new(3, true);
+        waits.enter(0, label(7, 0), &[1]);
+        waits.enter(1, label(7, 0), &[2]);
+        waits.enter(1, label(7, 0), &[1]);
+        waits.enter(2, label(7, 0), &[0]);
+        assert_eq!(waits.missing(&label(7, 0)), [Missing { rank: 1, within: Some(label(7, 0)) }]);
     }
 
     #[test]

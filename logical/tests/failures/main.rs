@@ -7,6 +7,8 @@
     reason = "a test that cannot go on has failed"
 )]
 
+#[cfg(feature = "cuda")]
+mod gpus;
 #[allow(dead_code, reason = "shared with the tests of other folders")]
 mod hosts;
 #[allow(dead_code, reason = "shared with the tests of other folders")]

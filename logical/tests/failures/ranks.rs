@@ -4,7 +4,9 @@ use super::job::{ROLE, TRANSPORT};
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
 };
-use hexagram_logical::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
+use hexagram_logical::codec::named;
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
 use hexagram_physical::Vigilance;
 use std::env;
 use std::sync::Mutex;
@@ -44,6 +46,9 @@ fn play(role: &str) -> Result<()> {
     if ["chain", "absent", "circle", "leaver", "early end"].contains(&role) {
         options.vigilance = Some(Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE });
     }
+    if role == "device" {
+        options.vigilance = Some(Vigilance { beat: BEAT, late: LATE, ..Vigilance::default() });
+    }
     let world = World::join(&options)?;
     eprintln!("joined");
     match role {
@@ -52,6 +57,7 @@ fn play(role: &str) -> Result<()> {
             world.set_deadline(Duration::from_secs(5));
             collectives(&world)
         }
+        "device" => on_device(&world),
         "chain" => chain(&world),
         "absent" => absent(&world),
         "circle" => circle(&world),
@@ -91,6 +97,31 @@ fn collectives(world: &World) -> Result<()> {
         })?;
         blocking.barrier()?;
         if round == 0 {
+            eprintln!("ready");
+        }
+    }
+    Ok(())
+}
+
+/// One collective after the other on memory of the device under test, until something fails.
+fn on_device(world: &World) -> Result<()> {
+    world.set_deadline(Duration::from_secs(5));
+    let comm = Communicator::open(world, 0)?;
+    let queue = testing::queue();
+    comm.attach(&queue)?;
+    let mut encoding = Encoding::new(named("min-max8")?).with_feedback(Feedback::Error);
+    let round = |encoding: &mut Encoding| -> Result<Buffer> {
+        let mut x = Buffer::zeroed_on(&queue, DType::F32, 20_000)?;
+        comm.block_on(comm.all_reduce(&mut x, ReduceOp::Mean))?;
+        comm.block_on(comm.all_reduce_encoded(&mut x, ReduceOp::Mean, encoding))?;
+        queue.check().map(|()| x)
+    };
+    // Kept, so that little memory runs out.
+    let mut kept = Vec::new();
+    for number in 0.. {
+        // As an engine does.
+        kept.push(round(&mut encoding).inspect_err(|error| comm.give_up(error))?);
+        if number == 0 {
             eprintln!("ready");
         }
     }

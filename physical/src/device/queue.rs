@@ -36,7 +36,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Longest that the program waits for the work of a queue.
+/// Longest that the program waits for the work of a queue that has no limit of its own.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Handle of a queue: the host's, or one of a [`Device`](crate::Device). Cheap to clone.
@@ -112,9 +112,15 @@ impl Queue {
     ///
     /// # Errors
     /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited;
-    /// [`Error::System`] if the work takes longer than 300 s. Never on the host.
+    /// [`Error::System`] if the work takes longer than [the limit](Queue::set_limit). Never on the host.
     pub fn check(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
+    }
+
+    /// Sets the longest time that the program waits for the queue's work: here, and where it looks at elements. 300 s at
+    /// first; the operation deadline once a communicator has [memory on the queue](crate::transport::Transport::attach).
+    pub fn set_limit(&self, limit: Duration) {
+        self.0.iter().for_each(|queue| queue.set_limit(limit));
     }
 
     /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
@@ -257,6 +263,16 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// this queue's, too, unless it has one.
     fn wait_to_read(&self, event: &Arc<dyn Event>);
 
+    /// Returns the longest time that the program waits for the queue's work.
+    fn limit(&self) -> Duration {
+        LIMIT
+    }
+
+    /// Sets that time.
+    fn set_limit(&self, limit: Duration) {
+        let _ = limit;
+    }
+
     /// Takes the first failure of work that is done.
     fn take_failure(&self) -> Option<Failure>;
 }
@@ -333,13 +349,15 @@ pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
 
 /// Waits until the queue has done what was enqueued so far, and returns its failure.
 fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
-    let happened = queue.record().wait(LIMIT);
+    let limit = queue.limit();
+    let happened = queue.record().wait(limit);
     let failure = queue.take_failure();
     if happened || failure.is_some() {
         return Ok(failure);
     }
     let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
-    Err(Error::system(format!("wait {LIMIT:?} for a queue of {}", queue.device()), cause, "see what it does"))
+    let doing = format!("finish the work of a queue of {} within {limit:?}", queue.device());
+    Err(Error::system(doing, cause, "see which kernel does not end, or raise the deadline"))
 }
 
 /// The events of one memory that work on it has to wait for: those of its own queue's writes, for readers on other

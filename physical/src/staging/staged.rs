@@ -294,6 +294,12 @@ impl Table {
         self.operations.iter().filter_map(|(_, staged)| staged.turn()).any(|first| first.comes_before(turn))
     }
 
+    /// Returns true if a part of this operation waits for a copy.
+    pub(super) fn is_copying(&self, label: &Label) -> bool {
+        let mut copying = self.operations.iter().filter(|(_, staged)| staged.turn().is_some());
+        copying.any(|(_, staged)| staged.label.whole() == label.whole())
+    }
+
     /// Lets every copy that is under way ring the bell in the end.
     pub(super) fn ring(&mut self, bell: &Arc<dyn Bell>) {
         self.operations.iter_mut().for_each(|(_, staged)| staged.ring(bell));

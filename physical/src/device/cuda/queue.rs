@@ -15,6 +15,8 @@ use crate::error::Result;
 use crate::memory::{Buffer, ReadView, Span, WriteView};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A queue: one stream.
 pub(crate) struct CudaQueue(pub(super) Arc<CudaStream>);
@@ -203,6 +205,15 @@ impl DeviceQueue for CudaQueue {
         let Some(event) = event.downcast::<CudaEvent>() else { return };
         self.0.wait_for(event);
         self.0.carry(event);
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_millis(self.0.limit.load(Ordering::Relaxed))
+    }
+
+    fn set_limit(&self, limit: Duration) {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.0.limit.store(millis, Ordering::Relaxed);
     }
 
     fn take_failure(&self) -> Option<Failure> {

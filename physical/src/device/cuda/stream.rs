@@ -13,6 +13,7 @@ use super::refusal::Refusals;
 use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use super::watch::Doubts;
 use crate::device::Failure;
+use crate::device::queue::LIMIT;
 use crate::error::Result;
 use crate::memory::put_off;
 use std::cell::Cell;
@@ -33,6 +34,8 @@ type Held = Box<dyn Send>;
 pub(super) struct CudaStream {
     pub(super) gpu: Arc<Gpu>,
     pub(super) handle: CUstream,
+    /// Longest wait of the program for its work, in milliseconds.
+    pub(super) limit: AtomicU64,
     tail: Mutex<Tail>,
     /// What may still become of work that is enqueued, as far as somebody watches it.
     pub(super) doubts: Doubts,
@@ -106,6 +109,7 @@ impl CudaStream {
         Ok(Arc::new(CudaStream {
             gpu: Arc::clone(gpu),
             handle: create(gpu)?,
+            limit: AtomicU64::new(u64::try_from(LIMIT.as_millis()).unwrap_or(u64::MAX)),
             tail: Mutex::new(tail),
             doubts: Doubts::default(),
             released: AtomicU64::new(0),

@@ -203,6 +203,12 @@ fn waits_no_longer() {
     assert!(!event.wait(Duration::from_millis(50)));
     assert!(begun.elapsed() >= Duration::from_millis(50));
     assert!(!event.has_happened());
+    own.set_limit(Duration::from_millis(50));
+    let error = own.check().unwrap_err().to_string();
+    assert!(
+        error.starts_with("cannot finish the work of a queue of cuda:0 within 50ms: timed out"),
+        "{error}"
+    );
     // Others are not kept by it, nor is the end of the program.
     let y = Buffer::from_slice_on(&other, &[1.0f32; 10]).unwrap();
     y.write_all().unwrap().clear();
