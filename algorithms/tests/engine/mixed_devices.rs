@@ -1,0 +1,47 @@
+//! Ranks with different devices train together: all that they have in the end is what ranks on hosts have, bit for bit. The
+//! device is the one under test, `HEXAGRAM_TEST_DEVICE`.
+
+use crate::late::{Place, bits, difference, is_timed, ranks, train};
+use crate::warmed_up::algorithms;
+use hexagram_algorithms::AnyAlgorithm;
+use hexagram_algorithms::logical::testing::{queue, spawn};
+use hexagram_algorithms::logical::{Communicator, Queue, TransportKind};
+use std::env;
+
+/// What is tried where time is short: a sum of gradients, three codecs with and without memory, gossip, and rounds.
+const SAMPLE: [&str; 6] =
+    ["gradient-all-reduce", "bytegrad", "qadam", "choco-sgd", "low-precision-decentralized", "local-sgd"];
+
+/// Returns true if an algorithm is to be tried.
+fn is_tried(algorithm: &AnyAlgorithm) -> bool {
+    let is_long = env::var_os("HEXAGRAM_LONG").is_some();
+    (is_long || SAMPLE.contains(&algorithm.name())) && !is_timed(algorithm)
+}
+
+#[test]
+fn one_rank_on_the_device_and_others_on_the_host_train_alike() {
+    let mut failed = Vec::new();
+    let host: Place<'_> = &Queue::host;
+    let mut tried = 0;
+    for algorithm in algorithms().into_iter().filter(is_tried) {
+        let trained = |transport: TransportKind, with_device: Option<usize>| {
+            let run = |comm: Communicator| {
+                let place = if with_device == Some(comm.rank()) { &queue } else { host };
+                bits(&train(&comm, algorithm.clone(), place)?)
+            };
+            spawn(transport, ranks(&algorithm), run)
+        };
+        let expected = trained(TransportKind::Thread, None).unwrap();
+        for (transport, rank) in [(TransportKind::Thread, 0), (TransportKind::Shm, 1)] {
+            let why = match trained(transport, Some(rank)) {
+                Err(error) => error.to_string(),
+                Ok(found) if found == expected => continue,
+                Ok(found) => difference(&expected, &found),
+            };
+            failed.push(format!("{algorithm:?} over {transport} with the device on rank {rank}: {why}"));
+        }
+        tried += 1;
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(tried >= SAMPLE.len(), "{tried} of {SAMPLE:?}");
+}
