@@ -14,7 +14,7 @@ const SAMPLE: [&str; 6] =
 
 /// Returns true if an algorithm is to be tried.
 fn is_tried(algorithm: &AnyAlgorithm) -> bool {
-    let is_long = env::var_os("HEXAGRAM_LONG").is_some();
+    let is_long = env::var_os("HEXAGRAM_TEST_LONG").is_some();
     (is_long || SAMPLE.contains(&algorithm.name())) && !is_timed(algorithm)
 }
 
