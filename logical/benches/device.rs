@@ -1,9 +1,11 @@
 //! What arithmetic and codecs cost on a device beside a copy: `cargo bench -p hexagram-logical --features cuda --bench
-//! device -- cuda 1024`, with the name of a device and the MiB of f32, and if you like a part of the names of codecs.
+//! device -- cuda 1,32,1024`, with the name of a device and sizes in MiB of f32. A part of the names of codecs may follow,
+//! and then the number of rounds: `all 1` is a try of every line.
 //!
 //! Speeds are of the bytes that must move: what is read and what is written, once each. Every measurement copies as
 //! many f32 right before, so that a machine with other work slows both; the table has the medians of both speeds, and
-//! of their ratios. Work is enqueued several times before the queue is waited for, so that the wait counts little.
+//! of their ratios. Work is enqueued several times before the queue is waited for, so that the wait counts little. The
+//! last column has what a GPU is to reach at 1 GiB, where there is such a target.
 
 #![allow(
     missing_docs,
@@ -18,8 +20,19 @@ use std::time::{Duration, Instant};
 
 /// Rounds of copy and work, of which the medians are printed.
 const ROUNDS: usize = 11;
-/// Times that work is enqueued before the queue is waited for.
-const BATCH: usize = 10;
+/// Bytes of f32 that work is enqueued for before the queue is waited for, and the least and the largest number of times.
+const BATCH_BYTES: usize = 10 << 30;
+const BATCHES: [usize; 2] = [10, 100];
+
+/// Work with a target, by the beginning of its name, and the share of a copy's speed that it is to reach.
+const TARGETS: &[(&str, f64)] = &[
+    ("reduce", 0.85),
+    ("f16: ", 0.85),
+    ("bf16: ", 0.85),
+    ("min-max8: ", 0.85),
+    ("sign: ", 0.85),
+    ("top-k(1%): ", 0.25),
+];
 
 /// Codecs, as they are spelled.
 const CODECS: &[&str] = &[
@@ -42,29 +55,38 @@ fn main() {
     // Cargo says `--bench` to a program without a harness of its own.
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let device: DeviceChoice = words.next().as_deref().unwrap_or("auto").parse().unwrap();
-    let mebibytes: usize = words.next().as_deref().unwrap_or("64").parse().unwrap();
+    let sizes = words.next().unwrap_or_else(|| "64".to_owned());
+    let part = words.next().filter(|part| part != "all").unwrap_or_default();
+    let rounds: usize = words.next().as_deref().map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let queue = device.queue(0).unwrap();
-    println!("{}, {mebibytes} MiB of f32, medians of {ROUNDS} rounds of {BATCH}", queue.name());
-    println!("\n| work | GB/s | copy GB/s | of a copy |\n|---|---|---|---|");
-    let bench = Bench::new(&queue, mebibytes << 18).unwrap();
-    let part = words.next().unwrap_or_default();
-    if part.is_empty() {
-        bench.arithmetic().unwrap();
-    }
-    for name in CODECS.iter().filter(|name| name.contains(&part)) {
-        bench.codec(&*codec::named(name).unwrap()).unwrap();
+    println!("{}, medians of {rounds} rounds", queue.name());
+    println!("\n| work | MiB | GB/s | copy GB/s | of a copy | target |\n|---|---|---|---|---|---|");
+    for size in sizes.split(',') {
+        let mebibytes: f64 = size.parse().unwrap();
+        let bench = Bench::new(&queue, mebibytes, rounds).unwrap();
+        if part.is_empty() {
+            bench.arithmetic().unwrap();
+            bench.halves().unwrap();
+            bench.transfers().unwrap();
+        }
+        for name in CODECS.iter().filter(|name| name.contains(&part)) {
+            bench.codec(name, &*codec::named(name).unwrap()).unwrap();
+        }
     }
 }
 
 /// Buffers of one queue.
 struct Bench {
     queue: Queue,
+    mebibytes: f64,
+    rounds: usize,
     from: Buffer,
     to: Buffer,
 }
 
 impl Bench {
-    fn new(queue: &Queue, len: usize) -> Result<Self> {
+    fn new(queue: &Queue, mebibytes: f64, rounds: usize) -> Result<Self> {
+        let len = (mebibytes * f64::from(1 << 18)) as usize;
         let mut word = 1u32;
         let mut draw = || {
             word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -73,6 +95,8 @@ impl Bench {
         let from: Vec<f32> = (0..len).map(|_| draw() + draw() + draw()).collect();
         Ok(Bench {
             queue: queue.clone(),
+            mebibytes,
+            rounds,
             from: Buffer::from_slice_on(queue, &from)?,
             to: Buffer::from_slice_on(queue, &from)?,
         })
@@ -95,8 +119,30 @@ impl Bench {
         })
     }
 
+    /// Prints the lines of what goes by way of the host, in memory that the device reaches.
+    fn transfers(&self) -> Result<()> {
+        let bytes = 4 * self.from.len();
+        self.line("copy down", bytes, || self.from.host::<f32>().map(drop))?;
+        let mut both = Buffer::zeroed_on(&self.queue, DType::F32, self.from.len())?;
+        self.line("copy down and up", 2 * bytes, || both.host_mut::<f32>().map(drop))
+    }
+
+    /// Prints the lines of 16-bit floats, of which there are twice as many as of f32.
+    fn halves(&self) -> Result<()> {
+        for dtype in [DType::F16, DType::BF16] {
+            let len = 2 * self.from.len();
+            let from = Buffer::zeroed_on(&self.queue, dtype, len)?;
+            let to = Buffer::zeroed_on(&self.queue, dtype, len)?;
+            for (name, op) in [("sum", ReduceOp::Sum), ("min", ReduceOp::Min)] {
+                let what = format!("reduce: {name} of {dtype}");
+                self.line(&what, 6 * len, || to.write_all()?.reduce(op, &from.read_all()?))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Prints the lines of a codec: encoding, and decoding into a sum.
-    fn codec(&self, codec: &dyn Codec) -> Result<()> {
+    fn codec(&self, name: &str, codec: &dyn Codec) -> Result<()> {
         let len = self.from.len();
         let message = Buffer::zeroed_on(&self.queue, DType::U8, codec.encoded_len(len))?;
         let mut used = 0;
@@ -106,10 +152,10 @@ impl Bench {
         };
         encode()?;
         let bytes = 4 * len + message.len();
-        self.line(&format!("{}: encode", codec.name()), bytes, encode)?;
+        self.line(&format!("{name}: encode"), bytes, encode)?;
         // What is sparse need not touch all of the sum.
         let sum = if codec.is_sparse() { 2 * message.len() } else { 8 * len };
-        self.line(&format!("{}: decode-add", codec.name()), message.len() + sum, || {
+        self.line(&format!("{name}: decode-add"), message.len() + sum, || {
             self.to.write_all()?.decode(codec, &message.read(0..used)?, Some(1e-3))?.unwrap();
             Ok(())
         })
@@ -122,7 +168,7 @@ impl Bench {
         self.clock(&mut copy)?;
         self.clock(&mut work)?;
         let mut speeds = [Vec::new(), Vec::new(), Vec::new()];
-        for _ in 0..ROUNDS {
+        for _ in 0..self.rounds {
             let copy = speed(8 * self.from.len(), self.clock(&mut copy)?);
             let work = speed(bytes, self.clock(&mut work)?);
             for (all, one) in speeds.iter_mut().zip([work, copy, work / copy]) {
@@ -130,17 +176,23 @@ impl Bench {
             }
         }
         let [work, copy, ratio] = speeds.map(median);
-        println!("| {what} | {work:.1} | {copy:.1} | {ratio:.2} |");
+        let target = TARGETS.iter().find(|(name, _)| what.starts_with(name));
+        let target = target.map_or(String::new(), |(_, target)| target.to_string());
+        let mebibytes = self.mebibytes;
+        println!("| {what} | {mebibytes} | {work:.1} | {copy:.1} | {ratio:.2} | {target} |");
         Ok(())
     }
 
     /// Returns the time of work, enqueued several times.
     fn clock(&self, work: &mut impl FnMut() -> Result<()>) -> Result<Duration> {
+        let [least, most] = BATCHES;
+        let times = (BATCH_BYTES / (4 * self.from.len()).max(1)).clamp(least, most);
+        let times = if self.rounds == 1 { 1 } else { times };
         self.queue.check()?;
         let start = Instant::now();
-        (0..BATCH).try_for_each(|_| work())?;
+        (0..times).try_for_each(|_| work())?;
         self.queue.check()?;
-        Ok(start.elapsed() / BATCH as u32)
+        Ok(start.elapsed() / times as u32)
     }
 }
 
