@@ -18,6 +18,12 @@ except ImportError:
     print("skipped: no torch")
     sys.exit(0)
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
 
 def main():
     words = sys.argv[1:]
@@ -54,7 +60,7 @@ def lines(device, count):
     yield "block u8: encode", x, coded, call(compiled(block_u8), x)
     codes, low, high = block_u8(x)
     yield "block u8: decode-add", x, coded + 4 * count, call(compiled(add_block_u8), y, codes, low, high)
-    if device == "cuda":
+    if triton and device == "cuda":
         yield from triton_lines(x, y, coded)
     yield "sign: encode", x, 4 * count + count // 8, call(compiled(signs), x)
     yield "top-k(1%): encode", x, 4 * count + count // 100 * 8, call(top_k, x)
@@ -88,18 +94,12 @@ def top_k(x):
     return places, x[places]
 
 
-def triton_lines(x, y, coded):
-    """Yields block u8 in Triton, with a program for each block."""
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError:
-        return
+if triton:
 
     @triton.jit
-    def encode(x, codes, ranges, BLOCK: tl.constexpr):
+    def encode_block(x, codes, ranges, SIZE: tl.constexpr):
         block = tl.program_id(0)
-        at = block * BLOCK + tl.arange(0, BLOCK)
+        at = block.to(tl.int64) * SIZE + tl.arange(0, SIZE)
         value = tl.load(x + at)
         low = tl.min(value, axis=0)
         high = tl.max(value, axis=0)
@@ -109,19 +109,24 @@ def triton_lines(x, y, coded):
         tl.store(ranges + 2 * block + 1, high)
 
     @triton.jit
-    def decode_add(to, codes, ranges, BLOCK: tl.constexpr):
+    def add_block(to, codes, ranges, SIZE: tl.constexpr):
         block = tl.program_id(0)
-        at = block * BLOCK + tl.arange(0, BLOCK)
+        at = block.to(tl.int64) * SIZE + tl.arange(0, SIZE)
         low = tl.load(ranges + 2 * block)
         high = tl.load(ranges + 2 * block + 1)
         value = low + tl.load(codes + at).to(tl.float32) * ((high - low) / 255.0)
         tl.store(to + at, tl.load(to + at) + 1e-3 * value)
 
+
+def triton_lines(x, y, coded):
+    """Yields block u8 in Triton, with a program for each block."""
     codes = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
     ranges = torch.empty(x.numel() // BLOCK * 2, device=x.device)
-    grid = (x.numel() // BLOCK,)
-    yield "block u8 in Triton: encode", x, coded, lambda: encode[grid](x, codes, ranges, BLOCK=BLOCK)
-    yield "block u8 in Triton: decode-add", x, coded + 4 * x.numel(), lambda: decode_add[grid](y, codes, ranges, BLOCK=BLOCK)
+    blocks = (x.numel() // BLOCK,)
+    encode = lambda: encode_block[blocks](x, codes, ranges, SIZE=BLOCK)
+    add = lambda: add_block[blocks](y, codes, ranges, SIZE=BLOCK)
+    yield "block u8 in Triton: encode", x, coded, encode
+    yield "block u8 in Triton: decode-add", x, coded + 4 * x.numel(), add
 
 
 def measure(size, on_cpu, what, copied, count, work):

@@ -228,6 +228,33 @@ __device__ inline T fold(T mine, T* room, Combine combine) {
     return all;
 }
 
+/// Most values that wait in shared memory to be merged.
+constexpr u32 WAITING = 4096;
+
+/// Combines values in 64 lanes, of which lane i takes values i, i + 64, …, and then lane i with lane i + 32. All threads
+/// of the block call it, a multiple of 64; those of the first warp get what is left to be combined by halves. `room` is
+/// shared memory for `WAITING` values, free again on return.
+template <typename T, typename Combine>
+__device__ inline T merge_lanes(const T* from, u64 count, T* room, T none, Combine combine) {
+    T mine = none;
+    for (u64 first = 0; first < count; first += WAITING) {
+        u32 some = (u32)lesser(count - first, (u64)WAITING);
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < some; i += blockDim.x) room[i] = from[first + i];
+        __syncthreads();
+        if (threadIdx.x < WIDE) {
+#pragma unroll 8
+            for (u32 i = threadIdx.x; i < some; i += WIDE) mine = combine(mine, room[i]);
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x < WIDE) room[threadIdx.x] = mine;
+    __syncthreads();
+    if (threadIdx.x < WIDE / 2) mine = combine(mine, room[threadIdx.x + WIDE / 2]);
+    __syncthreads();
+    return mine;
+}
+
 // ------------------------------------------------------------------------------------- random words: kernels/draw.rs
 
 /// Mixes a word by SplitMix64.

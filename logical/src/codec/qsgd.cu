@@ -1,7 +1,7 @@
 // Quantized SGD on the device: qsgd.rs, with the levels and the packing of kernels/levels.rs.
 //
 // A piece is what is packed together, at most 512 numbers of a bucket. Where a bucket is one piece, one kernel does it
-// all; else the squares of pieces are summed first, then those sums bucket by bucket, in order, and then pieces are
+// all; else the squares of pieces are summed first, then those sums bucket by bucket, in 64 lanes, and then pieces are
 // packed. A block of 64 threads works on a piece: they are the host's four times 16 sums.
 #include "device.cuh"
 
@@ -253,21 +253,18 @@ extern "C" __global__ void qsgd_squares(const float* from, u64 len, u64 bucket, 
     }
 }
 
-/// Writes the norm of every bucket, whose pieces are added up in order. A block of 64 threads works on a bucket.
-extern "C" __global__ void qsgd_norms(const double* squares, u64 len, u64 bucket, u64 all, u32 bits, float* norms, u8* to) {
-    __shared__ double some[THREADS];
+/// Writes the norm of every bucket, whose pieces are summed up in 64 lanes. A block of threads works on a bucket.
+extern "C" __global__ void __launch_bounds__(512)
+    qsgd_norms(const double* squares, u64 len, u64 bucket, u64 all, u32 bits, float* norms, u8* to) {
+    __shared__ double room[WAITING];
     Layout layout(len, bucket, bits);
+    auto add = [](double x, double y) { return x + y; };
     for (u64 i = blockIdx.x; i * layout.pieces < all; i += gridDim.x) {
         u64 first = i * layout.pieces;
         u64 end = first + layout.pieces < all ? first + layout.pieces : all;
-        double sum = 0.0;
-        for (u64 at = first; at < end; at += THREADS) {
-            if (at + threadIdx.x < end) some[threadIdx.x] = squares[at + threadIdx.x];
-            __syncthreads();
-#pragma unroll 1
-            for (u32 j = 0; j < THREADS && at + j < end; j++) sum = sum + some[j];
-            __syncthreads();
-        }
+        double sum = merge_lanes(squares + first, end - first, room, 0.0, add);
+        if (threadIdx.x >= WIDE / 2) continue;
+        for (u32 half = WIDE / 4; half > 0; half /= 2) sum = sum + __shfl_xor_sync(FULL, sum, half);
         if (threadIdx.x == 0) {
             norms[i] = norm_of(sum);
             store_f32(to + layout.message(i), norms[i]);

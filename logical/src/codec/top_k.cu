@@ -155,7 +155,7 @@ extern "C" __global__ void top_k_places(const u64* low, u64 low_bytes, const u64
 // ------------------------------------------------------------------------------------------------------- of a long run
 
 /// Begins a selection of k elements. One block.
-extern "C" __global__ void top_k_choose(u64 k, u64* bins, Choice* choice) {
+extern "C" __global__ void __launch_bounds__(1024) top_k_choose(u64 k, u64* bins, Choice* choice) {
     for (u32 i = threadIdx.x; i < 1 << UPPER; i += blockDim.x) bins[i] = 0;
     if (threadIdx.x == 0) *choice = {k, 0};
 }
@@ -193,7 +193,7 @@ extern "C" __global__ void top_k_spread(const float* from, u64 len, u32 not_fini
 }
 
 /// Finds the bits of the k-th element by which elements were counted last, and sets the counts to 0. One block.
-extern "C" __global__ void top_k_narrow(u64* bins, u32 count, u32 shift, Choice* choice) {
+extern "C" __global__ void __launch_bounds__(1024) top_k_narrow(u64* bins, u32 count, u32 shift, Choice* choice) {
     u64 left = choice->left;
     u64 passed = 0;
     for (u32 begin = 0; begin < count; begin += blockDim.x) {
@@ -285,7 +285,7 @@ extern "C" __global__ void top_k_count(const float* from, u64 len, u32 not_finit
 }
 
 /// Replaces counts by the sums of those before, and puts the sum of all behind them. One block.
-extern "C" __global__ void top_k_scan(Counts* counts, u64 count) {
+extern "C" __global__ void __launch_bounds__(1024) top_k_scan(Counts* counts, u64 count) {
     Counts passed = {0, 0};
     for (u64 begin = 0; begin < count; begin += blockDim.x) {
         u64 at = begin + threadIdx.x;
@@ -333,6 +333,9 @@ extern "C" __global__ void top_k_keep(const float* from, u64 len, u64 start, u64
 
 // ----------------------------------------------------------------------------------------------- of chunks, one a block
 
+/// Elements of a chunk that a thread loads before it looks at the first, as otherwise memory would wait for it.
+constexpr u32 AHEAD = 4;
+
 /// Finds the k-th element of a chunk, 8 bits at a time. All threads of the block call it.
 __device__ inline Choice choose(const float* from, u64 start, u64 count, u64 k, u32 not_finite, Refusing refusing) {
     __shared__ u32 bins[THREADS];
@@ -343,11 +346,21 @@ __device__ inline Choice choose(const float* from, u64 start, u64 count, u64 k, 
         empty(bins, THREADS);
         // Of no element of the first turn anything is known.
         u32 known = shift == 24 ? 0 : FULL << (shift + 8);
-        for (u64 i = threadIdx.x; i < count; i += THREADS) {
-            float x = from[start + i];
-            if (shift == 24) look(x, start + i, not_finite, refusing);
-            u32 weight = weight_of(x, not_finite);
-            if ((weight & known) == (choice.least & known)) tally(bins, weight >> shift & 255);
+        for (u64 begin = threadIdx.x; begin < count; begin += AHEAD * THREADS) {
+            float x[AHEAD];
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                u64 i = begin + j * THREADS;
+                x[j] = i < count ? from[start + i] : 0.0f;
+            }
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                u64 i = begin + j * THREADS;
+                if (i >= count) break;
+                if (shift == 24) look(x[j], start + i, not_finite, refusing);
+                u32 weight = weight_of(x[j], not_finite);
+                if ((weight & known) == (choice.least & known)) tally(bins, weight >> shift & 255);
+            }
         }
         __syncthreads();
         u32 bin = THREADS - 1 - threadIdx.x;

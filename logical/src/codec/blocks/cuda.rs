@@ -21,7 +21,7 @@ const WARP: u32 = 32;
 const WARPS: u32 = 4;
 /// Number of threads that make a header of few measures, and of many.
 const FEW_THREADS: u32 = 2 * WARP;
-const MANY_THREADS: u32 = 1024;
+const MANY_THREADS: u32 = 512;
 /// Most blocks of threads of a launch.
 const MOST_BLOCKS: usize = 65_535;
 

@@ -8,6 +8,8 @@ static QSGD: Module = Module { name: "qsgd", code: Code::Ptx(include_str!("../qs
 
 /// Threads that work on a piece, which is what is packed together.
 const THREADS: u32 = 64;
+/// Threads that add up the sums of many pieces.
+const NORM_THREADS: u32 = 512;
 
 impl Qsgd {
     pub(super) fn encoding(&self, len: usize, seed: u64) -> Program {
@@ -29,7 +31,9 @@ impl Qsgd {
         let sum = piecewise("qsgd_squares", pieces, &[&layout, &[policy, squares, Argument::Refusing]]);
         let [_, numbers @ ..] = &layout;
         let head = [code[1], norms, Argument::Operand(1)];
-        let heads = piecewise("qsgd_norms", buckets, &[&[squares], numbers, &head]);
+        let many = self.bucket.min(len).div_ceil(BLOCK) > 2 * THREADS as usize;
+        let threads = if many { NORM_THREADS } else { THREADS };
+        let heads = each("qsgd_norms", buckets, threads, [&[squares], &numbers[..], &head].concat());
         let pack = piecewise("qsgd_pack", pieces, &[&layout, &code, &draw, &[norms, Argument::Operand(1)]]);
         Program { scratch: 8 * pieces + 4 * buckets, ..program(&QSGD, vec![sum, heads, pack]) }
     }

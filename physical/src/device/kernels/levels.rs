@@ -12,10 +12,10 @@
 //! which the high bits are used. A block draws 32 times; up to that distance the generator's lattice has no vector
 //! shorter than a quarter of the best possible.
 
-use super::LANES;
 use super::bits::{Packer, Unpacker, packed_len};
 use super::draw::Keys;
 use super::vector::Vectors;
+use super::{LANES, WIDE, fold};
 use std::array::from_fn;
 
 /// Codes that are packed together.
@@ -112,16 +112,25 @@ dispatched!(
     ) -> bool = decode_kernel
 );
 
-/// Sums the squares of each block in single precision, unless a square is too large for it, or all are too small.
+/// Sums the squares of blocks in 64 lanes, of which lane i takes blocks i, i + 64, …
 #[inline(always)]
 fn sum_of_squares_kernel<S: Vectors>(set: S, x: &[f32]) -> f64 {
-    let mut squares = 0.0;
-    for x in x.chunks(BLOCK) {
-        let sum = lanes_of_squares(set, x);
-        let exact = (SMALL..=f32::MAX).contains(&sum);
-        squares += if exact { f64::from(sum) } else { wide_sum_of_squares(x) };
+    if x.len() <= BLOCK {
+        return squares_of_block(set, x);
     }
-    squares
+    let mut lanes = [0.0; WIDE];
+    for (number, x) in x.chunks(BLOCK).enumerate() {
+        lanes[number % WIDE] += squares_of_block(set, x);
+    }
+    fold(lanes, |x, y| x + y)
+}
+
+/// Sums the squares of a block in single precision, unless a square is too large for it, or all are too small.
+#[inline(always)]
+fn squares_of_block<S: Vectors>(set: S, x: &[f32]) -> f64 {
+    let sum = lanes_of_squares(set, x);
+    let exact = (SMALL..=f32::MAX).contains(&sum);
+    if exact { f64::from(sum) } else { wide_sum_of_squares(x) }
 }
 
 /// A block with less than this is summed up in double precision: what underflows is 2⁻⁴⁰ of it at most.
