@@ -138,6 +138,9 @@ pub(crate) fn attach(
 /// Begins a path that the ranks have chosen.
 #[cfg(feature = "cuda")]
 fn connect(kind: TransportKind, site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+    if kind == TransportKind::Nccl {
+        return crate::nccl::connect(site);
+    }
     let what = format!("this build has no path {kind} for {}", site.queue.name());
     Err(Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging"))
 }

@@ -160,7 +160,10 @@ fn run<R: Send>(
     body: impl Fn(World) -> R + Sync,
 ) -> Vec<R> {
     let ranks = side_by_side(worlds, |world| match world() {
-        Ok(world) => body(world),
+        Ok(world) => {
+            device::take_place(world.rank());
+            body(world)
+        }
         Err(error) => fail(error),
     });
     ranks.unwrap_or_else(|error| fail(error))

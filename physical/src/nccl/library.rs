@@ -102,10 +102,23 @@ impl Libnccl {
     /// # Errors
     /// [`Error::System`] unless the status is success or progress.
     pub(super) fn expect(&self, status: Status, comm: Comm, doing: &str) -> Result<()> {
-        if [Status::SUCCESS, Status::IN_PROGRESS].contains(&status) {
+        if status.is_well() {
             return Ok(());
         }
         Err(Error::system(doing, self.cause(status, comm), status.remedy()))
+    }
+
+    /// Returns true once a communicator has done what it has begun, false while it is at it.
+    ///
+    /// # Errors
+    /// [`Error::System`] if that has failed.
+    pub(super) fn is_ready(&self, comm: Comm, doing: &str) -> Result<bool> {
+        let mut status = Status::SUCCESS;
+        // SAFETY: the communicator is there, and the place for one number.
+        let asked = unsafe { (self.ncclCommGetAsyncError)(comm, &mut status) };
+        self.expect(asked, comm, doing)?;
+        self.expect(status, comm, doing)?;
+        Ok(status == Status::SUCCESS)
     }
 
     /// Returns NCCL's name and description of a status, and what it says of its last error.
@@ -143,6 +156,13 @@ impl Registration {
 /// Version of NCCL, ordered by age: 20,000 + 100 × minor + patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(c_int);
+
+impl Version {
+    /// Returns the version as NCCL numbers it.
+    pub(crate) fn number(self) -> u32 {
+        self.0.unsigned_abs()
+    }
+}
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,8 +261,13 @@ impl Status {
     const INVALID_USAGE: Self = Status(5);
     /// Another rank has ended, or cannot be reached.
     pub(super) const REMOTE_ERROR: Self = Status(6);
-    /// What was begun is not over: the communicator is not ready for another call.
+    /// Progress of what was begun: the communicator is not ready for another call.
     pub(super) const IN_PROGRESS: Self = Status(7);
+
+    /// Returns true if nothing has failed.
+    pub(super) fn is_well(self) -> bool {
+        [Self::SUCCESS, Self::IN_PROGRESS].contains(&self)
+    }
 
     /// Returns what to do about it.
     fn remedy(self) -> &'static str {
@@ -299,6 +324,10 @@ pub(super) fn data_type(dtype: DType) -> DataType {
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reduction(c_int);
+
+impl Reduction {
+    pub(super) const SUM: Self = Reduction(0);
+}
 
 /// Returns NCCL's number of a reduction of a type. `None` where NCCL's is another one than ours: its least and greatest
 /// float is a number where one contribution is NaN, and it rounds means of integers, which we do not have.

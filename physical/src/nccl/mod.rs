@@ -1,8 +1,20 @@
-//! NCCL, NVIDIA's library of collectives between GPUs. Open this to see which version of it there is.
+//! NCCL, NVIDIA's library of collectives between GPUs: the path between GPUs of which each rank has one of its own. Open
+//! this to see which file does what.
 //!
-//! `library` finds it and has its functions. Nothing else here is compiled into a program without the feature `cuda`.
+//! `library` finds NCCL and has its functions, `connect` makes a communicator, `link` watches and ends it. `endpoint` is
+//! the path: `messages` and `collectives` agree with the other ranks by `mail` of the host's transport, `order` says
+//! whose turn it is, and `batch` enqueues. Nothing else here is compiled into a program without the feature `cuda`.
 
-#[allow(dead_code, reason = "the endpoint, which calls them, is yet to come")]
+mod batch;
+mod collectives;
+mod connect;
+mod endpoint;
+#[allow(dead_code, reason = "registration and splits are not used yet")]
 mod library;
+mod link;
+mod mail;
+mod messages;
+mod order;
 
+pub(crate) use connect::connect;
 pub use library::version;

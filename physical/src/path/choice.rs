@@ -121,8 +121,12 @@ impl Identity {
     /// # Errors
     /// [`Error::System`] if the system or the driver refuses.
     pub(super) fn of(queue: &Queue, wish: Wish) -> Result<Self> {
+        // NCCL is loaded where it may be chosen.
+        let may_use_nccl = [Wish::Auto, Wish::Only(TransportKind::Nccl)].contains(&wish);
+        let found = || crate::nccl::version().map_or(0, |version| version.number());
+        let nccl = || if may_use_nccl { found() } else { 0 };
         let place = match crate::device::cuda::identify(queue)? {
-            Some((uuid, reaches)) => Place::Gpu(Gpu { uuid, reaches, nccl: 0 }),
+            Some((uuid, reaches)) => Place::Gpu(Gpu { uuid, reaches, nccl: nccl() }),
             None if queue.is_host() => Place::Host,
             None => Place::Elsewhere,
         };
@@ -153,7 +157,7 @@ pub(super) struct Means {
 impl Means {
     /// Returns those of a transport.
     pub(super) fn of(_transport: &dyn Transport) -> Self {
-        Means { ipc: false, nccl: false }
+        Means { ipc: false, nccl: true }
     }
 }
 

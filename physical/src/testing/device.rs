@@ -1,5 +1,6 @@
 //! The device under test: the host, or what `HEXAGRAM_TEST_DEVICE` names: [`Late`] as `late`, or `late:7` for another
-//! seed; with the feature `cuda` also a GPU as `cuda`, or `cuda:1` for another one.
+//! seed; with the feature `cuda` also a GPU as `cuda`, or `cuda:1` for another one. With `HEXAGRAM_DEVICE_PATH=nccl`,
+//! which wants a GPU for each rank, `cuda` stands for all that there are: ranks have them in turn.
 //!
 //! A test that makes its buffers here runs on each, and has to see the same bits. Where no GPU can be had, standard error
 //! says so, and the tests run on the host.
@@ -10,21 +11,22 @@ use crate::device::{Device, Queue};
 use crate::dtype::{DType, Element};
 use crate::environment::variable;
 use crate::memory::Buffer;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
 
 /// Queues among which each thread deals out its buffers, so that they have to wait for each other.
 const QUEUES: usize = 3;
 
-/// `None` is the host.
-static DEVICE: LazyLock<Option<Box<dyn Device>>> = LazyLock::new(|| {
-    let name = variable("HEXAGRAM_TEST_DEVICE")?;
+/// Devices that ranks have in turn; none is the host.
+static DEVICES: LazyLock<Vec<Box<dyn Device>>> = LazyLock::new(|| {
+    let Some(name) = variable("HEXAGRAM_TEST_DEVICE") else { return Vec::new() };
     let (kind, number) = name.split_once(':').unwrap_or((&name, ""));
     let number = if number.is_empty() { Some(None) } else { number.parse().ok().map(Some) };
     match (kind, number) {
-        ("host", Some(None)) => None,
-        ("late", Some(seed)) => Some(Box::new(Late::new(seed.unwrap_or(1)))),
-        ("cuda", Some(index)) => cuda(index.unwrap_or(0) as usize),
+        ("host", Some(None)) => Vec::new(),
+        ("late", Some(seed)) => vec![Box::new(Late::new(seed.unwrap_or(1)))],
+        ("cuda", Some(None)) if variable("HEXAGRAM_DEVICE_PATH").is_some_and(|path| path == "nccl") => all(),
+        ("cuda", Some(index)) => cuda(index.unwrap_or(0) as usize).into_iter().collect(),
         _ => fail(format!("HEXAGRAM_TEST_DEVICE={name} is none of host, late, late:SEED, cuda, cuda:N")),
     }
 });
@@ -44,6 +46,18 @@ fn cuda(index: usize) -> Option<Box<dyn Device>> {
     }
 }
 
+/// Opens all GPUs that there are.
+#[cfg(feature = "cuda")]
+fn all() -> Vec<Box<dyn Device>> {
+    let count = crate::device::cuda::devices().map_or(1, |found| found.len());
+    (0..count).map_while(cuda).collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn all() -> Vec<Box<dyn Device>> {
+    cuda(0).into_iter().collect()
+}
+
 /// Says that there is no GPU in this build.
 #[cfg(not(feature = "cuda"))]
 fn cuda(_: usize) -> Option<Box<dyn Device>> {
@@ -51,12 +65,18 @@ fn cuda(_: usize) -> Option<Box<dyn Device>> {
 }
 
 thread_local! {
+    static RANK: Cell<usize> = const { Cell::new(0) };
     static OWN: RefCell<Vec<Queue>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes that this thread is that of a rank, which has a device of its own where there are several.
+pub(super) fn take_place(rank: usize) {
+    RANK.set(rank);
 }
 
 /// Returns a queue of the device under test: one of three of this thread in turn.
 pub fn queue() -> Queue {
-    let Some(device) = &*DEVICE else { return Queue::host() };
+    let Some(device) = DEVICES.get(RANK.get() % DEVICES.len().max(1)) else { return Queue::host() };
     let queue = || device.queue().unwrap_or_else(|error| fail(error));
     OWN.with_borrow_mut(|own| {
         if own.len() < QUEUES {

@@ -36,7 +36,7 @@ pub(crate) use queue::CudaQueue;
 pub(crate) use watch::Watch;
 
 use super::{Device, Queue};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use gpu::Gpu;
 use std::sync::Arc;
 
@@ -144,6 +144,16 @@ pub fn driver_version() -> Result<(u32, u32)> {
 /// As [`Cuda::new`].
 pub fn peers() -> Result<Vec<Vec<usize>>> {
     gpu::peers()
+}
+
+/// Creates another queue of the GPU that a queue is of.
+///
+/// # Errors
+/// [`Error::Usage`](crate::Error::Usage) if that is no GPU's; [`Error::System`](crate::Error::System) if the driver
+/// refuses.
+pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
+    let no_gpu = || Error::usage(format!("{} is no GPU", queue.name()), "name a queue of a GPU");
+    Cuda(Arc::clone(CudaQueue::of(queue).ok_or_else(no_gpu)?.gpu())).queue()
 }
 
 #[cfg(test)]

@@ -1,0 +1,309 @@
+//! Batches: what is enqueued at a time, as one group, and what the queues of its views wait for. Open this to see in
+//! which order a GPU does it.
+//!
+//! NCCL has a stream of its own. It waits until the queues of the views have come to them; and what is asked of the
+//! memory afterwards waits for NCCL. NCCL may take a while to enqueue, until the other ranks have come, too: until then
+//! the batch has the views, and nothing else goes to the stream.
+
+use super::collectives::{completed_by, reduced_by};
+use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
+use super::library::{Comm, Libnccl, Reduction, Status, data_type};
+use crate::device::cuda::enqueue::enqueue;
+use crate::device::cuda::types::CUstream;
+use crate::device::{DeviceQueue, Event, Queue};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::memory::{Buffer, Span, WriteView};
+use crate::native::payload;
+use crate::transport::{Label, Land, Ticket};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// Scratch buffers that are kept.
+const MOST_SCRATCH: usize = 8;
+
+/// Work that NCCL is enqueuing.
+pub(super) struct Batch {
+    works: Vec<BatchWork>,
+    /// Its first operation.
+    label: Label,
+    /// Event before it on NCCL's stream.
+    begun: Arc<dyn Event>,
+}
+
+/// One operation of a batch.
+struct BatchWork {
+    ticket: Ticket,
+    label: Label,
+    call: Call,
+    work: NcclWork,
+    /// Place of what is received before it is reduced.
+    scratch: Option<WriteView>,
+}
+
+/// One call of NCCL's.
+enum Call {
+    Send { from: Span, to: usize },
+    Receive { to: Span, from: usize },
+    Collective { what: Fingerprint, from: Span, to: Span },
+}
+
+/// Returns the queue of a span on a device.
+fn owner(span: &Span) -> Result<Queue> {
+    let queue = span.queue();
+    if queue.is_host() {
+        let what = "memory of the host was to travel between GPUs";
+        return Err(Error::usage(what, "have the buffers of an operation on the GPU on all ranks"));
+    }
+    Ok(queue)
+}
+
+impl NcclPath {
+    /// Goes on with the batch that NCCL enqueues, and hands it the next. Returns true if there is one.
+    pub(super) fn enqueue(&self, state: &mut NcclState) -> Result<bool> {
+        let mut moved = false;
+        loop {
+            if state.batch.is_some() {
+                moved = true;
+                if !self.link.is_ready()? {
+                    return Ok(true);
+                }
+                if let Some(batch) = state.batch.take() {
+                    let done = self.complete(state, batch)?;
+                    self.order.done(self.owner, Some(done));
+                }
+            }
+            let works = self.take_turn(state)?;
+            let Some(label) = works.first().map(|work| work.label) else { return Ok(moved) };
+            state.batch = Some(self.begin_batch(works, label)?);
+        }
+    }
+
+    /// Takes the operations whose turn it is: one collective, or messages.
+    fn take_turn(&self, state: &mut NcclState) -> Result<Vec<BatchWork>> {
+        let mut works: Vec<BatchWork> = Vec::new();
+        let mut has_collective = false;
+        loop {
+            let is_first = works.is_empty();
+            let mut is_collective = false;
+            let next = self.order.next(self.owner, |ticket| {
+                let work = state.operation(ticket).and_then(|operation| operation.work.as_ref());
+                is_collective = matches!(work, Some(NcclWork::Collective { .. }));
+                is_first || !(is_collective || has_collective)
+            });
+            let Some(ticket) = next else { return Ok(works) };
+            has_collective |= is_collective;
+            works.extend(self.work(state, ticket)?);
+        }
+    }
+
+    /// Returns what is to be called for an operation; `None` if it has been given up.
+    fn work(&self, state: &mut NcclState, ticket: Ticket) -> Result<Option<BatchWork>> {
+        let Some(operation) = state.operation(ticket) else { return Ok(None) };
+        let NcclOperation { label, got, .. } = *operation;
+        let Some(work) = operation.work.take() else { return Ok(None) };
+        let mut scratch = None;
+        let call = match &work {
+            NcclWork::Send { to, view } => Call::Send { from: view.span(), to: *to },
+            NcclWork::Receive { view, land: Land::Reduce(_) } => {
+                let place = beside(&mut state.scratch, view)?;
+                let to = place.span();
+                scratch = Some(place);
+                Call::Receive { to, from: got.peer }
+            }
+            NcclWork::Receive { view, .. } => {
+                Call::Receive { to: view.span().first(got.bytes), from: got.peer }
+            }
+            NcclWork::Collective { input, output } => {
+                let to = output.span();
+                let from = input.as_ref().map_or_else(|| to.clone(), |input| input.span());
+                Call::Collective { what: label.fingerprint, from, to }
+            }
+        };
+        Ok(Some(BatchWork { ticket, label, call, work, scratch }))
+    }
+
+    /// Lets NCCL enqueue these, behind the work of the views' queues.
+    fn begin_batch(&self, works: Vec<BatchWork>, label: Label) -> Result<Batch> {
+        let stream = self.stream()?;
+        for work in &works {
+            let (reads, writes) = work.call.spans();
+            for span in reads.into_iter().chain(writes) {
+                let own = owner(span)?;
+                if own.name() != self.queue.name() {
+                    let what = format!("memory of {} was to travel from {}", own.name(), self.queue.name());
+                    return Err(Error::usage(what, "have all buffers of a communicator on one GPU"));
+                }
+            }
+            if let Some((own, order)) = writes.and_then(Span::place) {
+                order.before_write(&**own);
+                if let Some((reader, _)) =
+                    reads.and_then(Span::place).filter(|(from, _)| !Arc::ptr_eq(from, own))
+                {
+                    own.wait_to_read(&reader.record());
+                }
+                stream.wait(&own.record());
+            } else if let Some((own, _)) = reads.and_then(Span::place) {
+                stream.wait(&own.record());
+            }
+        }
+        self.order.last_of_others(self.owner).iter().for_each(|last| stream.wait(last));
+        let begun = stream.record();
+        enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
+            self.link.group("let NCCL communicate", |nccl, comm| {
+                let mut calls = works.iter().map(|one| one.call.enqueue(nccl, comm, work.stream()));
+                calls.find(|status| !status.is_well()).map_or(Ok(()), Err)
+            })
+        })?;
+        Ok(Batch { works, label, begun })
+    }
+
+    /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.
+    fn complete(&self, state: &mut NcclState, batch: Batch) -> Result<Arc<dyn Event>> {
+        let Batch { works, label, begun } = batch;
+        let spans: Vec<Span> = works.iter().flat_map(|work| work.call.all().cloned()).collect();
+        enqueue(&self.queue, Vec::new(), Vec::new(), spans, |_| Ok(()))?;
+        let done = self.link.watch(label, begun)?;
+        works.into_iter().try_for_each(|work| self.land(state, work, &done))?;
+        Ok(done)
+    }
+
+    fn stream(&self) -> Result<&Arc<dyn DeviceQueue>> {
+        let missing = || Error::usage("NCCL has no queue", "report this defect of the path");
+        self.queue.device().ok_or_else(missing)
+    }
+
+    /// Ends one operation of a batch that is on the stream.
+    fn land(&self, state: &mut NcclState, work: BatchWork, done: &Arc<dyn Event>) -> Result<()> {
+        let BatchWork { ticket, call, work, scratch, label } = work;
+        let (reads, writes) = call.spans();
+        if let Some((own, order)) = writes.and_then(Span::place) {
+            own.wait_to_read(done);
+            order.after_write();
+        }
+        if let Some((own, order)) = reads.and_then(Span::place) {
+            order.after_read(own, self.stream()?);
+        }
+        self.count(&call, &label);
+        match (work, scratch) {
+            (NcclWork::Receive { mut view, land: Land::Reduce(op) }, Some(scratch)) => {
+                view.reduce(op, &scratch.into_read())?;
+            }
+            (NcclWork::Collective { mut output, .. }, _) => {
+                if let Some(factor) = completed_by(&label.fingerprint, self.host.size()) {
+                    output.scale(factor)?;
+                }
+            }
+            _ => (),
+        }
+        if let Some(operation) = state.operation(ticket) {
+            operation.stage = NcclStage::Enqueued;
+        }
+        Ok(())
+    }
+
+    /// Counts what this rank sends.
+    fn count(&self, call: &Call, label: &Label) {
+        match call {
+            Call::Send { from, .. } => self.tally.notified(from.byte_len(), from.byte_len()),
+            Call::Receive { .. } => (),
+            Call::Collective { .. } => {
+                let bytes = payload(&label.fingerprint, self.host.size(), self.host.rank());
+                self.tally.notified(bytes, bytes);
+            }
+        }
+    }
+}
+
+impl Call {
+    /// Returns what it reads and what it writes, where that differs.
+    fn spans(&self) -> (Option<&Span>, Option<&Span>) {
+        match self {
+            Call::Send { from, .. } => (Some(from), None),
+            Call::Receive { to, .. } => (None, Some(to)),
+            Call::Collective { from, to, .. } => (Some(from), Some(to)),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Span> {
+        let (reads, writes) = self.spans();
+        reads.into_iter().chain(writes)
+    }
+
+    /// Gives the operation to NCCL, within a group.
+    fn enqueue(&self, nccl: &Libnccl, comm: Comm, stream: CUstream) -> Status {
+        let at = |span: &Span| span.address().cast::<c_void>();
+        let bytes = data_type(DType::U8);
+        // SAFETY: the memory is the device's, of the lengths that are told, and the batch and then the stream keep it
+        // until the device is done with it. Queues of others wait meanwhile.
+        unsafe {
+            match self {
+                Call::Send { from, .. } | Call::Receive { to: from, .. } if from.is_empty() => {
+                    Status::SUCCESS
+                }
+                Call::Send { from, to } => {
+                    (nccl.ncclSend)(at(from), from.byte_len(), bytes, *to as c_int, comm, stream)
+                }
+                Call::Receive { to, from } => {
+                    (nccl.ncclRecv)(at(to), to.byte_len(), bytes, *from as c_int, comm, stream)
+                }
+                Call::Collective { what, from, to } => collective(what, (from, to), nccl, comm, stream),
+            }
+        }
+    }
+}
+
+/// Calls a collective of NCCL's.
+///
+/// # Safety
+/// The memory lives until the device is done with it.
+unsafe fn collective(
+    what: &Fingerprint,
+    (from, to): (&Span, &Span),
+    nccl: &Libnccl,
+    comm: Comm,
+    stream: CUstream,
+) -> Status {
+    let input = from.address().cast::<c_void>();
+    let output = to.address().cast::<c_void>();
+    let bytes = data_type(DType::U8);
+    let dtype = data_type(what.dtype);
+    let op = reduced_by(what).unwrap_or(Reduction::SUM);
+    // SAFETY: as the caller says; ranks have agreed on the lengths.
+    unsafe {
+        match what.operation {
+            _ if from.is_empty() || to.is_empty() => Status::SUCCESS,
+            OperationKind::AllReduce => {
+                (nccl.ncclAllReduce)(input, output, to.len(), dtype, op, comm, stream)
+            }
+            OperationKind::ReduceScatter => {
+                (nccl.ncclReduceScatter)(input, output, to.len(), dtype, op, comm, stream)
+            }
+            OperationKind::AllGather => {
+                (nccl.ncclAllGather)(input, output, from.byte_len(), bytes, comm, stream)
+            }
+            _ => {
+                let root = what.root.unwrap_or(0) as c_int;
+                (nccl.ncclBroadcast)(input, output, to.byte_len(), bytes, root, comm, stream)
+            }
+        }
+    }
+}
+
+/// Returns memory on the queue of a view, of its type and length.
+fn beside(kept: &mut Vec<Buffer>, view: &WriteView) -> Result<WriteView> {
+    let queue = view.queue();
+    let free = |buffer: &Buffer| {
+        let alike = buffer.dtype() == view.dtype() && buffer.queue() == queue && buffer.len() >= view.len();
+        buffer.write(0..view.len()).ok().filter(|_| alike)
+    };
+    if let Some(place) = kept.iter().find_map(free) {
+        return Ok(place);
+    }
+    let buffer = Buffer::zeroed_on(&queue, view.dtype(), view.len())?;
+    let place = buffer.write_all()?;
+    kept.drain(..(kept.len() + 1).saturating_sub(MOST_SCRATCH));
+    kept.push(buffer);
+    Ok(place)
+}

@@ -1,0 +1,124 @@
+//! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL connects
+//! them. Open this to see how long that may take.
+
+use super::endpoint::{NcclPath, NcclState};
+use super::library::{Comm, Config, Libnccl, UniqueId};
+use super::link::{Link, TICK};
+use super::order::WorkOrder;
+use crate::device::cuda::{self, CudaQueue};
+use crate::drive::block_on;
+use crate::dtype::DType;
+use crate::error::{During, Error, Result};
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::hash::{START, of_bytes};
+use crate::health::Health;
+use crate::memory::Buffer;
+use crate::operation::{Operation, Poison, Terms};
+use crate::path::{DevicePath, Site};
+use crate::runtime;
+use crate::stopwatch::Stopwatch;
+use crate::tag::Tag;
+use crate::transport::{Label, Land, Source, Transport, TransportKind};
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Number of the communicator by which ranks hear of the name; no group has it.
+const COMMUNICATOR: u32 = u32::MAX - 1;
+
+/// Connects the GPUs of all ranks, each of which has one of its own.
+///
+/// # Errors
+/// [`Error::Setup`] without NCCL; [`Error::System`] with NCCL's reason if it cannot connect them; [`Error::Deadline`] if
+/// it takes longer than the site's limit; failures of other ranks.
+pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+    let nccl = Libnccl::get()?;
+    let host = site.transport;
+    let queue = cuda::beside(site.queue)?;
+    let order = WorkOrder::of(queue.name());
+    let id = spread(nccl, &**host, site.limit)?;
+    let comm = init(nccl, site, id)?;
+    let bell = host.bell();
+    let owner = order.enter(&bell);
+    let link = Link::new(nccl, comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
+    let state = NcclState { numbers: vec![0; host.size()], ..NcclState::default() };
+    Ok(Rc::new(NcclPath {
+        host: Rc::clone(host),
+        link: Arc::new(link),
+        communicator: of_bytes(START, id.0),
+        queue,
+        order,
+        owner,
+        tally: site.traffic.tally(TransportKind::Nccl),
+        state: RefCell::new(state),
+    }))
+}
+
+/// Returns the name that rank 0 has drawn, and told all others.
+fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
+    let mut id = UniqueId([0; 128]);
+    let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, id.0.len());
+    let label = Label { tag: Tag::new(COMMUNICATOR, 1, 0, 0)?, fingerprint };
+    let poison = Poison::default();
+    let terms = Terms { transport: host, poison: &poison, deadline: limit };
+    let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);
+    if host.rank() > 0 {
+        let named = Buffer::from_slice(&id.0)?;
+        let ticket = host.post_recv(Source::Rank(0), label, named.write_all()?, Land::Copy);
+        block_on(host, operation(ticket, 0))?;
+        id.0.copy_from_slice(&named.host::<u8>()?);
+        return Ok(id);
+    }
+    // SAFETY: the place is there for one name.
+    let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
+    nccl.expect(status, Comm::NONE, "draw a name for a communicator of NCCL's")?;
+    let name = Buffer::from_slice(&id.0)?;
+    let post = |peer| Ok((host.post_send(peer, label, name.read_all()?), peer));
+    let posted = (1..host.size()).map(post).collect::<Result<Vec<_>>>()?;
+    posted.into_iter().try_for_each(|(ticket, peer)| block_on(host, operation(ticket, peer)).map(drop))?;
+    Ok(id)
+}
+
+/// Lets NCCL connect this rank with the others, and gives that up when it takes too long or another rank has failed.
+fn init(nccl: &Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
+    let mut comm = Comm::NONE;
+    let mut config = Config::without_blocking();
+    let ranks = site.transport.size() as c_int;
+    let rank = site.transport.rank() as c_int;
+    let Some(gpu) = CudaQueue::of(site.queue).map(CudaQueue::gpu) else {
+        return Err(Error::usage(format!("{} is no GPU", site.queue.name()), "use NCCL between GPUs"));
+    };
+    let _current = gpu.enter()?;
+    // SAFETY: the place is there for one communicator, and the settings outlive the call.
+    let status = unsafe { (nccl.ncclCommInitRankConfig)(&mut comm, ranks, id, rank, &mut config) };
+    let connected = nccl
+        .expect(status, comm, "connect the ranks by NCCL")
+        .and_then(|()| until_connected(nccl, comm, site.transport.health(), site.limit));
+    if connected.is_err() && comm != Comm::NONE {
+        // SAFETY: the communicator is there, and nobody has it from now on.
+        unsafe { (nccl.ncclCommAbort)(comm) };
+    }
+    connected.map(|()| comm)
+}
+
+fn until_connected(nccl: &Libnccl, comm: Comm, health: &Health, limit: Duration) -> Result<()> {
+    let mut waited = Stopwatch::start();
+    while !nccl.is_ready(comm, "connect the ranks by NCCL")? {
+        if let Some(verdict) = health.verdict() {
+            return Err(verdict.error(During::Registering));
+        }
+        if waited.elapsed() > limit {
+            let stragglers = Vec::new();
+            return Err(Error::Deadline {
+                waiting_for: None,
+                stragglers,
+                after: limit,
+                during: During::Registering,
+            });
+        }
+        runtime::sleep(TICK);
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! The path of one endpoint: its operations from the post to the stream. Open this first.
+//!
+//! Each operation agrees with the other ranks, by [mail](super::mail) of the host's transport, on what is to be done and
+//! when; then its turn comes, and it is enqueued; and then it is over.
+
+use super::batch::Batch;
+use super::link::Link;
+use super::mail::Mail;
+use super::order::{Identity, WorkOrder};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::native::Collectives;
+use crate::path::DevicePath;
+use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Tickets, Transport, TransportKind};
+use crate::{DType, Queue};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Longest that an endpoint waits for the other ranks when it closes.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Matter of an operation, with the views that it needs.
+pub(super) enum NcclWork {
+    Send { to: usize, view: ReadView },
+    Receive { view: WriteView, land: Land },
+    Collective { input: Option<ReadView>, output: WriteView },
+}
+
+/// Point to which an operation has come.
+pub(super) enum NcclStage {
+    /// A send whose receiver has not replied.
+    Announced,
+    /// A receive whose message was not announced.
+    Expecting(Mail),
+    /// A receive whose sender has not decided.
+    Replied,
+    /// A collective behind one of its lane: messages of a later one would say that nothing more comes for this.
+    Queued,
+    /// A collective in this round of the agreement, with the latest time that this rank knows; no time was proposed in
+    /// the rounds in which ranks only learn that all have come.
+    Agreeing { round: u32, latest: Option<u64>, mail: Mail },
+    /// It has its place in the order.
+    Settled,
+    /// It is on the stream.
+    Enqueued,
+}
+
+/// An operation that is not over.
+pub(super) struct NcclOperation {
+    pub(super) ticket: Ticket,
+    pub(super) label: Label,
+    pub(super) identity: Identity,
+    /// Its own messages of the host's transport that are not out.
+    pub(super) sent: Vec<Ticket>,
+    /// `None` once it is on the stream.
+    pub(super) work: Option<NcclWork>,
+    pub(super) stage: NcclStage,
+    /// Outcome for its caller.
+    pub(super) got: Got,
+}
+
+/// State of an endpoint's path.
+#[derive(Default)]
+pub(super) struct NcclState {
+    pub(super) tickets: Tickets,
+    pub(super) operations: Vec<NcclOperation>,
+    /// Replies and decisions that are to come, with the rank that sends them.
+    pub(super) controls: Vec<(usize, Mail)>,
+    /// Number of messages to each rank so far.
+    pub(super) numbers: Vec<u64>,
+    /// Work that NCCL is enqueuing.
+    pub(super) batch: Option<Batch>,
+    /// Memory for what is received before it is reduced, and not in use.
+    pub(super) scratch: Vec<Buffer>,
+}
+
+impl NcclState {
+    /// Returns an operation that is not over.
+    pub(super) fn operation(&mut self, ticket: Ticket) -> Option<&mut NcclOperation> {
+        self.operations.iter_mut().find(|operation| operation.ticket == ticket)
+    }
+}
+
+/// An endpoint's path through NCCL.
+pub(super) struct NcclPath {
+    pub(super) host: Rc<dyn Transport>,
+    pub(super) link: Arc<Link>,
+    /// Number of the communicator, equal on all ranks.
+    pub(super) communicator: u64,
+    /// Queue on which NCCL enqueues.
+    pub(super) queue: Queue,
+    pub(super) order: Arc<WorkOrder>,
+    /// Number of this endpoint in the order.
+    pub(super) owner: u64,
+    pub(super) tally: Arc<Tally>,
+    pub(super) state: RefCell<NcclState>,
+}
+
+impl NcclPath {
+    /// Takes an operation in, or the reason why it cannot begin.
+    pub(super) fn open(
+        &self,
+        state: &mut NcclState,
+        begin: impl FnOnce(&mut NcclState, Ticket) -> Result<NcclOperation>,
+    ) -> Ticket {
+        let ticket = state.tickets.open();
+        let begun = self.link.failure().cloned().map_or(Ok(()), Err);
+        match begun.and_then(|()| begin(state, ticket)) {
+            Ok(operation) => {
+                state.operations.push(operation);
+                self.advance(state);
+            }
+            Err(error) => state.tickets.finish(ticket, Err(error)),
+        }
+        ticket
+    }
+
+    /// Advances all operations; returns true if any has moved, or NCCL is at work.
+    fn advance(&self, state: &mut NcclState) -> bool {
+        if state.operations.is_empty() && state.batch.is_none() {
+            return false;
+        }
+        let advanced = self.try_advance(state);
+        let failure = self.link.failure().cloned();
+        if let Some(error) = failure.or(advanced.as_ref().err().cloned()) {
+            self.fail(state, &error);
+            return true;
+        }
+        advanced.unwrap_or(true)
+    }
+
+    fn try_advance(&self, state: &mut NcclState) -> Result<bool> {
+        let mut moved = self.read_controls(state)?;
+        let mut operations = std::mem::take(&mut state.operations);
+        let mut lanes = Vec::new();
+        operations.retain_mut(|operation| {
+            let outcome = match operation.stage {
+                NcclStage::Expecting(_) => self.answer(state, operation),
+                NcclStage::Queued | NcclStage::Agreeing { .. } => self.agree(state, operation, &mut lanes),
+                _ => Ok(false),
+            };
+            moved |= !matches!(outcome, Ok(false));
+            // Ranks that disagree are the failure of one operation, with which its caller ends the others.
+            let failure = outcome.err();
+            let goes_on = failure.is_none();
+            failure.into_iter().for_each(|error| state.tickets.finish(operation.ticket, Err(error)));
+            goes_on
+        });
+        state.operations = operations;
+        moved |= self.enqueue(state)?;
+        Ok(self.finish(state)? || moved)
+    }
+
+    /// Ends the operations that are on the stream and have told the other ranks all that they need.
+    fn finish(&self, state: &mut NcclState) -> Result<bool> {
+        let mut moved = false;
+        let NcclState { tickets, operations, .. } = state;
+        let mut failed = Ok(());
+        operations.retain_mut(|operation| {
+            operation.sent.retain(|sent| match super::mail::is_sent(&*self.host, *sent) {
+                Ok(is_sent) => {
+                    moved |= is_sent;
+                    !is_sent
+                }
+                Err(error) => {
+                    failed = Err(error);
+                    false
+                }
+            });
+            let is_over = matches!(operation.stage, NcclStage::Enqueued) && operation.sent.is_empty();
+            if is_over {
+                tickets.finish(operation.ticket, Ok(operation.got));
+            }
+            !is_over
+        });
+        failed.map(|()| moved)
+    }
+
+    /// Ends all operations with an error.
+    fn fail(&self, state: &mut NcclState, error: &Error) {
+        self.link.fail(error);
+        self.order.leave(self.owner);
+        for operation in state.operations.drain(..) {
+            state.tickets.finish(operation.ticket, Err(error.clone()));
+        }
+        state.controls.drain(..).for_each(|(_, mail)| mail.cancel(&*self.host));
+        // The communicator is gone, and with it all that NCCL was about to enqueue.
+        state.batch = None;
+    }
+}
+
+impl DevicePath for NcclPath {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Nccl
+    }
+
+    fn carries_messages(&self) -> bool {
+        true
+    }
+
+    fn in_order(&self) -> bool {
+        false
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        self.open(state, |state, ticket| self.announce(state, ticket, to, label, view))
+    }
+
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        self.open(state, |_, ticket| self.await_announcement(ticket, from, label, view, land))
+    }
+
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+        self.state.borrow_mut().tickets.poll(ticket)
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let state = &mut *self.state.borrow_mut();
+        state.tickets.close(ticket);
+        let Some(at) = state.operations.iter().position(|operation| operation.ticket == ticket) else {
+            return;
+        };
+        let operation = state.operations.remove(at);
+        if let NcclStage::Expecting(mail) | NcclStage::Agreeing { mail, .. } = &operation.stage {
+            mail.cancel(&*self.host);
+        }
+        operation.sent.iter().for_each(|sent| self.host.cancel(*sent));
+        self.order.withdraw(operation.identity);
+    }
+
+    fn progress(&self) -> bool {
+        self.advance(&mut self.state.borrow_mut())
+    }
+
+    fn moved(&self, ticket: Ticket) -> u64 {
+        self.state.borrow_mut().tickets.moved(ticket)
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let mut state = self.state.borrow_mut();
+        state.operation(ticket).and_then(|operation| self.awaited(operation)).into_iter().collect()
+    }
+
+    fn native(&self) -> &dyn Collectives {
+        self
+    }
+
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
+        Buffer::zeroed_on(queue, dtype, len)
+    }
+}
+
+impl Drop for NcclPath {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(self.state.get_mut());
+        if state.batch.is_some() {
+            let error = Error::usage("an endpoint was closed in an operation", "await every operation");
+            return self.fail(&mut state, &error);
+        }
+        self.order.leave(self.owner);
+        self.link.close(FAREWELL);
+    }
+}

@@ -1,0 +1,229 @@
+//! Link: one communicator of NCCL's, what is in flight on it, and its end, whichever way that comes. Open this to see how
+//! a stream that waits for a dead rank is released.
+//!
+//! The communicator does not block: whoever has begun something asks until it is ready. It is called by the thread of its
+//! endpoint and, while work is in flight, looked at by the device's sweeper, in turns. When a rank is known to have
+//! failed, NCCL reports an error, or work takes longer than the deadline, the queue fails with the reason, and whatever
+//! has waited for it; then the communicator is aborted, which ends its kernels. Memory is held by the stream until the
+//! device is done with it.
+
+use super::library::{Comm, Libnccl, Status};
+use crate::device::cuda::{CudaQueue, Watch};
+use crate::device::{Event, Queue};
+use crate::doorbell::Bell;
+use crate::error::{During, Error, Result};
+use crate::health::{GRACE, Health};
+use crate::runtime;
+use crate::stopwatch::Stopwatch;
+use crate::transport::Label;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Time between two looks at what NCCL does by itself.
+pub(super) const TICK: Duration = Duration::from_millis(1);
+
+/// Work that is on the stream.
+pub(super) struct Flight {
+    link: Arc<Link>,
+    /// Operation that the work is of.
+    label: Label,
+    /// Event before the work: as long as the device has other work, nothing is late.
+    begun: Arc<dyn Event>,
+    /// Event after the work.
+    done: OnceLock<Arc<dyn Event>>,
+    /// Time since it was seen to have begun.
+    since: Mutex<Option<Stopwatch>>,
+}
+
+/// A communicator, shared by its endpoint and the sweeper.
+pub(super) struct Link {
+    nccl: &'static Libnccl,
+    /// `None` once it was aborted or destroyed.
+    comm: Mutex<Option<Comm>>,
+    failure: OnceLock<Error>,
+    /// Queue on which it enqueues.
+    queue: Queue,
+    /// Time since NCCL reported that another rank is gone.
+    suspected: Mutex<Option<Stopwatch>>,
+    health: Arc<Health>,
+    bell: Arc<dyn Bell>,
+    /// Longest time that work may take once the device has come to it.
+    limit: Duration,
+}
+
+impl Link {
+    /// Takes over a communicator.
+    pub(super) fn new(
+        nccl: &'static Libnccl,
+        comm: Comm,
+        queue: Queue,
+        (health, bell): (Arc<Health>, Arc<dyn Bell>),
+        limit: Duration,
+    ) -> Self {
+        Link {
+            nccl,
+            comm: Mutex::new(Some(comm)),
+            failure: OnceLock::new(),
+            queue,
+            suspected: Mutex::default(),
+            health,
+            bell,
+            limit,
+        }
+    }
+
+    fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
+        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the failure that has ended the communicator, if it has ended.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.get()
+    }
+
+    /// Runs calls of NCCL's as one group.
+    ///
+    /// # Errors
+    /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
+    pub(super) fn group(
+        &self,
+        doing: &str,
+        calls: impl FnOnce(&Libnccl, Comm) -> Result<(), Status>,
+    ) -> Result<()> {
+        let comm = self.comm();
+        let Some(comm) = *comm else { return Err(self.ended()) };
+        // SAFETY: it takes nothing.
+        let begun = unsafe { (self.nccl.ncclGroupStart)() };
+        self.nccl.expect(begun, comm, doing)?;
+        let called = calls(self.nccl, comm);
+        // SAFETY: a group has begun on this thread.
+        let ended = unsafe { (self.nccl.ncclGroupEnd)() };
+        self.nccl.expect(called.err().unwrap_or(Status::SUCCESS), comm, doing)?;
+        self.nccl.expect(ended, comm, doing)
+    }
+
+    /// Returns true once NCCL has done what it has begun, false while it is at it.
+    ///
+    /// # Errors
+    /// [`Error::System`] if that has failed; the failure that has ended the communicator.
+    pub(super) fn is_ready(&self) -> Result<bool> {
+        let comm = self.comm();
+        let Some(comm) = *comm else { return Err(self.ended()) };
+        self.nccl.is_ready(comm, "go on with NCCL")
+    }
+
+    /// Returns the failure of a communicator that is gone.
+    fn ended(&self) -> Error {
+        let closed = || Error::usage("this endpoint's NCCL is closed", "use it while the endpoint lives");
+        self.failure.get().cloned().unwrap_or_else(closed)
+    }
+
+    /// Lets the device look at work that was just enqueued, and returns the event after it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the queue is no GPU's.
+    pub(super) fn watch(self: &Arc<Self>, label: Label, begun: Arc<dyn Event>) -> Result<Arc<dyn Event>> {
+        let (Some(cuda), Some(queue)) = (CudaQueue::of(&self.queue), self.queue.device()) else {
+            return Err(Error::usage("NCCL was to work on no GPU", "report this defect of the path"));
+        };
+        let link = Arc::clone(self);
+        let flight = Arc::new(Flight { link, label, begun, done: OnceLock::new(), since: Mutex::default() });
+        cuda.watch(Arc::clone(&flight) as Arc<dyn Watch>);
+        Ok(Arc::clone(flight.done.get_or_init(|| queue.record())))
+    }
+
+    /// Ends the communicator and all that waits for it, with a reason.
+    pub(super) fn fail(&self, error: &Error) {
+        let error = self.failure.get_or_init(|| error.clone());
+        if let Some(queue) = CudaQueue::of(&self.queue) {
+            queue.fail(error);
+        }
+        self.abort();
+        self.bell.ring();
+    }
+
+    fn abort(&self) {
+        if let Some(comm) = self.comm().take() {
+            // What it says does not matter any more.
+            // SAFETY: the communicator is there, and nobody has it from now on.
+            unsafe { (self.nccl.ncclCommAbort)(comm) };
+        }
+    }
+
+    /// Closes the communicator when its work is done, together with the other ranks; ends it after `limit`.
+    pub(super) fn close(&self, limit: Duration) {
+        let last = self.queue.device().map(|queue| queue.record());
+        let mut waited = Stopwatch::start();
+        let mut is_over = || self.health.verdict().is_some() || waited.elapsed() > limit;
+        while !is_over() && !last.as_ref().is_none_or(|last| last.has_happened()) {
+            runtime::sleep(TICK);
+        }
+        if is_over() || self.finalize().is_err() {
+            return self.abort();
+        }
+        while !is_over() {
+            match self.is_ready() {
+                Ok(true) => return self.destroy(),
+                Ok(false) => runtime::sleep(TICK),
+                Err(_) => break,
+            }
+        }
+        self.abort();
+    }
+
+    fn finalize(&self) -> Result<()> {
+        let comm = self.comm();
+        let Some(comm) = *comm else { return Err(self.ended()) };
+        // SAFETY: the communicator is there.
+        let status = unsafe { (self.nccl.ncclCommFinalize)(comm) };
+        self.nccl.expect(status, comm, "close NCCL")
+    }
+
+    fn destroy(&self) {
+        if let Some(comm) = self.comm().take() {
+            // SAFETY: the communicator is there, it is finalized, and nobody has it from now on.
+            unsafe { (self.nccl.ncclCommDestroy)(comm) };
+        }
+    }
+
+    /// Returns what NCCL says has gone wrong, once it is known that no verdict names the rank that it was.
+    fn trouble(&self) -> Option<Error> {
+        let error = self.is_ready().err()?;
+        let mut suspected = self.suspected.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = suspected.get_or_insert_with(Stopwatch::start).elapsed();
+        (waited > GRACE).then_some(error)
+    }
+}
+
+impl Flight {
+    /// Returns the reason why the work cannot go on, if there is one.
+    fn obstacle(&self) -> Option<Error> {
+        let health = &self.link.health;
+        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        if let Some(verdict) = health.verdict() {
+            return Some(verdict.error(during));
+        }
+        if let Some(error) = self.link.trouble() {
+            return Some(error);
+        }
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        if since.is_none() && self.begun.has_happened() {
+            *since = Some(Stopwatch::start());
+        }
+        let after = self.link.limit;
+        let is_late = since.as_mut().is_some_and(|since| since.elapsed() > after);
+        let stragglers = || health.stragglers(&self.label);
+        is_late.then(|| Error::Deadline { waiting_for: None, stragglers: stragglers(), after, during })
+    }
+}
+
+impl Watch for Flight {
+    fn look(&self) -> bool {
+        if self.done.get().is_some_and(|done| done.has_happened()) {
+            return false;
+        }
+        let obstacle = self.link.failure().cloned().or_else(|| self.obstacle());
+        obstacle.iter().for_each(|error| self.link.fail(error));
+        obstacle.is_none()
+    }
+}
