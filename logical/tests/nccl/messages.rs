@@ -1,0 +1,96 @@
+//! Messages: in any order of sends and receives, of any size, to everyone.
+
+use crate::ranks::{TRANSPORTS, buffer, numbers, on_gpus};
+use hexagram_logical::codec::{MinMax8, TopK};
+use hexagram_logical::encoding::Encoding;
+use hexagram_logical::testing::spawn;
+use hexagram_logical::{Buffer, Communicator, Queue, ReduceOp, Result, TransportKind};
+
+/// Primitives that have no native collective, or have groups of their own.
+fn primitives(comm: &Communicator, queue: &Queue, len: usize) -> Result<Vec<Vec<f32>>> {
+    let ranks = comm.size();
+    let make = |len| buffer(queue, &numbers(comm.rank(), len));
+    let mut results = Vec::new();
+    let mut keep = |buffer: &Buffer| -> Result<()> {
+        results.push(buffer.host::<f32>()?.to_vec());
+        Ok(())
+    };
+    let mut least = make(len);
+    comm.block_on(comm.all_reduce(&mut least, ReduceOp::Min))?;
+    keep(&least)?;
+    let blocks = make(len * ranks);
+    let mut transposed = make(len * ranks);
+    comm.block_on(comm.all_to_all(&blocks, &mut transposed))?;
+    keep(&transposed)?;
+    let mut reduced = make(len);
+    comm.block_on(comm.reduce(&mut reduced, ReduceOp::Sum, ranks - 1))?;
+    keep(&reduced)?;
+    if let Some(half) = comm.block_on(comm.split(Some(comm.rank() as u32 % 2), 0))? {
+        let mut sum = make(len);
+        half.block_on(half.all_reduce(&mut sum, ReduceOp::Sum))?;
+        keep(&sum)?;
+    }
+    let mut encoded = make(len);
+    let mut encoding = Encoding::new(std::sync::Arc::new(MinMax8::default()));
+    comm.block_on(comm.all_reduce_encoded(&mut encoded, ReduceOp::Sum, &mut encoding))?;
+    keep(&encoded)?;
+    Ok(results)
+}
+
+#[test]
+fn primitives_have_the_results_of_the_host() {
+    for (ranks, len) in [(1, 300), (2, 300), (3, 20_011), (4, 1)] {
+        let run = |comm: &Communicator, queue: &Queue| primitives(comm, queue, len);
+        let want = spawn(TransportKind::Thread, ranks, |comm| run(&comm, &Queue::host())).unwrap();
+        let transports = if ranks == 3 { &TRANSPORTS[..] } else { &TRANSPORTS[..1] };
+        for transport in transports {
+            for (rank, got) in on_gpus(*transport, ranks, run).into_iter().enumerate() {
+                assert!(got == want[rank], "{transport} × {ranks}, {len} elements, rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_have_the_size_that_their_sender_knows() {
+    let run = |comm: &Communicator, queue: &Queue| {
+        let mut x = buffer(queue, &numbers(comm.rank(), 5000));
+        let mut encoding = Encoding::new(std::sync::Arc::new(TopK::default()));
+        comm.block_on(comm.all_reduce_sparse(&mut x, ReduceOp::Sum, &mut encoding))?;
+        Ok(x.host::<f32>()?.to_vec())
+    };
+    let want = spawn(TransportKind::Thread, 3, |comm| run(&comm, &Queue::host())).unwrap();
+    for (rank, got) in on_gpus(TransportKind::Shm, 3, run).into_iter().enumerate() {
+        assert!(got == want[rank], "rank {rank}");
+    }
+}
+
+#[test]
+fn receives_may_wait_for_what_is_sent_last() {
+    let run = |comm: &Communicator, queue: &Queue| {
+        let other = 1 - comm.rank();
+        let sent: Vec<Buffer> =
+            (0..5).map(|at| buffer(queue, &[(10 * comm.rank() + at) as f32; 1000])).collect();
+        let mut got: Vec<Buffer> = (0..5).map(|_| buffer(queue, &[0f32; 1000])).collect();
+        comm.block_on(async {
+            for (out, into) in sent.iter().zip(&mut got) {
+                // Rank 0 sends first, rank 1 receives first.
+                if comm.rank() == 0 {
+                    comm.send(out, other).await?;
+                    comm.recv(into, other).await?;
+                } else {
+                    comm.recv(into, other).await?;
+                    comm.send(out, other).await?;
+                }
+            }
+            Ok::<(), hexagram_logical::Error>(())
+        })?;
+        got.iter().map(|got| Ok(got.host::<f32>()?[999])).collect::<Result<Vec<f32>>>()
+    };
+    for transport in TRANSPORTS {
+        for (rank, got) in on_gpus(transport, 2, run).into_iter().enumerate() {
+            let want: Vec<f32> = (0..5).map(|at| (10 * (1 - rank) + at) as f32).collect();
+            assert_eq!(got, want, "{transport}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Ranks with a GPU each, and buffers there.
+
+use hexagram_logical::testing::spawn;
+use hexagram_logical::{Buffer, Communicator, Element, Queue, Result, TransportKind};
+use hexagram_physical::device::cuda::{Cuda, devices};
+use hexagram_physical::nccl;
+
+pub(crate) const TRANSPORTS: [TransportKind; 3] =
+    [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
+
+/// Returns true if there are so many GPUs, and NCCL; says so if not.
+pub(crate) fn can_have(ranks: usize) -> bool {
+    let found = devices().map_or(0, |found| found.len());
+    let is_there = found >= ranks && nccl::version().is_ok();
+    if !is_there {
+        eprintln!("skipped: {ranks} GPUs and NCCL are needed; there are {found} GPUs");
+    }
+    is_there
+}
+
+/// Runs `body` on ranks whose GPUs NCCL connects, and returns what they returned; nothing if there are too few GPUs.
+pub(crate) fn on_gpus<R: Send>(
+    transport: TransportKind,
+    ranks: usize,
+    body: impl Fn(&Communicator, &Queue) -> Result<R> + Sync,
+) -> Vec<R> {
+    if !can_have(ranks) {
+        return Vec::new();
+    }
+    let attached = |comm: Communicator| {
+        let queue = Cuda::new(comm.rank())?.queue()?;
+        let path = comm.attach(&queue)?;
+        assert_eq!(path, Some(TransportKind::Nccl));
+        body(&comm, &queue)
+    };
+    spawn(transport, ranks, attached).unwrap_or_else(|error| panic!("{transport} × {ranks}: {error}"))
+}
+
+/// Returns a buffer of a rank's GPU.
+pub(crate) fn buffer<T: Element>(queue: &Queue, elements: &[T]) -> Buffer {
+    Buffer::from_slice_on(queue, elements).unwrap()
+}
+
+/// Small whole numbers that tell rank and position apart.
+pub(crate) fn number(rank: usize, at: usize) -> i64 {
+    ((rank * 5 + at * 3) % 7) as i64
+}
+
+/// Returns the numbers of a rank.
+pub(crate) fn numbers(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| number(rank, at) as f32).collect()
+}
