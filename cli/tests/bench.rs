@@ -234,3 +234,18 @@ fn warnings_that_nobody_reads_end_nothing() {
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(ended.stdout.iter().filter(|byte| **byte == b'\n').count(), 4);
 }
+
+#[test]
+#[cfg(feature = "cuda")]
+fn a_device_is_named_with_the_path_of_its_messages() {
+    if !hexagram::cuda::devices().is_ok_and(|devices| !devices.is_empty()) {
+        eprintln!("skipped: no CUDA device");
+        return;
+    }
+    let mut command =
+        program(&["bench", "all_reduce", "--device", "cuda:0", "-b", "1K", "-e", "1K", "--iters", "3"]);
+    command.envs([("HEXAGRAM_DEVICE_PATH", "staging"), ("HEXAGRAM_FAKE_CUDA", "seed=0")]);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.stderr);
+    assert_eq!(ended.stdout[0], "# all_reduce: 2 ranks, mixed, cuda:0, staged");
+}

@@ -82,6 +82,7 @@ fn gpus_are_told_in_columns_with_driver_and_peers() {
     assert_eq!(ended.code, Some(0), "{:#?}", ended.stdout);
     says(&ended, &["✓ CUDA: built in; the driver is for CUDA 12.0", "NCCL: "]);
     says(&ended, &["- peer access: every GPU reaches the memory of every other"]);
+    says(&ended, &["✓ two ranks add numbers: right, and messages travel by "]);
     let of = |index: usize| format!("  ✓ cuda:{index}  ");
     let lines: Vec<&String> =
         (0..2).filter_map(|index| ended.stdout.iter().find(|line| line.starts_with(&of(index)))).collect();

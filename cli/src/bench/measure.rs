@@ -3,10 +3,10 @@
 use super::Bench;
 use super::operation::{Memory, Work};
 use super::pattern::{Pattern, spoil};
-use super::report::{Row, Times};
+use super::report::{Place, Row, Times};
 use hexagram::logical::runtime;
 use hexagram::testing::Reference;
-use hexagram::{Communicator, Error, Queue, ReduceOp, Result};
+use hexagram::{Communicator, Error, ReduceOp, Result};
 use std::time::Duration;
 
 /// Above this size, in bytes, a barrier comes before each iteration: small operations keep the ranks together by
@@ -29,9 +29,9 @@ fn iterations(bytes: usize) -> u32 {
 ///
 /// # Errors
 /// What the operation returns; wrong elements are no error.
-pub(super) fn measure(bench: &Bench, comm: &Communicator, queue: &Queue, bytes: usize) -> Result<Row> {
+pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: usize) -> Result<Row> {
     let Bench { operation, dtype, registered, .. } = *bench;
-    let memory = Memory { queue, registered };
+    let memory = Memory { queue: &place.queue, registered };
     let reduce = bench.reduce();
     let codec = bench.codec.as_ref();
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
@@ -54,7 +54,8 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, queue: &Queue, bytes: 
         transport,
         ranks,
         registered,
-        device: queue.name().to_owned(),
+        device: place.queue.name().to_owned(),
+        path: place.path(),
         bytes,
         count: block,
         dtype,

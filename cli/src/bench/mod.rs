@@ -17,7 +17,7 @@ use hexagram::codec::{self, Codec};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use operation::Operation;
-use report::Row;
+use report::{Place, Row};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,7 +57,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     transport: TransportKind,
 
-    /// Device that has the buffers: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto
+    /// Device that has the buffers: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto; the heading says how
+    /// messages of rank 0's travel: ipc, nccl, or staged by way of the host
     #[arg(long, value_name = "NAME", default_value_t)]
     device: DeviceChoice,
 
@@ -172,12 +173,14 @@ impl Bench {
     fn rank(&self, world: &World) -> Result<Result<u64, PrintError>> {
         let comm = Communicator::open(world, 0)?;
         let queue = self.device.queue(world.local_rank())?;
+        let path = comm.attach(&queue)?;
+        let place = Place { queue, path };
         let mut rows = Vec::new();
         let mut table = Table::new(&comm);
-        let mut is_printed = table.line(&report::heading(self, comm.size(), &queue))?;
+        let mut is_printed = table.line(&report::heading(self, comm.size(), &place))?;
         let mut sizes = self.sizes();
         while let Some(bytes) = sizes.next().filter(|_| is_printed) {
-            let row = measure::measure(self, &comm, &queue, bytes)?;
+            let row = measure::measure(self, &comm, &place, bytes)?;
             is_printed = table.line(&row.to_string())?;
             rows.push(row);
         }

@@ -10,6 +10,21 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
+/// Place of a rank's buffers.
+pub(super) struct Place {
+    pub(super) queue: Queue,
+    /// Path between the ranks' devices, if there is one.
+    pub(super) path: Option<TransportKind>,
+}
+
+impl Place {
+    /// Returns the name of the way of a device's messages; `None` on the host.
+    pub(super) fn path(&self) -> Option<String> {
+        let staged = || "staged".to_owned();
+        (!self.queue.is_host()).then(|| self.path.map_or_else(staged, |path| path.to_string()))
+    }
+}
+
 /// One size of one operation.
 pub(super) struct Row {
     pub(super) operation: Operation,
@@ -18,6 +33,8 @@ pub(super) struct Row {
     pub(super) registered: bool,
     /// Name of rank 0's device.
     pub(super) device: String,
+    /// Way of a device's messages; `None` on the host.
+    pub(super) path: Option<String>,
     /// Size that was really measured: the size asked for, down to what divides evenly among the ranks.
     pub(super) bytes: usize,
     /// Elements of one rank's block.
@@ -84,6 +101,7 @@ impl Row {
             "codec": self.codec,
             "registered": self.registered,
             "device": self.device,
+            "path": self.path,
             "time_us": self.times.median,
             "p10_us": self.times.p10,
             "p90_us": self.times.p90,
@@ -109,10 +127,10 @@ impl fmt::Display for Row {
 }
 
 /// Returns the lines above the rows.
-pub(super) fn heading(bench: &Bench, ranks: usize, queue: &Queue) -> String {
+pub(super) fn heading(bench: &Bench, ranks: usize, place: &Place) -> String {
     let Bench { operation, transport, .. } = bench;
     let memory = if bench.registered { ", registered memory" } else { "" };
-    let device = if queue.is_host() { String::new() } else { format!(", {}", queue.name()) };
+    let device = place.path().map_or_else(String::new, |path| format!(", {}, {path}", place.queue.name()));
     let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
     let codec = bench.codec.as_ref().map_or_else(String::new, |codec| format!(", {}", codec.name()));
     let title = format!("# {}: {ranks}, {transport}{device}{memory}{codec}", operation.name());
@@ -176,6 +194,7 @@ mod tests {
             transport: TransportKind::Shm,
             ranks: 4,
             device: "host".to_owned(),
+            path: None,
             registered: false,
             bytes: 1_000_000,
             count: 250_000,

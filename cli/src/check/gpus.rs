@@ -6,7 +6,15 @@ use super::libraries::find;
 use super::libraries::place;
 use super::report::Report;
 #[cfg(feature = "cuda")]
+use super::self_test::DEADLINE;
+#[cfg(feature = "cuda")]
 use hexagram::cuda::{self, Description};
+#[cfg(feature = "cuda")]
+use hexagram::launch::{as_rank, as_threads};
+#[cfg(feature = "cuda")]
+use hexagram::physical::device::DeviceChoice;
+#[cfg(feature = "cuda")]
+use hexagram::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind, World};
 
 /// Library of NVIDIA's driver.
 const DRIVER: &str = "libcuda.so.1";
@@ -42,6 +50,35 @@ pub(super) fn check(report: &mut Report) {
         Ok(peers) => report.note(&format!("peer access: {}", reached(&peers))),
         Err(error) => report.note(&format!("peer access: {error}")),
     }
+    match add() {
+        Ok(said) => report.good(&format!("two ranks add numbers: {said}")),
+        Err(error) => report.bad(&format!("two ranks add numbers: {error}")),
+    }
+}
+
+/// Elements that two ranks add up: enough for several messages.
+#[cfg(feature = "cuda")]
+const LENGTH: usize = 1 << 18;
+
+/// Lets two ranks of this process add numbers on GPUs; returns how these travel, in words.
+#[cfg(feature = "cuda")]
+fn add() -> Result<String> {
+    let rank = |world: World| -> Result<Option<TransportKind>> {
+        let comm = Communicator::open(&world, 0)?;
+        comm.set_deadline(DEADLINE);
+        let queue = DeviceChoice::Cuda(None).queue(comm.rank())?;
+        let path = comm.attach(&queue)?;
+        let mut sums = Buffer::from_slice_on(&queue, &[1.5 + comm.rank() as f32; LENGTH])?;
+        comm.block_on(comm.all_reduce(&mut sums, ReduceOp::Sum))?;
+        match sums.host::<f32>()?.iter().all(|sum| *sum == 4.0) {
+            true => Ok(path),
+            false => Err(Error::setup("a sum is wrong", "do not trust these GPUs, and report this")),
+        }
+    };
+    let ranks = as_threads(2, |world| as_rank(world, rank))?;
+    let path = ranks.into_iter().collect::<Result<Vec<_>>>()?.first().copied().flatten();
+    let by = path.map_or_else(|| "by way of the host".to_owned(), |path| format!("by {path}"));
+    Ok(format!("right, and messages travel {by}"))
 }
 
 /// Returns what the driver's module in the kernel says of its version, if it does.

@@ -15,7 +15,7 @@ const RANKS: usize = 2;
 /// Elements: enough for several frames of any transport.
 const LENGTH: usize = 1 << 20;
 /// Deadline of joining, and of every operation.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Starts the ranks over each transport between processes.
 pub(super) fn check(report: &mut Report) {
