@@ -5,6 +5,7 @@
 #include "context.h"
 #include "fake.h"
 #include "memory.h"
+#include <algorithm>
 #include <cstring>
 #include <sys/mman.h>
 
@@ -20,13 +21,16 @@ static bool is_pool(CUmemoryPool pool) {
 static CUresult allocate(CUdeviceptr *to, size_t bytes, Context *context, Kind kind) {
     if (to == nullptr || bytes == 0) return INVALID_VALUE;
     if (counts.allocations++ == settings.alloc.number) return CUresult(settings.alloc.code);
-    if (bytes > settings.memory - context->used) return OUT_OF_MEMORY;
+    // What a pool keeps is for itself.
+    uint64_t left = settings.memory - context->used - (kind == Kind::Pool ? 0 : context->kept);
+    if (bytes > left) return OUT_OF_MEMORY;
     CUdeviceptr at = take(bytes);
     if (at == 0) return OUT_OF_MEMORY;
     bool lives = kind == Kind::Device;
     if (lives && !open_up(at, bytes)) return OUT_OF_MEMORY;
     blocks[at] = {bytes, kind, context, lives};
     context->used += bytes;
+    context->kept = std::min(context->kept, settings.memory - context->used);
     counts.live += bytes;
     *to = at;
     return SUCCESS;
@@ -38,6 +42,7 @@ static void give_back(CUdeviceptr at) {
     if (block == blocks.end()) return;
     if (block->second.lives) close_up(at, block->second);
     block->second.context->used -= block->second.size;
+    if (block->second.kind == Kind::Pool) block->second.context->kept += block->second.size;
     counts.live -= block->second.size;
     blocks.erase(block);
 }
@@ -140,21 +145,24 @@ API cuDeviceGetDefaultMemPool(CUmemoryPool *to, CUdevice device) {
     return SUCCESS;
 }
 
-// Freed memory goes back at once, whatever a pool is told.
+// Every pool keeps what is freed until it is trimmed, whatever it is told.
 API cuMemPoolSetAttribute(CUmemoryPool pool, int, void *value) {
     ENTER(context);
     return (reinterpret_cast<Context *>(pool) == context || is_pool(pool)) && value ? SUCCESS : INVALID_VALUE;
 }
 
-API cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
+API cuMemPoolTrimTo(CUmemoryPool pool, size_t kept) {
     ENTER(context);
-    return reinterpret_cast<Context *>(pool) == context || is_pool(pool) ? SUCCESS : INVALID_VALUE;
+    if (reinterpret_cast<Context *>(pool) != context && !is_pool(pool)) return INVALID_VALUE;
+    Lock lock(mutex);
+    context->kept = std::min(context->kept, uint64_t(kept));
+    return SUCCESS;
 }
 
 API cuMemGetInfo_v2(size_t *available, size_t *total) {
     ENTER(context);
     Lock lock(mutex);
-    *available = settings.memory - context->used;
+    *available = settings.memory - context->used - context->kept;
     *total = settings.memory;
     return SUCCESS;
 }

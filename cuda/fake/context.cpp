@@ -5,6 +5,8 @@
 #include "fake.h"
 #include <cstdio>
 #include <cstring>
+#include <cstdlib>
+#include <unistd.h>
 #include <vector>
 
 namespace fake {
@@ -13,6 +15,7 @@ thread_local unsigned capture_mode;
 static thread_local Context *current;
 static thread_local std::vector<Context *> *stack;
 static std::atomic<bool> is_initialized;
+static std::atomic<bool> is_over;
 
 static Context *contexts() {
     static Context *contexts = new Context[64];
@@ -21,10 +24,18 @@ static Context *contexts() {
 
 CUresult enter(Context **context) {
     if (is_in_host_function) return NOT_PERMITTED;
+    if (is_over) die("a call after the end of the process");
     if (!is_initialized) return NOT_INITIALIZED;
     if (current == nullptr) return INVALID_CONTEXT;
     *context = current;
     return current->error;
+}
+
+// What the driver does when the process ends. Whoever still calls it does so within some time.
+static void end() {
+    if (!settings.end) return;
+    is_over = true;
+    usleep(200000);
 }
 
 static bool is_known(CUdevice device) { return device >= 0 && uint64_t(device) < settings.devices; }
@@ -41,7 +52,7 @@ using namespace fake;
 API cuInit(unsigned) {
     if (settings.init) return CUresult(settings.init);
     if (settings.devices == 0) return NO_DEVICE;
-    is_initialized = true;
+    if (!is_initialized.exchange(true)) atexit(end);
     return SUCCESS;
 }
 
@@ -170,6 +181,7 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device) {
         forget_modules(context);
         give_back_all(context);
         context->peers.clear();
+        context->kept = 0;
     }
     context->retained--;
     return SUCCESS;

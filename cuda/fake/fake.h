@@ -38,6 +38,8 @@ struct Settings {
     uint64_t init = 0;
     // What `cuModuleLoadData` returns.
     uint64_t module = 0;
+    // 1 if a call after the end of the process ends it with a line; that waits a while for one.
+    uint64_t end = 0;
     // 1 while the driver compiles: modules are loaded once this is 0 again.
     uint64_t compiling = 0;
     // 1 while another thread captures a graph, which calls that the capture cannot see would spoil.

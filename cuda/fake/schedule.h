@@ -16,6 +16,8 @@ struct Context {
     unsigned retained = 0;
     // Bytes of device memory.
     uint64_t used = 0;
+    // Bytes that pools keep although they are freed.
+    uint64_t kept = 0;
     std::shared_ptr<Stream> legacy;
     // Contexts whose memory this one's kernels may follow.
     std::set<Context *> peers;

@@ -59,6 +59,8 @@ int cuMemHostRegister_v2(void *, size_t, unsigned);
 int cuMemHostUnregister(void *);
 int cuMemHostGetDevicePointer_v2(Address *, void *, unsigned);
 int cuStreamGetCtx(void *, void **);
+int cuDeviceGetDefaultMemPool(void **, int);
+int cuMemPoolTrimTo(void *, size_t);
 void hexagramFakeSet(const char *);
 unsigned long long hexagramFakeCount(const char *);
 }
@@ -263,6 +265,18 @@ static void pools() {
     hexagramFakeSet("memory=1M");
     Address x;
     CHECK(cuMemAllocAsync(&x, 2 << 20, s) == 2);
+    // A pool keeps what is freed, but for itself, until it is trimmed.
+    DO(cuMemAllocAsync(&x, 700 << 10, s));
+    DO(cuMemFreeAsync(x, s));
+    DO(cuStreamSynchronize(s));
+    CHECK(cuMemAlloc_v2(&x, 700 << 10) == 2);
+    DO(cuMemAllocAsync(&x, 700 << 10, s));
+    DO(cuMemFreeAsync(x, s));
+    DO(cuStreamSynchronize(s));
+    void *pool;
+    DO(cuDeviceGetDefaultMemPool(&pool, 0));
+    DO(cuMemPoolTrimTo(pool, 0));
+    DO(cuMemAlloc_v2(&x, 700 << 10));
 }
 
 // Memory that is not pinned is read and written within the call; pinned memory when the stream comes to it.

@@ -20,7 +20,7 @@ void set(const std::string &key, const char *value) {
                    {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
                    {"capture", settings.capture},         {"pools", settings.pools},
-                   {"compiling", settings.compiling}};
+                   {"compiling", settings.compiling},     {"end", settings.end}};
     struct {
         const char *key;
         Nth &nth;

@@ -91,6 +91,7 @@ impl Gpu {
         // SAFETY: the place is there for one handle.
         let status = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) };
         driver.expect(status, &format!("open {name}")).inspect_err(|_| sweeper.end())?;
+        sweeper.end_with_process();
         let mut gpu = Gpu {
             driver,
             name,
@@ -221,6 +222,11 @@ impl Gpu {
         }
         self.free(&self.freed);
         self.free_lent();
+        self.free_pinned();
+    }
+
+    /// Frees pinned memory that is kept for later, where the context is current.
+    pub(super) fn free_pinned(&self) {
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and nobody uses it.
             unsafe { (self.driver.cuMemFreeHost)(with_exposed_provenance_mut(address)) };

@@ -191,7 +191,7 @@ impl Pinned {
         let class = Pool::class(bytes);
         let address = match gpu.pinned.take(class).and_then(NonZeroUsize::new) {
             Some(address) => NonNull::with_exposed_provenance(address),
-            None => pinned(gpu, class)?,
+            None => pinned(gpu, class).inspect_err(|_| gpu.pinned.miss(class))?,
         };
         Ok(Pinned { address, class, gpu: Arc::clone(gpu) })
     }
@@ -224,6 +224,9 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
         // SAFETY: the place is there for one address.
         unsafe { (gpu.driver.cuMemHostAlloc)(&mut address, bytes, CU_MEMHOSTALLOC_PORTABLE) }
     };
+    if gpu.pinned.is_overfull() {
+        gpu.free_pinned();
+    }
     let mut status = allocate();
     if status == Status::OUT_OF_MEMORY {
         gpu.free_kept();

@@ -1,7 +1,8 @@
 //! Pools of memory that is dear to allocate. Open this to see how much of it is kept.
 //!
 //! What comes back is kept for the next one of its class of sizes, which differ by a quarter at most: a program that
-//! communicates asks for the same sizes again and again. When memory runs out, a pool gives all back.
+//! communicates asks for the same sizes again and again. When memory runs out, a pool gives all back; and when it has
+//! none of a class, but more of others than is in use, as sizes have changed.
 
 use super::gpu::lock;
 use std::collections::HashMap;
@@ -10,9 +11,21 @@ use std::sync::Mutex;
 /// Smallest class, in bytes: a page.
 const LEAST: usize = 4096;
 
+/// Bytes that are kept however little is in use.
+const FEW: usize = 64 << 20;
+
 /// Memory that nobody uses, by its size.
 #[derive(Default)]
-pub(super) struct Pool(Mutex<HashMap<usize, Vec<usize>>>);
+pub(super) struct Pool(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    addresses: HashMap<usize, Vec<usize>>,
+    /// Bytes of all of them.
+    kept: usize,
+    /// Bytes that were taken, or missed and allocated, and have not come back.
+    used: usize,
+}
 
 impl Pool {
     /// Returns the size to allocate for `bytes` bytes: at most a quarter more, and at least a page.
@@ -21,19 +34,41 @@ impl Pool {
         bytes.checked_next_multiple_of(step.max(LEAST)).unwrap_or(bytes).max(LEAST)
     }
 
-    /// Takes memory of a class, if there is some; returns its address.
+    /// Takes memory of a class, if there is some; returns its address. Otherwise the caller allocates it, and puts it here
+    /// in the end.
     pub(super) fn take(&self, class: usize) -> Option<usize> {
-        lock(&self.0).get_mut(&class)?.pop()
+        let mut kept = lock(&self.0);
+        kept.used += class;
+        let address = kept.addresses.get_mut(&class)?.pop()?;
+        kept.kept -= class;
+        Some(address)
     }
 
     /// Keeps memory of a class that nobody uses any more.
     pub(super) fn put(&self, class: usize, address: usize) {
-        lock(&self.0).entry(class).or_default().push(address);
+        let mut kept = lock(&self.0);
+        kept.used = kept.used.saturating_sub(class);
+        kept.kept += class;
+        kept.addresses.entry(class).or_default().push(address);
+    }
+
+    /// Takes note that memory of a class could not be allocated.
+    pub(super) fn miss(&self, class: usize) {
+        let mut kept = lock(&self.0);
+        kept.used = kept.used.saturating_sub(class);
+    }
+
+    /// Returns true if more is kept than is in use, and more than a little.
+    pub(super) fn is_overfull(&self) -> bool {
+        let kept = lock(&self.0);
+        kept.kept > kept.used.max(FEW)
     }
 
     /// Takes all memory that is kept; returns the addresses.
     pub(super) fn drain(&self) -> Vec<usize> {
-        lock(&self.0).drain().flat_map(|(_, addresses)| addresses).collect()
+        let mut kept = lock(&self.0);
+        kept.kept = 0;
+        kept.addresses.drain().flat_map(|(_, addresses)| addresses).collect()
     }
 }
 
@@ -69,5 +104,19 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, [1, 2]);
         assert_eq!(pool.take(4096), None);
+    }
+    #[test]
+    fn what_is_kept_is_not_much_more_than_what_is_used() {
+        let pool = Pool::default();
+        pool.put(FEW, 1);
+        assert!(!pool.is_overfull());
+        pool.put(4096, 2);
+        assert!(pool.is_overfull());
+        assert_eq!(pool.take(2 * FEW), None);
+        assert!(!pool.is_overfull(), "as much is in use");
+        pool.miss(2 * FEW);
+        assert!(pool.is_overfull());
+        assert_eq!(pool.drain().len(), 2);
+        assert!(!pool.is_overfull());
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! It drops what their work has held once that is done, rings bells that the driver does not ring, and is the first to
 //! see that a device is lost. Work that may fail late it lets be [looked at](super::Watch). While nothing is in flight it
-//! sleeps.
+//! sleeps. It ends before the process does.
 
 use super::gpu::lock;
 use super::stream::CudaStream;
 use super::watch::Watched;
 use crate::device::Event;
 use crate::error::{Error, Result};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Time between the first two looks; it doubles as long as there is nothing new.
@@ -18,11 +19,34 @@ const FIRST: Duration = Duration::from_millis(1);
 /// Longest time between two looks.
 const LONGEST: Duration = Duration::from_millis(64);
 
+/// Longest that the end of the process waits for a sweeper, which may be held up by what it lets go of.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Sweepers that have to end before the driver does, as nobody knows what it does on their threads then.
+static RUNNING: Mutex<Vec<Weak<Sweeper>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// True on the thread of a sweeper.
+    static SWEEPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends all sweepers when the process does.
+extern "C" fn end_all() {
+    let running: Vec<_> = lock(&RUNNING).drain(..).collect();
+    for sweeper in running.iter().filter_map(Weak::upgrade) {
+        sweeper.end();
+        if !SWEEPS.get() {
+            sweeper.wait_for_end();
+        }
+    }
+}
+
 /// Streams with work in flight, and the thread that looks at them.
 #[derive(Default)]
 pub(super) struct Sweeper {
     list: Mutex<List>,
     news: Condvar,
+    end: Condvar,
 }
 
 struct List {
@@ -33,11 +57,20 @@ struct List {
     /// True if there was work since the last look.
     is_new: bool,
     is_over: bool,
+    /// True once the thread looks no more.
+    has_ended: bool,
 }
 
 impl Default for List {
     fn default() -> Self {
-        List { streams: Vec::new(), watched: Vec::new(), pause: FIRST, is_new: false, is_over: false }
+        List {
+            streams: Vec::new(),
+            watched: Vec::new(),
+            pause: FIRST,
+            is_new: false,
+            is_over: false,
+            has_ended: false,
+        }
     }
 }
 
@@ -52,6 +85,18 @@ impl Sweeper {
         let thread = std::thread::Builder::new().name("hexagram-cuda".to_owned());
         thread.spawn(move || own.run()).map_err(Error::no_thread)?;
         Ok(sweeper)
+    }
+
+    /// Lets the end of the process wait until the thread has ended. Called when the driver has begun, so that it comes
+    /// before the driver's own end: what begins last ends first.
+    pub(super) fn end_with_process(self: &Arc<Self>) {
+        static ONCE: Once = Once::new();
+        // If the system takes no further function, the process ends as it would have.
+        // SAFETY: the function takes nothing, and stays.
+        ONCE.call_once(|| _ = unsafe { libc::atexit(end_all) });
+        let mut running = lock(&RUNNING);
+        running.retain(|sweeper| sweeper.strong_count() > 0);
+        running.push(Arc::downgrade(self));
     }
 
     /// Looks at a stream until there is nothing on it.
@@ -91,6 +136,11 @@ impl Sweeper {
         self.news.notify_one();
     }
 
+    fn wait_for_end(&self) {
+        let list = lock(&self.list);
+        drop(self.end.wait_timeout_while(list, LAST, |list| !list.has_ended));
+    }
+
     /// Waits until the work in flight is done, or until `at_most` has passed.
     pub(super) fn wait(&self, at_most: Duration) {
         let begun = Instant::now();
@@ -128,6 +178,7 @@ impl Sweeper {
     }
 
     fn run(&self) {
+        SWEEPS.set(true);
         let mut list = lock(&self.list);
         while !list.is_over {
             if list.streams.is_empty() && list.watched.is_empty() {
@@ -147,5 +198,7 @@ impl Sweeper {
                 list = lock(&self.list);
             }
         }
+        list.has_ended = true;
+        self.end.notify_all();
     }
 }
