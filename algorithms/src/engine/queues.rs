@@ -37,3 +37,20 @@ impl Queues {
         outcomes.into_iter().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hexagram_logical::testing::Late;
+
+    #[test]
+    fn buckets_beside_each_other_wait_for_nothing_of_each_other() {
+        let late = Late::new(1);
+        let options = EngineOptions { queue: late.queue(), ..EngineOptions::default() };
+        let queues = Queues::new(&options).unwrap();
+        assert!(*queues.of(0) == options.queue && queues.of(QUEUES) == queues.of(0));
+        assert!((1..QUEUES).all(|bucket| queues.of(bucket) != queues.of(bucket - 1)));
+        let host = Queues::new(&EngineOptions::default()).unwrap();
+        assert!((0..20).all(|bucket| host.of(bucket).is_host()));
+    }
+}
