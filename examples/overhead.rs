@@ -9,17 +9,24 @@
 //! ```
 //!
 //! and the figure is hexagram − all-reduce − local, as a share of local: of whole periods, summed, never of a lucky
-//! step. The model is that of the benchmarks, square linear layers with ReLU between them.
+//! step. The model is that of the benchmarks, square linear layers with ReLU between them, or with `--model` one that
+//! `train` knows, on images of noise.
+//!
+//! On a GPU (`--device cuda`) calls return before the work is done, which each period waits for in the end. One rank tells
+//! what hooks and copies cost, as there is no all-reduce; what communication overlaps with, `train --trace` draws.
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear};
+use candle_nn::{Linear, Module, ModuleT, Optimizer, SGD, VarBuilder, VarMap, linear};
 use clap::Parser;
 use hexagram::algorithms::{EngineOptions, GradientAllReduce, Sgd};
 use hexagram::launch::{Job, as_rank};
+use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
+use hexagram_examples::device::Place;
+use hexagram_examples::model::Model;
 use hexagram_examples::progress::{EXIT_CODES, failure, options};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,6 +44,12 @@ struct Options {
     /// Transport: mixed, shm, tcp or thread
     #[arg(long, default_value = "shm")]
     transport: String,
+    /// Device: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto
+    #[arg(long, value_name = "NAME", default_value_t)]
+    device: DeviceChoice,
+    /// Model of `train`, on images of 3 × 32 × 32, instead of square layers: small, resnet14 or resnet50
+    #[arg(long, value_enum, hide_possible_values = true)]
+    model: Option<Model>,
     /// Samples per rank and step, one measurement each
     #[arg(long, value_delimiter = ',', default_value = "32,256")]
     batch: Vec<usize>,
@@ -74,22 +87,35 @@ fn start(options: &Options) -> Result<ExitCode, Failure> {
     let world = World::join_as(&placement, &JoinOptions { transport, ..JoinOptions::default() })?;
     as_rank(world, |world| {
         let comm = Communicator::open(&world, 0)?;
-        options.batch.iter().try_for_each(|batch| measure(&comm, options, *batch))
+        let place = Place::open(options.device, world.local_rank())?;
+        options.batch.iter().try_for_each(|batch| measure(&comm, options, &place, *batch))
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-struct Net(Vec<Linear>);
+enum Net {
+    Square(Vec<Linear>),
+    Known(Box<dyn ModuleT>),
+}
+
+/// Channels, rows and columns of the images for a model that `train` knows.
+const IMAGE: [usize; 3] = [3, 32, 32];
 
 impl Net {
     fn new(vb: VarBuilder<'_>, options: &Options) -> candle_core::Result<Self> {
+        if let Some(model) = options.model {
+            return model.build(vb, IMAGE).map(Net::Known);
+        }
         let layer = |at: usize| linear(options.width, options.width, vb.pp(at));
-        Ok(Net((0..options.layers).map(layer).collect::<candle_core::Result<_>>()?))
+        Ok(Net::Square((0..options.layers).map(layer).collect::<candle_core::Result<_>>()?))
     }
 
     fn loss(&self, (x, y): &(Tensor, Tensor)) -> candle_core::Result<Tensor> {
         let forward = |x: Tensor, layer: &Linear| layer.forward(&x)?.relu();
-        (self.0.iter().try_fold(x.clone(), forward)? - y)?.sqr()?.mean_all()
+        match self {
+            Net::Square(layers) => (layers.iter().try_fold(x.clone(), forward)? - y)?.sqr()?.mean_all(),
+            Net::Known(model) => model.forward_t(x, true)?.sqr()?.mean_all(),
+        }
     }
 }
 
@@ -101,15 +127,16 @@ struct Turn {
     hexagram: f64,
 }
 
-fn measure(comm: &Communicator, options: &Options, batch: usize) -> Result<(), Failure> {
+fn measure(comm: &Communicator, options: &Options, place: &Place, batch: usize) -> Result<(), Failure> {
+    let shape: &[usize] = if options.model.is_some() { &IMAGE } else { &[options.width] };
     let data = |seed: f64| -> candle_core::Result<Tensor> {
         let value = |at: usize| ((at as f64 * 0.7311 + seed + comm.rank() as f64).sin() * 1.7) as f32;
-        let values: Vec<f32> = (0..batch * options.width).map(value).collect();
-        Tensor::from_vec(values, (batch, options.width), &Device::Cpu)
+        let values: Vec<f32> = (0..batch * shape.iter().product::<usize>()).map(value).collect();
+        Tensor::from_vec(values, [&[batch], shape].concat(), &place.device)
     };
     let samples = (data(0.0)?, data(0.5)?);
-    let mut local = local(options)?;
-    let (net, mut replica, mut optimizer) = together(comm, options)?;
+    let mut local = local(options, &place.device)?;
+    let (net, mut replica, mut optimizer) = together(comm, options, place)?;
     let mut step = |replica: &mut Replica| -> Result<(), Failure> {
         replica.forward()?;
         let loss = net.loss(&samples)?;
@@ -121,15 +148,15 @@ fn measure(comm: &Communicator, options: &Options, batch: usize) -> Result<(), F
     };
     // Its buckets are final after the first step.
     step(&mut replica)?;
-    let mut buckets = registered(comm, &replica)?;
+    let mut buckets = registered(comm, &replica, place)?;
     let mut turns = Vec::new();
     for turn in 0..=options.periods {
-        let local = period(comm, options.steps, || Ok(local(&samples)?))?;
-        let all_reduce = period(comm, options.steps, || {
+        let local = period(comm, options.steps, place, || Ok(local(&samples)?))?;
+        let all_reduce = period(comm, options.steps, place, || {
             let mut each = buckets.iter_mut();
             Ok(each.try_for_each(|bucket| comm.block_on(comm.all_reduce(bucket, ReduceOp::Mean)))?)
         })?;
-        let hexagram = period(comm, options.steps, || step(&mut replica))?;
+        let hexagram = period(comm, options.steps, place, || step(&mut replica))?;
         // The first turn warms up caches and clocks.
         if turn > 0 {
             turns.push(Turn { local, all_reduce, hexagram });
@@ -142,41 +169,50 @@ fn measure(comm: &Communicator, options: &Options, batch: usize) -> Result<(), F
 }
 
 /// Makes a step of candle alone.
-fn local(options: &Options) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, Failure> {
+fn local(
+    options: &Options,
+    device: &Device,
+) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, Failure> {
     let varmap = VarMap::new();
-    let net = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu), options)?;
+    let net = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, device), options)?;
     let mut optimizer = SGD::new(varmap.all_vars(), LEARNING_RATE)?;
     Ok(move |samples: &(Tensor, Tensor)| optimizer.backward_step(&net.loss(samples)?))
 }
 
 /// Builds the same model on all ranks.
-fn together(comm: &Communicator, options: &Options) -> Result<(Net, Replica, SGD), Failure> {
+fn together(comm: &Communicator, options: &Options, place: &Place) -> Result<(Net, Replica, SGD), Failure> {
     let varmap = VarMap::new();
-    let mut replica_options = ReplicaOptions { algorithm: GradientAllReduce.into(), ..Default::default() };
+    let mut engine = EngineOptions { queue: place.queue.clone(), ..Default::default() };
     if !options.candle_optimizer {
-        let engine = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
-        replica_options.engine = engine;
+        engine.optimizer = Some(Arc::new(Sgd::default()));
     }
+    let device = place.device.clone();
+    let replica_options =
+        ReplicaOptions { algorithm: GradientAllReduce.into(), engine, device, ..Default::default() };
     let (net, mut replica) = Replica::build(comm, &varmap, replica_options, |vb| Net::new(vb, options))?;
     replica.set_learning_rate(LEARNING_RATE);
     Ok((net, replica, SGD::new(varmap.all_vars(), LEARNING_RATE)?))
 }
 
 /// Creates buffers like those of the engine.
-fn registered(comm: &Communicator, replica: &Replica) -> Result<Vec<Buffer>, Failure> {
+fn registered(comm: &Communicator, replica: &Replica, place: &Place) -> Result<Vec<Buffer>, Failure> {
     let buckets = replica.engine().telemetry().buckets().into_iter();
-    Ok(buckets.map(|(dtype, len)| comm.registered(dtype, len)).collect::<hexagram::Result<_>>()?)
+    let make = |(dtype, len)| comm.registered_on(&place.queue, dtype, len);
+    Ok(buckets.map(make).collect::<hexagram::Result<_>>()?)
 }
 
-/// Returns the seconds that so many steps take, all ranks starting together.
+/// Returns the seconds that so many steps take, all ranks starting together, until the device is done.
 fn period(
     comm: &Communicator,
     steps: usize,
+    place: &Place,
     mut step: impl FnMut() -> Result<(), Failure>,
 ) -> Result<f64, Failure> {
     comm.blocking().barrier()?;
     let began = Instant::now();
     (0..steps).try_for_each(|_| step())?;
+    place.device.synchronize()?;
+    place.queue.check()?;
     Ok(began.elapsed().as_secs_f64())
 }
 
@@ -193,8 +229,9 @@ fn report(options: &Options, ranks: usize, batch: usize, turns: &[Turn]) -> Stri
     let all = of(turns);
     let optimizer = if options.candle_optimizer { "candle's SGD" } else { "the engine's SGD" };
     format!(
-        "batch {batch}, {ranks} ranks over {}, {optimizer}: local {:.2} ms, all-reduce {:.2} ms, hexagram {:.2} ms a step\n\
+        "batch {batch} on {}, {ranks} ranks over {}, {optimizer}: local {:.2} ms, all-reduce {:.2} ms, hexagram {:.2} ms a step\n\
          beyond the all-reduce {:+.2} ms = {:+.1} % of the local step (period by period: {} %)",
+        options.device,
         options.transport,
         all[0],
         all[1],

@@ -63,7 +63,8 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
 
     // Here, and where `replica` steps in `Run::steps`, this differs from a program for one process.
     let engine = EngineOptions { queue, ..checked.stepper.engine() };
-    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype };
+    let of_rank = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };
+    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype, ..of_rank };
     let build = |vb| options.model.build(vb, data.shape);
     let (model, replica) = Replica::build(&comm, &varmap, replica_options, build)?;
 

@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::parameters::Entry;
 use crate::replica::Replica;
-use crate::values::{dtype, overwrite, to_buffer};
+use crate::values::dtype;
 use candle_core::Tensor;
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
 use hexagram_algorithms::logical::{self, ReduceOp};
@@ -28,7 +28,11 @@ impl Replica {
         self.check_reached()?;
         let mut own = own;
         for entry in self.saved_apart() {
-            own.put_tensor(&format!("{MODEL}{}", entry.name), entry.var.dims(), to_buffer(&entry.var)?)?;
+            own.put_tensor(
+                &format!("{MODEL}{}", entry.name),
+                entry.var.dims(),
+                self.home.to_buffer(&entry.var)?,
+            )?;
         }
         let saved = checkpoints.save(&mut self.engine, own);
         // What the algorithm had under way has come to an end, whether or not it is saved.
@@ -57,7 +61,9 @@ impl Replica {
     ) -> Result<Option<Record>> {
         self.check_reached()?;
         let Some(own) = checkpoints.load_if(&mut self.engine, fits)? else { return Ok(None) };
-        let loaded = self.saved_apart().try_for_each(|entry| {
+        let home = &self.home;
+        let mut apart = self.saved_apart();
+        let load = |entry: &Entry| {
             let values = &own.tensor(&format!("{MODEL}{}", entry.name))?.values;
             let known = (dtype(&entry.var)?, entry.var.elem_count());
             if (values.dtype(), values.len()) != known {
@@ -65,8 +71,9 @@ impl Replica {
                 return Err(Error::usage(format!("the checkpoint has another `{}`", entry.name), remedy));
             }
             let tensors: Vec<&Tensor> = std::iter::once(entry.var.as_tensor()).chain(&entry.tap).collect();
-            overwrite(&tensors, &values.read_all()?)
-        });
+            home.overwrite(&tensors, &values.read_all()?)
+        };
+        let loaded = home.exchange(|| apart.try_for_each(load));
         self.told(loaded)?;
         self.settled()?;
         Ok(Some(own))

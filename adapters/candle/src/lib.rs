@@ -47,11 +47,24 @@
 //!
 //! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the
 //! model sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete
-//! (`tap.rs`); that costs memory for a copy of the parameters. Tensors have to be on the CPU. The crate has no
-//! features.
+//! (`tap.rs`); that costs memory for a copy of the parameters.
+//!
+//! # Features
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `cuda` | models on NVIDIA GPUs: [`ReplicaOptions::device`] | CUDA's toolkit, to build candle's kernels |
+//!
+//! On a GPU, hooks return before a gradient is computed: its copy to a bucket, and so the bucket's communication, wait on
+//! the device for what candle has enqueued by then, and candle waits there for new parameters; the program waits for
+//! nothing but the end of each step's communication. The replica is used on the thread that built it, as candle's stream is
+//! by default that of a thread. A parameter that was changed without its replica is found a pass later than on the host.
+//! [`sync_batch_norm`] is for models in host memory. **The feature compiles; it has not run on a GPU yet.**
 
 mod checkpoint;
 mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
+mod home;
 mod mean;
 mod parameters;
 mod replica;

@@ -1,9 +1,9 @@
 //! The mean of the replicas: to save in the end, and to evaluate while the training goes on.
 
 use crate::error::{Error, Result};
+use crate::home::Home;
 use crate::parameters::Entry;
 use crate::replica::Replica;
-use crate::values::to_buffer;
 use hexagram_algorithms::engine::{Evaluation, consensus_distance};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp};
 
@@ -49,10 +49,12 @@ impl Replica {
         let means = apart.show_mean(self.engine.communicator())?;
         let evaluation = if self.engine.works_on_parameters() {
             let parameters = &self.parameters;
+            let home = &self.home;
             self.engine.with_mean(|engine| {
                 let mut all = parameters.iter().enumerate();
-                let shown: Result<()> =
-                    all.try_for_each(|(index, entry)| entry.publish(&engine.parameter(index)?));
+                let shown = home.exchange(|| {
+                    all.try_for_each(|(index, entry)| entry.publish(home, &engine.parameter(index)?))
+                });
                 shown.map_err(E::from).and_then(|()| evaluate())
             })
         } else {
@@ -68,12 +70,17 @@ impl Replica {
 }
 
 /// Tensors that the engine does not have, with the values that they had.
-struct Apart(Vec<(Entry, Buffer)>);
+struct Apart {
+    home: Home,
+    kept: Vec<(Entry, Buffer)>,
+}
 
 impl Apart {
     fn of(replica: &Replica) -> Result<Self> {
-        let kept = replica.saved_apart().map(|entry| Ok((entry.clone(), to_buffer(&entry.var)?)));
-        Ok(Apart(kept.collect::<Result<_>>()?))
+        let home = replica.home.clone();
+        let kept = replica.saved_apart().map(|entry| Ok((entry.clone(), home.to_buffer(&entry.var)?)));
+        let kept = kept.collect::<Result<_>>()?;
+        Ok(Apart { home, kept })
     }
 
     /// Puts the mean over the ranks in the place of each tensor; returns the means.
@@ -81,19 +88,20 @@ impl Apart {
         let show = |(entry, own): &(Entry, Buffer)| {
             let mut mean = own.copied()?;
             comm.block_on(comm.all_reduce(&mut mean, ReduceOp::Mean))?;
-            entry.publish(&mean.read_all()?)?;
+            self.home.exchange(|| entry.publish(&self.home, &mean.read_all()?))?;
             Ok(mean)
         };
-        self.0.iter().map(show).collect()
+        self.kept.iter().map(show).collect()
     }
 
     /// Returns the parameters among the tensors, each with its mean.
     fn parameters<'a>(&'a self, means: &'a [Buffer]) -> impl Iterator<Item = (&'a Buffer, &'a Buffer)> {
-        let pairs = self.0.iter().zip(means).filter(|((entry, _), _)| entry.tap.is_some());
+        let pairs = self.kept.iter().zip(means).filter(|((entry, _), _)| entry.tap.is_some());
         pairs.map(|((_, own), mean)| (own, mean))
     }
 
     fn put_back(&self) -> Result<()> {
-        self.0.iter().try_for_each(|(entry, own)| entry.publish(&own.read_all()?))
+        let put = |(entry, own): &(Entry, Buffer)| entry.publish(&self.home, &own.read_all()?);
+        self.home.exchange(|| self.kept.iter().try_for_each(put))
     }
 }

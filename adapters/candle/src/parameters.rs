@@ -1,8 +1,8 @@
 //! Parameters from which the model is built: a `VarMap` whose parameters come out tapped.
 
 use crate::error::Result;
+use crate::home::Home;
 use crate::tap::{Engine, tap};
-use crate::values::overwrite;
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarMap};
@@ -19,10 +19,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Writes new values into `Var` and tap, in one pass.
-    pub(crate) fn publish(&self, values: &ReadView) -> Result<()> {
+    /// Writes new values into `Var` and tap, in one pass. As [`Home::overwrite`].
+    pub(crate) fn publish(&self, home: &Home, values: &ReadView) -> Result<()> {
         let tensors: Vec<&Tensor> = std::iter::once(self.var.as_tensor()).chain(&self.tap).collect();
-        overwrite(&tensors, values)
+        home.overwrite(&tensors, values)
     }
 }
 
@@ -41,6 +41,7 @@ pub(crate) struct Tapped {
     pub(crate) varmap: VarMap,
     pub(crate) entries: Entries,
     pub(crate) engine: Engine,
+    pub(crate) home: Home,
 }
 
 /// Returns true for running statistics, which have no gradient and are written by the forward pass.
@@ -66,7 +67,7 @@ impl SimpleBackend for Tapped {
             return Ok(tensor);
         }
         let parameter = entries.iter().filter(|entry| entry.tap.is_some()).count();
-        let tap = tap(&var, parameter, &self.engine).map_err(candle_core::Error::wrap)?;
+        let tap = tap(&var, parameter, &self.engine, &self.home).map_err(candle_core::Error::wrap)?;
         entries.push(Entry { name: name.to_owned(), var, tap: Some(tap.clone()) });
         Ok(tap)
     }

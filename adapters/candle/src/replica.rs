@@ -1,13 +1,14 @@
 //! One rank's copy of a candle model, trained together with the other ranks' copies.
 
 use crate::error::{Error, Result};
+use crate::home::Home;
 use crate::parameters::{Entries, Entry, Tapped};
 use crate::tap::Engine;
-use crate::values::{dtype, host_bytes, lend, overwrite, seems_same, to_buffer, to_tensor};
+use crate::values::dtype;
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
-use hexagram_algorithms::logical::{Communicator, hash};
+use hexagram_algorithms::logical::{Communicator, ReadView, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Mode, Parameter, StepForm,
@@ -24,6 +25,12 @@ pub struct ReplicaOptions {
     pub engine: EngineOptions,
     /// Type of the parameters that the model creates.
     pub dtype: candle_core::DType,
+    /// Device that has the model. On a GPU the engine's buckets are made there, unless [`EngineOptions::queue`] is of that
+    /// GPU already. Default: the CPU. It may differ between ranks.
+    pub device: Device,
+    /// True to tell the algorithm the loss of a model on a GPU, which waits for the forward pass: for one that asks for it,
+    /// as none of the built-in ones does. In host memory it is always told. Default: false.
+    pub tell_loss: bool,
 }
 
 impl Default for ReplicaOptions {
@@ -32,6 +39,8 @@ impl Default for ReplicaOptions {
             algorithm: GradientAllReduce.into(),
             engine: EngineOptions::default(),
             dtype: candle_core::DType::F32,
+            device: Device::Cpu,
+            tell_loss: false,
         }
     }
 }
@@ -46,12 +55,15 @@ impl Default for ReplicaOptions {
 /// through it, ever given a gradient.
 pub struct Replica {
     pub(crate) engine: DataParallel,
+    pub(crate) home: Home,
     /// Parameters, in the engine's numbering.
     pub(crate) parameters: Vec<Entry>,
     /// Everything that makes the replica, running statistics included.
     pub(crate) tensors: Vec<Entry>,
     /// Backward passes so far.
     passes: u64,
+    /// True if the algorithm is told the loss.
+    tells_loss: bool,
     /// Sum of the losses of the step under way.
     loss: f64,
     /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
@@ -79,13 +91,17 @@ impl Replica {
         options: ReplicaOptions,
         model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
     ) -> Result<(M, Self)> {
+        let mut options = options;
+        let home = Home::open(&options.device, &mut options.engine).inspect_err(|error| {
+            comm.give_up(&error.to_hexagram());
+        })?;
         let entries = Entries::default();
         let engine = Engine::default();
         let varmap = varmap.clone();
         let seen = entries.clone();
         let hooks = Arc::clone(&engine);
-        let backend = Box::new(Tapped { varmap, entries: seen, engine: hooks });
-        let builder = VarBuilder::from_backend(backend, options.dtype, Device::Cpu);
+        let backend = Box::new(Tapped { varmap, entries: seen, engine: hooks, home: home.clone() });
+        let builder = VarBuilder::from_backend(backend, options.dtype, options.device);
         let model = model(builder).inspect_err(|error| {
             comm.give_up(&hexagram_algorithms::logical::Error::usage(
                 format!("the model could not be built: {error}"),
@@ -98,8 +114,16 @@ impl Replica {
         let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
-        let mut replica =
-            Replica { engine: data_parallel, parameters, tensors, passes: 0, loss: 0.0, unreached: None };
+        let mut replica = Replica {
+            engine: data_parallel,
+            tells_loss: home.is_host() || options.tell_loss,
+            home,
+            parameters,
+            tensors,
+            passes: 0,
+            loss: 0.0,
+            unreached: None,
+        };
         replica.broadcast()?;
         Ok((model, replica))
     }
@@ -107,9 +131,9 @@ impl Replica {
     /// Gives every replica rank 0's parameters and running statistics.
     fn broadcast(&mut self) -> Result<()> {
         for Entry { var, .. } in &self.tensors {
-            let mut values = to_buffer(var)?;
+            let mut values = self.home.to_buffer(var)?;
             self.engine.initial().broadcast(&mut values)?;
-            overwrite(&[var], &values.read_all()?)?;
+            self.home.exchange(|| self.home.overwrite(&[var], &values.read_all()?))?;
         }
         self.refresh()
     }
@@ -131,13 +155,15 @@ impl Replica {
     pub fn forward(&mut self) -> Result<()> {
         self.check_all_evaluated()?;
         let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
-        if !statistics.is_empty() {
-            let mut buffers =
-                statistics.iter().map(|entry| to_buffer(&entry.var)).collect::<Result<Vec<_>>>()?;
+        if !statistics.is_empty() && self.engine.communicator().size() > 1 {
+            let home = &self.home;
+            let copies = statistics.iter().map(|entry| home.to_buffer(&entry.var));
+            let mut buffers = copies.collect::<Result<Vec<_>>>()?;
             self.engine.synchronize_buffers(&mut buffers)?;
-            for (entry, buffer) in statistics.iter().zip(&buffers) {
-                overwrite(&[&entry.var], &buffer.read_all()?)?;
-            }
+            let mut pairs = statistics.iter().zip(&buffers);
+            home.exchange(|| {
+                pairs.try_for_each(|(entry, buffer)| home.overwrite(&[&entry.var], &buffer.read_all()?))
+            })?;
         }
         Ok(self.engine.forward()?)
     }
@@ -195,8 +221,10 @@ impl Replica {
 
     /// Ends the step's last pass, and steps with the engine's optimizer.
     fn finish_and_step(&mut self) -> Result<()> {
-        let outcome =
-            self.engine.finish_and_step_into(|index, values| self.parameters[index].publish(values));
+        let home = &self.home;
+        let engine = &mut self.engine;
+        let publish = |index: usize, values: &ReadView| self.parameters[index].publish(home, values);
+        let outcome = home.exchange(|| engine.finish_and_step_into(publish));
         self.loss = 0.0;
         self.told(outcome)
     }
@@ -210,9 +238,12 @@ impl Replica {
     /// parameters.
     ///
     /// It reads one number in every such pass, as an algorithm does not declare that it will ask for the loss, and its
-    /// hooks cannot ask a device for it. In host memory, where parameters are, that costs next to nothing; a model that
-    /// computes on a device in between waits here for its forward pass.
+    /// hooks cannot ask a device for it. In host memory that costs next to nothing; on a GPU it waits for the forward
+    /// pass, and is left out unless the program wants it.
     fn tell_loss(&mut self, loss: &Tensor) -> Result<()> {
+        if !self.tells_loss {
+            return Ok(());
+        }
         self.loss += loss.detach().to_dtype(candle_core::DType::F64)?.sum_all()?.to_scalar::<f64>()?;
         self.engine.set_loss(self.loss);
         Ok(())
@@ -242,7 +273,7 @@ impl Replica {
         }
         let mut gradients = GradStore::default();
         for (index, Entry { var, .. }) in self.parameters.iter().enumerate() {
-            let gradient = to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
+            let gradient = self.home.to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
             gradients.insert(var, gradient);
         }
         Ok(Synchronized { replica: self, gradients })
@@ -259,7 +290,9 @@ impl Replica {
 
     fn pass(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.computed(loss, mode)?;
-        Ok(self.engine.finish()?)
+        self.engine.finish()?;
+        // candle may change what was compared.
+        self.home.exchange(|| Ok(()))
     }
 
     /// Runs a pass at the model's own parameters, but for its end.
@@ -289,21 +322,13 @@ impl Replica {
     /// Checks that the copies with which the model computes are fresh. If they are stale, the loss is that of another
     /// model, on this rank only. Looking at all of them would cost a pass over the parameters; a step of an optimizer
     /// shows in any few elements, and a lasting change of a single one in a large tensor is found some steps later.
-    /// What is changed and changed back is not.
+    /// What is changed and changed back is not. On a GPU all are looked at, and it is told a pass later.
     fn check_fresh(&self) -> Result<()> {
-        for Entry { name, var, tap } in &self.parameters {
-            if let Some(tap) = tap
-                && !seems_same(var, tap, self.passes)?
-            {
-                let remedy = "step with the replica (step, step_with, backward_step, Synchronized::step), or call Replica::refresh \
-                              after a change of your own";
-                return Err(Error::usage(
-                    format!("parameter `{name}` was changed without its replica"),
-                    remedy,
-                ));
-            }
-        }
-        Ok(())
+        let Some(stale) = self.home.stale(&self.parameters, self.passes)? else { return Ok(()) };
+        let what = format!("parameter `{}` was changed without its replica", self.parameters[stale].name);
+        let remedy = "step with the replica (step, step_with, backward_step, Synchronized::step), or call Replica::refresh \
+                      after a change of your own";
+        Err(Error::usage(what, remedy))
     }
 
     /// Checks that no gradient reached a parameter past its tap: it would not be synchronized.
@@ -328,13 +353,14 @@ impl Replica {
     /// [`Error::Candle`] from the copy.
     pub fn refresh(&mut self) -> Result<()> {
         let flat = self.engine.works_on_parameters();
+        let home = &self.home;
         for (index, Entry { var, tap, .. }) in self.parameters.iter().enumerate() {
-            lend(var, |values| {
+            home.lend(var, |values| {
                 if flat {
                     self.engine.set_parameter(index, values)?;
                 }
                 let tap: Vec<&Tensor> = tap.iter().collect();
-                overwrite(&tap, &values.read_all()?)
+                home.exchange(|| home.overwrite(&tap, &values.read_all()?))
             })?;
         }
         Ok(())
@@ -343,7 +369,10 @@ impl Replica {
     /// Gives the model the engine's parameters.
     pub(crate) fn publish(&self) -> Result<()> {
         let mut all = self.parameters.iter().enumerate();
-        all.try_for_each(|(index, entry)| entry.publish(&self.engine.parameter(index)?))
+        let home = &self.home;
+        home.exchange(|| {
+            all.try_for_each(|(index, entry)| entry.publish(home, &self.engine.parameter(index)?))
+        })
     }
 
     /// Lets the algorithm do its part, now that candle's optimizer has stepped.
@@ -384,8 +413,8 @@ impl Replica {
     pub fn is_identical(&self) -> Result<bool> {
         let mut digest = hash::START;
         for Entry { var, .. } in &self.parameters {
-            lend(var, |values| {
-                digest = hash::of_bytes(digest, host_bytes(&values.read_all()?)?.iter().copied());
+            self.home.lend(var, |values| {
+                digest = hash::of_bytes(digest, values.read_all()?.bytes_on_host()?.iter().copied());
                 Ok(())
             })?;
         }

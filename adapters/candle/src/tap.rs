@@ -6,8 +6,11 @@
 //! come. It returns `None`: the `Var` gets its gradient later, once it is synchronized.
 
 use crate::error::Result;
-use crate::values::{lend, range, with_elements};
+use crate::home::Home;
+use crate::values::{range, with_elements};
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, Var};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, backend::BackendStorage};
 use hexagram_algorithms::Hooks;
 use std::sync::{Arc, OnceLock};
 
@@ -17,11 +20,13 @@ pub(crate) type Engine = Arc<OnceLock<Hooks>>;
 struct Tap {
     parameter: usize,
     engine: Engine,
+    home: Home,
 }
 
 /// Returns what the model uses in place of `var`: its copy, which must be written wherever `var` is.
-pub(crate) fn tap(var: &Var, parameter: usize, engine: &Engine) -> Result<Tensor> {
-    Ok(var.as_tensor().apply_op1(Tap { parameter, engine: Arc::clone(engine) })?)
+pub(crate) fn tap(var: &Var, parameter: usize, engine: &Engine, home: &Home) -> Result<Tensor> {
+    let tap = Tap { parameter, engine: Arc::clone(engine), home: home.clone() };
+    Ok(var.as_tensor().apply_op1(tap)?)
 }
 
 impl CustomOp1 for Tap {
@@ -35,10 +40,18 @@ impl CustomOp1 for Tap {
         Ok((copy.map_err(candle_core::Error::wrap)?, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
+        if layout.start_offset() != 0 || !layout.is_contiguous() {
+            candle_core::bail!("a parameter is a part of another tensor");
+        }
+        Ok((storage.try_clone(layout)?, layout.shape().clone()))
+    }
+
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> candle_core::Result<Option<Tensor>> {
         // Before the engine exists nobody trains: the gradient is the Var's, as without a tap.
         let Some(hooks) = self.engine.get() else { return Ok(Some(gradient.clone())) };
-        let ready = lend(gradient, |gradient| Ok(hooks.ready(self.parameter, gradient)?));
+        let ready = self.home.lend_gradient(gradient, |gradient| Ok(hooks.ready(self.parameter, gradient)?));
         let hint = "is this backward pass replica.backward_step's, and not the optimizer's own?";
         ready.map_err(|error| candle_core::Error::msg(format!("{error} ({hint})")))?;
         Ok(None)

@@ -1,4 +1,4 @@
-//! The numbers of a candle tensor, as hexagram sees them: by element type, in host memory.
+//! The numbers of a candle tensor in host memory, as hexagram sees them: by element type.
 
 use crate::error::{Error, Result};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor};
@@ -65,19 +65,23 @@ pub(crate) fn to_buffer(tensor: &Tensor) -> Result<Buffer> {
     }
 }
 
-pub(crate) fn not_on_cpu() -> Error {
-    Error::usage("a tensor is not in host memory", "put the model on Device::Cpu")
+fn not_on_cpu() -> Error {
+    Error::usage("a tensor is not in host memory", "put it where the model is: see ReplicaOptions::device")
 }
 
 /// Returns a tensor with the elements of a buffer, or of a part of one.
 pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<Tensor> {
-    let candle = match dtype {
+    Ok(Tensor::from_raw_buffer(host_bytes(view)?, to_candle(dtype), shape.dims(), &Device::Cpu)?)
+}
+
+/// Returns candle's name of a type that can be trained.
+pub(crate) fn to_candle(dtype: DType) -> candle_core::DType {
+    match dtype {
         DType::F64 => candle_core::DType::F64,
         DType::F16 => candle_core::DType::F16,
         DType::BF16 => candle_core::DType::BF16,
         _ => candle_core::DType::F32,
-    };
-    Ok(Tensor::from_raw_buffer(host_bytes(view)?, candle, shape.dims(), &Device::Cpu)?)
+    }
 }
 
 /// Elements up to which [`seems_same`] looks at all of a tensor, and at how many of a larger one.
@@ -99,7 +103,7 @@ pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool
 }
 
 /// Returns the bytes of a view, which candle wants in host memory.
-pub(crate) fn host_bytes(view: &ReadView) -> Result<&[u8]> {
+fn host_bytes(view: &ReadView) -> Result<&[u8]> {
     view.host_bytes().ok_or_else(not_on_cpu)
 }
 

@@ -1,0 +1,165 @@
+//! A model on a GPU: candle's tensors as hexagram's buffers, in the order of candle's stream.
+//!
+//! candle computes on one stream, by default that of the thread that asks, and its calls return before the work is done;
+//! so does the hook in its backward pass. What hexagram copies from there waits for what candle had enqueued by then.
+
+use crate::error::{Error, Result};
+use crate::parameters::Entry;
+use crate::values;
+use candle_core::backend::BackendDevice;
+use candle_core::cuda::CudaStorageSlice;
+use candle_core::cuda::cudarc::driver::DevicePtr;
+use candle_core::{CudaDevice, CudaStorage, Device, DeviceLocation, Shape, Storage, Tensor};
+use hexagram_algorithms::EngineOptions;
+use hexagram_algorithms::logical::device::cuda::{Cuda, DeviceTensor, Exchange};
+use hexagram_algorithms::logical::device::unequal::Unequal;
+use hexagram_algorithms::logical::{Buffer, DType, ReadView};
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+/// A GPU that has a model.
+pub(crate) struct Gpu {
+    device: CudaDevice,
+    exchange: Exchange<OnGpu>,
+    /// Parameters that were not equal to their copies in the model, once a pass has compared them.
+    unequal: OnceLock<Unequal>,
+}
+
+impl Gpu {
+    /// Opens the GPU of candle's device; the engine's buckets are made there unless its queue is of that GPU already.
+    pub(crate) fn open(device: &CudaDevice, engine: &mut EngineOptions) -> Result<Self> {
+        let DeviceLocation::Cuda { gpu_id } = device.location() else {
+            return Err(Error::usage("candle's device is no GPU", "make it with Device::new_cuda"));
+        };
+        let gpu = Cuda::new(gpu_id)?;
+        let queue = gpu.queue()?;
+        if engine.queue.is_host() {
+            engine.queue = gpu.queue()?;
+        } else if engine.queue.name() != queue.name() {
+            let what = format!(
+                "the model is on {}, and the engine's queue of {}",
+                queue.name(),
+                engine.queue.name()
+            );
+            return Err(Error::usage(what, "leave out EngineOptions::queue, which then is the model's"));
+        }
+        let stream = device.cuda_stream();
+        // SAFETY: candle has retained the GPU's primary context, in which its stream is; the stream lives as long as its
+        // handle, or is a default one.
+        let stream = unsafe { gpu.foreign_stream(stream.cu_stream().cast(), Arc::new(Arc::clone(&stream))) };
+        Ok(Gpu { device: device.clone(), exchange: Exchange::new(queue, stream), unequal: OnceLock::new() })
+    }
+
+    pub(crate) fn receive(&self) -> Result<()> {
+        Ok(self.exchange.receive()?)
+    }
+
+    pub(crate) fn give_back(&self) -> Result<()> {
+        Ok(self.exchange.give_back()?)
+    }
+
+    /// Returns a contiguous tensor as a buffer. To read it, or between [`receive`](Self::receive) and
+    /// [`give_back`](Self::give_back).
+    pub(crate) fn borrow(&self, tensor: &Tensor) -> Result<Buffer> {
+        let tensor = OnGpu::new(tensor)?;
+        // SAFETY: all callers in this crate have called `receive` before, on candle's thread, and call `give_back` before
+        // candle goes on, unless the tensor is a gradient: that nobody ever writes again.
+        Ok(unsafe { self.exchange.borrow(tensor) }?)
+    }
+
+    pub(crate) fn to_tensor(
+        &self,
+        view: &ReadView,
+        dtype: candle_core::DType,
+        shape: &Shape,
+    ) -> Result<Tensor> {
+        let tensor = Tensor::zeros(shape, dtype, &Device::Cuda(self.device.clone()))?;
+        self.receive()?;
+        self.borrow(&tensor)?.write_all()?.copy_from(view)?;
+        self.give_back()?;
+        Ok(tensor)
+    }
+
+    /// Returns which parameter was not equal to its copy when this was called before, and enqueues the next comparison.
+    pub(crate) fn stale(&self, parameters: &[Entry]) -> Result<Option<usize>> {
+        let unequal = match self.unequal.get() {
+            Some(unequal) => unequal,
+            None => {
+                let made = Unequal::new(self.exchange.queue(), parameters.len())?;
+                self.unequal.get_or_init(|| made)
+            }
+        };
+        // Before the queue waits for the forward pass that is under way.
+        let found = unequal.first()?;
+        self.receive()?;
+        for (index, Entry { var, tap, .. }) in parameters.iter().enumerate() {
+            if let Some(tap) = tap {
+                let [one, other] = [var.as_tensor(), tap].map(|tensor| self.borrow(tensor));
+                unequal.compare(index, one?.read_all()?, other?.read_all()?)?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Contiguous tensor of candle's in the memory of a GPU.
+pub(crate) struct OnGpu {
+    /// Keeps the memory.
+    _tensor: Tensor,
+    address: NonZeroUsize,
+    dtype: DType,
+    len: usize,
+}
+
+impl OnGpu {
+    fn new(tensor: &Tensor) -> Result<Self> {
+        // The same memory, without the graph that led to it.
+        let tensor = tensor.detach();
+        let dtype = values::dtype(&tensor)?;
+        let len = tensor.elem_count();
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cuda(storage) = &*storage else {
+            return Err(Error::usage(
+                "a tensor of the model is not on its GPU",
+                "build the model on one device",
+            ));
+        };
+        if !layout.is_contiguous() {
+            return Err(Error::usage("a tensor of the model is not contiguous", "make it so"));
+        }
+        let address = address(storage)? as usize + layout.start_offset() * dtype.size();
+        let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
+        Ok(OnGpu { _tensor: tensor.clone(), address, dtype, len })
+    }
+}
+
+/// Returns the address of a storage's first element.
+fn address(storage: &CudaStorage) -> Result<u64> {
+    let stream = storage.device.cuda_stream();
+    // What each gives beside the address is an event, recorded when it is dropped, for streams other than candle's own.
+    let address = match &storage.slice {
+        CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F64(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
+        _ => return Err(Error::usage("only f16, bf16, f32 and f64 can be trained", "use a float type")),
+    };
+    Ok(address)
+}
+
+// SAFETY: the tensor is contiguous, which was looked at; its storage keeps its memory as long as it lives, and never
+// moves it.
+unsafe impl DeviceTensor for OnGpu {
+    fn address(&self) -> NonNull<u8> {
+        NonNull::without_provenance(self.address)
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
