@@ -7,5 +7,6 @@
 
 mod collectives;
 mod failures;
+mod faults;
 mod messages;
 mod ranks;

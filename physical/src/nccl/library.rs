@@ -5,6 +5,9 @@
 //! [`Status::IN_PROGRESS`], and the communicator takes no other call until `ncclCommGetAsyncError` says that it is ready:
 //! one that comes earlier fails, and so does the communicator. Operations between `ncclGroupStart` and `ncclGroupEnd` are
 //! begun by the latter. What uses a pair of ranks for the first time is in progress until its peer has begun it, too.
+//!
+//! `ncclCommAbort` ends NCCL's own work, and returns when the device has come to it: what is ahead of it on its stream has
+//! to end by itself.
 
 use crate::device::cuda::types::CUstream;
 use crate::dtype::{DType, ReduceOp};

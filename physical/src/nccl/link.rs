@@ -142,11 +142,18 @@ impl Link {
         self.bell.ring();
     }
 
+    /// Lets NCCL end the communicator, on a thread of its own: it waits until the device has come to its work, which may
+    /// never be if something ahead of that does not end.
     fn abort(&self) {
-        if let Some(comm) = self.comm().take() {
+        let Some(comm) = self.comm().take() else { return };
+        let nccl = self.nccl;
+        let aborted = runtime::spawn("hexagram-nccl", move || {
             // What it says does not matter any more.
             // SAFETY: the communicator is there, and nobody has it from now on.
-            unsafe { (self.nccl.ncclCommAbort)(comm) };
+            unsafe { (nccl.ncclCommAbort)(comm) };
+        });
+        if let (Err(error), Some(queue)) = (aborted, CudaQueue::of(&self.queue)) {
+            queue.fail(&error);
         }
     }
 

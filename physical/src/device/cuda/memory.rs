@@ -22,16 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// with whatever else lies there.
 const LENT: usize = 2 << 20;
 
-/// Origin of memory, to which it goes back.
+/// Where memory comes from, and where it goes.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The device's pool, in the order of a stream.
+    /// From the device's pool and back, in the order of a stream.
     Pool(CUmemoryPool),
-    /// Memory that is kept of others, where there are no pools.
+    /// Where there are no pools: from what is kept of others, and back.
     Kept,
-    /// The driver, for memory that other processes may have, too. It frees that when all work of the device is done, and
-    /// may wait for a rank which only this process's sweeper gives up, by whom memory is dropped: so somebody else
-    /// frees it.
+    /// From the driver, for other processes, too. The driver frees it when all work of the device is done. That may wait
+    /// for a rank which only this process's sweeper gives up, by whom memory is dropped: so somebody else frees it.
     Lent,
 }
 
@@ -131,7 +130,7 @@ impl DeviceMemory {
         Self::of(stream, bytes, Source::of(&stream.gpu))
     }
 
-    /// Allocates such memory for other processes, too. Frees what was lent before, and nobody has any more.
+    /// Does the same for memory that other processes may have, too. Frees what was lent before, and nobody has any more.
     ///
     /// # Errors
     /// As [`Room::new`].

@@ -4,7 +4,6 @@
 mod exchange;
 mod faults;
 mod foreign;
-mod kept;
 mod refusals;
 mod watched;
 
