@@ -6,6 +6,7 @@
 use candle_core::Tensor;
 use candle_nn::{ModuleT, Optimizer, SGD, VarMap, loss};
 use hexagram::launch::{Job, as_rank};
+use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::dataset::Dataset;
 use hexagram::{
     Communicator, DataLoader, DistributedOptions, DistributedSampler, JoinOptions, LoaderOptions, Placement,
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 fn demo_basic(world: &World, folder: Option<&str>) -> Result<(), Failure> {
     println!("Running basic DDP example on rank {}.", world.rank());
     let comm = Communicator::open(world, 0)?;
-    let Place { device, .. } = Place::open("cpu".parse()?, world.local_rank())?;
+    let Place { device, .. } = Place::open(DeviceChoice::Auto, world.local_rank())?;
 
     let dataset = folder.map_or_else(Data::embedded, |folder| Data::read(Path::new(folder)))?;
     let options = DistributedOptions { len: dataset.train.len(), ..comm.sampling() };
@@ -33,7 +34,8 @@ fn demo_basic(world: &World, folder: Option<&str>) -> Result<(), Failure> {
     // Rank 0's parameters are everybody's.
     let varmap = VarMap::new();
     let resnet50 = |vb| ResNet::new(vb, ResNet::OF_50, dataset.shape[0]);
-    let (model, mut replica) = Replica::build(&comm, &varmap, ReplicaOptions::default(), resnet50)?;
+    let options = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };
+    let (model, mut replica) = Replica::build(&comm, &varmap, options, resnet50)?;
     let mut optimizer = SGD::new(varmap.all_vars(), 0.001)?;
 
     for data in train_loader.iter() {

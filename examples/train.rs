@@ -9,9 +9,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{ModuleT, VarMap, loss};
 use hexagram::algorithms::{EngineOptions, Registry};
 use hexagram::physical::stdout::print;
-use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
+use hexagram::sampler::loader::{Array, Collate, DataLoader, LoaderOptions, Memory};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
-use hexagram::{Communicator, ReduceOp, World};
+use hexagram::{Communicator, Pinned, Queue, ReduceOp, Upload, Uploaded, Uploads, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
 use hexagram_examples::baseline;
@@ -26,6 +26,7 @@ use hexagram_examples::saves::{Resumed, Saves};
 use hexagram_examples::start::start;
 use hexagram_lab::program::{information, prepare};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 pub(crate) fn main() -> ExitCode {
@@ -52,12 +53,13 @@ pub(crate) fn main() -> ExitCode {
 fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode, Failure> {
     let Checked { options, algorithm, data, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
-    let loader = share(&options.model.shown(&data.train, data.shape), &world, options)?;
+    let Place { device, queue } = Place::open(options.device, world.local_rank())?;
+    let copies = queue.another()?;
+    let loader = share(&options.model.shown(&data.train, data.shape), &world, (options, &copies))?;
     let steps = loader.len().unwrap_or(0);
     let rate = checked.schedule(steps as u64)?;
     let made_with = MadeWith::of(checked, rate)?;
     agree(&comm, &format!("{} {}", made_with.text(), checked.agreement()))?;
-    let Place { device, queue } = Place::open(options.device, world.local_rank())?;
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
     let varmap = seeded(options.seed, (dtype, &device), |vb| options.model.build(vb, data.shape))?;
 
@@ -71,7 +73,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     let log = Log::new(checked, &world, (steps, rate))?;
     let saves = Saves::new(options, made_with);
     let numbers = Numbers { dtype, device };
-    let mut run = Run { checked, comm: &comm, numbers, model, replica, loader, saves, log };
+    let mut run = Run { checked, comm: &comm, numbers, model, replica, loader, copies, saves, log };
     for epoch in run.begin()?..options.epochs {
         run.epoch(epoch)?;
     }
@@ -85,7 +87,9 @@ struct Run<'a> {
     numbers: Numbers,
     model: Box<dyn ModuleT>,
     replica: Replica,
-    loader: Loader,
+    loader: DataLoader<Batch>,
+    /// Queue that copies batches to the device.
+    copies: Queue,
     saves: Saves,
     log: Log<'a>,
 }
@@ -137,9 +141,12 @@ impl Run<'_> {
     /// this rank's batches.
     fn steps(&mut self, is_last: bool) -> Result<Vec<f64>, Failure> {
         let mut losses = Vec::new();
-        let mut batches = self.loader.iter();
+        let mut batches = Uploads::new(self.loader.iter(), &self.copies);
         while let Some(batch) = batches.next() {
-            let (images, labels) = self.numbers.tensors(&batch?)?;
+            let (images, labels) = batch.map_err(|error| -> Failure { error })?;
+            let images = self.replica.tensor(&images.elements, &images.shape)?;
+            let images = images.to_dtype(self.numbers.dtype)?;
+            let labels = self.numbers.labels(&labels)?;
             let forward = || -> Result<Tensor, Failure> {
                 Ok(loss::cross_entropy(&self.model.forward_t(&images, true)?, &labels)?)
             };
@@ -197,10 +204,28 @@ fn agree(comm: &Communicator, mine: &str) -> Result<(), Failure> {
     }
 }
 
-type Loader = DataLoader<(Array<f32>, Array<u32>)>;
+/// Batch to train on.
+struct Batch {
+    images: Array<f32>,
+    labels: Array<u32>,
+}
 
-/// Returns a loader of the images that this rank trains on: an equal share of a new shuffle in each epoch.
-fn share(train: &Images, world: &World, options: &Options) -> Result<Loader, Failure> {
+impl Upload for Batch {
+    type Uploaded = (Uploaded, Array<u32>);
+
+    /// Begins to copy the images. Labels are few, and integers, which stay for candle.
+    fn upload(self, queue: &Queue) -> hexagram::Result<Self::Uploaded> {
+        Ok((self.images.upload(queue)?, self.labels))
+    }
+}
+
+/// Returns a loader of the images that this rank trains on: an equal share of a new shuffle in each epoch, in memory from
+/// which `copies` copies.
+fn share(
+    train: &Images,
+    world: &World,
+    (options, copies): (&Options, &Queue),
+) -> Result<DataLoader<Batch>, Failure> {
     let sampler = DistributedSampler::new(DistributedOptions {
         len: train.len(),
         replicas: world.size(),
@@ -209,18 +234,21 @@ fn share(train: &Images, world: &World, options: &Options) -> Result<Loader, Fai
         drop_last: true,
         ..DistributedOptions::default()
     })?;
-    Ok(DataLoader::new(
-        train.clone(),
-        LoaderOptions {
-            sampler: Some(Box::new(sampler)),
-            batch_size: Some(options.batch),
-            seed: options.seed,
-            drop_last: true,
-            workers: options.workers,
-            persistent_workers: options.workers > 0,
-            ..LoaderOptions::default()
-        },
-    )?)
+    let pinned = || -> Arc<dyn Memory> { Arc::new(Pinned::new(copies)) };
+    let options = LoaderOptions {
+        sampler: Some(Box::new(sampler)),
+        batch_size: Some(options.batch),
+        seed: options.seed,
+        drop_last: true,
+        workers: options.workers,
+        persistent_workers: options.workers > 0,
+        memory: (!copies.is_host()).then(pinned),
+        ..LoaderOptions::default()
+    };
+    Ok(DataLoader::with_collate(train.clone(), options, |samples, pool| {
+        let (images, labels) = Collate::collate(samples, pool)?;
+        Ok(Batch { images, labels })
+    })?)
 }
 
 /// Type and place of the model's numbers.
@@ -230,11 +258,14 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Returns images and labels of a batch as the model takes them.
-    fn tensors(&self, (images, labels): &(Array<f32>, Array<u32>)) -> candle_core::Result<(Tensor, Tensor)> {
-        let images =
-            Tensor::from_slice(images, images.shape().to_vec(), &self.device)?.to_dtype(self.dtype)?;
-        Ok((images, Tensor::from_slice(labels, labels.len(), &self.device)?))
+    /// Returns images as the model takes them.
+    fn images(&self, images: &Array<f32>) -> candle_core::Result<Tensor> {
+        Tensor::from_slice(images, images.shape().to_vec(), &self.device)?.to_dtype(self.dtype)
+    }
+
+    /// Returns labels as the loss takes them.
+    fn labels(&self, labels: &Array<u32>) -> candle_core::Result<Tensor> {
+        Tensor::from_slice(labels, labels.len(), &self.device)
     }
 }
 
@@ -262,8 +293,9 @@ fn evaluate(
     };
     let mut count = [0i64];
     for batch in DataLoader::new(held_out.clone(), options)?.iter() {
-        let (images, labels) = numbers.tensors(&batch?)?;
-        count[0] += i64::from(correct(model, &images, &labels)?);
+        let (images, labels) = batch?;
+        let found = correct(model, &numbers.images(&images)?, &numbers.labels(&labels)?)?;
+        count[0] += i64::from(found);
     }
     comm.blocking().all_reduce(&mut count, ReduceOp::Sum)?;
     Ok(count[0] as f64 / held_out.len() as f64)

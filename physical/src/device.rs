@@ -28,6 +28,8 @@ mod weighted;
 pub use choice::DeviceChoice;
 pub use kernel::{Kernel, Operands, apply};
 pub(crate) use queue::Order;
+#[cfg(feature = "cuda")]
+pub(crate) use queue::go_on_meanwhile;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 
 use crate::dtype::{DType, ReduceOp};

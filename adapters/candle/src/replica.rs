@@ -6,9 +6,9 @@ use crate::parameters::{Entries, Entry, Tapped};
 use crate::tap::Engine;
 use crate::values::dtype;
 use candle_core::backprop::GradStore;
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Shape, Tensor};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
-use hexagram_algorithms::logical::{Communicator, ReadView, hash};
+use hexagram_algorithms::logical::{Buffer, Communicator, ReadView, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Mode, Parameter, StepForm,
@@ -381,6 +381,26 @@ impl Replica {
         self.loss = 0.0;
         self.engine.stepped()?;
         if self.engine.algorithm().needs().parameters { self.publish() } else { Ok(()) }
+    }
+
+    /// Returns a tensor on the model's device with the elements of a buffer of floats, such as the images of a batch that a
+    /// queue of its own has copied there. candle waits for that copy, and for nothing that is enqueued behind it.
+    ///
+    /// # Errors
+    /// [`Error::Hexagram`] for elements that are no floats, and for a buffer of a device when the model is in host memory;
+    /// [`Error::Candle`] if the shape has another number of elements.
+    pub fn tensor(&self, elements: &Buffer, shape: &[usize]) -> Result<Tensor> {
+        if !elements.dtype().is_float() {
+            let what = format!("elements of {} make no tensor of a model", elements.dtype());
+            return Err(Error::usage(what, "give candle the integers itself"));
+        }
+        let shape = Shape::from(shape);
+        if shape.elem_count() != elements.len() {
+            return Err(
+                candle_core::Error::msg(format!("{} elements are not {shape:?}", elements.len())).into()
+            );
+        }
+        self.home.to_tensor(&elements.read_all()?, elements.dtype(), &shape)
     }
 
     /// Switches to another algorithm, from the next step on, on all ranks at the same step.

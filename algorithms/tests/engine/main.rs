@@ -13,6 +13,8 @@ mod fitting_optimizers;
 mod late;
 mod mean;
 mod mixed_devices;
+#[cfg(feature = "cuda")]
+mod on_nccl;
 mod payload;
 mod resume;
 mod switching;

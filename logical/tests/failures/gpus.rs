@@ -5,6 +5,7 @@ use super::job::{Failed, Job, on_this_host};
 use super::{PROMPT, all_blame, report, transports};
 use hexagram_logical::TransportKind;
 use hexagram_physical::device::cuda::devices;
+use hexagram_physical::nccl;
 use rustix::process::Signal;
 use std::time::Instant;
 
@@ -79,4 +80,57 @@ fn a_rank_that_is_killed_is_named_by_those_whose_gpus_are_at_work() {
         assert!(worst < PROMPT, "over {transport} it took {worst:?}");
         job.ends();
     }
+}
+
+/// Three ranks with a GPU each that communicate through NCCL until something fails: that of rank 1 is set so. `None`
+/// without the fakes.
+fn job_by_nccl(transport: TransportKind, settings: &str) -> Option<Job> {
+    if nccl::version().is_err()
+        || !devices().is_ok_and(|gpus| gpus.iter().any(|gpu| gpu.name.starts_with("Fake")))
+    {
+        report(format_args!("skipped: no fake NCCL and CUDA driver"));
+        return None;
+    }
+    let commands = on_this_host(3).enumerate().map(|(rank, mut command)| {
+        command.env("HEXAGRAM_TEST_DEVICE", format!("cuda:{rank}")).env("HEXAGRAM_DEVICE_PATH", "nccl");
+        command.env("HEXAGRAM_FAKE_CUDA", "seed=2,devices=3");
+        command.env("HEXAGRAM_FAKE_NCCL", if rank == 1 { settings } else { "seed=2" });
+        command
+    });
+    let mut job = Job::of(commands, "device", transport);
+    job.all_hear("ready");
+    Some(job)
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_by_those_whose_streams_wait_for_it() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let Some(mut job) = job_by_nccl(transport, "seed=2") else { return };
+        let killed = job.signal(1, Signal::KILL);
+        let worst = all_blame(&mut job, [0, 2].into_iter(), 1, "died", killed);
+        assert!(worst < PROMPT, "over {transport} it took {worst:?}");
+        report(format_args!("killed within NCCL over {transport}: named after {worst:.0?}"));
+        job.ends();
+    }
+}
+
+#[test]
+fn work_of_nccl_that_never_ends_is_a_deadline_and_keeps_no_process() {
+    let Some(mut job) = job_by_nccl(TransportKind::Tcp, "seed=2,hang=40") else { return };
+    for rank in 0..3 {
+        let Failed { text, .. } = job.failure(rank);
+        // Whoever comes first: the watch of the work, or who waits for the queue.
+        assert!(text.contains("within 5s"), "rank {rank}: {text}");
+    }
+    job.ends();
+}
+
+#[test]
+fn an_error_of_nccl_s_is_told_to_all() {
+    let Some(mut job) = job_by_nccl(TransportKind::Shm, "seed=2,async_error=40:3") else { return };
+    let Failed { at, text, .. } = job.failure(1);
+    assert!(text.contains("ncclInternalError"), "{text}");
+    let worst = all_blame(&mut job, [0, 2].into_iter(), 1, "ncclInternalError", at);
+    assert!(worst < PROMPT, "{worst:?}");
+    job.ends();
 }

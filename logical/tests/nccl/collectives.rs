@@ -1,12 +1,11 @@
 //! Collectives: the host's results, exactly where sums are exact, whatever the transport beside NCCL.
 
-use crate::ranks::{TRANSPORTS, buffer, number, numbers, on_gpus};
+use crate::ranks::{TRANSPORTS, buffer, number, numbers, on_gpus, together};
 use half::{bf16, f16};
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Buffer, Communicator, DType, Element, Queue, ReduceOp, Result, TransportKind};
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
 
 const RANKS: [usize; 4] = [1, 2, 3, 4];
 const LENGTHS: [usize; 2] = [1, 10_007];
@@ -94,23 +93,6 @@ fn a_nan_is_the_one_of_all_reductions() {
     for got in on_gpus(TransportKind::Thread, 2, bits) {
         assert_eq!(got, [f32::NAN.to_bits(), 2f32.to_bits()]);
     }
-}
-
-/// Polls all futures in turn to their ends.
-async fn together<F: Future<Output = Result<()>>>(futures: Vec<F>) -> Result<()> {
-    let mut pending: Vec<Option<Pin<Box<F>>>> = futures.into_iter().map(|one| Some(Box::pin(one))).collect();
-    std::future::poll_fn(|context| {
-        for place in &mut pending {
-            if let Some(future) = place
-                && let Poll::Ready(outcome) = future.as_mut().poll(context)
-            {
-                *place = None;
-                outcome?;
-            }
-        }
-        if pending.iter().all(Option::is_none) { Poll::Ready(Ok(())) } else { Poll::Pending }
-    })
-    .await
 }
 
 #[test]

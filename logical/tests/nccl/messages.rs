@@ -1,10 +1,11 @@
 //! Messages: in any order of sends and receives, of any size, to everyone.
 
-use crate::ranks::{TRANSPORTS, buffer, numbers, on_gpus};
+use crate::ranks::{TRANSPORTS, buffer, numbers, on_gpus, together};
 use hexagram_logical::codec::{MinMax8, TopK};
 use hexagram_logical::encoding::Encoding;
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Buffer, Communicator, Queue, ReduceOp, Result, TransportKind};
+use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
 
 /// Primitives that have no native collective, or have groups of their own.
 fn primitives(comm: &Communicator, queue: &Queue, len: usize) -> Result<Vec<Vec<f32>>> {
@@ -62,6 +63,57 @@ fn messages_have_the_size_that_their_sender_knows() {
     let want = spawn(TransportKind::Thread, 3, |comm| run(&comm, &Queue::host())).unwrap();
     for (rank, got) in on_gpus(TransportKind::Shm, 3, run).into_iter().enumerate() {
         assert!(got == want[rank], "rank {rank}");
+    }
+}
+
+/// Sends every number as it is, and has no kernel: the host encodes and decodes, which waits for the GPU.
+#[derive(Debug)]
+struct OnHost;
+
+impl Codec for OnHost {
+    fn name(&self) -> String {
+        "on-host".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: true, contraction: None, linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        4 * len
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], _seed: u64) -> Result<usize, CodecError> {
+        to[..4 * from.len()].copy_from_slice(bytemuck::cast_slice(from));
+        Ok(4 * from.len())
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        let numbers = from.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>);
+        to.iter_mut().zip(numbers).for_each(|(x, number)| *x += weight * number);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_its_gpu_stops_nobody() {
+    let run = |comm: &Communicator, queue: &Queue| {
+        let lanes: Vec<Communicator> = (0..3).map(|lane| comm.lane(lane)).collect();
+        let mut buffers: Vec<Buffer> =
+            (0..3).map(|at| buffer(queue, &numbers(comm.rank() + at, 3000))).collect();
+        let reduce = async |lane: &Communicator, buffer: &mut Buffer| {
+            let mut encoding = Encoding::new(std::sync::Arc::new(OnHost));
+            lane.all_reduce_encoded(buffer, ReduceOp::Sum, &mut encoding).await
+        };
+        let all = lanes.iter().zip(&mut buffers).map(|(lane, buffer)| reduce(lane, buffer)).collect();
+        comm.block_on(together(all))?;
+        buffers.iter().map(|buffer| Ok(buffer.host::<f32>()?.to_vec())).collect::<Result<Vec<_>>>()
+    };
+    let want = spawn(TransportKind::Thread, 3, |comm| run(&comm, &Queue::host())).unwrap();
+    for transport in [TransportKind::Thread, TransportKind::Tcp] {
+        for (rank, got) in on_gpus(transport, 3, run).into_iter().enumerate() {
+            assert!(got == want[rank], "{transport}, rank {rank}");
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use hexagram_logical::testing::spawn;
 use hexagram_logical::{Buffer, Communicator, Element, Queue, Result, TransportKind};
 use hexagram_physical::device::cuda::{Cuda, devices};
 use hexagram_physical::nccl;
+use std::pin::Pin;
+use std::task::Poll;
 
 pub(crate) const TRANSPORTS: [TransportKind; 3] =
     [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
@@ -49,4 +51,21 @@ pub(crate) fn number(rank: usize, at: usize) -> i64 {
 /// Returns the numbers of a rank.
 pub(crate) fn numbers(rank: usize, len: usize) -> Vec<f32> {
     (0..len).map(|at| number(rank, at) as f32).collect()
+}
+
+/// Polls all futures in turn to their ends.
+pub(crate) async fn together<F: Future<Output = Result<()>>>(futures: Vec<F>) -> Result<()> {
+    let mut pending: Vec<Option<Pin<Box<F>>>> = futures.into_iter().map(|one| Some(Box::pin(one))).collect();
+    std::future::poll_fn(|context| {
+        for place in &mut pending {
+            if let Some(future) = place
+                && let Poll::Ready(outcome) = future.as_mut().poll(context)
+            {
+                *place = None;
+                outcome?;
+            }
+        }
+        if pending.iter().all(Option::is_none) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await
 }

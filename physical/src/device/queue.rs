@@ -29,12 +29,19 @@ use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Keeper, ReadView, Span, WriteView};
+use crate::runtime;
+use crate::stopwatch::Stopwatch;
 use crate::transport::Bell;
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Time between two looks of a thread that goes on with other work while it waits for a device.
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Longest that the program waits for the work of a queue that has no limit of its own.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
@@ -342,6 +349,38 @@ pub(crate) fn host_memory(queue: &dyn DeviceQueue, dtype: DType, len: usize) -> 
     Err(Error::usage(what, "let DeviceQueue::host_memory return a buffer of the host"))
 }
 
+thread_local! {
+    /// Work of this thread for which other ranks, and so their devices and this one, may wait.
+    static MEANWHILE: RefCell<Vec<Weak<dyn Fn()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Goes on with some work of this thread, as long as it lives, whenever the thread waits for a device.
+#[cfg(feature = "cuda")]
+pub(crate) fn go_on_meanwhile(work: &Rc<dyn Fn()>) {
+    MEANWHILE.with_borrow_mut(|works| {
+        works.retain(|work| work.strong_count() > 0);
+        works.push(Rc::downgrade(work));
+    });
+}
+
+/// Waits for an event, and goes on meanwhile with what others wait for; returns true if it has happened.
+fn wait(event: &dyn Event, limit: Duration) -> bool {
+    let works: Vec<Rc<dyn Fn()>> =
+        MEANWHILE.with_borrow(|works| works.iter().filter_map(Weak::upgrade).collect());
+    if works.is_empty() {
+        return event.wait(limit);
+    }
+    let mut waited = Stopwatch::start();
+    while !event.has_happened() {
+        if waited.elapsed() > limit {
+            return false;
+        }
+        works.iter().for_each(|work| work());
+        runtime::sleep(PAUSE);
+    }
+    true
+}
+
 /// Waits until the queue has done what was enqueued so far, and takes its failure.
 pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
     finish(queue)?.map_or(Ok(()), |failure| Err(failure.into_error(queue.device())))
@@ -350,7 +389,7 @@ pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
 /// Waits until the queue has done what was enqueued so far, and returns its failure.
 fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let limit = queue.limit();
-    let happened = queue.record().wait(limit);
+    let happened = wait(&*queue.record(), limit);
     let failure = queue.take_failure();
     if happened || failure.is_some() {
         return Ok(failure);

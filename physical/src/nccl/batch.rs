@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::{Buffer, Span, WriteView};
 use crate::native::payload;
+use crate::runtime;
 use crate::transport::{Label, Land, Ticket};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -49,6 +50,12 @@ enum Call {
     Collective { what: Fingerprint, from: Span, to: Span },
 }
 
+impl Batch {
+    fn spans(&self) -> Vec<Span> {
+        self.works.iter().flat_map(|work| work.call.all().cloned()).collect()
+    }
+}
+
 /// Returns the queue of a span on a device.
 fn owner(span: &Span) -> Result<Queue> {
     let queue = span.queue();
@@ -67,6 +74,8 @@ impl NcclPath {
             if state.batch.is_some() {
                 moved = true;
                 if !self.link.is_ready()? {
+                    // NCCL is at it on a thread of its own.
+                    runtime::yield_now();
                     return Ok(true);
                 }
                 if let Some(batch) = state.batch.take() {
@@ -159,10 +168,17 @@ impl NcclPath {
         Ok(Batch { works, label, begun })
     }
 
+    /// Lets the stream hold the memory of a batch whose communicator has ended, as far as the device is at it.
+    pub(super) fn let_go(&self, batch: Batch) {
+        let spans = batch.spans();
+        // Where the device is lost, nothing is at it.
+        let _ = enqueue(&self.queue, Vec::new(), Vec::new(), spans, |_| Ok(()));
+    }
+
     /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.
     fn complete(&self, state: &mut NcclState, batch: Batch) -> Result<Arc<dyn Event>> {
+        let spans = batch.spans();
         let Batch { works, label, begun } = batch;
-        let spans: Vec<Span> = works.iter().flat_map(|work| work.call.all().cloned()).collect();
         enqueue(&self.queue, Vec::new(), Vec::new(), spans, |_| Ok(()))?;
         let done = self.link.watch(label, begun)?;
         works.into_iter().try_for_each(|work| self.land(state, work, &done))?;

@@ -19,7 +19,7 @@ use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use crate::tag::Tag;
 use crate::transport::{Label, Land, Source, Transport, TransportKind};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::c_int;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     let owner = order.enter(&bell);
     let link = Link::new(nccl, comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
     let state = NcclState { numbers: vec![0; host.size()], ..NcclState::default() };
-    Ok(Rc::new(NcclPath {
+    let path = Rc::new(NcclPath {
         host: Rc::clone(host),
         link: Arc::new(link),
         communicator: of_bytes(START, id.0),
@@ -53,7 +53,10 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
         owner,
         tally: site.traffic.tally(TransportKind::Nccl),
         state: RefCell::new(state),
-    }))
+        meanwhile: OnceCell::new(),
+    });
+    path.go_on_while_waiting();
+    Ok(path)
 }
 
 /// Returns the name that rank 0 has drawn, and told all others.

@@ -7,13 +7,14 @@ use super::batch::Batch;
 use super::link::Link;
 use super::mail::Mail;
 use super::order::{Identity, WorkOrder};
+use crate::device::go_on_meanwhile;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::Collectives;
 use crate::path::DevicePath;
 use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Tickets, Transport, TransportKind};
 use crate::{DType, Queue};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -97,9 +98,25 @@ pub(super) struct NcclPath {
     pub(super) owner: u64,
     pub(super) tally: Arc<Tally>,
     pub(super) state: RefCell<NcclState>,
+    /// Progress of this path for a thread that waits for its GPU.
+    pub(super) meanwhile: OnceCell<Rc<dyn Fn()>>,
 }
 
 impl NcclPath {
+    /// Lets this thread go on with the agreements of this path when it waits for its GPU: that may wait for another one,
+    /// whose rank waits for mail of this one about something else.
+    pub(super) fn go_on_while_waiting(self: &Rc<Self>) {
+        let path = Rc::downgrade(self);
+        let work = move || {
+            let Some(path) = path.upgrade() else { return };
+            path.host.progress();
+            if let Ok(mut state) = path.state.try_borrow_mut() {
+                path.advance(&mut state);
+            }
+        };
+        go_on_meanwhile(self.meanwhile.get_or_init(|| Rc::new(work)));
+    }
+
     /// Takes an operation in, or the reason why it cannot begin.
     pub(super) fn open(
         &self,
@@ -187,8 +204,7 @@ impl NcclPath {
             state.tickets.finish(operation.ticket, Err(error.clone()));
         }
         state.controls.drain(..).for_each(|(_, mail)| mail.cancel(&*self.host));
-        // The communicator is gone, and with it all that NCCL was about to enqueue.
-        state.batch = None;
+        state.batch.take().into_iter().for_each(|batch| self.let_go(batch));
     }
 }
 

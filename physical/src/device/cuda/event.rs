@@ -31,7 +31,7 @@ impl Drop for Recorded {
     }
 }
 
-/// What is known of a stream when an event is recorded, and what will be.
+/// Knowledge about a stream at the point of an event, when that is recorded, and later.
 pub(super) struct Known {
     /// Failure that the host knows of.
     pub(super) failure: Option<Failure>,

@@ -22,15 +22,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// with whatever else lies there.
 const LENT: usize = 2 << 20;
 
-/// Where memory comes from, and where it goes.
+/// Origin of memory, to which it goes back.
 #[derive(Clone, Copy)]
 enum Source {
-    /// From the device's pool and back, in the order of a stream.
+    /// The device's pool, in the order of a stream.
     Pool(CUmemoryPool),
-    /// Where there are no pools: from what is kept of others, and back.
+    /// Memory that is kept of others, where there are no pools.
     Kept,
-    /// From the driver, for other processes, too. The driver frees it when all work of the device is done. That may wait
-    /// for a rank which only this process's sweeper gives up, by whom memory is dropped: so somebody else frees it.
+    /// The driver, for memory that other processes may have, too. It frees that when all work of the device is done, and
+    /// may wait for a rank which only this process's sweeper gives up, by whom memory is dropped: so somebody else
+    /// frees it.
     Lent,
 }
 
@@ -130,7 +131,7 @@ impl DeviceMemory {
         Self::of(stream, bytes, Source::of(&stream.gpu))
     }
 
-    /// Does the same for memory that other processes may have, too. Frees what was lent before, and nobody has any more.
+    /// Allocates such memory for other processes, too. Frees what was lent before, and nobody has any more.
     ///
     /// # Errors
     /// As [`Room::new`].

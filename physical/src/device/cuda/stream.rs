@@ -37,7 +37,7 @@ pub(super) struct CudaStream {
     /// Longest wait of the program for its work, in milliseconds.
     pub(super) limit: AtomicU64,
     tail: Mutex<Tail>,
-    /// What may still become of work that is enqueued, as far as somebody watches it.
+    /// Outcomes of work that is enqueued and watched.
     pub(super) doubts: Doubts,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
@@ -142,7 +142,7 @@ impl CudaStream {
         }
     }
 
-    /// Does the same, but leaves a failure to enqueue the work to the caller.
+    /// Enqueues work as [`Self::enqueue`] does, but leaves a failure to do so to the caller.
     ///
     /// # Errors
     /// That of the work, or of the device that is lost.

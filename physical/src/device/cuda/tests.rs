@@ -4,6 +4,7 @@
 mod exchange;
 mod faults;
 mod foreign;
+mod kept;
 mod refusals;
 mod watched;
 

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longest that something may take which is to end by itself.
-const SOON: Duration = Duration::from_secs(60);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 /// Returns a function of the fake driver's own, if this is one.
 fn of_fake(name: &str) -> Option<*mut std::ffi::c_void> {
@@ -20,7 +20,7 @@ fn of_fake(name: &str) -> Option<*mut std::ffi::c_void> {
 }
 
 /// Returns one of the fake driver's counts.
-fn count(name: &CStr) -> u64 {
+pub(super) fn count(name: &CStr) -> u64 {
     let function = of_fake("hexagramFakeCount\0").unwrap();
     // SAFETY: the fake driver's function of this name takes a text that ends with 0, and returns a number.
     let function: unsafe extern "C" fn(*const c_char) -> u64 = unsafe { std::mem::transmute(function) };
@@ -29,7 +29,7 @@ fn count(name: &CStr) -> u64 {
 }
 
 /// Changes how the fake driver goes wrong.
-fn set(settings: &str) {
+pub(super) fn set(settings: &str) {
     let function = of_fake("hexagramFakeSet\0").unwrap();
     // SAFETY: the fake driver's function of this name takes a text that ends with 0.
     let function: unsafe extern "C" fn(*const c_char) = unsafe { std::mem::transmute(function) };
@@ -42,11 +42,17 @@ fn set(settings: &str) {
 /// so; says so if there is none.
 #[track_caller]
 pub(super) fn passes(settings: &str, name: &str) {
+    passes_in("faults", settings, name);
+}
+
+/// Runs such a test of another file.
+#[track_caller]
+pub(super) fn passes_in(file: &str, settings: &str, name: &str) {
     if of_fake("hexagramFakeCount\0").is_none() {
         let _ = writeln!(std::io::stderr(), "skipped: no fake CUDA driver");
         return;
     }
-    let name = format!("device::cuda::tests::faults::{name}");
+    let name = format!("device::cuda::tests::{file}::{name}");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"]);
     let output = command.env("HEXAGRAM_FAKE_CUDA", settings).output().unwrap();
@@ -306,141 +312,6 @@ fn numbers(x: &Buffer) -> Vec<f32> {
     x.host::<f32>().unwrap().to_vec()
 }
 
-/// Runs a kernel whose module is loaded when it is first launched, and returns the 1 that it writes.
-fn counted(queue: &Queue) -> Result<i64> {
-    let to = Buffer::zeroed_on(queue, DType::I64, 1).unwrap();
-    apply(Arc::new(Count(1)), [], [to.write_all().unwrap()]).unwrap();
-    queue.check()?;
-    Ok(to.host::<i64>()?[0])
-}
-
-#[test]
-fn a_module_that_could_not_be_loaded_is_tried_again_if_that_may_help() {
-    // The device's own come first.
-    passes("load=3", "loads_at_once");
-    passes("load=3:304", "loads_the_second_time");
-    passes("load=3:218", "never_loads");
-}
-
-#[test]
-#[ignore = "needs a device without memory for code"]
-fn loads_at_once() {
-    let queue = Cuda::new(0).unwrap().queue().unwrap();
-    assert_eq!(counted(&queue).unwrap(), 1);
-    assert_eq!(count(c"loads"), 5);
-}
-
-#[test]
-#[ignore = "needs a driver that fails once"]
-fn loads_the_second_time() {
-    let queue = Cuda::new(0).unwrap().queue().unwrap();
-    let error = counted(&queue).unwrap_err().to_string();
-    assert!(error.starts_with("cannot load the kernels of whole on cuda:0: "), "{error}");
-    assert_eq!(counted(&queue).unwrap(), 1);
-}
-
-#[test]
-#[ignore = "needs a driver that refuses the code"]
-fn never_loads() {
-    let queue = Cuda::new(0).unwrap().queue().unwrap();
-    let first = counted(&queue).unwrap_err().to_string();
-    assert!(first.contains("CUDA_ERROR_INVALID_PTX"), "{first}");
-    assert_eq!(counted(&queue).unwrap_err().to_string(), first);
-    assert_eq!(queue.prepare(&Count(1).program().unwrap()).unwrap_err().to_string(), first);
-    assert_eq!(count(c"loads"), 4);
-}
-
-#[test]
-fn a_queue_goes_on_while_a_module_is_compiled() {
-    passes("seed=1", "goes_on_beside_the_compiler");
-}
-
-#[test]
-#[ignore = "stops the compiler of the whole process"]
-fn goes_on_beside_the_compiler() {
-    let queue = Cuda::new(0).unwrap().queue().unwrap();
-    set("compiling=1");
-    let other = queue.clone();
-    let compiling = std::thread::spawn(move || counted(&other).unwrap());
-    for _ in 0..20 {
-        let x = Buffer::from_slice_on(&queue, &[1.0f32]).unwrap();
-        x.write_all().unwrap().scale(2.0).unwrap();
-        assert_eq!(*x.host::<f32>().unwrap(), [2.0]);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(!compiling.is_finished());
-    set("compiling=0");
-    assert_eq!(compiling.join().unwrap(), 1);
-    // What is prepared is not loaded again.
-    let loads = count(c"loads");
-    queue.prepare(&Count(1).program().unwrap()).unwrap();
-    assert_eq!(counted(&queue).unwrap(), 1);
-    assert_eq!(count(c"loads"), loads);
-}
-
-#[test]
-fn what_a_queue_still_clears_is_nobody_elses() {
-    for seed in 1..4 {
-        passes(&format!("seed={seed},pools=0,delay=200000"), "gets_memory_that_is_done_with");
-    }
-}
-
-#[test]
-#[ignore = "needs a device without pools, and counts on what is freed first"]
-fn gets_memory_that_is_done_with() {
-    let gpu = Cuda::new(0).unwrap();
-    let other = gpu.queue().unwrap();
-    // All has the size of a page, as the record has of what was refused.
-    for _ in 0..2 {
-        drop(refusals::forgiven(&gpu));
-        // Until the sweeper would have let go of the stream.
-        std::thread::sleep(Duration::from_millis(20));
-        let pages = [(); 8].map(|()| Buffer::from_slice_on(&other, &[7.0f32; 1024]).unwrap());
-        other.check().unwrap();
-        // The driver's work is late by as much at most.
-        std::thread::sleep(Duration::from_millis(200));
-        pages.iter().for_each(|page| assert_eq!(*page.host::<f32>().unwrap(), [7.0; 1024]));
-    }
-}
-
-#[test]
-fn a_pool_gives_back_what_others_need() {
-    passes("memory=64M", "lends_what_its_pool_has_kept");
-}
-
-#[test]
-#[ignore = "needs a device with 64 MiB"]
-fn lends_what_its_pool_has_kept() {
-    let queue = Cuda::new(0).unwrap().queue().unwrap();
-    for _ in 0..3 {
-        drop(Buffer::zeroed_on(&queue, DType::U8, 40 << 20).unwrap());
-        queue.check().unwrap();
-        drop(CudaQueue::of(&queue).unwrap().alloc_shareable(40 << 20).unwrap());
-    }
-}
-
-#[test]
-fn pinned_memory_is_bounded_by_what_is_in_use() {
-    passes("seed=1", "unpins_what_nobody_needs");
-}
-
-#[test]
-#[ignore = "counts what the whole process has"]
-fn unpins_what_nobody_needs() {
-    let queue = Cuda::new(0).unwrap().queue().unwrap();
-    for mebibytes in 1..40 {
-        drop(queue.host_memory(DType::U8, mebibytes << 20).unwrap());
-        assert!(count(c"live_pinned") <= (64 + 40) << 20, "{mebibytes} MiB");
-    }
-    // As many of one size as are in use stay.
-    let some =
-        || -> Vec<Buffer> { (0..20).map(|_| queue.host_memory(DType::U8, 8 << 20).unwrap()).collect() };
-    drop(some());
-    let pinned = count(c"pinned");
-    drop(some());
-    assert_eq!(count(c"pinned"), pinned);
-}
-
 #[test]
 fn a_process_may_end_with_work_in_flight() {
     for seed in 0..3 {
@@ -455,37 +326,6 @@ fn ends_with_work_in_flight() {
     let x = Buffer::from_slice_on(&queue, &[1.0f32; 1000]).unwrap();
     x.write_all().unwrap().scale(2.0).unwrap();
     std::mem::forget((queue, x));
-}
-
-#[test]
-fn nothing_is_kept_in_the_end() {
-    for seed in 0..3 {
-        passes(&format!("seed={seed}"), "frees_everything");
-    }
-}
-
-#[test]
-#[ignore = "counts what the whole process has"]
-fn frees_everything() {
-    let gpu = Cuda::new(0).unwrap();
-    for _ in 0..10 {
-        let queues = [(); 3].map(|()| gpu.queue().unwrap());
-        assert_eq!(relay(&queues).unwrap(), on_host());
-        // Work that nobody waits for, and on queues that nobody has any more.
-        let x = Buffer::from_slice_on(&queues[0], &vec![1.0f32; 10_000]).unwrap();
-        let y = Buffer::zeroed_on(&queues[1], DType::F32, 10_000).unwrap();
-        y.write_all().unwrap().add_scaled(1.0, &x.read_all().unwrap()).unwrap();
-    }
-    drop(gpu);
-    let begun = Instant::now();
-    while count(c"live") > 0 || count(c"live_pinned") > 0 {
-        let left = (count(c"live"), count(c"live_pinned"));
-        assert!(begun.elapsed() < SOON, "{left:?} bytes of the device and of the host");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(count(c"allocations") > 50);
-    // Another program goes on with a new context.
-    assert_eq!(relay(&[(); 3].map(|()| Cuda::new(0).unwrap().queue().unwrap())).unwrap(), on_host());
 }
 
 #[test]
