@@ -301,7 +301,14 @@ impl Transport for Staging {
     fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
         match self.path().filter(|_| !queue.is_host()) {
             Some(path) => path.register(queue, dtype, len, limit),
-            None => self.transport.register(queue, dtype, len, limit),
+            None => {
+                let buffer = self.transport.register(queue, dtype, len, limit)?;
+                if !queue.is_host() {
+                    // A queue keeps what comes back: what is dear to make is there when messages are staged.
+                    drop(queue.host_memory(dtype, len)?);
+                }
+                Ok(buffer)
+            }
         }
     }
 }

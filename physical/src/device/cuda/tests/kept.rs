@@ -4,6 +4,7 @@
 use super::super::CudaQueue;
 use super::faults::{SOON, count, passes_in, set};
 use super::*;
+use crate::testing::{on_threads, spawn};
 use std::time::Instant;
 
 #[track_caller]
@@ -144,6 +145,24 @@ fn unpins_what_nobody_needs() {
     let pinned = count(c"pinned");
     drop(some());
     assert_eq!(count(c"pinned"), pinned);
+}
+
+#[test]
+fn memory_to_stage_a_registered_buffer_is_pinned_beforehand() {
+    passes("seed=1", "stages_in_memory_that_is_there");
+}
+
+#[test]
+#[ignore = "counts what the whole process has"]
+fn stages_in_memory_that_is_there() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    spawn(on_threads().next().unwrap(), 1, |world| {
+        let transport = world.open(0).unwrap();
+        let buffer = transport.register(&queue, DType::F32, 300_000, SOON).unwrap();
+        let pinned = count(c"pinned");
+        assert!(buffer.read_all().unwrap().copy_down().unwrap().is_some());
+        assert_eq!(count(c"pinned"), pinned);
+    });
 }
 
 #[test]
