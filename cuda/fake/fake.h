@@ -46,6 +46,8 @@ struct Settings {
     uint64_t capture = 0;
     // `cuStreamWaitEvent` that does nothing; wait of the host for an event or a stream that returns at once.
     uint64_t skip_wait = NEVER;
+    // `cuStreamWaitValue` that does nothing.
+    uint64_t skip_value = NEVER;
     uint64_t skip_host_wait = NEVER;
     // 1 if all of those do, all queries say that the work is done, and functions of the host are called at once.
     uint64_t skip_host_waits = 0;
@@ -68,7 +70,7 @@ struct Counts {
     uint64_t allocations = 0, live = 0;
     // The same of pinned memory.
     uint64_t pinned = 0, live_pinned = 0;
-    uint64_t events = 0, waits = 0, host_waits = 0, launches = 0, works = 0, loads = 0;
+    uint64_t events = 0, waits = 0, values = 0, host_waits = 0, launches = 0, works = 0, loads = 0;
 };
 extern Counts counts;
 

@@ -17,7 +17,7 @@ void set(const std::string &key, const char *value) {
     } numbers[] = {{"seed", settings.seed},           {"delay", settings.delay}, {"devices", settings.devices},
                    {"memory", settings.memory},       {"version", settings.version},
                    {"init", settings.init},           {"module", settings.module},
-                   {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
+                   {"skip_wait", settings.skip_wait}, {"skip_value", settings.skip_value}, {"skip_host_wait", settings.skip_host_wait},
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
                    {"capture", settings.capture},         {"pools", settings.pools},
                    {"compiling", settings.compiling},     {"end", settings.end}};

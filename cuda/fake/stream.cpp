@@ -1,6 +1,6 @@
 // Streams and events: the driver's functions on them, on functions of the host, and on values that streams wait for.
 //
-// Event waits can be left out (`skip_wait`), so that a test can show that it would have found a missing one.
+// Waits for events and values can be left out (`skip_wait`, `skip_value`), so that a test can show that it would have found a missing one.
 #include "context.h"
 #include "fake.h"
 #include "memory.h"
@@ -230,6 +230,7 @@ template <class T> static CUresult wait_value(CUstream handle, CUdeviceptr at, T
     auto stream = stream_of(handle, context);
     if (!stream) return INVALID_HANDLE;
     if (at % sizeof value || (flags & 3) == 3) return INVALID_VALUE;
+    if (counts.values++ == settings.skip_value) return SUCCESS;
     Step step;
     step.ready = [word, value, flags] {
         T seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);

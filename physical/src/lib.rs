@@ -46,6 +46,8 @@ pub mod fuzzing;
 pub mod hash;
 pub mod health;
 pub mod input;
+#[cfg(feature = "cuda")]
+mod ipc;
 mod landing;
 pub mod launch;
 #[cfg(feature = "cuda")]

@@ -19,6 +19,8 @@ mod wish;
 
 use crate::device::Queue;
 use crate::dtype::DType;
+#[cfg(feature = "cuda")]
+use crate::error::During;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::Collectives;
@@ -101,7 +103,6 @@ impl Attached {
 
 /// Facts with which a path begins.
 #[cfg(feature = "cuda")]
-#[allow(dead_code, reason = "the paths read them")]
 pub(crate) struct Site<'a> {
     /// The host's endpoint of this rank.
     pub(crate) transport: &'a Rc<dyn Transport>,
@@ -130,7 +131,9 @@ pub(crate) fn attach(
     let identities = exchange::exchange(&**transport, &mine, limit)?;
     let chosen = choice::choose(&identities, choice::Means::of(&**transport))?;
     let site = Site { transport, traffic, queue, identities: &identities, limit };
-    let path = chosen.map(|kind| connect(kind, &site)).transpose()?;
+    let path = chosen.map(|kind| connect(kind, &site)).transpose();
+    // Those who were quicker are told that this rank has no path.
+    let path = path.map_err(|error| transport.health().explain(error, During::Registering))?;
     let are_all_on_host = identities.iter().all(Identity::is_on_host);
     Ok(Attached { device: queue.name().to_owned(), are_all_on_host, path })
 }
@@ -138,9 +141,12 @@ pub(crate) fn attach(
 /// Begins a path that the ranks have chosen.
 #[cfg(feature = "cuda")]
 fn connect(kind: TransportKind, site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
-    if kind == TransportKind::Nccl {
-        return crate::nccl::connect(site);
+    match kind {
+        TransportKind::Ipc => crate::ipc::connect(site),
+        TransportKind::Nccl => crate::nccl::connect(site),
+        _ => {
+            let what = format!("there is no path {kind} for {}", site.queue.name());
+            Err(Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging"))
+        }
     }
-    let what = format!("this build has no path {kind} for {}", site.queue.name());
-    Err(Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging"))
 }

@@ -42,7 +42,7 @@ fn mark(ticket: Ticket, with: u32) -> Ticket {
     Ticket { index: ticket.index | with, ..ticket }
 }
 
-/// Whose an operation is, and its ticket there.
+/// Owner of an operation, and its ticket there.
 enum Owner<'a> {
     Transport(Ticket),
     Staged(Ticket),

@@ -9,6 +9,7 @@
 mod backend;
 mod kind;
 mod membership;
+pub(crate) mod pages;
 mod registry;
 mod traffic;
 
@@ -26,6 +27,7 @@ pub use crate::tickets::{Ticket, Tickets};
 pub use backend::{ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Prepared, ProbeResult, Sharing, Site};
 pub use kind::TransportKind;
 pub use membership::Membership;
+pub use pages::SharedPages;
 pub use registry::register;
 pub(crate) use registry::{backend, find};
 use std::sync::Arc;
@@ -125,6 +127,21 @@ pub trait Transport {
     /// Returns the ranks for which a pending native collective still waits; empty for sends and receives.
     fn missing(&self, _ticket: Ticket) -> Vec<usize> {
         Vec::new()
+    }
+
+    /// Returns true if all ranks share memory of the host, so that [`Transport::share_pages`] gives them some.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Returns a page of each rank, zeroed, which all ranks of the endpoint read and write, those of other processes,
+    /// too; `None` if they share no memory. All ranks call this once, at the same point; it waits for them at most
+    /// `limit`.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if memory runs out, or a peer does not do the same.
+    fn share_pages(&self, _limit: Duration) -> Result<Option<SharedPages>> {
+        Ok(None)
     }
 
     /// Lets all ranks decide how memory of their devices travels, each of which passes a queue of its own, that of the

@@ -156,8 +156,8 @@ pub(super) struct Means {
 #[cfg(feature = "cuda")]
 impl Means {
     /// Returns those of a transport.
-    pub(super) fn of(_transport: &dyn Transport) -> Self {
-        Means { ipc: false, nccl: true }
+    pub(super) fn of(transport: &dyn Transport) -> Self {
+        Means { ipc: transport.shares_memory(), nccl: true }
     }
 }
 

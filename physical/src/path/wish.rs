@@ -1,4 +1,4 @@
-//! What the user wants of the choice between paths: `HEXAGRAM_DEVICE_PATH`.
+//! Wishes of the user for the choice between paths: `HEXAGRAM_DEVICE_PATH`.
 
 #[cfg(feature = "cuda")]
 use crate::environment::variable;
@@ -8,7 +8,7 @@ use crate::transport::TransportKind;
 /// The variable.
 const VARIABLE: &str = "HEXAGRAM_DEVICE_PATH";
 
-/// How memory of devices is to travel.
+/// Way that memory of devices is to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Wish {
     /// The best way that all ranks have.

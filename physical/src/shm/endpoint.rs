@@ -18,7 +18,8 @@ use crate::native::{self, AtOnce};
 use crate::stream::Parking;
 use crate::stream::endpoint::StreamEndpoint;
 use crate::tickets::Tickets;
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
+use crate::transport::pages::PAGE;
+use crate::transport::{Bell, Got, Label, Land, SharedPages, Source, Ticket, Transport, TransportKind};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -79,6 +80,9 @@ pub(super) struct ShmEndpoint {
     native: RefCell<ShmCollectives>,
     sockets: RegistrationSockets,
 }
+
+/// Number of the registration of [`Transport::share_pages`], which no buffer has.
+const PAGES: u32 = u32::MAX;
 
 /// Bit that is set in the tickets of native operations, to distinguish them from those of messages.
 const NATIVE: u32 = 1 << 31;
@@ -235,6 +239,21 @@ impl Transport for ShmEndpoint {
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         unmark_native(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
+    }
+
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
+    fn share_pages(&self, limit: Duration) -> Result<Option<SharedPages>> {
+        let (mine, file) = Region::create(PAGE)?;
+        let theirs = self.sockets.exchange_regions(PAGES, PAGE, Some(&file), limit);
+        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let Some(theirs) = theirs else { return Ok(None) };
+        let of = |region: Option<Arc<Region>>| region.unwrap_or_else(|| Arc::clone(&mine));
+        let keeper: Vec<Arc<Region>> = theirs.into_iter().map(of).collect();
+        let pages: Vec<_> = keeper.iter().filter_map(|region| NonNull::new(region.pointer())).collect();
+        Ok(Some(SharedPages { pages, keeper: Arc::new(keeper) }))
     }
 
     fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {

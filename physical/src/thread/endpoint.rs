@@ -8,7 +8,7 @@ use crate::memory::{ReadView, WriteView};
 use crate::patience::crowded;
 use crate::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+    Bell, Got, HEADER_BYTES, Label, Land, SharedPages, Source, Tally, Ticket, Transport, TransportKind,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -180,6 +180,16 @@ impl Transport for ThreadEndpoint {
 
     fn park(&self, at_most: Duration) {
         self.mailboxes[self.rank].park(at_most);
+    }
+
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
+    fn share_pages(&self, _limit: Duration) -> Result<Option<SharedPages>> {
+        let keeper: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.page()).collect();
+        let pages = keeper.iter().map(|page| page.address()).collect();
+        Ok(Some(SharedPages { pages, keeper: Arc::new(keeper) }))
     }
 
     fn ended(&self, peer: usize) -> Option<String> {

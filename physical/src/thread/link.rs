@@ -1,9 +1,10 @@
 //! The link between threads: one mailbox for each rank, and the messages in it.
 
 use crate::memory::ReadView;
+use crate::transport::pages::Page;
 use crate::transport::{Bell, Label};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Message in flight. Its view is taken once: by the receiver, or by a sender that cancels.
@@ -51,6 +52,8 @@ pub(super) struct Mailbox {
     rung: AtomicBool,
     /// Set while the rank parks, so that others ring only a rank that needs it.
     parked: AtomicBool,
+    /// Memory of the rank for words that all ranks reach, once somebody asks for it.
+    page: OnceLock<Arc<Page>>,
     /// Lock of `wake`.
     park_lock: Mutex<()>,
     wake: Condvar,
@@ -70,6 +73,11 @@ impl Mailbox {
             return Vec::new();
         }
         std::mem::take(&mut *lock(&self.messages))
+    }
+
+    /// Returns the page of the rank.
+    pub(super) fn page(&self) -> Arc<Page> {
+        Arc::clone(self.page.get_or_init(Arc::default))
     }
 
     /// Parks until the bell rings, at most for `at_most`.

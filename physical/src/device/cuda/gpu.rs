@@ -191,6 +191,26 @@ impl Gpu {
         peers.map(|peer| Ok(describe(self.driver, peer, device(self.driver, peer)?)?.uuid)).collect()
     }
 
+    /// Lets this GPU reach the memory of another one in this process, of which others know the identity.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the driver refuses.
+    pub(crate) fn reach(&self, uuid: [u8; 16]) -> Result<()> {
+        if uuid == self.about.uuid {
+            return Ok(());
+        }
+        let other = describe_all()?.into_iter().find(|other| other.uuid == uuid);
+        let Some(other) = other else { return Ok(()) };
+        let other = Gpu::get(other.index)?;
+        let _current = self.enter()?;
+        // SAFETY: both contexts are there.
+        let status = unsafe { (self.driver.sharing()?.cuCtxEnablePeerAccess)(other.context, 0) };
+        if status == Status::PEER_ACCESS_ALREADY_ENABLED {
+            return Ok(());
+        }
+        self.expect(status, &format!("reach the memory of {}", other.name))
+    }
+
     /// Returns how much memory of the device is free, and how much it has in all, in bytes.
     pub(super) fn free_memory(&self) -> Result<(usize, usize)> {
         let _current = self.enter()?;

@@ -182,7 +182,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Loaded::module`].
-    pub(super) fn prepare_module(&self, module: &'static Module) -> Result<()> {
+    pub(crate) fn prepare_module(&self, module: &'static Module) -> Result<()> {
         if self.loaded.has(module) {
             return Ok(());
         }
