@@ -44,7 +44,7 @@ struct Settings {
     uint64_t compiling = 0;
     // 1 while another thread captures a graph, which calls that the capture cannot see would spoil.
     uint64_t capture = 0;
-    // `cuStreamWaitEvent` that does nothing; wait of the host for an event or a stream that returns at once.
+    // `cuStreamWaitEvent` that does nothing, of those for events that have yet to happen; wait of the host for an event or a stream that returns at once.
     uint64_t skip_wait = NEVER;
     // `cuStreamWaitValue` that does nothing.
     uint64_t skip_value = NEVER;

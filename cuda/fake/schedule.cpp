@@ -8,8 +8,10 @@
 #include "context.h"
 #include "fake.h"
 #include <condition_variable>
+#include <cstdio>
 #include <list>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace fake {
@@ -227,6 +229,10 @@ Point enqueue(const std::shared_ptr<Stream> &stream, Step step) {
         }
     } else if (stream->is_blocking) {
         wait_for(context->legacy);
+    }
+    if (std::exchange(stream->has_left_out, false)) {
+        const char *next = step.is_of_host ? "a function of the host" : step.work ? "work" : "another wait";
+        fprintf(stderr, "fake CUDA: a wait was left out before %s\n", next);
     }
     push(stream, std::move(step));
     return end_of(stream);

@@ -60,6 +60,8 @@ struct Stream {
     uint64_t enqueued = 0, done = 0, wanted = 0;
     // True if the schedule knows of its steps.
     bool is_busy = false;
+    // True if it would wait before its next step, had that not been left out.
+    bool has_left_out = false;
 };
 
 namespace fake {

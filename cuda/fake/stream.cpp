@@ -130,7 +130,11 @@ API cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
     auto stream = stream_of(handle, context);
     auto event = event_of(event_handle);
     if (!stream || !event) return INVALID_HANDLE;
-    if (counts.waits++ == settings.skip_wait || event->point.has_passed()) return SUCCESS;
+    if (event->point.has_passed()) return SUCCESS;
+    if (counts.waits++ == settings.skip_wait) {
+        stream->has_left_out = true;
+        return SUCCESS;
+    }
     Step step;
     step.until = event->point;
     enqueue(stream, std::move(step));

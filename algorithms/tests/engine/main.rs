@@ -11,6 +11,8 @@ mod displaced;
 mod edges;
 mod fitting_optimizers;
 mod late;
+#[cfg(feature = "cuda")]
+mod left_out_waits;
 mod mean;
 mod mixed_devices;
 #[cfg(feature = "cuda")]
