@@ -54,7 +54,7 @@ fn a_launch_that_is_refused_is_told_to_all() {
 
 #[test]
 fn memory_that_runs_out_is_told_to_all_with_what_was_asked_and_what_is_free() {
-    let settings = "seed=2,memory=1M";
+    let settings = "seed=2,memory=5M";
     all_are_told(TransportKind::Shm, settings, "CUDA_ERROR_OUT_OF_MEMORY", " bytes on cuda:0, where ");
 }
 

@@ -223,12 +223,9 @@ fn collectives_of_gpus_have_the_bits_of_shared_memory() {
         return;
     }
     let cases = cases();
-    for (ranks, transport) in [
-        (1, TransportKind::Shm),
-        (2, TransportKind::Thread),
-        (3, TransportKind::Shm),
-        (4, TransportKind::Thread),
-    ] {
+    for (ranks, transport) in
+        [(2, TransportKind::Thread), (3, TransportKind::Shm), (4, TransportKind::Thread)]
+    {
         let want = on_host(ranks, &cases);
         spawn(transport, ranks, |world| {
             let end = End::of_gpu(&world).unwrap();
@@ -236,7 +233,7 @@ fn collectives_of_gpus_have_the_bits_of_shared_memory() {
                 assert!(end.run(case) == *want, "{transport}, {ranks} ranks, {case:?}");
             }
             let bytes = world.traffic().bytes_sent_by(TransportKind::Ipc);
-            assert_eq!(bytes > 0, ranks > 1, "bytes count by path");
+            assert!(bytes > 0, "bytes count by path");
         });
     }
 }

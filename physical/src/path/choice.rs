@@ -4,7 +4,7 @@
 //! | ranks | path |
 //! |---|---|
 //! | any on the host, or on a device that no path knows | staging |
-//! | all on one GPU, where they share memory of the host | ipc |
+//! | two or more, all on one GPU, where they share memory of the host | ipc |
 //! | each on a GPU of its own, with one version of NCCL | nccl |
 //! | on GPUs of one host that reach each other's memory, where they share memory of the host | ipc |
 //! | all others | staging |
@@ -180,7 +180,7 @@ pub(super) fn choose(all: &[Identity], means: Means) -> Result<Option<TransportK
         all.windows(2).all(|pair| pair[0].gpu().map(|gpu| gpu.uuid) == pair[1].gpu().map(|gpu| gpu.uuid));
     match wish {
         Wish::Staging => Ok(None),
-        Wish::Auto if ipc.is_none() && is_one_gpu => Ok(Some(TransportKind::Ipc)),
+        Wish::Auto if ipc.is_none() && is_one_gpu && all.len() > 1 => Ok(Some(TransportKind::Ipc)),
         Wish::Auto if nccl.is_none() => Ok(Some(TransportKind::Nccl)),
         Wish::Auto => Ok(ipc.is_none().then_some(TransportKind::Ipc)),
         Wish::Only(path) => match if path == TransportKind::Ipc { ipc } else { nccl } {

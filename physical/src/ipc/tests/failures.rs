@@ -121,8 +121,10 @@ fn memory_of_another_device_is_refused() {
     if queue().is_none() {
         return;
     }
-    let errors = spawn(TransportKind::Thread, 1, |world| {
+    let attached = Barrier::new(2);
+    let errors = spawn(TransportKind::Thread, 2, |world| {
         let end = End::of_gpu(&world).unwrap();
+        attached.wait();
         let late = crate::testing::late::Late::new(0);
         let queue = crate::device::Device::queue(&late).unwrap();
         let buffer = Buffer::zeroed_on(&queue, DType::F32, 4).unwrap();
