@@ -220,7 +220,7 @@ impl Communicator {
 
     /// Lets all ranks of the world decide how memory of their devices travels, each of which passes a queue of its own:
     /// that of the host if it has no other. Returns the path on which the devices reach each other; `None` if their
-    /// memory goes by way of the host, as in a group that was split off. Decided once.
+    /// memory goes by way of the host, as in a group that was split off. Decided once any rank has a device.
     ///
     /// All ranks call this, or what calls it ([`Communicator::registered_on`], an engine), at the same point. The program
     /// waits for the queue no longer than the present deadline from then on.

@@ -78,22 +78,23 @@ pub(crate) trait DevicePath {
     fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer>;
 }
 
-/// Decision of the ranks of one endpoint.
+/// Decision of the ranks of one endpoint, of which at least one has a device.
 pub(crate) struct Attached {
-    /// Name of the device that this rank attached.
+    /// Name of the device that this rank attached, which may be the host.
     pub(crate) device: String,
-    /// True if no rank had a device.
-    pub(crate) are_all_on_host: bool,
     pub(crate) path: Option<Rc<dyn DevicePath>>,
 }
 
 impl Attached {
-    /// Returns what the ranks have decided; `None` if memory is staged.
+    /// Returns what the ranks have decided for the memory of a queue; `None` if it is staged, or the host's.
     ///
     /// # Errors
     /// [`Error::Usage`] for a queue of another device than the one for which they did.
     pub(crate) fn chosen_for(&self, queue: &Queue) -> Result<Option<TransportKind>> {
-        if self.device != queue.name() && !self.are_all_on_host {
+        if queue.is_host() {
+            return Ok(None);
+        }
+        if self.device != queue.name() {
             let what = format!("this endpoint was attached to {}, not to {}", self.device, queue.name());
             return Err(Error::usage(what, "open a communicator of its own for each device of a rank"));
         }
@@ -115,7 +116,8 @@ pub(crate) struct Site<'a> {
     pub(crate) limit: Duration,
 }
 
-/// Lets the ranks of an endpoint decide how the memory of their queues' devices travels. All call this together.
+/// Lets the ranks of an endpoint decide how the memory of their queues' devices travels. All call this together. Returns
+/// `None` on all of them if none has a device, so that there was nothing to decide.
 ///
 /// # Errors
 /// [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for what these ranks cannot have, or differs between them; those of
@@ -126,16 +128,18 @@ pub(crate) fn attach(
     traffic: &Arc<Traffic>,
     queue: &Queue,
     limit: Duration,
-) -> Result<Attached> {
+) -> Result<Option<Attached>> {
     let mine = Identity::of(queue, Wish::from_env()?)?;
     let identities = exchange::exchange(&**transport, &mine, limit)?;
     let chosen = choice::choose(&identities, choice::Means::of(&**transport))?;
+    if identities.iter().all(Identity::is_on_host) {
+        return Ok(None);
+    }
     let site = Site { transport, traffic, queue, identities: &identities, limit };
     let path = chosen.map(|kind| connect(kind, &site)).transpose();
     // Those who were quicker are told that this rank has no path.
     let path = path.map_err(|error| transport.health().explain(error, During::Registering))?;
-    let are_all_on_host = identities.iter().all(Identity::is_on_host);
-    Ok(Attached { device: queue.name().to_owned(), are_all_on_host, path })
+    Ok(Some(Attached { device: queue.name().to_owned(), path }))
 }
 
 /// Begins a path that the ranks have chosen.

@@ -88,7 +88,7 @@ impl Staging {
     #[cfg(test)]
     fn with_path(transport: Rc<dyn Transport>, device: &str, path: Rc<dyn DevicePath>) -> Rc<dyn Transport> {
         let staging = Self::new(transport, Arc::default());
-        let attached = Attached { device: device.to_owned(), are_all_on_host: false, path: Some(path) };
+        let attached = Attached { device: device.to_owned(), path: Some(path) };
         assert!(staging.attached.set(attached).is_ok());
         Rc::new(staging)
     }
@@ -286,9 +286,9 @@ impl Transport for Staging {
         }
         #[cfg(feature = "cuda")]
         if self.attached.get().is_none() {
-            let attached = path::attach(&self.transport, &self.traffic, queue, limit);
+            let attached = path::attach(&self.transport, &self.traffic, queue, limit)?;
             // Nobody else has set it meanwhile.
-            let _ = self.attached.set(attached?);
+            attached.into_iter().for_each(|attached| drop(self.attached.set(attached)));
         }
         let _ = limit;
         self.attached.get().map_or(Ok(None), |attached| attached.chosen_for(queue))

@@ -146,7 +146,7 @@ pub trait Transport {
 
     /// Lets all ranks decide how memory of their devices travels, each of which passes a queue of its own, that of the
     /// host among them. They call this in the same order, and each of them waits for the others at most `limit`. Returns
-    /// the path on which the devices reach each other; `None` if their memory goes by way of the host. Decided once.
+    /// the path on which the devices reach each other; `None` if memory goes by way of the host. Decided once any has one.
     ///
     /// The endpoint around every transport does this; a transport itself sees nothing but host memory.
     ///

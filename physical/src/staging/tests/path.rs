@@ -68,9 +68,29 @@ fn what_a_path_was_chosen_for_stays() {
         if cfg!(feature = "cuda") {
             let again = end.transport.attach(&late.queue(), limit).unwrap();
             assert_eq!(again, Some(TransportKind::Ipc));
-            let error = end.transport.attach(&Queue::host(), limit).unwrap_err().to_string();
-            assert!(error.contains("was attached to late:") && error.contains(", not to host;"), "{error}");
+            let other = Late::new(0);
+            let error = end.transport.attach(&other.queue(), limit).unwrap_err().to_string();
+            assert!(error.contains("was attached to late:") && error.contains(", not to late:"), "{error}");
+            // Memory of the host goes by the transport as before.
+            assert_eq!(end.transport.attach(&Queue::host(), limit).unwrap(), None);
+            let host = end.transport.register(&Queue::host(), DType::F32, 10, limit).unwrap();
+            assert!(host.queue().is_host());
         }
+    });
+}
+
+/// Buffers of the host may be registered before anybody has a device: nothing is decided by that.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_device_may_come_after_memory_of_the_host() {
+    spawn(TransportKind::Thread, 2, |world| {
+        let limit = Duration::from_secs(60);
+        let late = Late::new(0);
+        let end = End::new(&world, vec![late.queue()]);
+        for queue in [Queue::host(), late.queue(), Queue::host(), late.queue()] {
+            assert_eq!(end.transport.attach(&queue, limit).unwrap(), None);
+        }
+        assert!(end.transport.attach(&Late::new(0).queue(), limit).is_err(), "the second device is decided");
     });
 }
 
