@@ -120,3 +120,27 @@ fn is_held_up() {
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
 }
+
+/// An operation is over when it is enqueued, and so may be unfinished when its endpoint is closed.
+#[test]
+fn work_that_is_not_done_when_its_endpoint_closes_has_failed() {
+    passes(("seed=2", "seed=2,hang=1"), "is_closed_too_early");
+}
+
+#[test]
+#[ignore = "needs an NCCL whose work never ends"]
+fn is_closed_too_early() {
+    let outcomes = spawn(TransportKind::Shm, RANKS, |world| {
+        let comm = Communicator::open(&world, 0)?;
+        comm.set_deadline(SOON);
+        let queue = Cuda::new(comm.rank())?.queue()?;
+        comm.attach(&queue)?;
+        let mut x = buffer(&queue, &[1f32, 2.0]);
+        comm.block_on(comm.all_reduce(&mut x, ReduceOp::Sum))?;
+        drop(comm);
+        drop(world);
+        Ok::<_, Error>(x.host::<f32>()?.to_vec())
+    });
+    assert!(outcomes.iter().any(Result::is_err), "{outcomes:?}");
+    assert!(outcomes.iter().flatten().all(|sums| *sums == [3.0, 6.0]), "{outcomes:?}");
+}

@@ -71,21 +71,23 @@ impl NcclPath {
     pub(super) fn enqueue(&self, state: &mut NcclState) -> Result<bool> {
         let mut moved = false;
         loop {
-            if state.batch.is_some() {
-                moved = true;
-                if !self.link.is_ready()? {
+            if !self.link.is_free()? {
+                if state.batch.is_some() {
                     // NCCL is at it on a thread of its own.
                     runtime::yield_now();
-                    return Ok(true);
                 }
-                if let Some(batch) = state.batch.take() {
-                    let done = self.complete(state, batch)?;
-                    self.order.done(self.owner, Some(done));
-                }
+                return Ok(moved || state.batch.is_some());
+            }
+            if let Some(batch) = state.batch.take() {
+                moved = true;
+                let done = self.complete(state, batch)?;
+                self.order.done(self.owner, Some(done));
             }
             let works = self.take_turn(state)?;
             let Some(label) = works.first().map(|work| work.label) else { return Ok(moved) };
-            state.batch = Some(self.begin_batch(works, label)?);
+            let batch = self.begin_batch(works, label)?;
+            // Even where NCCL refuses a part of it, it may be at the others.
+            self.hand_over(state.batch.insert(batch))?;
         }
     }
 
@@ -133,7 +135,7 @@ impl NcclPath {
         Ok(Some(BatchWork { ticket, label, call, work, scratch }))
     }
 
-    /// Lets NCCL enqueue these, behind the work of the views' queues.
+    /// Lets NCCL's stream wait for the work of the views' queues.
     fn begin_batch(&self, works: Vec<BatchWork>, label: Label) -> Result<Batch> {
         let stream = self.stream()?;
         for work in &works {
@@ -158,21 +160,22 @@ impl NcclPath {
             }
         }
         self.order.last_of_others(self.owner).iter().for_each(|last| stream.wait(last));
-        let begun = stream.record();
-        enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
-            self.link.group("let NCCL communicate", |nccl, comm| {
-                let mut calls = works.iter().map(|one| one.call.enqueue(nccl, comm, work.stream()));
-                calls.find(|status| !status.is_well()).map_or(Ok(()), Err)
-            })
-        })?;
-        Ok(Batch { works, label, begun })
+        Ok(Batch { works, label, begun: stream.record() })
     }
 
-    /// Lets the stream hold the memory of a batch whose communicator has ended, as far as the device is at it.
+    /// Lets NCCL enqueue a batch.
+    fn hand_over(&self, batch: &Batch) -> Result<()> {
+        enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
+            self.link.group("let NCCL communicate", |nccl, comm| {
+                let mut calls = batch.works.iter().map(|one| one.call.enqueue(nccl, comm, work.stream()));
+                calls.find(|status| !status.is_well()).map_or(Ok(()), Err)
+            })
+        })
+    }
+
+    /// Lets go of a batch whose communicator was ended.
     pub(super) fn let_go(&self, batch: Batch) {
-        let spans = batch.spans();
-        // Where the device is lost, nothing is at it.
-        let _ = enqueue(&self.queue, Vec::new(), Vec::new(), spans, |_| Ok(()));
+        self.link.keep(batch.spans());
     }
 
     /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.

@@ -163,6 +163,9 @@ impl NcclPath {
             // Ranks that disagree are the failure of one operation, with which its caller ends the others.
             let failure = outcome.err();
             let goes_on = failure.is_none();
+            if !goes_on {
+                self.order.withdraw(operation.identity);
+            }
             failure.into_iter().for_each(|error| state.tickets.finish(operation.ticket, Err(error)));
             goes_on
         });

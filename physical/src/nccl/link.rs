@@ -8,11 +8,13 @@
 //! device is done with it.
 
 use super::library::{Comm, Libnccl, Status};
+use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::{CudaQueue, Watch};
 use crate::device::{Event, Queue};
 use crate::doorbell::Bell;
 use crate::error::{During, Error, Result};
 use crate::health::{GRACE, Health};
+use crate::memory::Span;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use crate::transport::Label;
@@ -45,6 +47,8 @@ pub(super) struct Link {
     queue: Queue,
     /// Time since NCCL reported that another rank is gone.
     suspected: Mutex<Option<Stopwatch>>,
+    /// Memory of what NCCL was enqueuing when it was ended; `None` once it enqueues nothing more.
+    left_over: Arc<Mutex<Option<Vec<Span>>>>,
     health: Arc<Health>,
     bell: Arc<dyn Bell>,
     /// Longest time that work may take once the device has come to it.
@@ -66,6 +70,7 @@ impl Link {
             failure: OnceLock::new(),
             queue,
             suspected: Mutex::default(),
+            left_over: Arc::new(Mutex::new(Some(Vec::new()))),
             health,
             bell,
             limit,
@@ -112,6 +117,17 @@ impl Link {
         self.nccl.is_ready(comm, "go on with NCCL")
     }
 
+    /// Does the same, but says nothing of a failure at first: soon a verdict may name the rank for which NCCL has failed.
+    ///
+    /// # Errors
+    /// As [`Link::is_ready`].
+    pub(super) fn is_free(&self) -> Result<bool> {
+        match self.is_ready() {
+            Err(_) => self.trouble().map_or(Ok(false), Err),
+            ready => ready,
+        }
+    }
+
     /// Returns the failure of a communicator that is gone.
     fn ended(&self) -> Error {
         let closed = || Error::usage("this endpoint's NCCL is closed", "use it while the endpoint lives");
@@ -147,23 +163,43 @@ impl Link {
     fn abort(&self) {
         let Some(comm) = self.comm().take() else { return };
         let nccl = self.nccl;
+        let queue = self.queue.clone();
+        let left_over = Arc::clone(&self.left_over);
         let aborted = runtime::spawn("hexagram-nccl", move || {
             // What it says does not matter any more.
             // SAFETY: the communicator is there, and nobody has it from now on.
             unsafe { (nccl.ncclCommAbort)(comm) };
+            let spans = left_over.lock().unwrap_or_else(PoisonError::into_inner).take();
+            hold(&queue, spans.unwrap_or_default());
         });
         if let (Err(error), Some(queue)) = (aborted, CudaQueue::of(&self.queue)) {
+            // NCCL may use it as long as the process lives.
+            std::mem::forget(Arc::clone(&self.left_over));
             queue.fail(&error);
         }
     }
 
-    /// Closes the communicator when its work is done, together with the other ranks; ends it after `limit`.
+    /// Keeps memory of what NCCL was enqueuing when it was ended, until it and the device are done with that.
+    pub(super) fn keep(&self, spans: Vec<Span>) {
+        let mut left_over = self.left_over.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *left_over {
+            Some(kept) => kept.extend(spans),
+            None => hold(&self.queue, spans),
+        }
+    }
+
+    /// Closes the communicator when its work is done, together with the other ranks; ends it after `limit`. Work that is
+    /// not done by then fails, for whoever reads what it was to write.
     pub(super) fn close(&self, limit: Duration) {
         let last = self.queue.device().map(|queue| queue.record());
+        let is_done = || last.as_ref().is_none_or(|last| last.has_happened());
         let mut waited = Stopwatch::start();
         let mut is_over = || self.health.verdict().is_some() || waited.elapsed() > limit;
-        while !is_over() && !last.as_ref().is_none_or(|last| last.has_happened()) {
+        while !is_done() && !is_over() {
             runtime::sleep(TICK);
+        }
+        if !is_done() {
+            return self.fail(&self.unfinished(limit));
         }
         if is_over() || self.finalize().is_err() {
             return self.abort();
@@ -176,6 +212,15 @@ impl Link {
             }
         }
         self.abort();
+    }
+
+    /// Returns the error of work for which nobody has waited any longer.
+    fn unfinished(&self, after: Duration) -> Error {
+        let during = During::Device;
+        match self.health.verdict() {
+            Some(verdict) => verdict.error(during),
+            None => Error::Deadline { waiting_for: None, stragglers: Vec::new(), after, during },
+        }
     }
 
     fn finalize(&self) -> Result<()> {
@@ -200,6 +245,11 @@ impl Link {
         let waited = suspected.get_or_insert_with(Stopwatch::start).elapsed();
         (waited > GRACE).then_some(error)
     }
+}
+
+/// Lets the stream hold memory as far as the device is at it. Where the device is lost, nothing is.
+fn hold(queue: &Queue, spans: Vec<Span>) {
+    let _ = enqueue(queue, Vec::new(), Vec::new(), spans, |_| Ok(()));
 }
 
 impl Flight {
