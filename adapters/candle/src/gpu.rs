@@ -17,6 +17,7 @@ use hexagram_algorithms::logical::{Buffer, DType, ReadView};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A GPU that has a model.
 pub(crate) struct Gpu {
@@ -27,15 +28,17 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Opens the GPU of candle's device; the engine's buckets are made there unless its queue is of that GPU already.
-    pub(crate) fn open(device: &CudaDevice, engine: &mut EngineOptions) -> Result<Self> {
+    /// Opens the GPU of candle's device; the engine's buckets are made there unless its queue is of that GPU already. The
+    /// program waits for work of the GPU for `limit` at most.
+    pub(crate) fn open(device: &CudaDevice, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
         let DeviceLocation::Cuda { gpu_id } = device.location() else {
             return Err(Error::usage("candle's device is no GPU", "make it with Device::new_cuda"));
         };
         let gpu = Cuda::new(gpu_id)?;
         let queue = gpu.queue()?;
+        queue.set_limit(limit);
         if engine.queue.is_host() {
-            engine.queue = gpu.queue()?;
+            engine.queue = queue.another()?;
         } else if engine.queue.name() != queue.name() {
             let what = format!(
                 "the model is on {}, and the engine's queue of {}",

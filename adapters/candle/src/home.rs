@@ -11,6 +11,7 @@ use hexagram_algorithms::EngineOptions;
 use hexagram_algorithms::logical::{Buffer, DType, ReadView};
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Memory of a model.
 ///
@@ -24,8 +25,10 @@ pub(crate) enum Home {
 }
 
 impl Home {
-    /// Opens the memory of a device, and has the engine make its buckets there.
-    pub(crate) fn open(device: &Device, engine: &mut EngineOptions) -> Result<Self> {
+    /// Opens the memory of a device, and has the engine make its buckets there. The program waits for work of that device
+    /// for `limit` at most.
+    pub(crate) fn open(device: &Device, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
+        engine.queue.set_limit(limit);
         match device {
             Device::Cpu if engine.queue.is_host() => Ok(Home::Host),
             Device::Cpu => {
@@ -34,7 +37,7 @@ impl Home {
                 Err(Error::usage(what, "set ReplicaOptions::device to that device, or leave out the queue"))
             }
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => Ok(Home::Gpu(Arc::new(Gpu::open(device, engine)?))),
+            Device::Cuda(device) => Ok(Home::Gpu(Arc::new(Gpu::open(device, engine, limit)?))),
             #[cfg(not(feature = "cuda"))]
             Device::Cuda(_) => {
                 Err(Error::usage("this build trains on the CPU only", "build it with the feature `cuda`"))

@@ -92,9 +92,11 @@ impl Replica {
         model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
     ) -> Result<(M, Self)> {
         let mut options = options;
-        let home = Home::open(&options.device, &mut options.engine).inspect_err(|error| {
-            comm.give_up(&error.to_hexagram());
-        })?;
+        let home = Home::open(&options.device, &mut options.engine, comm.world().deadline()).inspect_err(
+            |error| {
+                comm.give_up(&error.to_hexagram());
+            },
+        )?;
         let entries = Entries::default();
         let engine = Engine::default();
         let varmap = varmap.clone();

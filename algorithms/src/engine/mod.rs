@@ -182,7 +182,7 @@ impl DataParallel {
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
-        let queues = Queues::new(&options)?;
+        let queues = Queues::new(&options, comm.world().deadline())?;
         let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;
         let backward = Backward::new(plan, scheduler.requests(), gradients);

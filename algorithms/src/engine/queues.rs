@@ -6,6 +6,7 @@
 
 use super::EngineOptions;
 use hexagram_logical::{Queue, Result};
+use std::time::Duration;
 
 /// Number of queues: buckets this far apart are hardly ever under way at once.
 const QUEUES: usize = 8;
@@ -15,9 +16,10 @@ const QUEUES: usize = 8;
 pub(super) struct Queues(Vec<Queue>);
 
 impl Queues {
-    /// Makes the queues of the device that the options name.
-    pub(super) fn new(options: &EngineOptions) -> Result<Self> {
+    /// Makes the queues of the device that the options name, for whose work the program waits at most `limit`.
+    pub(super) fn new(options: &EngineOptions, limit: Duration) -> Result<Self> {
         let first = &options.queue;
+        first.set_limit(limit);
         let others = if first.is_host() { 0 } else { QUEUES - 1 };
         let others = (0..others).map(|_| first.another());
         Ok(Queues(std::iter::once(Ok(first.clone())).chain(others).collect::<Result<_>>()?))
@@ -47,10 +49,10 @@ mod tests {
     fn buckets_beside_each_other_wait_for_nothing_of_each_other() {
         let late = Late::new(1);
         let options = EngineOptions { queue: late.queue(), ..EngineOptions::default() };
-        let queues = Queues::new(&options).unwrap();
+        let queues = Queues::new(&options, Duration::from_secs(60)).unwrap();
         assert!(*queues.of(0) == options.queue && queues.of(QUEUES) == queues.of(0));
         assert!((1..QUEUES).all(|bucket| queues.of(bucket) != queues.of(bucket - 1)));
-        let host = Queues::new(&EngineOptions::default()).unwrap();
+        let host = Queues::new(&EngineOptions::default(), Duration::from_secs(60)).unwrap();
         assert!((0..20).all(|bucket| host.of(bucket).is_host()));
     }
 }

@@ -86,12 +86,16 @@ impl Queue {
         self.0.as_ref().map_or("host", |queue| queue.device())
     }
 
-    /// Creates another queue of the same device, for work that need not wait for this one's; the host's is the host's.
+    /// Creates another queue of the same device and with the same [limit](Self::set_limit), for work that need not wait for
+    /// this one's; the host's is the host's.
     ///
     /// # Errors
     /// [`Error::System`] if the device has no more.
     pub fn another(&self) -> Result<Queue> {
-        self.0.as_ref().map_or_else(|| Ok(Queue::host()), |queue| queue.another())
+        let Some(queue) = &self.0 else { return Ok(Queue::host()) };
+        let another = queue.another()?;
+        another.set_limit(queue.limit());
+        Ok(another)
     }
 
     /// Returns host memory from which and to which the queue's copies are quick, with any numbers in it.
