@@ -65,8 +65,8 @@ impl Cuda {
     /// gets the same one.
     ///
     /// # Errors
-    /// [`Error::Setup`](crate::Error::Setup) without a driver, or with one that is too old;
-    /// [`Error::Usage`](crate::Error::Usage) if there are fewer GPUs; [`Error::System`](crate::Error::System) if the
+    /// [`Error::Setup`] without a driver, or with one that is too old;
+    /// [`Error::Usage`] if there are fewer GPUs; [`Error::System`] if the
     /// driver refuses.
     pub fn new(index: usize) -> Result<Self> {
         Gpu::get(index).map(Cuda)
@@ -75,7 +75,7 @@ impl Cuda {
     /// Creates a queue.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    /// [`Error::System`] if the driver refuses.
     pub fn queue(&self) -> Result<Queue> {
         CudaQueue::create(&self.0)
     }
@@ -88,7 +88,7 @@ impl Cuda {
     /// Returns how many bytes of its memory are free.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the driver refuses.
+    /// [`Error::System`] if the driver refuses.
     pub fn free_memory(&self) -> Result<usize> {
         self.0.free_memory().map(|(free, _)| free)
     }
@@ -124,7 +124,7 @@ type Uuid = [u8; 16];
 /// `None` for the queues of other devices.
 ///
 /// # Errors
-/// [`Error::System`](crate::Error::System) if the driver refuses.
+/// [`Error::System`] if the driver refuses.
 pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, Vec<Uuid>)>> {
     let Some(queue) = CudaQueue::of(queue) else { return Ok(None) };
     Ok(Some((queue.0.gpu.about.uuid, queue.0.gpu.reaches()?)))
@@ -149,7 +149,7 @@ pub fn peers() -> Result<Vec<Vec<usize>>> {
 /// Creates another queue of the GPU that a queue is of.
 ///
 /// # Errors
-/// [`Error::Usage`](crate::Error::Usage) if that is no GPU's; [`Error::System`](crate::Error::System) if the driver
+/// [`Error::Usage`] if that is no GPU's; [`Error::System`] if the driver
 /// refuses.
 pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
     let no_gpu = || Error::usage(format!("{} is no GPU", queue.name()), "name a queue of a GPU");
