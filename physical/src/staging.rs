@@ -98,9 +98,10 @@ impl Staging {
         self.attached.get()?.path.as_deref()
     }
 
-    /// Returns the path on which single messages of devices travel, if there is one.
-    fn path_of_messages(&self) -> Option<&dyn DevicePath> {
-        self.path().filter(|path| path.carries_messages())
+    /// Returns the path on which single messages of devices travel to or from another rank, if there is one: a path does
+    /// not lead to oneself.
+    fn path_of_messages(&self, peer: Source) -> Option<&dyn DevicePath> {
+        self.path().filter(|path| path.carries_messages() && peer != Source::Rank(self.rank()))
     }
 
     /// Returns whose an operation is.
@@ -187,7 +188,7 @@ impl Transport for Staging {
         if view.is_on_host() && !self.has_to_wait(&label, Some(to)) {
             return self.transport.post_send(to, label, view);
         }
-        if let Some(path) = self.path_of_messages().filter(|_| !view.is_on_host()) {
+        if let Some(path) = self.path_of_messages(Source::Rank(to)).filter(|_| !view.is_on_host()) {
             return mark(path.post_send(to, label, view), ON_PATH);
         }
         self.stage(Staged::send(to, label, view))
@@ -197,7 +198,7 @@ impl Transport for Staging {
         if view.is_on_host() {
             return self.transport.post_recv(from, label, view, land);
         }
-        if let Some(path) = self.path_of_messages() {
+        if let Some(path) = self.path_of_messages(from) {
             return mark(path.post_recv(from, label, view, land), ON_PATH);
         }
         self.stage(Staged::recv(from, label, view, land, &*self.transport))

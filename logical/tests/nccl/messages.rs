@@ -4,8 +4,10 @@ use crate::ranks::{TRANSPORTS, buffer, numbers, on_gpus, together};
 use hexagram_logical::codec::{MinMax8, TopK};
 use hexagram_logical::encoding::Encoding;
 use hexagram_logical::testing::spawn;
-use hexagram_logical::{Buffer, Communicator, Queue, ReduceOp, Result, TransportKind};
+use hexagram_logical::{Buffer, Communicator, DType, Queue, ReduceOp, Result, TransportKind};
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use hexagram_physical::transport::Land;
 
 /// Primitives that have no native collective, or have groups of their own.
 fn primitives(comm: &Communicator, queue: &Queue, len: usize) -> Result<Vec<Vec<f32>>> {
@@ -143,6 +145,43 @@ fn receives_may_wait_for_what_is_sent_last() {
         for (rank, got) in on_gpus(transport, 2, run).into_iter().enumerate() {
             let want: Vec<f32> = (0..5).map(|at| (10 * (1 - rank) + at) as f32).collect();
             assert_eq!(got, want, "{transport}");
+        }
+    }
+}
+
+/// Sends and receives of many steps are posted at once, to and from every rank, oneself among them: more than go into one
+/// group of NCCL's.
+#[test]
+fn many_messages_are_under_way_at_once_to_oneself_too() {
+    const STEPS: usize = 6;
+    let run = |comm: &Communicator, queue: &Queue| {
+        let len = STEPS * comm.size();
+        let sent: Vec<f32> = (0..len).map(|at| (100 * comm.rank() + at) as f32).collect();
+        let sent = buffer(queue, &sent);
+        let got = buffer(queue, &vec![0f32; len]);
+        let fingerprint = Fingerprint::new(OperationKind::AllToAll, DType::F32, 1);
+        comm.block_on(comm.operate(fingerprint, async |call| {
+            let mut under_way = Vec::new();
+            for step in 0..STEPS {
+                for peer in 0..comm.size() {
+                    let at = step * comm.size() + peer;
+                    under_way.push(call.send(peer, step, &sent, at..at + 1)?);
+                    under_way.push(call.recv(peer, step, &got, at..at + 1, Land::Copy)?);
+                }
+            }
+            for one in under_way {
+                one.await?;
+            }
+            Ok(())
+        }))?;
+        Ok(got.host::<f32>()?.to_vec())
+    };
+    for ranks in [1, 3] {
+        for (rank, got) in on_gpus(TransportKind::Shm, ranks, run).into_iter().enumerate() {
+            // Rank p sends what stands at this rank's place of each step.
+            let from = |at: usize| (100 * (at % ranks) + at / ranks * ranks + rank) as f32;
+            let want: Vec<f32> = (0..STEPS * ranks).map(from).collect();
+            assert_eq!(got, want, "{ranks} ranks, rank {rank}");
         }
     }
 }

@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// Scratch buffers that are kept.
 const MOST_SCRATCH: usize = 8;
 
+/// Messages of one group: NCCL has so many under way at once, whichever of them come first in the order.
+const MOST_MESSAGES: usize = 8;
+
 /// Work that NCCL is enqueuing.
 pub(super) struct Batch {
     works: Vec<BatchWork>,
@@ -50,6 +53,24 @@ enum Call {
     Collective { what: Fingerprint, from: Span, to: Span },
 }
 
+/// Way of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    To(usize),
+    From(usize),
+}
+
+impl Way {
+    /// Returns the way of an operation that is a message.
+    fn of(operation: &NcclOperation) -> Option<Self> {
+        match operation.work {
+            Some(NcclWork::Send { to, .. }) => Some(Way::To(to)),
+            Some(NcclWork::Receive { .. }) => Some(Way::From(operation.got.peer)),
+            Some(NcclWork::Collective { .. }) | None => None,
+        }
+    }
+}
+
 impl Batch {
     fn spans(&self) -> Vec<Span> {
         self.works.iter().flat_map(|work| work.call.all().cloned()).collect()
@@ -64,6 +85,16 @@ fn owner(span: &Span) -> Result<Queue> {
         return Err(Error::usage(what, "have the buffers of an operation on the GPU on all ranks"));
     }
     Ok(queue)
+}
+
+/// Lets NCCL's stream wait for a queue.
+///
+/// # Errors
+/// The failure of the queue's work, if one is known: nobody is to get what came of that.
+fn wait_for(stream: &Arc<dyn DeviceQueue>, queue: &Arc<dyn DeviceQueue>) -> Result<()> {
+    let event = queue.record();
+    stream.wait(&event);
+    event.failure().map_or(Ok(()), |failure| Err(failure.into_error(queue.device())))
 }
 
 impl NcclPath {
@@ -91,20 +122,19 @@ impl NcclPath {
         }
     }
 
-    /// Takes the operations whose turn it is: one collective, or messages.
+    /// Takes the operations whose turn it is: one collective, or messages, of which one to each rank and one from it.
     fn take_turn(&self, state: &mut NcclState) -> Result<Vec<BatchWork>> {
         let mut works: Vec<BatchWork> = Vec::new();
-        let mut has_collective = false;
+        let mut taken: Vec<Option<Way>> = Vec::new();
         loop {
-            let is_first = works.is_empty();
-            let mut is_collective = false;
+            let mut way = None;
             let next = self.order.next(self.owner, |ticket| {
-                let work = state.operation(ticket).and_then(|operation| operation.work.as_ref());
-                is_collective = matches!(work, Some(NcclWork::Collective { .. }));
-                is_first || !(is_collective || has_collective)
+                way = state.operation(ticket).and_then(|operation| Way::of(operation));
+                let goes_along = way.is_some() && !taken.contains(&None) && !taken.contains(&way);
+                taken.is_empty() || (goes_along && taken.len() < MOST_MESSAGES)
             });
             let Some(ticket) = next else { return Ok(works) };
-            has_collective |= is_collective;
+            taken.push(way);
             works.extend(self.work(state, ticket)?);
         }
     }
@@ -154,9 +184,9 @@ impl NcclPath {
                 {
                     own.wait_to_read(&reader.record());
                 }
-                stream.wait(&own.record());
+                wait_for(stream, own)?;
             } else if let Some((own, _)) = reads.and_then(Span::place) {
-                stream.wait(&own.record());
+                wait_for(stream, own)?;
             }
         }
         self.order.last_of_others(self.owner).iter().for_each(|last| stream.wait(last));
