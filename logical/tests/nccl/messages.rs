@@ -185,3 +185,21 @@ fn many_messages_are_under_way_at_once_to_oneself_too() {
         }
     }
 }
+
+/// What ranks agree on by the host is no payload.
+#[test]
+fn the_payload_is_that_of_the_host() {
+    let run = |comm: &Communicator, queue: &Queue| {
+        // Neither of the two attaches meanwhile.
+        let before = comm.world().traffic().payload_sent();
+        primitives(comm, queue, 20_011)?;
+        let mut mean = buffer(queue, &numbers(comm.rank(), 100_000));
+        comm.block_on(comm.all_reduce(&mut mean, ReduceOp::Mean))?;
+        comm.block_on(comm.broadcast(&mut mean, 1))?;
+        Ok(comm.world().traffic().payload_sent() - before)
+    };
+    let want = spawn(TransportKind::Thread, 4, |comm| run(&comm, &Queue::host())).unwrap();
+    for (rank, got) in on_gpus(TransportKind::Thread, 4, run).into_iter().enumerate() {
+        assert_eq!(got, want[rank], "rank {rank}");
+    }
+}

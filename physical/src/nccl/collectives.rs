@@ -10,7 +10,7 @@
 
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
 use super::library::{Reduction, reduction};
-use super::mail::{Mail, post};
+use super::mail::Mail;
 use super::order::Identity;
 use crate::dtype::ReduceOp;
 use crate::error::Result;
@@ -70,7 +70,7 @@ impl NcclPath {
         let first = if latest.is_some() { ROUNDS } else { 0 };
         let label = Label { tag: label.tag.at_step(AGREEMENT + first + round as usize)?, ..*label };
         let to = (host.rank() + (1 << round)) % host.size();
-        sent.push(post(host, to, label, latest.as_slice())?);
+        sent.push(self.tell(to, label, latest.as_slice())?);
         let count = latest.as_slice().len();
         let mail = Mail::expect(host, Source::Rank(self.before(round)), label, count)?;
         Ok(NcclStage::Agreeing { round, latest, mail })

@@ -135,6 +135,16 @@ impl NcclPath {
         ticket
     }
 
+    /// Sends [mail](super::mail) to a rank, which is no payload.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    pub(super) fn tell(&self, to: usize, label: Label, numbers: &[u64]) -> Result<Ticket> {
+        let ticket = super::mail::post(&*self.host, to, label, numbers)?;
+        self.tally.carried_nothing(size_of_val(numbers));
+        Ok(ticket)
+    }
+
     /// Advances all operations; returns true if any has moved, or NCCL is at work.
     fn advance(&self, state: &mut NcclState) -> bool {
         if state.operations.is_empty() && state.batch.is_none() {

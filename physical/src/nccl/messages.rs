@@ -12,7 +12,7 @@
 //! that nobody wants holds no stream.
 
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
-use super::mail::{CONTROL, Mail, control_label, post};
+use super::mail::{CONTROL, Mail, control_label};
 use super::order::Identity;
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
@@ -47,7 +47,7 @@ impl NcclPath {
         let bytes = view.byte_len();
         let number = state.numbers[to];
         state.numbers[to] += 1;
-        let sent = vec![post(&*self.host, to, label, &[bytes as u64, number])?];
+        let sent = vec![self.tell(to, label, &[bytes as u64, number])?];
         let reply = Mail::expect(&*self.host, Source::Rank(to), control_label()?, CONTROL)?;
         state.controls.push((to, reply));
         Ok(NcclOperation {
@@ -100,7 +100,7 @@ impl NcclPath {
         operation.got = Got { peer: from, bytes: bytes as usize };
         operation.identity = self.message(from, self.host.rank(), number, Side::Receiver);
         let time = self.order.propose(operation.identity, self.owner);
-        operation.sent.push(post(&*self.host, from, control_label()?, &[REPLY, number, time])?);
+        operation.sent.push(self.tell(from, control_label()?, &[REPLY, number, time])?);
         let decision = Mail::expect(&*self.host, Source::Rank(from), control_label()?, CONTROL)?;
         state.controls.push((from, decision));
         operation.stage = NcclStage::Replied;
@@ -138,7 +138,7 @@ impl NcclPath {
         let Some(operation) = find(state, identity) else { return Ok(()) };
         operation.stage = NcclStage::Settled;
         let time = self.order.decide(proposed, identity, self.owner, operation.ticket);
-        operation.sent.push(post(&*self.host, to, control_label()?, &[DECISION, number, time])?);
+        operation.sent.push(self.tell(to, control_label()?, &[DECISION, number, time])?);
         Ok(())
     }
 }

@@ -40,6 +40,14 @@ impl Tally {
         add(&self.payload, payload);
     }
 
+    /// Takes back the payload of a message that was counted as [`sent`](Self::sent), perhaps by another tally: ranks agree
+    /// in it on what they do, and it carries nothing of an operation.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn carried_nothing(&self, bytes: usize) {
+        self.payload
+            .store(self.payload.load(Ordering::Relaxed).wrapping_sub(bytes as u64), Ordering::Relaxed);
+    }
+
     /// Counts bytes that were read from a peer's memory, in a collective whose payload was counted as it began.
     pub fn read(&self, bytes: usize) {
         add(&self.bytes, bytes);
@@ -47,7 +55,7 @@ impl Tally {
 }
 
 fn add(count: &AtomicU64, more: usize) {
-    count.store(count.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
+    count.store(count.load(Ordering::Relaxed).wrapping_add(more as u64), Ordering::Relaxed);
 }
 
 impl Traffic {
@@ -66,7 +74,8 @@ impl Traffic {
     fn sum(&self, counts: impl Fn(TransportKind) -> bool, of: impl Fn(&Tally) -> &AtomicU64) -> u64 {
         let tallies = self.tallies();
         let counted = tallies.iter().filter(|(path, _)| counts(*path));
-        counted.map(|(_, tally)| of(tally).load(Ordering::Relaxed)).sum()
+        // One tally may take back what another has counted.
+        counted.map(|(_, tally)| of(tally).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
     /// Returns the bytes sent, headers included.
