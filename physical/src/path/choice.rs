@@ -52,7 +52,7 @@ pub(crate) struct Gpu {
     pub(crate) uuid: Uuid,
     /// Other GPUs whose memory it reads directly.
     pub(crate) reaches: Vec<Uuid>,
-    /// Version of NCCL that the rank has, as NCCL numbers them; 0 if it has none.
+    /// Version of NCCL that the rank has, as NCCL numbers them; 0 if it has none, or one that is too old.
     pub(crate) nccl: u32,
 }
 
@@ -219,11 +219,16 @@ fn nccl_obstacle(all: &[Identity], means: Means) -> Option<String> {
     without_gpu(all).or_else(|| {
         let gpus: Vec<&Gpu> = all.iter().filter_map(Identity::gpu).collect();
         if let Some(rank) = gpus.iter().position(|gpu| gpu.nccl == 0) {
-            return Some(format!("rank {rank} has no libnccl.so.2"));
+            return Some(format!(
+                "rank {rank} finds no libnccl.so.2, or an old one: `hexagram check` on its host says which"
+            ));
         }
         if let Some(rank) = gpus.iter().position(|gpu| gpu.nccl != gpus[0].nccl) {
-            let other = gpus[rank].nccl;
-            return Some(format!("rank 0 has NCCL {}, rank {rank} {other}", gpus[0].nccl));
+            let spelt = |rank: usize| {
+                let number = gpus[rank].nccl;
+                format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
+            };
+            return Some(format!("rank 0 has NCCL {}, rank {rank} {}", spelt(0), spelt(rank)));
         }
         let shared = |rank: usize| gpus[..rank].iter().position(|gpu| gpu.uuid == gpus[rank].uuid);
         let (first, second) = (0..gpus.len()).find_map(|rank| Some((shared(rank)?, rank)))?;

@@ -20,7 +20,7 @@ const LOG: &str = "HEXAGRAM_LOG";
 /// Beginnings of the names that the tests and the example programs of this repository use.
 const OF_TESTS: [&str; 6] = [
     "HEXAGRAM_TEST",
-    "HEXAGRAM_FAKE_CUDA",
+    "HEXAGRAM_FAKE_",
     "HEXAGRAM_KILLS",
     "HEXAGRAM_ORDERS",
     "HEXAGRAM_EXAMPLE_",
