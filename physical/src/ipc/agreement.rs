@@ -1,16 +1,19 @@
 //! The agreement before an operation: every rank learns where the others' contributions are, and which operation comes
 //! next on the device. Open this to see how ranks that call different operations find out.
 //!
-//! Rank 0 collects the notices of all, gives the operation its place in the order of all, and tells everyone. All of that
+//! Rank 0 collects the notices of all, gives the operation its number in the order of all, and tells everyone. All of that
 //! are messages of the host's transport under the label of the operation: one that another rank sends under another label
 //! is a mismatch there, and one that does not come is missed.
 
 use super::notice::{NOTICE, Notice, ORDER, read_number};
+use super::order::{Place, TurnOrder};
+use crate::doorbell::Bell;
 use crate::drive::waker;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::transport::{Label, Land, Source, Ticket, Transport};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Step of the messages to rank 0, beyond the steps of any operation.
@@ -21,7 +24,7 @@ const FROM_ROOT: usize = 0xff11;
 /// Agreement on one operation, as one rank sees it.
 pub(super) struct Agreement {
     label: Label,
-    /// Notices of all ranks by rank, and the place in the order.
+    /// Notices of all ranks by rank, and the number in the order.
     table: Buffer,
     /// Messages that are to come, and their ranks.
     coming: Vec<(usize, Ticket)>,
@@ -35,7 +38,7 @@ pub(super) struct Agreement {
 /// Outcome of an agreement.
 pub(super) struct Agreed {
     /// Place of the operation in the order of all.
-    pub(super) order: u64,
+    pub(super) place: Place,
     /// Notices, by rank.
     pub(super) notices: Vec<Notice>,
 }
@@ -67,11 +70,16 @@ impl Agreement {
         Ok(agreement)
     }
 
-    /// Advances the agreement; rank 0 takes the place from `next`. Returns the outcome once it is known, once.
+    /// Advances the agreement. Returns the outcome once it is known, once; the bell rings when the operation's turn comes.
     ///
     /// # Errors
     /// Those of the messages.
-    pub(super) fn advance(&mut self, transport: &dyn Transport, next: &mut u64) -> Result<Option<Agreed>> {
+    pub(super) fn advance(
+        &mut self,
+        transport: &dyn Transport,
+        order: &Arc<TurnOrder>,
+        bell: &Arc<dyn Bell>,
+    ) -> Result<Option<Agreed>> {
         let waker = waker();
         let mut context = Context::from_waker(&waker);
         self.going.retain_mut(|ticket| transport.poll(*ticket, &mut context).is_pending());
@@ -93,16 +101,16 @@ impl Agreement {
         }
         self.is_known = true;
         if transport.rank() == 0 {
-            self.answer(transport, next)?;
+            self.answer(transport, order.give())?;
         }
-        self.read(transport.size()).map(Some)
+        let (number, notices) = self.read(transport.size())?;
+        Ok(Some(Agreed { place: order.place(number, bell), notices }))
     }
 
     /// Tells all ranks what is known now.
-    fn answer(&mut self, transport: &dyn Transport, next: &mut u64) -> Result<()> {
+    fn answer(&mut self, transport: &dyn Transport, number: u64) -> Result<()> {
         let end = transport.size() * NOTICE;
-        self.table.write(end..end + ORDER)?.bytes_mut().copy_from_slice(&next.to_le_bytes());
-        *next += 1;
+        self.table.write(end..end + ORDER)?.bytes_mut().copy_from_slice(&number.to_le_bytes());
         let label = Label { tag: self.label.tag.at_step(FROM_ROOT)?, ..self.label };
         for peer in 1..transport.size() {
             self.going.push(transport.post_send(peer, label, self.table.read_all()?));
@@ -110,11 +118,12 @@ impl Agreement {
         Ok(())
     }
 
-    fn read(&self, size: usize) -> Result<Agreed> {
+    /// Returns the number in the order, and the notices.
+    fn read(&self, size: usize) -> Result<(u64, Vec<Notice>)> {
         let table = self.table.read_all()?;
         let (rows, order) = table.bytes().split_at(size * NOTICE);
         let notices = rows.as_chunks().0.iter().map(Notice::from_bytes).collect();
-        Ok(Agreed { order: read_number(order), notices })
+        Ok((read_number(order), notices))
     }
 
     /// Returns true once all messages of this rank are on their way.

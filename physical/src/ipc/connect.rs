@@ -45,5 +45,5 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
         step: AtomicU32::new(0),
     };
     let tally = site.traffic.tally(TransportKind::Ipc);
-    Ok(Rc::new(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), tally)))
+    Ok(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), tally))
 }

@@ -2,7 +2,9 @@
 
 use super::agreement::{Agreed, Agreement};
 use super::collectives::{Prepared, Reach};
+use super::order::TurnOrder;
 use crate::device::{Event, Queue};
+use crate::doorbell::Bell;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fingerprint::OperationKind;
@@ -12,7 +14,7 @@ use crate::path::DevicePath;
 use crate::tickets::Tickets;
 use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Transport, TransportKind};
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -33,25 +35,37 @@ struct Running {
 struct State {
     tickets: Tickets,
     running: Vec<Running>,
-    /// Place of the next operation in the order in which all ranks enqueue them.
-    next: u64,
-    /// Place that the next agreement gives, on rank 0.
-    free: u64,
     /// Queue of the operation that was enqueued last, and its end.
     last: Option<(Queue, Arc<dyn Event>)>,
+}
+
+thread_local! {
+    /// Endpoints of this thread: whoever waits for one may wait for another's operation.
+    static ENDPOINTS: RefCell<Vec<Weak<IpcEndpoint>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Endpoint of one rank.
 pub(super) struct IpcEndpoint {
     transport: Rc<dyn Transport>,
     reach: Arc<Reach>,
+    /// Order of the rank's operations, which all its endpoints share.
+    order: Arc<TurnOrder>,
+    bell: Arc<dyn Bell>,
     tally: Arc<Tally>,
     state: RefCell<State>,
 }
 
 impl IpcEndpoint {
-    pub(super) fn new(transport: Rc<dyn Transport>, reach: Arc<Reach>, tally: Arc<Tally>) -> Self {
-        IpcEndpoint { transport, reach, tally, state: RefCell::default() }
+    pub(super) fn new(transport: Rc<dyn Transport>, reach: Arc<Reach>, tally: Arc<Tally>) -> Rc<Self> {
+        let order = TurnOrder::of(&reach.health);
+        let bell = transport.bell();
+        let endpoint = IpcEndpoint { transport, reach, order, bell, tally, state: RefCell::default() };
+        let endpoint = Rc::new(endpoint);
+        ENDPOINTS.with_borrow_mut(|endpoints| {
+            endpoints.retain(|endpoint| endpoint.strong_count() > 0);
+            endpoints.push(Rc::downgrade(&endpoint));
+        });
+        endpoint
     }
 
     /// Begins an operation.
@@ -74,9 +88,8 @@ impl IpcEndpoint {
     fn advance(&self, state: &mut State) -> bool {
         let mut has_moved = false;
         let mut failed = Vec::new();
-        let State { running, free, .. } = state;
-        for (at, operation) in running.iter_mut().enumerate() {
-            match operation.agreement.advance(&*self.transport, free) {
+        for (at, operation) in state.running.iter_mut().enumerate() {
+            match operation.agreement.advance(&*self.transport, &self.order, &self.bell) {
                 Ok(None) => {}
                 Ok(agreed) => {
                     operation.agreed = agreed;
@@ -101,16 +114,33 @@ impl IpcEndpoint {
     /// Returns the operation that is enqueued next, if it is known to be that.
     fn whose_turn(&self, state: &State) -> Option<usize> {
         let is_next =
-            |running: &Running| running.agreed.as_ref().is_some_and(|agreed| agreed.order == state.next);
+            |running: &Running| running.agreed.as_ref().is_some_and(|agreed| agreed.place.is_next());
         state.running.iter().position(is_next)
     }
 
+    /// Lets the other endpoints of this thread go on, as the operation whose turn it is may be one of theirs, and other
+    /// ranks may wait for it.
+    fn let_others_advance(&self) -> bool {
+        let others: Vec<_> =
+            ENDPOINTS.with_borrow(|endpoints| endpoints.iter().filter_map(Weak::upgrade).collect());
+        let mut has_moved = false;
+        for other in others.iter().filter(|other| !std::ptr::eq(&***other, self)) {
+            let Ok(mut state) = other.state.try_borrow_mut() else { continue };
+            if !state.running.is_empty() {
+                has_moved |= other.transport.progress();
+                has_moved |= other.advance(&mut state);
+            }
+        }
+        has_moved
+    }
+
     fn enqueue(&self, state: &mut State, at: usize) -> Result<()> {
-        state.next += 1;
         let Running { agreed, prepared, .. } = &mut state.running[at];
-        let Some((Agreed { notices, .. }, prepared)) = agreed.take().zip(prepared.take()) else {
+        let Some((Agreed { notices, place }, prepared)) = agreed.take().zip(prepared.take()) else {
             return Ok(());
         };
+        // Until all is enqueued: others of this rank may be on other threads.
+        let _place = place;
         let queue = prepared.queue();
         // Words count the steps of all operations, one after another.
         if let Some((_, end)) = state.last.take().filter(|(last, _)| *last != queue) {
@@ -186,8 +216,10 @@ impl DevicePath for IpcEndpoint {
     }
 
     fn progress(&self) -> bool {
-        let state = &mut *self.state.borrow_mut();
-        !state.running.is_empty() && self.advance(state)
+        let mut state = self.state.borrow_mut();
+        let has_moved = !state.running.is_empty() && self.advance(&mut state);
+        drop(state);
+        self.let_others_advance() || has_moved
     }
 
     fn moved(&self, ticket: Ticket) -> u64 {

@@ -17,9 +17,9 @@
 //! released.
 //!
 //! *Hosts* compare what they call (`agreement`): each sends its label and where its buffer is to rank 0, which answers
-//! everyone with all of that and a number. Operations are enqueued in the order of these numbers, the same on all ranks,
-//! as two ranks that enqueue two operations on one stream in opposite order would wait for each other for ever. The
-//! operation is over for the host when it is enqueued.
+//! everyone with all of that and a number. Operations of all endpoints are enqueued in the `order` of these numbers, the
+//! same on all ranks, as two ranks that enqueue two operations on one stream in opposite order would wait for each other
+//! for ever. The operation is over for the host when it is enqueued.
 //!
 //! Buffers that others read are *registered* (`memory`): memory of `cuMemAlloc`, which another process can open. What is
 //! not registered is copied to such memory first, and all-reduced from there.
@@ -31,6 +31,7 @@ mod connect;
 mod endpoint;
 mod memory;
 mod notice;
+mod order;
 #[cfg(test)]
 mod tests;
 mod watch;

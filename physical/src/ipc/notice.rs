@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rank → rank 0   notice                    address:u64 number:u64 offset:u64 bytes:u64 handle:64
-//! rank 0 → rank   all notices, by rank      then order:u64, the place of the operation among all of the endpoint
+//! rank 0 → rank   all notices, by rank      then order:u64, the number of the operation among all of the world
 //! ```
 
 /// Bytes of the handle by which another process opens memory.
@@ -11,7 +11,7 @@ pub(super) const HANDLE: usize = 64;
 /// Bytes of an encoded notice.
 pub(super) const NOTICE: usize = 4 * 8 + HANDLE;
 
-/// Bytes of an operation's place in the order of all.
+/// Bytes of an operation's number in the order of all.
 pub(super) const ORDER: usize = 8;
 
 /// Place of a rank's contribution.

@@ -318,3 +318,68 @@ fn two_ranks_read_what_has_to_be_read_of_each_other_and_no_more() {
         assert_eq!(sent() - before, 4 * len as u64, "half of it to combine, half of it to copy");
     });
 }
+
+fn sum_of_floats(len: usize) -> Fingerprint {
+    let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, len);
+    Fingerprint { reduce: Some(ReduceOp::Sum), ..fingerprint }
+}
+
+/// Ranks that come to the operations of two endpoints in different orders enqueue them in one, on one stream.
+#[test]
+fn two_endpoints_on_a_queue_do_not_wait_for_each_other() {
+    let Some(_) = queue() else { return };
+    for transport in [TransportKind::Thread, TransportKind::Shm] {
+        spawn(transport, 3, |world| {
+            let queue = queue().unwrap();
+            let attached = |channel| {
+                let transport = world.open(channel).unwrap();
+                assert_eq!(transport.attach(&queue, LONG).unwrap(), Some(TransportKind::Ipc));
+                End::over(transport, vec![queue.clone()])
+            };
+            let ends = [attached(0), attached(1)];
+            for round in 0..4 {
+                let mut order = [0, 1];
+                order.rotate_left((world.rank() + round) % 2);
+                let begin = |at: usize| {
+                    let end: &End = &ends[at];
+                    let buffer =
+                        end.buffer(DType::F32, bytemuck::cast_slice(&[at as f32 + 1.0; 100]), round < 2);
+                    (end, end.post(end.label(sum_of_floats(100)), None, &buffer), buffer)
+                };
+                let posted = order.map(begin);
+                let buffers = posted.map(|(end, operation, buffer)| {
+                    end.wait(operation).unwrap();
+                    buffer
+                });
+                for (buffer, at) in buffers.iter().zip(order) {
+                    let sum = 3.0 * (at as f32 + 1.0);
+                    assert!(buffer.host::<f32>().unwrap().iter().all(|number| *number == sum), "{transport}");
+                }
+            }
+        });
+    }
+}
+
+/// As the engine and its caller have them: endpoints on threads of their own, and one stream.
+#[test]
+fn two_threads_with_a_queue_do_not_wait_for_each_other() {
+    let Some(_) = queue() else { return };
+    spawn(TransportKind::Shm, 2, |world| {
+        let queue = queue().unwrap();
+        let repeat = |channel| {
+            let transport = world.open(channel).unwrap();
+            assert_eq!(transport.attach(&queue, LONG).unwrap(), Some(TransportKind::Ipc));
+            let end = End::over(transport, vec![queue.clone()]);
+            let buffer = end.buffer(DType::F32, bytemuck::cast_slice(&[1f32; 1000]), channel == 0);
+            for _ in 0..20 {
+                end.wait(end.post(end.label(sum_of_floats(1000)), None, &buffer)).unwrap();
+            }
+            let sum = 2f32.powi(20);
+            assert!(buffer.host::<f32>().unwrap().iter().all(|number| *number == sum));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| repeat(1));
+            repeat(0);
+        });
+    });
+}

@@ -1,0 +1,126 @@
+//! Order of the operations of all endpoints of a rank: one after another, the same on all ranks. Open this to see why
+//! streams never wait for each other in a circle.
+//!
+//! A stream that waits for another rank's step holds up whatever is enqueued behind it, of other endpoints, too: streams
+//! may be shared, and wait for each other. So rank 0 gives every operation that all ranks have come to a number, counted
+//! over all endpoints of the world, and each rank enqueues in the order of these numbers. Then each stream waits for
+//! operations of lower numbers only.
+
+use crate::doorbell::Bell;
+use crate::health::Health;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Numbers of operations.
+#[derive(Default)]
+struct Numbers {
+    /// The number that the next operation gets, on rank 0.
+    free: u64,
+    /// Number of the operation that is enqueued next.
+    next: u64,
+    /// Later ones that never will be.
+    skipped: BTreeSet<u64>,
+    /// Bells of those that are not enqueued.
+    waiting: BTreeMap<u64, Arc<dyn Bell>>,
+}
+
+/// Order of the operations of one rank of a world.
+#[derive(Default)]
+pub(super) struct TurnOrder(Mutex<Numbers>);
+
+impl TurnOrder {
+    /// Returns the order of the world and the rank whose health this is, which all its endpoints share.
+    pub(super) fn of(health: &Arc<Health>) -> Arc<Self> {
+        static ALL: Mutex<Vec<(Weak<Health>, Arc<TurnOrder>)>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        // As long as the world is there: ranks close their endpoints at different times.
+        all.retain(|(health, _)| health.strong_count() > 0);
+        let found = all.iter().find(|(other, _)| other.as_ptr() == Arc::as_ptr(health));
+        if let Some((_, found)) = found {
+            return Arc::clone(found);
+        }
+        let order = Arc::<TurnOrder>::default();
+        all.push((Arc::downgrade(health), Arc::clone(&order)));
+        order
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of a new operation. Only rank 0 gives numbers.
+    pub(super) fn give(&self) -> u64 {
+        let mut numbers = self.numbers();
+        numbers.free += 1;
+        numbers.free - 1
+    }
+
+    /// Returns the place of the operation that has this number, whose bell rings when its turn comes.
+    pub(super) fn place(self: &Arc<Self>, number: u64, bell: &Arc<dyn Bell>) -> Place {
+        self.numbers().waiting.insert(number, Arc::clone(bell));
+        Place { order: Arc::clone(self), number, bell: Arc::clone(bell) }
+    }
+}
+
+/// Place of an operation in the order. The turn of the next one comes when it is dropped.
+pub(super) struct Place {
+    order: Arc<TurnOrder>,
+    number: u64,
+    bell: Arc<dyn Bell>,
+}
+
+impl Place {
+    /// Returns true once all operations that come before are enqueued.
+    pub(super) fn is_next(&self) -> bool {
+        self.order.numbers().next == self.number
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut numbers = self.order.numbers();
+        let Numbers { next, skipped, waiting, .. } = &mut *numbers;
+        waiting.remove(&self.number);
+        skipped.insert(self.number);
+        while skipped.remove(next) {
+            *next += 1;
+        }
+        let bell = waiting.get(next).filter(|bell| !Arc::ptr_eq(bell, &self.bell)).cloned();
+        drop(numbers);
+        bell.iter().for_each(|bell| bell.ring());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doorbell::Alarm;
+    use std::time::Duration;
+
+    #[test]
+    fn each_has_its_turn_when_those_before_are_done_or_given_up() {
+        let order = Arc::<TurnOrder>::default();
+        assert_eq!([order.give(), order.give(), order.give()], [0, 1, 2]);
+        let alarm = Arc::new(Alarm::default());
+        let bell: Arc<dyn Bell> = Arc::clone(&alarm) as _;
+        let other: Arc<dyn Bell> = Arc::new(Alarm::default());
+        let last = order.place(2, &bell);
+        let middle = order.place(1, &other);
+        assert!(!last.is_next() && !middle.is_next());
+        drop(middle);
+        let first = order.place(0, &other);
+        assert!(first.is_next() && !last.is_next() && !alarm.wait(Duration::ZERO));
+        drop(first);
+        assert!(last.is_next() && alarm.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn endpoints_of_a_world_share_an_order_as_long_as_it_is_there() {
+        let health = Arc::new(Health::new(0, Vec::new()));
+        let order = TurnOrder::of(&health);
+        order.give();
+        drop(order);
+        assert_eq!(TurnOrder::of(&health).give(), 1);
+        assert_eq!(TurnOrder::of(&Arc::new(Health::new(0, Vec::new()))).give(), 0);
+    }
+}
