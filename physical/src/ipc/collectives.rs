@@ -178,11 +178,11 @@ impl Prepared {
             transfer.enqueue(work, &mut steps, output.len())
         });
         reach.step.store(step, Ordering::Relaxed);
-        enqueued?;
-        if let Some(cuda) = CudaQueue::of(&queue) {
+        // Where the driver has refused in between, the stream waits for others all the same.
+        if let Some(cuda) = CudaQueue::of(&queue).filter(|_| step != first) {
             cuda.watch(Arc::new(Flight::new(reach, &queue, self.label, first, step)));
         }
-        Ok(())
+        enqueued
     }
 }
 
