@@ -1,7 +1,8 @@
 //! Eyes on an operation that is enqueued: a stream that waits for a dead rank, or for ever, is let go on by the host.
 //!
 //! The failure comes first, the release a moment later: what a stream does then is wrong, and it tells the others' that
-//! it has done it. In that moment they learn of the failure, too, and what they read is known to be wrong.
+//! it has done it. In that moment they learn of the failure, too, and what they read is known to be wrong. Where a rank
+//! hears of it later, the mark that was written before the release tells it so.
 
 use super::collectives::Reach;
 use super::words::has_come;
@@ -70,7 +71,8 @@ impl Flight {
 
 impl Watch for Flight {
     fn look(&self) -> bool {
-        if has_come(self.reach.words.seen(self.reach.rank), self.last) {
+        let is_done = has_come(self.reach.words.seen(self.reach.rank), self.last);
+        if is_done && !self.reach.words.are_void() {
             return false;
         }
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,6 +83,10 @@ impl Watch for Flight {
                 cuda.fail(&error);
             }
             progress.failed = Some(Stopwatch::start());
+        }
+        if is_done {
+            // Until it is known who has given up what.
+            return progress.failed.is_none();
         }
         if progress.failed.as_mut().is_some_and(|failed| failed.elapsed() > PATIENCE) {
             // Again and again: a rank that lives may write what it was about to.

@@ -2,12 +2,15 @@
 //! rank has a word.
 //!
 //! ```text
-//! page of rank r   word:u32 of rank 0, word of rank 1, …        each in a cache line of its own
+//! page of rank r   word:u32 mark:u32 of rank 0, word and mark of rank 1, …    those of a rank in a cache line of their own
 //! ```
 //!
 //! A word is the number of steps that its rank's streams have taken. They write it into the pages of all others, and
 //! wait for words in the page of their own rank only: nobody but their own rank can release them. Steps are numbered
 //! alike on all ranks, and a stream waits for a number or more, so that words never go back to zero.
+//!
+//! A mark is 1 once the host of its rank has let a stream go on that still had to wait: from then on the steps of that rank
+//! mean nothing. Hosts write and read it.
 
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
@@ -26,6 +29,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes from one word to the next.
 const LINE: usize = 64;
+
+/// Byte of a line at which the mark is.
+const MARK: usize = 4;
 
 /// Pages of this process that are pinned, by address: ranks that are threads share them.
 static PINNED: Mutex<Option<HashMap<usize, Weak<PinnedPage>>>> = Mutex::new(None);
@@ -79,8 +85,14 @@ impl Words {
         self.word(rank).load(Ordering::Acquire)
     }
 
-    /// Lets streams of this rank go on that wait for a step up to `step`.
+    /// Returns true if the steps of some rank mean nothing any more.
+    pub(super) fn are_void(&self) -> bool {
+        (0..self.pages.len()).any(|rank| self.pages[self.rank].mark(rank).load(Ordering::Acquire) != 0)
+    }
+
+    /// Lets streams of this rank go on that wait for a step up to `step`, and tells all ranks before.
     pub(super) fn release(&self, step: u32) {
+        self.pages.iter().for_each(|page| page.mark(self.rank).store(1, Ordering::Release));
         self.peers().for_each(|rank| self.word(rank).store(step, Ordering::Release));
     }
 
@@ -159,6 +171,13 @@ impl PinnedPage {
             unsafe { (sharing.cuMemHostGetDevicePointer_v2)(&mut page.address, host.as_ptr().cast(), 0) };
         gpu.expect(status, "find pinned host memory")?;
         Ok(page)
+    }
+
+    /// Returns the mark of a rank.
+    fn mark(&self, rank: usize) -> &AtomicU32 {
+        // SAFETY: the page has a line for every rank, aligned, which nobody reaches otherwise than by atomic operations,
+        // and it lives as long as this.
+        unsafe { self.host.add(rank * LINE + MARK).cast().as_ref() }
     }
 }
 
