@@ -21,6 +21,14 @@ const TO_ROOT: usize = 0xff10;
 /// Step of the messages from rank 0.
 const FROM_ROOT: usize = 0xff11;
 
+/// Returns the bytes of the messages that a rank sends in one agreement.
+pub(super) fn bytes_sent(rank: usize, size: usize) -> usize {
+    match rank {
+        0 => (size - 1) * (size * NOTICE + ORDER),
+        _ => NOTICE,
+    }
+}
+
 /// Agreement on one operation, as one rank sees it.
 pub(super) struct Agreement {
     label: Label,

@@ -1,6 +1,6 @@
 //! Endpoint of one rank among GPUs that read each other's memory: operations from their post to the device's queue.
 
-use super::agreement::{Agreed, Agreement};
+use super::agreement::{self, Agreed, Agreement};
 use super::collectives::{Prepared, Reach};
 use super::order::TurnOrder;
 use crate::device::{Event, Queue};
@@ -92,6 +92,8 @@ impl IpcEndpoint {
             match operation.agreement.advance(&*self.transport, &self.order, &self.bell) {
                 Ok(None) => {}
                 Ok(agreed) => {
+                    let host = &*self.transport;
+                    self.tally.carried_nothing(agreement::bytes_sent(host.rank(), host.size()));
                     operation.agreed = agreed;
                     has_moved = true;
                 }
