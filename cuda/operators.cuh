@@ -58,6 +58,34 @@ __device__ inline f64 most(f64 x, f64 y) {
     return maximum(x, y);
 }
 
+// Bits are the same in any integer as in its bytes.
+
+__device__ inline u8 bits_and(u8 x, u8 y) {
+    return x & y;
+}
+
+__device__ inline u8 bits_or(u8 x, u8 y) {
+    return x | y;
+}
+
+__device__ inline u8 bits_xor(u8 x, u8 y) {
+    return x ^ y;
+}
+
+// Booleans are bytes of which all but 0 are true; results are 0 or 1.
+
+__device__ inline u8 logical_and(u8 x, u8 y) {
+    return x != 0 && y != 0;
+}
+
+__device__ inline u8 logical_or(u8 x, u8 y) {
+    return (x | y) != 0;
+}
+
+__device__ inline u8 logical_xor(u8 x, u8 y) {
+    return (x != 0) != (y != 0);
+}
+
 __device__ inline f64 scaled(f64 x, f64 factor) {
     return canonical(x * factor);
 }

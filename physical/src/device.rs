@@ -28,9 +28,9 @@ mod weighted;
 pub use choice::DeviceChoice;
 pub use kernel::{Kernel, Operands, apply};
 pub(crate) use queue::Order;
-#[cfg(feature = "cuda")]
-pub(crate) use queue::go_on_meanwhile;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
+#[cfg(feature = "cuda")]
+pub(crate) use queue::{Meanwhile, go_on, go_on_meanwhile};
 
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;

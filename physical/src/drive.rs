@@ -141,13 +141,19 @@ pub struct Wait {
 impl Wait {
     /// Makes progress; if there was none and nobody has woken this thread, waits a little longer than the last time.
     pub fn round(&mut self, transport: &dyn Transport) {
+        self.round_within(transport, TICK);
+    }
+
+    /// Makes progress or waits, as [`Wait::round`] does, for no longer than `limit`.
+    pub fn round_within(&mut self, transport: &dyn Transport, limit: Duration) {
         if has_moved(transport) {
             *self = Wait::default();
             return;
         }
+        let at_most = limit.min(TICK);
         if let Some(runtime) = runtime::current() {
             // Nobody spins in virtual time: it would not pass.
-            return DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, TICK)));
+            return DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, at_most)));
         }
         let beside = BESIDE.get();
         if self.idle.is_multiple_of(LOOKS) && !beside {
@@ -158,7 +164,7 @@ impl Wait {
         if !patient {
             // After a park that brought nothing, it parks again at once.
             PARKS.set(PARKS.get().wrapping_add(1));
-            DRIVER.with(|driver| driver.park(transport, || transport.park(TICK)));
+            DRIVER.with(|driver| driver.park(transport, || transport.park(at_most)));
         } else if beside || self.crowded {
             std::thread::yield_now();
         } else {

@@ -1,5 +1,7 @@
 //! Element types and reductions: the vocabulary of everything that moves or adds numbers.
 
+use crate::boolean::Bool;
+use crate::error::{Error, Result};
 use half::{bf16, f16};
 use std::fmt;
 
@@ -15,18 +17,32 @@ pub enum DType {
     BF16 = 4,
     F32 = 5,
     F64 = 6,
+    I8 = 7,
+    I16 = 8,
+    /// One byte, as [`Bool`] says.
+    Bool = 9,
 }
 
 impl DType {
     /// Every element type, for matrices of tests and tables.
-    pub const ALL: [DType; 7] =
-        [DType::U8, DType::I32, DType::I64, DType::F16, DType::BF16, DType::F32, DType::F64];
+    pub const ALL: [DType; 10] = [
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+        DType::Bool,
+    ];
 
     /// Returns the number of bytes per element.
     pub const fn size(self) -> usize {
         match self {
-            DType::U8 => 1,
-            DType::F16 | DType::BF16 => 2,
+            DType::U8 | DType::I8 | DType::Bool => 1,
+            DType::I16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::F32 => 4,
             DType::I64 | DType::F64 => 8,
         }
@@ -52,12 +68,15 @@ impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             DType::U8 => "u8",
+            DType::I8 => "i8",
+            DType::I16 => "i16",
             DType::I32 => "i32",
             DType::I64 => "i64",
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::F32 => "f32",
             DType::F64 => "f64",
+            DType::Bool => "bool",
         })
     }
 }
@@ -80,11 +99,15 @@ macro_rules! elements {
         }
     )*};
 }
-elements!(u8 => U8, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+elements! {
+    u8 => U8, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
+    Bool => Bool,
+}
 
 /// Reduction: the rule by which contributions of several ranks become one.
 ///
-/// Integer sums and products wrap.
+/// Integer sums and products wrap. Of booleans, sum and maximum are the logical or, product and minimum the logical
+/// and, and results are 0 or 1.
 ///
 /// For floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of
 /// IEEE 754-2019, so that they are NaN as soon as one contribution is, and −0 is less than +0; and whatever NaN comes
@@ -103,12 +126,53 @@ pub enum ReduceOp {
     Max = 3,
     /// Product of the contributions.
     Product = 4,
+    /// Bitwise and; integers and booleans only.
+    BitAnd = 5,
+    /// Bitwise or; integers and booleans only.
+    BitOr = 6,
+    /// Bitwise exclusive or; integers and booleans only.
+    BitXor = 7,
 }
 
 impl ReduceOp {
     /// Every reduction, for matrices of tests and tables.
-    pub const ALL: [ReduceOp; 5] =
-        [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+    pub const ALL: [ReduceOp; 8] = [
+        ReduceOp::Sum,
+        ReduceOp::Mean,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::Product,
+        ReduceOp::BitAnd,
+        ReduceOp::BitOr,
+        ReduceOp::BitXor,
+    ];
+
+    /// Returns true for the reductions of single bits, which floats do not have.
+    pub const fn is_bitwise(self) -> bool {
+        matches!(self, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor)
+    }
+
+    /// Fails unless elements of a type have this reduction.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for the mean of integers and booleans, and for the bitwise reductions of floats.
+    pub fn check(self, dtype: DType) -> Result<()> {
+        let remedy = match dtype.is_float() {
+            true if self.is_bitwise() => "use min, max or sum, or an integer type",
+            false if self == ReduceOp::Mean => "use a sum, or a float type",
+            _ => return Ok(()),
+        };
+        Err(Error::usage(format!("there is no {self} of {dtype}"), remedy))
+    }
+
+    /// Returns the reduction that does the same to elements of a type: those of booleans are all bitwise.
+    pub const fn of(self, dtype: DType) -> Self {
+        match (dtype, self) {
+            (DType::Bool, ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Max) => ReduceOp::BitOr,
+            (DType::Bool, ReduceOp::Product | ReduceOp::Min) => ReduceOp::BitAnd,
+            _ => self,
+        }
+    }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|op| *op as u8 == code)
@@ -123,6 +187,9 @@ impl fmt::Display for ReduceOp {
             ReduceOp::Min => "min",
             ReduceOp::Max => "max",
             ReduceOp::Product => "product",
+            ReduceOp::BitAnd => "band",
+            ReduceOp::BitOr => "bor",
+            ReduceOp::BitXor => "bxor",
         })
     }
 }

@@ -61,11 +61,11 @@ pub enum Error {
 
     /// Two ranks disagree about which operation comes next. The communicator is poisoned.
     #[error(
-        "ranks disagree about operation #{sequence}: this rank calls {mine}, {peer} calls {theirs}; {}",
-        agreement(.mine, .theirs)
+        "ranks disagree about {}: this rank calls {mine}, {peer} calls {theirs}; {}",
+        subject(*.sequence, .mine), agreement(.mine, .theirs)
     )]
     Mismatch {
-        /// Sequence number of the operation in its lane.
+        /// Sequence number of the operation in its lane, or the tag of a message.
         sequence: u64,
         /// Operation that this rank called.
         mine: Fingerprint,
@@ -198,6 +198,14 @@ fn name_of(peer: Option<&Peer>) -> String {
 /// Advice for ranks that call different operations.
 const SAME_ORDER: &str = "all ranks must call the same operations in the same order";
 
+/// Returns what ranks disagree about.
+fn subject(sequence: u64, mine: &Fingerprint) -> String {
+    match mine.operation {
+        OperationKind::Message => format!("the messages with tag {sequence}"),
+        _ => format!("operation #{sequence}"),
+    }
+}
+
 /// Returns the advice for ranks that call different operations. Differences that a digest hides are put into words.
 fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     if *mine == (Fingerprint { codec: mine.codec, ..*theirs }) {
@@ -205,6 +213,9 @@ fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     }
     if mine.operation == OperationKind::Gossip && *mine == (Fingerprint { root: mine.root, ..*theirs }) {
         return "give all ranks the same schedule and step";
+    }
+    if mine.operation == OperationKind::Message {
+        return "send and receive as many elements of the same type under each tag";
     }
     SAME_ORDER
 }

@@ -35,10 +35,14 @@ pub enum OperationKind {
     MajorityVote = 16,
     PushSum = 17,
     Attach = 18,
+    AllGatherV = 19,
+    ReduceScatterV = 20,
+    Message = 21,
+    Group = 22,
 }
 
 impl OperationKind {
-    const ALL: [(OperationKind, &'static str); 19] = [
+    const ALL: [(OperationKind, &'static str); 23] = [
         (OperationKind::SendRecv, "send/recv"),
         (OperationKind::Barrier, "barrier"),
         (OperationKind::Broadcast, "broadcast"),
@@ -58,6 +62,10 @@ impl OperationKind {
         (OperationKind::MajorityVote, "majority_vote"),
         (OperationKind::PushSum, "push_sum"),
         (OperationKind::Attach, "attach"),
+        (OperationKind::AllGatherV, "all_gather_v"),
+        (OperationKind::ReduceScatterV, "reduce_scatter_v"),
+        (OperationKind::Message, "message"),
+        (OperationKind::Group, "group"),
     ];
 }
 
@@ -78,7 +86,7 @@ pub struct Fingerprint {
     /// Reduction, for the operations that reduce.
     pub reduce: Option<ReduceOp>,
     /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip or
-    /// a push-sum, the digest of its graph.
+    /// a push-sum, the digest of its graph; of blocks of unequal length, that of their counts.
     pub root: Option<u32>,
     /// True if it works on registered memory, as it then must on all ranks.
     pub registered: bool,
@@ -157,6 +165,9 @@ impl fmt::Display for Fingerprint {
         if let Some(root) = self.root {
             match self.operation {
                 OperationKind::Gossip | OperationKind::PushSum => write!(f, ", graph #{root:08x}")?,
+                OperationKind::AllGatherV | OperationKind::ReduceScatterV => {
+                    write!(f, ", counts #{root:08x}")?;
+                }
                 _ => write!(f, ", root {root}")?,
             }
         }
@@ -227,5 +238,7 @@ mod tests {
         let gossip = Fingerprint::new(OperationKind::Gossip, DType::F32, 12);
         let gossip = Fingerprint { root: Some(0xbee), ..gossip };
         assert_eq!(gossip.to_string(), "gossip(12 × f32, graph #00000bee)");
+        let blocks = Fingerprint { operation: OperationKind::AllGatherV, ..gossip };
+        assert_eq!(blocks.to_string(), "all_gather_v(12 × f32, counts #00000bee)");
     }
 }

@@ -31,6 +31,7 @@
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
 
 mod backends;
+mod boolean;
 pub mod bootstrap;
 pub mod codec;
 pub mod device;
@@ -83,6 +84,7 @@ pub mod transport;
 mod waits;
 pub mod world;
 
+pub use boolean::Bool;
 pub use device::{Device, Queue};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Peer, Result};

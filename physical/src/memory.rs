@@ -376,6 +376,13 @@ impl Buffer {
         self.memory.pointer
     }
 
+    /// Returns the range of all elements, which keeps their memory without leasing any: for another library that follows
+    /// its address where the buffer itself may have gone to another thread, and that owes what
+    /// [`address`](Self::address) says.
+    pub fn span(&self) -> Span {
+        Span::whole(&self.memory, self.dtype)
+    }
+
     /// Leases a range of elements for reading.
     ///
     /// # Errors

@@ -86,6 +86,8 @@ pub struct Operation<'a> {
     /// Number of parks of this thread at the last look.
     parks: u64,
     peer: Source,
+    /// Ranks of which any may send what this waits for.
+    senders: Vec<usize>,
     label: Label,
     /// Bytes that had moved at the last look, and for how long no more have.
     moved: u64,
@@ -104,12 +106,21 @@ impl<'a> Operation<'a> {
             polls: 0,
             parks: drive::parks(),
             peer,
+            senders: Vec::new(),
             label,
             moved: 0,
             waiting: None,
             suspected: None,
             notice: None,
         }
+    }
+
+    /// Wraps the ticket of a receive that was just posted, and takes a message of whichever of `senders` comes first. It
+    /// fails once none of them can send any more.
+    pub fn from_any(terms: Terms<'a>, ticket: Ticket, senders: Vec<usize>, label: Label) -> Self {
+        let mut operation = Operation::new(terms, ticket, Source::Any, label);
+        operation.senders = senders;
+        operation
     }
 
     fn during(&self) -> During {
@@ -149,7 +160,7 @@ impl<'a> Operation<'a> {
             let what = format!("{} waits for rank {rank}, which is not there", transport.kind());
             return Some(Error::usage(what, "mend the transport"));
         }
-        let gone = self.gone(missing);
+        let gone = self.gone(missing).or_else(|| self.all_gone());
         let waited = self.waited();
         let mut suspicion = || self.suspected.get_or_insert_with(Stopwatch::start).elapsed();
         let suspected = gone.as_ref().map_or(Duration::ZERO, |_| suspicion());
@@ -180,6 +191,18 @@ impl<'a> Operation<'a> {
             let left = transport.health().has_left(peer);
             Some((peer, left, transport.ended(peer)?))
         })
+    }
+
+    /// Returns the last of the senders, as [`Operation::gone`] does, if all of them are gone.
+    fn all_gone(&self) -> Option<(usize, bool, String)> {
+        let mut last = None;
+        for sender in &self.senders {
+            // Its own messages would be there.
+            if *sender != self.terms.transport.rank() {
+                last = Some(self.gone(&[*sender])?);
+            }
+        }
+        last
     }
 
     /// Lets others know for whom this has waited a while, and people for whom it has waited long.

@@ -13,6 +13,8 @@
 mod choice;
 #[cfg(any(test, feature = "cuda"))]
 mod exchange;
+#[cfg(feature = "cuda")]
+pub(crate) mod mail;
 #[cfg(test)]
 pub(crate) mod tests;
 mod wish;
@@ -29,6 +31,8 @@ use crate::transport::{Got, Label, Land, Source, Ticket, TransportKind};
 use crate::transport::{Traffic, Transport};
 #[cfg(feature = "cuda")]
 use choice::Identity;
+#[cfg(feature = "cuda")]
+pub(crate) use choice::spell_nccl;
 use std::rc::Rc;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
@@ -40,12 +44,6 @@ pub(crate) use wish::Wish;
 pub(crate) trait DevicePath {
     /// Returns the name of the path, by which its bytes are counted.
     fn kind(&self) -> TransportKind;
-
-    /// Returns true if views of devices are sent and received here; otherwise single messages are staged.
-    fn carries_messages(&self) -> bool;
-
-    /// Returns true if operations of different lanes have to be enqueued in the same order on all ranks.
-    fn in_order(&self) -> bool;
 
     /// Starts sending a view of a device, as [`Transport::post_send`] does.
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;

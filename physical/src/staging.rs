@@ -98,10 +98,9 @@ impl Staging {
         self.attached.get()?.path.as_deref()
     }
 
-    /// Returns the path on which single messages of devices travel to or from another rank, if there is one: a path does
-    /// not lead to oneself.
+    /// Returns the path on which messages of devices travel to or from a rank, if there is one: none leads to oneself.
     fn path_of_messages(&self, peer: Source) -> Option<&dyn DevicePath> {
-        self.path().filter(|path| path.carries_messages() && peer != Source::Rank(self.rank()))
+        self.path().filter(|_| peer != Source::Rank(self.rank()))
     }
 
     /// Returns whose an operation is.
@@ -293,10 +292,6 @@ impl Transport for Staging {
         }
         let _ = limit;
         self.attached.get().map_or(Ok(None), |attached| attached.chosen_for(queue))
-    }
-
-    fn in_order(&self) -> bool {
-        self.path().is_some_and(|path| path.in_order())
     }
 
     fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {

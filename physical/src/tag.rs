@@ -3,6 +3,10 @@
 //! A tag names the communicator, the lane within it (one per bucket in flight), the sequence number of the operation in
 //! that lane, and the step within the operation. Two messages between the same two ranks with equal tags would belong
 //! to the same step of the same operation, which happens once.
+//!
+//! Messages that users tag themselves are no operations of a lane: any number of them have the same tag, and what is
+//! sent under one says nothing of another. They have the last lane for themselves, and the user's tag in place of the
+//! sequence number.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -16,6 +20,9 @@ pub struct Tag {
     sequence: u64,
 }
 
+/// Lane of the messages that users tag.
+const USERS: u16 = u16::MAX;
+
 /// Length of a tag on the wire, in bytes.
 pub(crate) const TAG_BYTES: usize = 16;
 
@@ -23,9 +30,16 @@ impl Tag {
     /// Names one message.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the lane or the step is above 65 535.
+    /// [`Error::Usage`] if the lane is above 65 534, or the step above 65 535.
     pub fn new(communicator: u32, lane: usize, sequence: u64, step: usize) -> Result<Self> {
-        Ok(Tag { communicator, lane: narrow("lane", lane)?, step: narrow("step", step)?, sequence })
+        let lane = narrow("lane", lane, USERS - 1)?;
+        Ok(Tag { communicator, lane, step: narrow("step", step, u16::MAX)?, sequence })
+    }
+
+    /// Names the messages to which a user gives `tag`: those between two ranks are matched in the order in which they
+    /// are sent.
+    pub fn of_user(communicator: u32, tag: u32) -> Self {
+        Tag { communicator, lane: USERS, step: 0, sequence: tag.into() }
     }
 
     /// Returns the tag of another step of the same operation.
@@ -33,10 +47,10 @@ impl Tag {
     /// # Errors
     /// Fails where [`Tag::new`] does.
     pub fn at_step(self, step: usize) -> Result<Self> {
-        Ok(Tag { step: narrow("step", step)?, ..self })
+        Ok(Tag { step: narrow("step", step, u16::MAX)?, ..self })
     }
 
-    /// Returns the number of the operation in its lane.
+    /// Returns the number of the operation in its lane, or the tag that a user gave.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -45,6 +59,11 @@ impl Tag {
     /// own.
     pub(crate) fn is_of_world(&self) -> bool {
         self.communicator == 0
+    }
+
+    /// Returns true if a user gave it.
+    fn is_of_user(&self) -> bool {
+        self.lane == USERS
     }
 
     /// Returns the lane, below 65 536.
@@ -57,9 +76,9 @@ impl Tag {
         Tag { step: 0, ..*self }
     }
 
-    /// Returns the tag of the same lane at its first operation.
+    /// Returns the tag of the same lane at its first operation. Each tag of a user is a series of its own.
     pub(crate) fn series(&self) -> Tag {
-        Tag { step: 0, sequence: 0, ..*self }
+        if self.is_of_user() { *self } else { Tag { step: 0, sequence: 0, ..*self } }
     }
 
     /// Returns true if both tags belong to the same lane of the same communicator.
@@ -87,15 +106,19 @@ impl Tag {
     }
 }
 
-fn narrow(what: &str, value: usize) -> Result<u16> {
-    u16::try_from(value).map_err(|_| {
-        Error::usage(format!("{what} {value} does not fit in a tag"), "use at most 65536 of them")
+fn narrow(what: &str, value: usize, most: u16) -> Result<u16> {
+    u16::try_from(value).ok().filter(|value| *value <= most).ok_or_else(|| {
+        let remedy = format!("use at most {} of them", u32::from(most) + 1);
+        Error::usage(format!("{what} {value} does not fit in a tag"), remedy)
     })
 }
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tag { lane, step, sequence, .. } = self;
+        if self.is_of_user() {
+            return write!(f, "tag {sequence}");
+        }
         write!(f, "operation #{sequence} (lane {lane}, step {step})")
     }
 }
@@ -106,13 +129,25 @@ mod tests {
 
     #[test]
     fn bytes_round_trip() {
-        let tag = Tag::new(0xdead_beef, 65_535, u64::MAX - 3, 513).unwrap();
+        let tag = Tag::new(0xdead_beef, 65_534, u64::MAX - 3, 513).unwrap();
         assert_eq!(Tag::from_bytes(&tag.to_bytes()), tag);
+        let tag = Tag::of_user(7, u32::MAX);
+        assert_eq!(Tag::from_bytes(&tag.to_bytes()), tag);
+    }
+
+    #[test]
+    fn tags_of_users_are_of_no_lane() {
+        let tag = Tag::of_user(1, 0);
+        assert!(
+            tag.same_lane(&tag) && !tag.same_lane(&Tag::of_user(1, 1)) && !tag.same_lane(&Tag::of_user(5, 0))
+        );
+        assert!(!tag.same_lane(&Tag::new(1, 65_534, 0, 0).unwrap()));
+        assert_eq!(tag.to_string(), "tag 0");
     }
 
     #[test]
     fn a_step_that_would_wrap_is_refused() {
         assert!(matches!(Tag::new(0, 0, 0, 65_536), Err(Error::Usage { .. })));
-        assert!(matches!(Tag::new(0, 65_536, 0, 0), Err(Error::Usage { .. })));
+        assert!(matches!(Tag::new(0, 65_535, 0, 0), Err(Error::Usage { .. })));
     }
 }

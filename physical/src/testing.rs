@@ -6,10 +6,12 @@
 mod device;
 pub mod late;
 mod program;
+mod store;
 pub mod transport;
 
 pub use device::{buffer, queue, zeroed};
 pub use program::check_program;
+pub use store::SharedMap;
 
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
 use crate::environment::variable;

@@ -157,12 +157,6 @@ pub trait Transport {
         Ok(None)
     }
 
-    /// Returns true if operations on devices have to be begun in the same order on all ranks, those of different lanes,
-    /// too.
-    fn in_order(&self) -> bool {
-        false
-    }
-
     /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between;
     /// ordinary memory where the backend has no such thing, and for all ranks if any of them has its queue on another
     /// device than the host. All ranks call this in the same order with the same type and length; it waits for them at

@@ -4,8 +4,8 @@ mod join;
 mod options;
 mod variables;
 
-use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
+use crate::bootstrap::{Placement, Store};
 use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::launch::MAX_RANKS;
@@ -94,6 +94,18 @@ impl World {
         join::join_as(placement, options)
     }
 
+    /// Joins as `rank` of `size`, with ranks that reach the same key-value store: rank 0 listens at a free address and
+    /// tells the others through it. The same ranks may join again and again, through other keys or, once they have all
+    /// joined, the same. Over a transport that knows a place by itself, as MPI does, only rank and size count.
+    ///
+    /// Whoever can read the store can join: see [`Store`].
+    ///
+    /// # Errors
+    /// As [`World::join`]; [`Error::System`] if the store fails.
+    pub fn join_through(store: &dyn Store, rank: usize, size: usize, options: &JoinOptions) -> Result<Self> {
+        join::join_through(store, rank, size, options)
+    }
+
     /// Creates the worlds of `size` ranks that will be threads of this process, by rank.
     ///
     /// # Errors
@@ -145,12 +157,14 @@ impl World {
         self.0.fabric.health().peers().len()
     }
 
-    /// Returns the rank among the ranks of this host, as the launcher said.
+    /// Returns the rank among the ranks of this host, as the launcher said, or as [`World::hosts`] says if the ranks met
+    /// through a [`Store`].
     pub fn local_rank(&self) -> usize {
         self.0.local.0
     }
 
-    /// Returns the number of ranks on this host, as the launcher said.
+    /// Returns the number of ranks on this host, as the launcher said, or as [`World::hosts`] says if the ranks met
+    /// through a [`Store`].
     pub fn local_size(&self) -> usize {
         self.0.local.1
     }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `variables` | rank, size, and where the ranks of the job rendezvous |
 //! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
+//! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: what rank 0 tells them, and where others reach it |
 //! | `secret` | the secret that all ranks of a job share |
 //! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
 //! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
@@ -19,6 +20,7 @@
 //! | `parent`, `registered`, `report` | the launcher: its end, its record of joined ranks, and its report of a rank that ended early |
 
 mod acceptor;
+pub(crate) mod announcement;
 mod broadcast;
 pub(crate) mod control;
 pub(crate) mod data_listener;
@@ -41,6 +43,7 @@ pub(crate) mod parent;
 pub(crate) mod peer_info;
 mod pending;
 mod poller;
+pub(crate) mod reachable;
 pub(crate) mod registered;
 mod registry;
 mod rejections;
@@ -52,6 +55,7 @@ pub(crate) mod seeds;
 #[cfg(test)]
 mod simulated;
 mod socket_owner;
+pub(crate) mod store;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -63,6 +67,7 @@ pub(crate) use handshake::random;
 pub(crate) use local::{abstract_address, same_user};
 pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};
+pub use store::Store;
 pub(crate) use stream::Listener;
 pub use variables::{Launcher, Placement};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers, parse_number};

@@ -50,6 +50,11 @@ impl Parent {
         let is_it = |process: &Process| match launcher {
             Launcher::Hexagram => starter == Some(process.pid.as_raw_nonzero().get()),
             Launcher::Torchrun => is_torchrun(&process.arguments()),
+            Launcher::Store => {
+                starter == Some(process.pid.as_raw_nonzero().get())
+                    || is_program(&process.name)
+                    || is_torchrun(&process.arguments())
+            }
             _ => is_program(&process.name),
         };
         let process = Process::ancestors().find(is_it)?;

@@ -51,10 +51,13 @@ impl WriteView {
     /// either order. [`ReduceOp::Mean`] adds; its division is a [`WriteView::scale`].
     ///
     /// # Errors
-    /// [`Error::Usage`] if lengths or types differ.
+    /// [`Error::Usage`] if lengths or types differ, and for bitwise reductions of floats.
     pub fn reduce(&mut self, op: ReduceOp, from: &ReadView) -> Result<()> {
         alike(from, self)?;
         let dtype = self.dtype();
+        if op.is_bitwise() {
+            op.check(dtype)?;
+        }
         match (from.host_bytes(), self.host_bytes_mut()) {
             (Some(from), Some(to)) => host::reduce(op, dtype, from, to),
             _ => elsewhere::reduce(op, from, self)?,

@@ -117,6 +117,19 @@ impl Queue {
         self.0.as_ref().map_or(Ok(()), |queue| queue.prepare(program))
     }
 
+    /// Makes the programs of a codec ready, for `len` elements, as [`Queue::prepare`] does.
+    ///
+    /// # Errors
+    /// As [`Queue::prepare`].
+    pub fn prepare_codec(&self, codec: &dyn Codec, len: usize) -> Result<()> {
+        if self.is_host() {
+            return Ok(());
+        }
+        let decode = |weight| codec.decode_program(len, weight);
+        let programs = [codec.encode_program(len, 0), decode(None), decode(Some(1.0))];
+        programs.iter().flatten().try_for_each(|program| self.prepare(program))
+    }
+
     /// Waits until all work that was enqueued so far is done.
     ///
     /// An engine calls this once a step: a codec's refusal on a device is known only then.
@@ -296,7 +309,13 @@ pub trait Event: Any + Send + Sync {
     /// Waits until the event happens, and returns true, or until `at_most` has passed.
     fn wait(&self, at_most: Duration) -> bool;
 
-    /// Returns the failure that the event carries. Known once it has happened.
+    /// Returns true once it is known whether the event carries a failure. Asked once it has happened: for a device whose
+    /// work may be found to have failed later than it is done.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Returns the failure that the event carries. Known once it has happened and is settled.
     fn failure(&self) -> Option<Failure>;
 
     /// Rings `bell` when the event happens, or at once if it has happened.
@@ -353,33 +372,48 @@ pub(crate) fn host_memory(queue: &dyn DeviceQueue, dtype: DType, len: usize) -> 
     Err(Error::usage(what, "let DeviceQueue::host_memory return a buffer of the host"))
 }
 
+/// Work of a thread that goes on a little each time that it is called; returns true if anything has moved.
+pub(crate) type Meanwhile = dyn Fn() -> bool;
+
 thread_local! {
     /// Work of this thread for which other ranks, and so their devices and this one, may wait.
-    static MEANWHILE: RefCell<Vec<Weak<dyn Fn()>>> = const { RefCell::new(Vec::new()) };
+    static MEANWHILE: RefCell<Vec<Weak<Meanwhile>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Goes on with some work of this thread, as long as it lives, whenever the thread waits for a device.
 #[cfg(feature = "cuda")]
-pub(crate) fn go_on_meanwhile(work: &Rc<dyn Fn()>) {
+pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
     MEANWHILE.with_borrow_mut(|works| {
         works.retain(|work| work.strong_count() > 0);
         works.push(Rc::downgrade(work));
     });
 }
 
-/// Waits for an event, and goes on meanwhile with what others wait for; returns true if it has happened.
+/// Goes on once with all such work of this thread but `own`; returns true if anything has moved.
+pub(crate) fn go_on(own: Option<&Rc<Meanwhile>>) -> bool {
+    let mut has_moved = false;
+    // One after another, as the list must not be borrowed while one of them works.
+    for at in 0.. {
+        let Some(work) = MEANWHILE.with_borrow(|works| works.get(at).map(Weak::upgrade)) else { break };
+        if let Some(work) = work.filter(|work| own.is_none_or(|own| !Rc::ptr_eq(own, work))) {
+            has_moved |= work();
+        }
+    }
+    has_moved
+}
+
+/// Waits for an event, and goes on meanwhile with what others wait for; returns true if it has happened, and is settled.
 fn wait(event: &dyn Event, limit: Duration) -> bool {
-    let works: Vec<Rc<dyn Fn()>> =
-        MEANWHILE.with_borrow(|works| works.iter().filter_map(Weak::upgrade).collect());
-    if works.is_empty() {
-        return event.wait(limit);
+    let has_nothing_to_do = MEANWHILE.with_borrow(|works| works.iter().all(|work| work.strong_count() == 0));
+    if has_nothing_to_do && !event.wait(limit) {
+        return false;
     }
     let mut waited = Stopwatch::start();
-    while !event.has_happened() {
+    while !(event.has_happened() && event.is_settled()) {
         if waited.elapsed() > limit {
             return false;
         }
-        works.iter().for_each(|work| work());
+        go_on(None);
         runtime::sleep(PAUSE);
     }
     true

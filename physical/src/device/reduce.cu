@@ -19,12 +19,21 @@
     REDUCE(max, most, TYPE)
 
 REDUCTIONS(u8)
+REDUCTIONS(i8)
+REDUCTIONS(i16)
 REDUCTIONS(i32)
 REDUCTIONS(i64)
 REDUCTIONS(f16)
 REDUCTIONS(bf16)
 REDUCTIONS(f32)
 REDUCTIONS(f64)
+
+REDUCE(band, bits_and, u8)
+REDUCE(bor, bits_or, u8)
+REDUCE(bxor, bits_xor, u8)
+REDUCE(land, logical_and, u8)
+REDUCE(lor, logical_or, u8)
+REDUCE(lxor, logical_xor, u8)
 
 #define SCALE(TYPE, WIDE)                                                                                              \
     extern "C" __global__ void reduce_scale_##TYPE(WIDE factor, TYPE* to, u64 len) {                                   \

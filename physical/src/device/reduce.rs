@@ -14,7 +14,11 @@ const BLOCK: usize = 512;
 /// Computes `to ← to ∘ from`. Both hold whole elements and equally many; `to` is aligned, `from` need not be.
 pub(crate) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     match dtype {
+        DType::Bool => booleans(op, from, to),
+        _ if op.is_bitwise() => bytes(op, from, to),
         DType::U8 => integers::<u8>(op, from, to),
+        DType::I8 => integers::<i8>(op, from, to),
+        DType::I16 => integers::<i16>(op, from, to),
         DType::I32 => integers::<i32>(op, from, to),
         DType::I64 => integers::<i64>(op, from, to),
         DType::F32 => combine(from, to, |from, to| kernels::reduce_f32(op, from, to)),
@@ -31,7 +35,7 @@ pub(crate) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
         DType::F32 => kernels::scale_f32(factor, bytemuck::cast_slice_mut(to)),
         DType::F16 => scale_halves::<f16>(factor as f32, to),
         DType::BF16 => scale_halves::<bf16>(factor as f32, to),
-        DType::U8 | DType::I32 | DType::I64 => {}
+        DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Bool => {}
     }
 }
 
@@ -41,7 +45,7 @@ pub(super) fn canonicalize(dtype: DType, to: &mut [u8]) {
     match dtype {
         DType::F64 => kernels::canonicalize_f64(bytemuck::cast_slice_mut(to)),
         DType::F32 => kernels::canonicalize_f32(bytemuck::cast_slice_mut(to)),
-        DType::U8 | DType::I32 | DType::I64 | DType::F16 | DType::BF16 => {}
+        _ => {}
     }
 }
 
@@ -54,7 +58,7 @@ pub(crate) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) 
         DType::F32 => combine(from, to, |from, to| kernels::add_scaled(weight as f32, from, to)),
         DType::F16 => combine(from, to, |from: &[f16], to| add_scaled_halves(weight as f32, from, to)),
         DType::BF16 => combine(from, to, |from: &[bf16], to| add_scaled_halves(weight as f32, from, to)),
-        DType::U8 | DType::I32 | DType::I64 => {}
+        DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Bool => {}
     }
 }
 
@@ -133,7 +137,7 @@ macro_rules! integers {
         fn multiply(self, other: Self) -> Self { self.wrapping_mul(other) }
     })*};
 }
-integers!(u8, i32, i64);
+integers!(u8, i8, i16, i32, i64);
 
 fn integers<T: Integer>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     combine(from, to, |from: &[T], to| match op {
@@ -141,7 +145,28 @@ fn integers<T: Integer>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
         ReduceOp::Product => each(from, to, T::multiply),
         ReduceOp::Min => each(from, to, T::min),
         ReduceOp::Max => each(from, to, T::max),
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => {}
     });
+}
+
+/// Combines bits, which are the same in any integer as in its bytes.
+fn bytes(op: ReduceOp, from: &[u8], to: &mut [u8]) {
+    match op {
+        ReduceOp::BitAnd => each(from, to, |x, y| x & y),
+        ReduceOp::BitOr => each(from, to, |x, y| x | y),
+        ReduceOp::BitXor => each(from, to, |x, y| x ^ y),
+        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product => {}
+    }
+}
+
+/// Combines bytes of which all but 0 are true, to 0 or 1.
+fn booleans(op: ReduceOp, from: &[u8], to: &mut [u8]) {
+    let truth = |x: u8| u8::from(x != 0);
+    match op.of(DType::Bool) {
+        ReduceOp::BitAnd => each(from, to, |x, y| truth(x) & truth(y)),
+        ReduceOp::BitXor => each(from, to, |x, y| truth(x) ^ truth(y)),
+        _ => each(from, to, |x, y| truth(x | y)),
+    }
 }
 
 #[cfg(test)]
@@ -177,12 +202,59 @@ mod tests {
         assert_eq!(reduced(ReduceOp::Max, DType::I64, &[-5i64, 9], &[3, 4]), [3, 9]);
     }
 
+    /// What a reduction of two is by definition; whoever asks cuts off the bits that do not fit.
+    fn by_definition(op: ReduceOp, x: i128, y: i128) -> i128 {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => x + y,
+            ReduceOp::Min => x.min(y),
+            ReduceOp::Max => x.max(y),
+            ReduceOp::Product => x * y,
+            ReduceOp::BitAnd => x & y,
+            ReduceOp::BitOr => x | y,
+            ReduceOp::BitXor => x ^ y,
+        }
+    }
+
+    #[test]
+    fn every_integer_type_has_every_reduction_by_its_definition() {
+        macro_rules! check {
+            ($($t:ty => $dtype:ident),*) => {$(
+                // Every pair of one byte, at the lower and the upper end of the type.
+                let numbers = || (0..=u8::MAX).map(|low| (<$t>::MAX - <$t>::MAX / 2).wrapping_add(low as $t));
+                let (from, to): (Vec<$t>, Vec<$t>) = (0..=u8::MAX)
+                    .flat_map(|x| numbers().map(move |y| (<$t>::MIN.wrapping_sub(127).wrapping_add(x as $t), y)))
+                    .unzip();
+                for op in ReduceOp::ALL {
+                    let want: Vec<_> =
+                        from.iter().zip(&to).map(|(x, y)| by_definition(op, *x as i128, *y as i128) as $t).collect();
+                    assert!(reduced(op, DType::$dtype, &from, &to) == want, "{op} of {}", DType::$dtype);
+                }
+            )*};
+        }
+        check!(u8 => U8, i8 => I8, i16 => I16, i32 => I32, i64 => I64);
+    }
+
+    #[test]
+    fn every_byte_but_zero_is_true_and_results_are_0_or_1() {
+        let (from, to): (Vec<u8>, Vec<u8>) =
+            (0..=u8::MAX).flat_map(|x| (0..=u8::MAX).map(move |y| (x, y))).unzip();
+        for op in ReduceOp::ALL {
+            let one = |(x, y): (&u8, &u8)| match op {
+                ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Max | ReduceOp::BitOr => *x != 0 || *y != 0,
+                ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => *x != 0 && *y != 0,
+                ReduceOp::BitXor => (*x != 0) != (*y != 0),
+            };
+            let want: Vec<u8> = from.iter().zip(&to).map(|pair| one(pair).into()).collect();
+            assert!(reduced(op, DType::Bool, &from, &to) == want, "{op}");
+        }
+    }
+
     #[test]
     fn halves_know_one_nan_and_the_sign_of_zero_from_either_side() {
         let code = |x: Vec<f16>| x.into_iter().map(f16::to_bits).collect::<Vec<_>>();
         let odd = [0xfe01, 0x7c01, 0xffff].map(f16::from_bits);
         let zero = [f16::NEG_ZERO, f16::ZERO];
-        for op in ReduceOp::ALL {
+        for op in ReduceOp::ALL.into_iter().filter(|op| !op.is_bitwise()) {
             let other = [f16::ONE, f16::NEG_INFINITY, f16::NAN];
             assert_eq!(code(reduced(op, DType::F16, &odd, &other)), [0x7e00; 3], "{op}");
             assert_eq!(code(reduced(op, DType::F16, &other, &odd)), [0x7e00; 3], "{op}");

@@ -20,7 +20,7 @@ pub(crate) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
         DType::F32 => typed(terms, to, add_f32, |to, sum| narrow(sum, to)),
         DType::F16 => typed(terms, to, add_half::<f16>, narrow_half::<f16>),
         DType::BF16 => typed(terms, to, add_half::<bf16>, narrow_half::<bf16>),
-        DType::U8 | DType::I32 | DType::I64 => {}
+        DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Bool => {}
     }
 }
 

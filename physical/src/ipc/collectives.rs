@@ -10,8 +10,9 @@
 use super::combine::{self, CombinationOrder};
 use super::memory::{Bucket, Exported, Exports, Imports, of_this_process, registered};
 use super::notice::Notice;
-use super::watch::Flight;
+use super::watch::{Awaited, Flight};
 use super::words::Words;
+use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
 use crate::device::cuda::gpu::Gpu;
@@ -42,6 +43,10 @@ pub(super) struct Reach {
     pub(super) deadline: Duration,
     /// Steps that are enqueued.
     pub(super) step: AtomicU32,
+    /// Number of the last message of each rank for which a stream waits, by rank.
+    pub(super) awaited: Vec<AtomicU32>,
+    /// Messages of all ranks whose taking is enqueued.
+    pub(super) taken: AtomicU32,
 }
 
 /// Words and memory of endpoints that are gone: to let go of them may wait for the device, which is not for the thread that lets
@@ -62,8 +67,21 @@ impl Drop for Reach {
 }
 
 impl Reach {
+    /// Returns the queue behind a handle.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is not of this endpoint's GPU.
+    pub(super) fn queue<'a>(&self, queue: &'a Queue, label: &Label) -> Result<&'a CudaQueue> {
+        let cuda = CudaQueue::of(queue).filter(|cuda| Arc::ptr_eq(cuda.gpu(), &self.gpu));
+        cuda.ok_or_else(|| {
+            let what =
+                format!("{} was given memory of another device than {}", label.fingerprint, self.gpu.name);
+            Error::usage(what, "pass buffers of the device that was attached")
+        })
+    }
+
     /// Returns the address at which the device finds the contribution of a rank, and notes what has to be held for that.
-    fn find(
+    pub(super) fn find(
         &self,
         rank: usize,
         notice: &Notice,
@@ -104,13 +122,8 @@ impl Prepared {
         output: WriteView,
     ) -> Result<Self> {
         let queue = output.queue();
-        let cuda = CudaQueue::of(&queue).filter(|cuda| Arc::ptr_eq(cuda.gpu(), &reach.gpu));
-        let is_here = input.as_ref().is_none_or(|input| input.queue().name() == queue.name());
-        let Some(cuda) = cuda.filter(|_| is_here) else {
-            let what =
-                format!("{} was given memory of another device than {}", label.fingerprint, reach.gpu.name);
-            return Err(Error::usage(what, "pass buffers of the device that was attached"));
-        };
+        input.iter().try_for_each(|input| reach.queue(&input.queue(), &label).map(drop))?;
+        let cuda = reach.queue(&queue, &label)?;
         let mut prepared = Prepared { label, input, output, copy: None, notice: Notice::default() };
         let contribution = prepared.contribution();
         if contribution.is_empty() || !prepared.contributes(reach.rank) {
@@ -142,7 +155,7 @@ impl Prepared {
     }
 
     /// Returns the queue that does the work.
-    pub(super) fn queue(&self) -> crate::device::Queue {
+    pub(super) fn queue(&self) -> Queue {
         self.output.queue()
     }
 
@@ -175,12 +188,18 @@ impl Prepared {
             }
             let transfer = Transfer { reach, fingerprint, sources: &sources, to: address(&output), tally };
             let mut steps = Steps { reach, step: &mut step };
-            transfer.enqueue(work, &mut steps, output.len())
+            let enqueued = transfer.enqueue(work, &mut steps, output.len());
+            if enqueued.is_err() && *steps.step != first {
+                // What is on the stream waits for others all the same, and its end is to be known; where the driver refuses
+                // this, too, it is watched for ever.
+                let _ = steps.end(work);
+            }
+            enqueued
         });
         reach.step.store(step, Ordering::Relaxed);
-        // Where the driver has refused in between, the stream waits for others all the same.
         if let Some(cuda) = CudaQueue::of(&queue).filter(|_| step != first) {
-            cuda.watch(Arc::new(Flight::new(reach, &queue, self.label, first, step)));
+            let awaited = Awaited::Steps { first, last: step };
+            cuda.watch(Arc::new(Flight::new(reach, &queue, self.label, awaited)));
         }
         enqueued
     }
@@ -197,14 +216,14 @@ impl Steps<'_> {
     /// Lets the stream take the next step, and wait until all others have.
     fn take(&mut self, work: &PathWork<'_>) -> Result<()> {
         *self.step = self.step.wrapping_add(1);
-        self.reach.words.tell(work, *self.step)?;
-        self.reach.words.wait(work, *self.step)
+        self.reach.words.tell_step(work, *self.step)?;
+        self.reach.words.await_step(work, *self.step)
     }
 
     /// Lets the own host know that the stream is done. Steps are counted alike on all ranks, and so is this one.
     fn end(&mut self, work: &PathWork<'_>) -> Result<()> {
         *self.step = self.step.wrapping_add(1);
-        self.reach.words.note(work, *self.step)
+        self.reach.words.note_step(work, *self.step)
     }
 }
 
@@ -293,7 +312,7 @@ impl Transfer<'_> {
 }
 
 /// Copies between two places that the device reaches.
-fn copy(work: &PathWork<'_>, from: CUdeviceptr, to: CUdeviceptr, bytes: usize) -> Result<()> {
+pub(super) fn copy(work: &PathWork<'_>, from: CUdeviceptr, to: CUdeviceptr, bytes: usize) -> Result<()> {
     if bytes == 0 || from == to {
         return Ok(());
     }

@@ -37,6 +37,12 @@ COMBINATION(Sum, sum)
 COMBINATION(Product, product)
 COMBINATION(Min, least)
 COMBINATION(Max, most)
+COMBINATION(BitAnd, bits_and)
+COMBINATION(BitOr, bits_or)
+COMBINATION(BitXor, bits_xor)
+COMBINATION(LogicalAnd, logical_and)
+COMBINATION(LogicalOr, logical_or)
+COMBINATION(LogicalXor, logical_xor)
 
 /// The mean: 16-bit floats are divided before they are added, as their sum might be too large; others after that.
 template <typename W>
@@ -164,12 +170,21 @@ __device__ void combine_table(u32 count, u32 leaves, u64 len, T* to, const T* co
     COMBINE(max, Max, TYPE)
 
 COMBINATIONS(u8)
+COMBINATIONS(i8)
+COMBINATIONS(i16)
 COMBINATIONS(i32)
 COMBINATIONS(i64)
 COMBINATIONS(f16)
 COMBINATIONS(bf16)
 COMBINATIONS(f32)
 COMBINATIONS(f64)
+
+COMBINE(band, BitAnd, u8)
+COMBINE(bor, BitOr, u8)
+COMBINE(bxor, BitXor, u8)
+COMBINE(land, LogicalAnd, u8)
+COMBINE(lor, LogicalOr, u8)
+COMBINE(lxor, LogicalXor, u8)
 
 #define MEAN(TYPE, WIDE)                                                                                               \
     extern "C" __global__ void combine_mean_##TYPE(WIDE factor, u32 count, u64 len, TYPE* to, FROM(TYPE)) {            \

@@ -56,11 +56,15 @@ impl CombinationOrder {
     }
 }
 
-/// Chooses an entry of every type, by the type in its name.
+/// Chooses an entry of every type but booleans, by the type in its name.
 macro_rules! entry {
     ($name:literal, $dtype:expr) => {
         match $dtype {
-            DType::U8 => [concat!("combine_", $name, "_u8"), concat!("combine_table_", $name, "_u8")],
+            DType::I8 => [concat!("combine_", $name, "_i8"), concat!("combine_table_", $name, "_i8")],
+            DType::I16 => [concat!("combine_", $name, "_i16"), concat!("combine_table_", $name, "_i16")],
+            DType::U8 | DType::Bool => {
+                [concat!("combine_", $name, "_u8"), concat!("combine_table_", $name, "_u8")]
+            }
             DType::I32 => [concat!("combine_", $name, "_i32"), concat!("combine_table_", $name, "_i32")],
             DType::I64 => [concat!("combine_", $name, "_i64"), concat!("combine_table_", $name, "_i64")],
             DType::F16 => [concat!("combine_", $name, "_f16"), concat!("combine_table_", $name, "_f16")],
@@ -73,12 +77,18 @@ macro_rules! entry {
 
 /// Returns the names of the entries for parameters and for a table.
 fn entries(op: ReduceOp, dtype: DType) -> [&'static str; 2] {
-    match op {
+    match op.of(dtype) {
         ReduceOp::Mean if dtype.is_float() => entry!("mean", dtype),
         ReduceOp::Sum | ReduceOp::Mean => entry!("sum", dtype),
         ReduceOp::Product => entry!("product", dtype),
         ReduceOp::Min => entry!("min", dtype),
         ReduceOp::Max => entry!("max", dtype),
+        ReduceOp::BitAnd if dtype == DType::Bool => entry!("land", DType::U8),
+        ReduceOp::BitAnd => entry!("band", DType::U8),
+        ReduceOp::BitOr if dtype == DType::Bool => entry!("lor", DType::U8),
+        ReduceOp::BitOr => entry!("bor", DType::U8),
+        ReduceOp::BitXor if dtype == DType::Bool => entry!("lxor", DType::U8),
+        ReduceOp::BitXor => entry!("bxor", DType::U8),
     }
 }
 
@@ -100,6 +110,9 @@ pub(super) fn program(
     let mut arguments: Vec<Argument> = Some(factor).into_iter().collect();
     arguments.retain(|_| op == ReduceOp::Mean && dtype.is_float());
     let [direct, by_table] = entries(op, dtype);
+    // Bits are combined as bytes, whatever integers they are of.
+    let bytes = (DType::U8, elements * dtype.size());
+    let (dtype, elements) = if op.of(dtype).is_bitwise() { bytes } else { (dtype, elements) };
     let len = Argument::U64(elements as u64);
     arguments.push(Argument::U32(order.ranks.len() as u32));
     if order.leaves == 0 && order.ranks.len() <= MOST {

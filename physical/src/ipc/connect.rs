@@ -3,6 +3,7 @@
 use super::collectives::{Reach, clear_away};
 use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
+use super::outbox;
 use super::words::Words;
 use crate::device::cuda::CudaQueue;
 use crate::error::{Error, Result};
@@ -17,6 +18,7 @@ use std::sync::atomic::AtomicU32;
 /// # Errors
 /// [`Error::Setup`] and [`Error::System`] if the GPUs cannot be connected.
 pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
+    outbox::clear_away();
     clear_away();
     let rank = site.transport.rank();
     let nothing = || {
@@ -43,6 +45,8 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
         health: Arc::clone(site.transport.health()),
         deadline: site.limit,
         step: AtomicU32::new(0),
+        awaited: site.identities.iter().map(|_| AtomicU32::new(0)).collect(),
+        taken: AtomicU32::new(0),
     };
     let tally = site.traffic.tally(TransportKind::Ipc);
     Ok(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), tally))

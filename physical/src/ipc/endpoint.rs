@@ -2,8 +2,9 @@
 
 use super::agreement::{self, Agreed, Agreement};
 use super::collectives::{Prepared, Reach};
+use super::messages::Messages;
 use super::order::TurnOrder;
-use crate::device::{Event, Queue};
+use crate::device::{Event, Meanwhile, Queue, go_on, go_on_meanwhile};
 use crate::doorbell::Bell;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -13,8 +14,8 @@ use crate::native::{self, Collectives};
 use crate::path::DevicePath;
 use crate::tickets::Tickets;
 use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Transport, TransportKind};
-use std::cell::RefCell;
-use std::rc::{Rc, Weak};
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -31,41 +32,62 @@ struct Running {
 }
 
 /// Operations of one endpoint.
-#[derive(Default)]
-struct State {
-    tickets: Tickets,
+pub(super) struct State {
+    pub(super) tickets: Tickets,
+    /// Collectives.
     running: Vec<Running>,
+    pub(super) messages: Messages,
     /// Queue of the operation that was enqueued last, and its end.
     last: Option<(Queue, Arc<dyn Event>)>,
 }
 
-thread_local! {
-    /// Endpoints of this thread: whoever waits for one may wait for another's operation.
-    static ENDPOINTS: RefCell<Vec<Weak<IpcEndpoint>>> = const { RefCell::new(Vec::new()) };
+impl State {
+    /// Returns true if nothing is under way.
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.messages.are_idle()
+    }
 }
 
 /// Endpoint of one rank.
 pub(super) struct IpcEndpoint {
-    transport: Rc<dyn Transport>,
-    reach: Arc<Reach>,
+    pub(super) transport: Rc<dyn Transport>,
+    pub(super) reach: Arc<Reach>,
     /// Order of the rank's operations, which all its endpoints share.
-    order: Arc<TurnOrder>,
-    bell: Arc<dyn Bell>,
-    tally: Arc<Tally>,
+    pub(super) order: Arc<TurnOrder>,
+    pub(super) bell: Arc<dyn Bell>,
+    pub(super) tally: Arc<Tally>,
     state: RefCell<State>,
+    /// Progress of this endpoint for a thread that waits for another one's operation, or for its GPU.
+    meanwhile: OnceCell<Rc<Meanwhile>>,
 }
 
 impl IpcEndpoint {
     pub(super) fn new(transport: Rc<dyn Transport>, reach: Arc<Reach>, tally: Arc<Tally>) -> Rc<Self> {
         let order = TurnOrder::of(&reach.health);
         let bell = transport.bell();
-        let endpoint = IpcEndpoint { transport, reach, order, bell, tally, state: RefCell::default() };
-        let endpoint = Rc::new(endpoint);
-        ENDPOINTS.with_borrow_mut(|endpoints| {
-            endpoints.retain(|endpoint| endpoint.strong_count() > 0);
-            endpoints.push(Rc::downgrade(&endpoint));
-        });
+        let messages = Messages::new(transport.size());
+        let state = State { tickets: Tickets::default(), running: Vec::new(), messages, last: None };
+        let state = RefCell::new(state);
+        let meanwhile = OnceCell::new();
+        let endpoint = Rc::new(IpcEndpoint { transport, reach, order, bell, tally, state, meanwhile });
+        endpoint.go_on_while_waiting();
         endpoint
+    }
+
+    /// Lets this thread go on with this endpoint's operations when it waits for another's, or for its GPU: the operation
+    /// whose turn it is may be one of these, and other ranks may wait for it.
+    fn go_on_while_waiting(self: &Rc<Self>) {
+        let endpoint = Rc::downgrade(self);
+        let work = move || {
+            let Some(endpoint) = endpoint.upgrade() else { return false };
+            let Ok(mut state) = endpoint.state.try_borrow_mut() else { return false };
+            if state.is_idle() {
+                return false;
+            }
+            let has_moved = endpoint.transport.progress();
+            endpoint.advance(&mut state) || has_moved
+        };
+        go_on_meanwhile(self.meanwhile.get_or_init(|| Rc::new(work)));
     }
 
     /// Begins an operation.
@@ -110,7 +132,9 @@ impl IpcEndpoint {
                 self.fail(state, at, error);
             }
         }
-        self.finish(state) || has_moved
+        // Messages may wait for the collectives that were enqueued just now.
+        let has_message_moved = self.advance_messages(state);
+        self.finish(state) || has_message_moved || has_moved
     }
 
     /// Returns the operation that is enqueued next, if it is known to be that.
@@ -120,37 +144,30 @@ impl IpcEndpoint {
         state.running.iter().position(is_next)
     }
 
-    /// Lets the other endpoints of this thread go on, as the operation whose turn it is may be one of theirs, and other
-    /// ranks may wait for it.
-    fn let_others_advance(&self) -> bool {
-        let others: Vec<_> =
-            ENDPOINTS.with_borrow(|endpoints| endpoints.iter().filter_map(Weak::upgrade).collect());
-        let mut has_moved = false;
-        for other in others.iter().filter(|other| !std::ptr::eq(&***other, self)) {
-            let Ok(mut state) = other.state.try_borrow_mut() else { continue };
-            if !state.running.is_empty() {
-                has_moved |= other.transport.progress();
-                has_moved |= other.advance(&mut state);
-            }
-        }
-        has_moved
-    }
-
     fn enqueue(&self, state: &mut State, at: usize) -> Result<()> {
         let Running { agreed, prepared, .. } = &mut state.running[at];
         let Some((Agreed { notices, place }, prepared)) = agreed.take().zip(prepared.take()) else {
             return Ok(());
         };
         // Until all is enqueued: others of this rank may be on other threads.
-        let _place = place;
+        place.begin();
         let queue = prepared.queue();
-        // Words count the steps of all operations, one after another.
-        if let Some((_, end)) = state.last.take().filter(|(last, _)| *last != queue) {
+        self.follow(state, &queue);
+        prepared.enqueue(&self.reach, &notices, &self.tally)?;
+        self.note_last(state, &queue);
+        Ok(())
+    }
+
+    /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
+    pub(super) fn follow(&self, state: &mut State, queue: &Queue) {
+        if let Some((_, end)) = state.last.take().filter(|(last, _)| last != queue) {
             queue.device().inspect(|queue| queue.wait(&end));
         }
-        prepared.enqueue(&self.reach, &notices, &self.tally)?;
+    }
+
+    /// Notes the end of the operation that a queue has got just now.
+    pub(super) fn note_last(&self, state: &mut State, queue: &Queue) {
         state.last = queue.device().map(|device| (queue.clone(), device.record()));
-        Ok(())
     }
 
     /// Ends operations that are enqueued and have told others all that they need.
@@ -174,12 +191,14 @@ impl IpcEndpoint {
         state.tickets.finish(operation.ticket, Err(error));
     }
 
-    /// Returns the ticket of a message, which this path does not carry.
-    fn refuse(&self) -> Ticket {
-        let tickets = &mut self.state.borrow_mut().tickets;
-        let ticket = tickets.open();
-        let error = Error::usage("the path ipc carries no single messages", "let them be staged");
-        tickets.finish(ticket, Err(error));
+    /// Takes an operation in, or the reason why it cannot begin.
+    fn open(&self, begin: impl FnOnce(&mut State, Ticket) -> Result<()>) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        match begin(state, ticket) {
+            Ok(()) => drop(self.advance(state)),
+            Err(error) => state.tickets.finish(ticket, Err(error)),
+        }
         ticket
     }
 }
@@ -189,20 +208,12 @@ impl DevicePath for IpcEndpoint {
         TransportKind::Ipc
     }
 
-    fn carries_messages(&self) -> bool {
-        false
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        self.open(|state, ticket| self.announce(state, ticket, to, label, view))
     }
 
-    fn in_order(&self) -> bool {
-        false
-    }
-
-    fn post_send(&self, _to: usize, _label: Label, _view: ReadView) -> Ticket {
-        self.refuse()
-    }
-
-    fn post_recv(&self, _from: Source, _label: Label, _view: WriteView, _land: Land) -> Ticket {
-        self.refuse()
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        self.open(|state, ticket| self.await_announcement(state, ticket, from, label, (view, land)))
     }
 
     fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Got>> {
@@ -214,20 +225,22 @@ impl DevicePath for IpcEndpoint {
         if let Some(at) = state.running.iter().position(|operation| operation.ticket == ticket) {
             state.running.remove(at).agreement.cancel(&*self.transport);
         }
+        self.cancel_message(state, ticket);
         state.tickets.close(ticket);
     }
 
     fn progress(&self) -> bool {
         let mut state = self.state.borrow_mut();
-        let has_moved = !state.running.is_empty() && self.advance(&mut state);
+        let has_moved = !state.is_idle() && self.advance(&mut state);
         drop(state);
-        self.let_others_advance() || has_moved
+        go_on(self.meanwhile.get()) || has_moved
     }
 
     fn moved(&self, ticket: Ticket) -> u64 {
-        let state = self.state.borrow();
+        let mut state = self.state.borrow_mut();
         let running = state.running.iter().find(|operation| operation.ticket == ticket);
-        running.map_or(0, |operation| operation.agreement.come())
+        let come = running.map(|operation| operation.agreement.come());
+        come.unwrap_or_else(|| state.tickets.moved(ticket))
     }
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
@@ -260,12 +273,12 @@ impl Collectives for IpcEndpoint {
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
         let payload = native::payload(&label.fingerprint, self.transport.size(), self.transport.rank());
         self.tally.carried(payload);
-        let state = &mut *self.state.borrow_mut();
-        let ticket = state.tickets.open();
-        match self.begin(state, ticket, label, input, output) {
-            Ok(()) => drop(self.advance(state)),
-            Err(error) => state.tickets.finish(ticket, Err(error)),
-        }
-        ticket
+        self.open(|state, ticket| self.begin(state, ticket, label, input, output))
+    }
+}
+
+impl Drop for IpcEndpoint {
+    fn drop(&mut self) {
+        self.state.get_mut().messages.outbox.close(&self.reach);
     }
 }

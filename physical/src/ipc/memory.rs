@@ -207,6 +207,6 @@ impl Imports {
 }
 
 /// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

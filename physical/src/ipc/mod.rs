@@ -9,6 +9,7 @@
 //! reduce-scatter   rank r combines block r of all inputs in one kernel
 //! all-gather       every rank copies all inputs
 //! broadcast        every rank copies the root's buffer
+//! message          the sender copies it to lent memory, from which the receiver copies or reduces it
 //! ```
 //!
 //! *Streams* wait for each other, by words in host memory that all ranks share (`words`): a stream writes into the pages
@@ -19,10 +20,11 @@
 //! *Hosts* compare what they call (`agreement`): each sends its label and where its buffer is to rank 0, which answers
 //! everyone with all of that and a number. Operations of all endpoints are enqueued in the `order` of these numbers, the
 //! same on all ranks, as two ranks that enqueue two operations on one stream in opposite order would wait for each other
-//! for ever. The operation is over for the host when it is enqueued.
+//! for ever. Of a message (`messages`) only its two ranks tell each other, and its receiver's stream waits for what the
+//! sender has enqueued already (`outbox`). An operation is over for the host when it is enqueued.
 //!
 //! Buffers that others read are *registered* (`memory`): memory of `cuMemAlloc`, which another process can open. What is
-//! not registered is copied to such memory first, and all-reduced from there.
+//! not registered is copied to such memory first, and all-reduced from there; so is every message.
 
 mod agreement;
 mod collectives;
@@ -30,8 +32,10 @@ mod combine;
 mod connect;
 mod endpoint;
 mod memory;
+mod messages;
 mod notice;
 mod order;
+mod outbox;
 #[cfg(test)]
 mod tests;
 mod watch;

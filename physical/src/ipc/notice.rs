@@ -36,6 +36,23 @@ impl Default for Notice {
 }
 
 impl Notice {
+    /// Numbers of an encoded notice.
+    pub(super) const NUMBERS: usize = NOTICE / 8;
+
+    /// Encodes the notice as numbers.
+    pub(super) fn to_numbers(&self) -> [u64; Self::NUMBERS] {
+        let bytes = self.to_bytes();
+        std::array::from_fn(|at| read_number(&bytes[8 * at..]))
+    }
+
+    /// Decodes a notice from numbers.
+    pub(super) fn from_numbers(numbers: &[u64; Self::NUMBERS]) -> Self {
+        let mut bytes = [0; NOTICE];
+        let all = numbers.iter().flat_map(|number| number.to_le_bytes());
+        bytes.iter_mut().zip(all).for_each(|(to, byte)| *to = byte);
+        Self::from_bytes(&bytes)
+    }
+
     /// Encodes the notice.
     pub(super) fn to_bytes(&self) -> [u8; NOTICE] {
         let mut bytes = [0; NOTICE];
@@ -70,5 +87,6 @@ mod tests {
         let notice =
             Notice { address: 1 << 40, number: 3, offset: 256, bytes: u64::MAX, handle: [9; HANDLE] };
         assert_eq!(Notice::from_bytes(&notice.to_bytes()), notice);
+        assert_eq!(Notice::from_numbers(&notice.to_numbers()), notice);
     }
 }

@@ -2,13 +2,16 @@
 //! streams never wait for each other in a circle.
 //!
 //! A stream that waits for another rank's step holds up whatever is enqueued behind it, of other endpoints, too: streams
-//! may be shared, and wait for each other. So rank 0 gives every operation that all ranks have come to a number, counted
+//! may be shared, and wait for each other. So rank 0 gives every collective that all ranks have come to a number, counted
 //! over all endpoints of the world, and each rank enqueues in the order of these numbers. Then each stream waits for
-//! operations of lower numbers only.
+//! collectives of lower numbers only.
+//!
+//! A message has no number. Its receiver's stream waits for what the sender has enqueued already, which may be behind a
+//! collective: so the receiver enqueues that collective first.
 
 use crate::doorbell::Bell;
 use crate::health::Health;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Numbers of operations.
@@ -16,12 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 struct Numbers {
     /// The number that the next operation gets, on rank 0.
     free: u64,
-    /// Number of the operation that is enqueued next.
+    /// Number of the operation that is enqueued next, or now.
     next: u64,
+    /// The number after that of the last one that was begun to be enqueued.
+    begun: u64,
     /// Later ones that never will be.
     skipped: BTreeSet<u64>,
-    /// Bells of those that are not enqueued.
-    waiting: BTreeMap<u64, Arc<dyn Bell>>,
+    /// Bells, and the numbers whose turn they wait for.
+    waiting: Vec<(u64, Arc<dyn Bell>)>,
 }
 
 /// Order of the operations of one rank of a world.
@@ -57,8 +62,23 @@ impl TurnOrder {
 
     /// Returns the place of the operation that has this number, whose bell rings when its turn comes.
     pub(super) fn place(self: &Arc<Self>, number: u64, bell: &Arc<dyn Bell>) -> Place {
-        self.numbers().waiting.insert(number, Arc::clone(bell));
+        self.ring(number, bell);
         Place { order: Arc::clone(self), number, bell: Arc::clone(bell) }
+    }
+
+    /// Rings a bell when the turn of this number comes.
+    pub(super) fn ring(&self, number: u64, bell: &Arc<dyn Bell>) {
+        self.numbers().waiting.push((number, Arc::clone(bell)));
+    }
+
+    /// Returns the number before which everything may have been enqueued that this rank has enqueued so far.
+    pub(super) fn begun(&self) -> u64 {
+        self.numbers().begun
+    }
+
+    /// Returns true once all operations before this number are enqueued.
+    pub(super) fn has_come(&self, number: u64) -> bool {
+        self.numbers().next >= number
     }
 }
 
@@ -74,20 +94,25 @@ impl Place {
     pub(super) fn is_next(&self) -> bool {
         self.order.numbers().next == self.number
     }
+
+    /// Begins to enqueue the operation, whose turn it is.
+    pub(super) fn begin(&self) {
+        self.order.numbers().begun = self.number + 1;
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut numbers = self.order.numbers();
         let Numbers { next, skipped, waiting, .. } = &mut *numbers;
-        waiting.remove(&self.number);
         skipped.insert(self.number);
         while skipped.remove(next) {
             *next += 1;
         }
-        let bell = waiting.get(next).filter(|bell| !Arc::ptr_eq(bell, &self.bell)).cloned();
+        let bells: Vec<_> = waiting.extract_if(.., |(number, _)| *number <= *next).collect();
         drop(numbers);
-        bell.iter().for_each(|bell| bell.ring());
+        let others = bells.iter().filter(|(_, bell)| !Arc::ptr_eq(bell, &self.bell));
+        others.for_each(|(_, bell)| bell.ring());
     }
 }
 
@@ -112,6 +137,21 @@ mod tests {
         assert!(first.is_next() && !last.is_next() && !alarm.wait(Duration::ZERO));
         drop(first);
         assert!(last.is_next() && alarm.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_message_waits_for_what_its_sender_may_have_enqueued_before() {
+        let order = Arc::<TurnOrder>::default();
+        let bell: Arc<dyn Bell> = Arc::new(Alarm::default());
+        let place = order.place(0, &bell);
+        assert_eq!(order.begun(), 0);
+        place.begin();
+        assert!(order.begun() == 1 && order.has_come(0) && !order.has_come(1));
+        let alarm = Arc::new(Alarm::default());
+        let waiting: Arc<dyn Bell> = Arc::clone(&alarm) as _;
+        order.ring(1, &waiting);
+        drop(place);
+        assert!(order.has_come(1) && alarm.wait(Duration::ZERO));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! driver, be it the fake one, each of these says that it is skipped.
 
 mod failures;
+mod messages;
 mod processes;
 
 use crate::device::Queue;
@@ -176,7 +177,8 @@ fn numbers(dtype: DType, rank: usize, len: usize) -> Vec<u8> {
     };
     let all = (0..len).map(number);
     match dtype {
-        DType::U8 => all.map(|number| number as i64 as u8).collect(),
+        DType::U8 | DType::I8 | DType::Bool => all.map(|number| number as i64 as u8).collect(),
+        DType::I16 => all.flat_map(|number| (number as i64 as i16).to_ne_bytes()).collect(),
         DType::I32 => all.flat_map(|number| (number as i32).to_ne_bytes()).collect(),
         DType::I64 => all.flat_map(|number| (number as i64).to_ne_bytes()).collect(),
         DType::F16 => all.flat_map(|number| f16::from_f64(number).to_ne_bytes()).collect(),
@@ -190,7 +192,7 @@ fn numbers(dtype: DType, rank: usize, len: usize) -> Vec<u8> {
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in DType::ALL {
-        let reduces = ReduceOp::ALL.into_iter().filter(|op| *op != ReduceOp::Mean || dtype.is_float());
+        let reduces = ReduceOp::ALL.into_iter().filter(|op| op.check(dtype).is_ok());
         for (nth, op) in reduces.enumerate() {
             let case = |operation, len, is_registered| Case { operation, dtype, op, len, is_registered };
             let is_registered = |at: usize| (nth + at).is_multiple_of(2);
@@ -211,10 +213,12 @@ fn cases() -> Vec<Case> {
 
 /// Returns the results of the host's shared memory.
 fn on_host(ranks: usize, cases: &[Case]) -> Vec<Vec<Vec<u8>>> {
-    spawn(TransportKind::Shm, ranks, |world| {
-        let end = End::new(&world, vec![Queue::host()]);
-        cases.iter().map(|case| end.run(case)).collect()
-    })
+    on_host_with(ranks, |end| cases.iter().map(|case| end.run(case)).collect())
+}
+
+/// Returns what ranks on the host come to.
+fn on_host_with<R: Send>(ranks: usize, body: impl Fn(&End) -> R + Sync) -> Vec<R> {
+    spawn(TransportKind::Shm, ranks, |world| body(&End::new(&world, vec![Queue::host()])))
 }
 
 #[test]

@@ -1,16 +1,22 @@
 //! The words by which streams of several ranks wait for each other: a page of each rank, in host memory, in which every
-//! rank has a word.
+//! rank has a line.
 //!
 //! ```text
-//! page of rank r   word:u32 mark:u32 of rank 0, word and mark of rank 1, …    those of a rank in a cache line of their own
+//! page of rank r   step:u32 mark:u32 sent:u32 taken:u32 of rank 0, the same of rank 1, …    each in a cache line of its own
 //! ```
 //!
-//! A word is the number of steps that its rank's streams have taken. They write it into the pages of all others, and
-//! wait for words in the page of their own rank only: nobody but their own rank can release them. Steps are numbered
-//! alike on all ranks, and a stream waits for a number or more, so that words never go back to zero.
+//! | word | says of its rank | is in the pages of |
+//! |---|---|---|
+//! | step | steps of collectives that its streams have taken | all ranks |
+//! | sent | messages to r that its streams have copied to where r finds them | r |
+//! | taken | messages of r that its streams have read | r |
+//! | mark | 1 once its host has let a stream go on that still had to wait: its words mean nothing any more | all ranks |
 //!
-//! A mark is 1 once the host of its rank has let a stream go on that still had to wait: from then on the steps of that rank
-//! mean nothing. Hosts write and read it.
+//! In its own page, a rank's `step` and `taken` say how many steps and messages its streams are done with.
+//!
+//! Streams write words, but for the mark, into the pages of others, and wait for words in the page of their own rank only:
+//! nobody but their own rank can release them. Everything is counted from 1 on, and a stream waits for a number or more,
+//! so that words never go back to zero.
 
 use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
@@ -30,8 +36,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Bytes from one word to the next.
 const LINE: usize = 64;
 
-/// Byte of a line at which the mark is.
+/// Bytes of a line at which its words are.
+const STEP: usize = 0;
 const MARK: usize = 4;
+const SENT: usize = 8;
+const TAKEN: usize = 12;
 
 /// Pages of this process that are pinned, by address: ranks that are threads share them.
 static PINNED: Mutex<Option<HashMap<usize, Weak<PinnedPage>>>> = Mutex::new(None);
@@ -39,16 +48,9 @@ static PINNED: Mutex<Option<HashMap<usize, Weak<PinnedPage>>>> = Mutex::new(None
 /// Words of the ranks of one endpoint.
 pub(super) struct Words {
     rank: usize,
-    /// Page of this rank.
-    own: NonNull<u8>,
     /// Pages of all ranks as the device reaches them, which keep them.
     pages: Vec<Arc<PinnedPage>>,
 }
-
-// SAFETY: pages are reached by atomic operations, on any thread.
-unsafe impl Send for Words {}
-// SAFETY: as above.
-unsafe impl Sync for Words {}
 
 impl Words {
     /// Lets a GPU reach the pages of all ranks.
@@ -57,7 +59,6 @@ impl Words {
     /// [`Error::System`](crate::Error::System) if the driver refuses.
     pub(super) fn new(gpu: &Arc<Gpu>, rank: usize, shared: SharedPages) -> Result<Self> {
         let SharedPages { pages, keeper } = shared;
-        let own = pages[rank];
         let pages = pages.into_iter().map(|page| {
             let mut pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
             let pinned = pinned.get_or_insert_default();
@@ -70,30 +71,42 @@ impl Words {
             pinned.insert(page.host.addr().get(), Arc::downgrade(&page));
             Ok(page)
         });
-        Ok(Words { rank, own, pages: pages.collect::<Result<_>>()? })
+        Ok(Words { rank, pages: pages.collect::<Result<_>>()? })
     }
 
-    /// Returns the word of a rank in the page of this one.
-    fn word(&self, rank: usize) -> &AtomicU32 {
-        // SAFETY: the page has a word for every rank, aligned, which nobody reaches otherwise than by atomic operations,
-        // and it lives as long as this.
-        unsafe { self.own.add(rank * LINE).cast().as_ref() }
+    /// Returns a word of a rank in the page of this one.
+    fn word(&self, rank: usize, word: usize) -> &AtomicU32 {
+        self.pages[self.rank].word(rank, word)
     }
 
     /// Returns the number of steps that this rank has seen another take; of itself, the steps it is done with.
-    pub(super) fn seen(&self, rank: usize) -> u32 {
-        self.word(rank).load(Ordering::Acquire)
+    pub(super) fn steps(&self, rank: usize) -> u32 {
+        self.word(rank, STEP).load(Ordering::Acquire)
     }
 
-    /// Returns true if the steps of some rank mean nothing any more.
+    /// Returns the number of messages that a rank has sent to this one.
+    pub(super) fn sent(&self, rank: usize) -> u32 {
+        self.word(rank, SENT).load(Ordering::Acquire)
+    }
+
+    /// Returns the number of messages of this rank that another has taken; of itself, the messages it is done with.
+    pub(super) fn taken(&self, rank: usize) -> u32 {
+        self.word(rank, TAKEN).load(Ordering::Acquire)
+    }
+
+    /// Returns true if the words of some rank mean nothing any more.
     pub(super) fn are_void(&self) -> bool {
-        (0..self.pages.len()).any(|rank| self.pages[self.rank].mark(rank).load(Ordering::Acquire) != 0)
+        (0..self.pages.len()).any(|rank| self.word(rank, MARK).load(Ordering::Acquire) != 0)
     }
 
-    /// Lets streams of this rank go on that wait for a step up to `step`, and tells all ranks before.
-    pub(super) fn release(&self, step: u32) {
-        self.pages.iter().for_each(|page| page.mark(self.rank).store(1, Ordering::Release));
-        self.peers().for_each(|rank| self.word(rank).store(step, Ordering::Release));
+    /// Lets streams of this rank go on that wait for a step up to `step`, or for messages up to these of each rank, and
+    /// tells all ranks before.
+    pub(super) fn release(&self, step: u32, messages: impl Fn(usize) -> u32) {
+        self.pages.iter().for_each(|page| page.word(self.rank, MARK).store(1, Ordering::Release));
+        self.peers().for_each(|rank| {
+            self.word(rank, STEP).store(step, Ordering::Release);
+            self.word(rank, SENT).store(messages(rank), Ordering::Release);
+        });
     }
 
     /// Returns the number of ranks.
@@ -107,32 +120,56 @@ impl Words {
     }
 
     /// Lets a stream tell all ranks, its own among them, that it has come to a step.
-    pub(super) fn tell(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
-        self.pages.iter().try_for_each(|page| self.tell_in(work, page, step))
+    pub(super) fn tell_step(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
+        (0..self.ranks()).try_for_each(|rank| self.write(work, rank, STEP, step))
     }
 
     /// Lets a stream tell the own host that it has come to a step.
-    pub(super) fn note(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
-        self.tell_in(work, &self.pages[self.rank], step)
+    pub(super) fn note_step(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
+        self.write(work, self.rank, STEP, step)
     }
 
-    fn tell_in(&self, work: &PathWork<'_>, page: &PinnedPage, step: u32) -> Result<()> {
-        let write = work.driver().sharing()?.cuStreamWriteValue32_v2;
-        let word = page.address + (self.rank * LINE) as u64;
-        // SAFETY: the stream is there, and its work keeps the page.
-        let status = unsafe { write(work.stream(), word, step, CU_STREAM_WRITE_VALUE_DEFAULT) };
-        work.expect(status, "let a stream write a word")
+    /// Lets a stream tell a rank that so many messages to it lie ready.
+    pub(super) fn tell_sent(&self, work: &PathWork<'_>, to: usize, messages: u32) -> Result<()> {
+        self.write(work, to, SENT, messages)
+    }
+
+    /// Lets a stream tell a rank that so many messages of it have been taken.
+    pub(super) fn tell_taken(&self, work: &PathWork<'_>, from: usize, messages: u32) -> Result<()> {
+        self.write(work, from, TAKEN, messages)
+    }
+
+    /// Lets a stream tell the own host that it has taken so many messages of all ranks together.
+    pub(super) fn note_taken(&self, work: &PathWork<'_>, messages: u32) -> Result<()> {
+        self.write(work, self.rank, TAKEN, messages)
     }
 
     /// Lets a stream wait until all others have come to a step.
-    pub(super) fn wait(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
+    pub(super) fn await_step(&self, work: &PathWork<'_>, step: u32) -> Result<()> {
+        self.peers().try_for_each(|peer| self.wait(work, peer, STEP, step))
+    }
+
+    /// Lets a stream wait until so many messages of a rank lie ready.
+    pub(super) fn await_sent(&self, work: &PathWork<'_>, from: usize, messages: u32) -> Result<()> {
+        self.wait(work, from, SENT, messages)
+    }
+
+    /// Lets a stream write a word of this rank into the page of rank `to`.
+    fn write(&self, work: &PathWork<'_>, to: usize, word: usize, value: u32) -> Result<()> {
+        let write = work.driver().sharing()?.cuStreamWriteValue32_v2;
+        let word = self.pages[to].address + (self.rank * LINE + word) as u64;
+        // SAFETY: the stream is there, and its work keeps the page.
+        let status = unsafe { write(work.stream(), word, value, CU_STREAM_WRITE_VALUE_DEFAULT) };
+        work.expect(status, "let a stream write a word")
+    }
+
+    /// Lets a stream wait until a word of rank `peer` in the page of this one is `value` or more.
+    fn wait(&self, work: &PathWork<'_>, peer: usize, word: usize, value: u32) -> Result<()> {
         let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
-        self.peers().try_for_each(|peer| {
-            let word = self.pages[self.rank].address + (peer * LINE) as u64;
-            // SAFETY: as above.
-            let status = unsafe { wait(work.stream(), word, step, CU_STREAM_WAIT_VALUE_GEQ) };
-            work.expect(status, "let a stream wait for a word")
-        })
+        let word = self.pages[self.rank].address + (peer * LINE + word) as u64;
+        // SAFETY: as above.
+        let status = unsafe { wait(work.stream(), word, value, CU_STREAM_WAIT_VALUE_GEQ) };
+        work.expect(status, "let a stream wait for a word")
     }
 }
 
@@ -173,11 +210,11 @@ impl PinnedPage {
         Ok(page)
     }
 
-    /// Returns the mark of a rank.
-    fn mark(&self, rank: usize) -> &AtomicU32 {
+    /// Returns a word of a rank.
+    fn word(&self, rank: usize, word: usize) -> &AtomicU32 {
         // SAFETY: the page has a line for every rank, aligned, which nobody reaches otherwise than by atomic operations,
         // and it lives as long as this.
-        unsafe { self.host.add(rank * LINE + MARK).cast().as_ref() }
+        unsafe { self.host.add(rank * LINE + word).cast().as_ref() }
     }
 }
 
@@ -190,7 +227,7 @@ impl Drop for PinnedPage {
     }
 }
 
-/// Returns true if a word that counts steps has come to `step`.
-pub(super) fn has_come(word: u32, step: u32) -> bool {
-    word.wrapping_sub(step) as i32 >= 0
+/// Returns true if a word has come to a number.
+pub(super) fn has_come(word: u32, number: u32) -> bool {
+    word.wrapping_sub(number) as i32 >= 0
 }

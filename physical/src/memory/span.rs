@@ -1,4 +1,5 @@
-//! Spans: what work in flight on a device holds of the memory that it reads and writes. Open this to write a device.
+//! Spans: what work in flight on a device holds of the memory that it reads and writes, and what a framework holds whose
+//! tensors lie in a buffer. Open this to write a device.
 
 use super::{Keeper, Lent, Memory, Owner};
 use crate::device::{DeviceQueue, Order, Queue};
@@ -6,9 +7,10 @@ use crate::dtype::DType;
 use std::any::Any;
 use std::sync::Arc;
 
-/// A range of a device's memory, which lives at least as long as this does.
+/// A range of a buffer's memory, which lives at least as long as this does.
 ///
-/// It is no lease: events order the work on it, see [`crate::device`].
+/// It is no lease: on a device events order the work on it, see [`crate::device`]; of another library's views of it,
+/// whoever hands it out says when they may be followed.
 #[derive(Clone)]
 pub struct Span {
     memory: Arc<Memory>,
@@ -20,6 +22,10 @@ pub struct Span {
 impl Span {
     pub(super) fn new(lent: &Lent, dtype: DType) -> Self {
         Span { memory: Arc::clone(&lent.memory), start: lent.lease.start, bytes: lent.len(), dtype }
+    }
+
+    pub(super) fn whole(memory: &Arc<Memory>, dtype: DType) -> Self {
+        Span { memory: Arc::clone(memory), start: 0, bytes: memory.bytes, dtype }
     }
 
     /// Returns the type of the elements.
@@ -47,7 +53,7 @@ impl Span {
         self.start
     }
 
-    /// Returns the address of the first byte, to the device.
+    /// Returns the address of the first byte, in host memory or to the device.
     pub fn address(&self) -> *mut u8 {
         self.memory.pointer.as_ptr().wrapping_add(self.start)
     }

@@ -1,19 +1,16 @@
 //! Connects processes that MPI started: they learn their ranks and the rendezvous from MPI, and get communicators.
 //!
 //! ```text
-//! rank 0 → all   MEET host:text port:u32 secret:32     where rank 0 listens; port 0 means a name of this host
-//!              | FAILED reason:text
+//! rank 0 → all   announcement                          as in `bootstrap::announcement`: where rank 0 listens
 //! both     on the channel's tag: nothing               this rank is opening this channel
 //! ```
 
 use super::collectives::MpiCollectives;
 use super::endpoint::{MpiEndpoint, Parts};
-use super::interface;
 use super::library::{self, Library, check};
 use super::link::{Comm, RequestSet};
-use crate::bootstrap::listeners::Listeners;
-use crate::bootstrap::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::{Launcher, ListenContext, Listener, Placement, Rendezvous, random};
+use crate::bootstrap::announcement::{self, Surroundings};
+use crate::bootstrap::{Launcher, Listener, Placement, reachable};
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::native::Check;
@@ -26,7 +23,6 @@ use crate::transport::{
 use crate::world::JoinOptions;
 use mpi::ffi;
 use std::ffi::c_int;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::rc::Rc;
@@ -38,8 +34,6 @@ const LANES: usize = 16;
 
 /// Bytes of rank 0's announcement, longer than any.
 const ANNOUNCEMENT: usize = 4096;
-const MEET: usize = 0;
-const FAILED: usize = 1;
 
 /// Pause between two polls of MPI during start-up.
 const TICK: Duration = Duration::from_micros(200);
@@ -94,8 +88,8 @@ fn introduce(check: Check, asked: Option<SocketAddr>, limit: Duration) -> Result
     let peers = if one_host { Vec::new() } else { gather_addresses(comm, library.size, limit)? };
     let (listener, announced) =
         if library.rank == 0 { announce(library, asked, &peers) } else { (Ok(None), Vec::new()) };
-    let announcement = broadcast(comm, announced, limit)?;
-    let (rendezvous, secret) = read(&announcement)?;
+    let announced = broadcast(comm, announced, limit)?;
+    let (rendezvous, secret) = announcement::read(&announced)?;
     let (local_rank, local_size) = library.local;
     let rank = library.rank;
     let size = library.size;
@@ -162,35 +156,6 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
     check("have MPI return its errors", code).map(|()| comm)
 }
 
-/// Opens the listener of the rendezvous. Returns it with its host or name, and its port.
-fn open_rendezvous(
-    library: &Library,
-    asked: Option<SocketAddr>,
-    peers: &[IpAddr],
-) -> Result<(Listener, String, u16)> {
-    let (_, on_this_host) = library.local;
-    if on_this_host == library.size {
-        let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
-        let name = name.map_err(Error::no_random)?;
-        let context =
-            ListenContext { remote_ranks: 0, alternative: "start it again", patience: Duration::ZERO };
-        return Ok((Rendezvous::Local(name.clone()).listen(None, context)?, name, 0));
-    }
-    let towards = || interface::towards(peers).map(|ip| SocketAddr::new(ip, 0));
-    let interface = asked.map_or_else(towards, Ok)?;
-    let bound = Listeners::bind(&[interface]).map_err(|refused| refused.cause);
-    let listen = || -> io::Result<(Listeners, u16)> {
-        let listeners = bound?;
-        let port = listeners.addresses()?.first().map_or(0, SocketAddr::port);
-        Ok((listeners, port))
-    };
-    let (listeners, port) = listen().map_err(|cause| {
-        let remedy = "name another interface of rank 0's host: HEXAGRAM_INTERFACE=eth0";
-        Error::system(format!("listen on {}, the rendezvous of all ranks", interface.ip()), cause, remedy)
-    })?;
-    Ok((Listener::Tcp(listeners, None), interface.ip().to_string(), port))
-}
-
 /// Opens rank 0's listener. Returns it with the announcement to the other ranks, which is made even if it could not be
 /// opened.
 fn announce(
@@ -198,40 +163,14 @@ fn announce(
     asked: Option<SocketAddr>,
     peers: &[IpAddr],
 ) -> (Result<Option<Listener>>, Vec<u8>) {
-    let open = || -> Result<(Listener, Outgoing)> {
-        let secret = random::<32>().map_err(Error::no_random)?;
-        let (listener, host, port) = open_rendezvous(library, asked, peers)?;
-        Ok((listener, Outgoing::default().number(MEET).text(&host).number(port.into()).bytes(&secret)))
-    };
-    let (listener, message) = match open() {
-        Ok((listener, message)) => (Ok(Some(listener)), message),
-        Err(error) => (Err(error.clone()), Outgoing::default().number(FAILED).text(&error.to_string())),
-    };
-    let mut announced = Vec::new();
-    // Writing to memory does not fail.
-    let _ = message.send(&mut announced);
-    (listener, announced)
-}
-
-/// Decodes rank 0's announcement.
-fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
-    let parse = || -> io::Result<Result<(Rendezvous, Vec<u8>)>> {
-        let mut message = Incoming::receive(&mut &*announcement)?;
-        if message.number()? == FAILED {
-            let what = format!("rank 0 cannot open the rendezvous: {}", message.text()?);
-            return Ok(Err(Error::setup(what, "see rank 0's own error")));
+    let (_, on_this_host) = library.local;
+    match announcement::open(&Surroundings { one_host: on_this_host == library.size, asked, peers }) {
+        Ok((listener, announced)) => (Ok(Some(listener)), announced),
+        Err(error) => {
+            let announced = announcement::failure(&error);
+            (Err(error), announced)
         }
-        let host = message.text()?;
-        let port = message.number()?;
-        let secret = message.bytes::<32>()?;
-        let port = u16::try_from(port).map_err(|_| malformed())?;
-        let rendezvous =
-            if port == 0 { Rendezvous::Local(host) } else { Rendezvous::Tcp { host, port, agent: false } };
-        Ok(Ok((rendezvous, secret.to_vec())))
-    };
-    parse().unwrap_or_else(|cause| {
-        Err(Error::system("read rank 0's announcement", cause, "use the same build on all ranks"))
-    })
+    }
 }
 
 /// Broadcasts rank 0's `announced` to all ranks.
@@ -252,7 +191,7 @@ fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<
 
 /// Gathers the addresses of all ranks' hosts on all ranks.
 fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpAddr>> {
-    let mine = interface::to_bytes(&interface::own());
+    let mine = reachable::to_bytes(&reachable::own());
     let all = vec![0; mine.len() * ranks];
     let mut requests = RequestSet::new((mine, all));
     // SAFETY: the request set owns both sides, and the second holds as many bytes of each rank as the first.
@@ -266,7 +205,7 @@ fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpA
         })?;
     }
     wait(&mut requests, "exchange addresses", limit, None)?;
-    Ok(interface::from_bytes(&requests.held().1))
+    Ok(reachable::from_bytes(&requests.held().1))
 }
 
 /// Opens channels over MPI.

@@ -27,7 +27,6 @@ mod collectives;
 mod connect;
 mod eager;
 mod endpoint;
-mod interface;
 mod library;
 mod link;
 mod operators;

@@ -40,7 +40,7 @@ unsafe extern "C" fn combine<const OP: usize, const DTYPE: usize>(
 }
 
 /// Returns the functions of all element types for one reduction.
-const fn row<const OP: usize>() -> [Function; 7] {
+const fn row<const OP: usize>() -> [Function; DType::ALL.len()] {
     [
         combine::<OP, 0>,
         combine::<OP, 1>,
@@ -49,10 +49,14 @@ const fn row<const OP: usize>() -> [Function; 7] {
         combine::<OP, 4>,
         combine::<OP, 5>,
         combine::<OP, 6>,
+        combine::<OP, 7>,
+        combine::<OP, 8>,
+        combine::<OP, 9>,
     ]
 }
 
-const FUNCTIONS: [[Function; 7]; 5] = [row::<0>(), row::<1>(), row::<2>(), row::<3>(), row::<4>()];
+const FUNCTIONS: [[Function; DType::ALL.len()]; ReduceOp::ALL.len()] =
+    [row::<0>(), row::<1>(), row::<2>(), row::<3>(), row::<4>(), row::<5>(), row::<6>(), row::<7>()];
 
 /// All operators, by reduction and element type.
 struct OperatorTable(Vec<Vec<Operator>>);
@@ -76,8 +80,7 @@ fn build() -> Result<OperatorTable> {
     let half = half()?;
     let rows = ReduceOp::ALL.into_iter().zip(FUNCTIONS).map(|(op, functions)| {
         let row = DType::ALL.into_iter().zip(functions).map(|(dtype, function)| {
-            let known = known(op).filter(|_| matches!(dtype, DType::F32 | DType::F64));
-            let op = known.map_or_else(|| own(function), Ok)?;
+            let op = known(op, dtype).map_or_else(|| own(function), Ok)?;
             Ok(Operator { dtype: name(dtype, half), op })
         });
         row.collect::<Result<Vec<_>>>()
@@ -86,13 +89,18 @@ fn build() -> Result<OperatorTable> {
 }
 
 /// Returns MPI's own operator where it guarantees what ours does; some networks carry these out themselves.
-fn known(op: ReduceOp) -> Option<ffi::MPI_Op> {
+fn known(op: ReduceOp, dtype: DType) -> Option<ffi::MPI_Op> {
+    let is_wide_float = matches!(dtype, DType::F32 | DType::F64);
+    let is_integer = !dtype.is_float() && dtype != DType::Bool;
     // SAFETY: constants of the library.
     unsafe {
         match op {
-            ReduceOp::Sum | ReduceOp::Mean => Some(ffi::RSMPI_SUM),
-            ReduceOp::Product => Some(ffi::RSMPI_PROD),
-            ReduceOp::Min | ReduceOp::Max => None,
+            ReduceOp::Sum | ReduceOp::Mean if is_wide_float => Some(ffi::RSMPI_SUM),
+            ReduceOp::Product if is_wide_float => Some(ffi::RSMPI_PROD),
+            ReduceOp::BitAnd if is_integer => Some(ffi::RSMPI_BAND),
+            ReduceOp::BitOr if is_integer => Some(ffi::RSMPI_BOR),
+            ReduceOp::BitXor if is_integer => Some(ffi::RSMPI_BXOR),
+            _ => None,
         }
     }
 }
@@ -111,7 +119,9 @@ fn name(dtype: DType, half: ffi::MPI_Datatype) -> ffi::MPI_Datatype {
     // SAFETY: constants of the library.
     unsafe {
         match dtype {
-            DType::U8 => ffi::RSMPI_UINT8_T,
+            DType::U8 | DType::Bool => ffi::RSMPI_UINT8_T,
+            DType::I8 => ffi::RSMPI_INT8_T,
+            DType::I16 => ffi::RSMPI_INT16_T,
             DType::I32 => ffi::RSMPI_INT32_T,
             DType::I64 => ffi::RSMPI_INT64_T,
             DType::F16 | DType::BF16 => half,

@@ -10,13 +10,13 @@
 
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
 use super::library::{Reduction, reduction};
-use super::mail::Mail;
 use super::order::Identity;
 use crate::dtype::ReduceOp;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::{ReadView, WriteView};
 use crate::native::Collectives;
+use crate::path::mail::Mail;
 use crate::transport::{Got, Label, Source, Ticket};
 
 /// First step of the agreement, beyond the steps of any operation.

@@ -14,19 +14,15 @@ use crate::hash::{START, of_bytes};
 use crate::health::Health;
 use crate::memory::Buffer;
 use crate::operation::{Operation, Poison, Terms};
-use crate::path::{DevicePath, Site};
+use crate::path::{DevicePath, Site, mail};
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
-use crate::tag::Tag;
 use crate::transport::{Label, Land, Source, Transport, TransportKind};
 use std::cell::{OnceCell, RefCell};
 use std::ffi::c_int;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Number of the communicator by which ranks hear of the name; no group has it.
-const COMMUNICATOR: u32 = u32::MAX - 1;
 
 /// Connects the GPUs of all ranks, each of which has one of its own.
 ///
@@ -63,7 +59,7 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
 fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
     let mut id = UniqueId([0; 128]);
     let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, id.0.len());
-    let label = Label { tag: Tag::new(COMMUNICATOR, 1, 0, 0)?, fingerprint };
+    let label = Label { fingerprint, ..mail::label(1, 0)? };
     let poison = Poison::default();
     let terms = Terms { transport: host, poison: &poison, deadline: limit };
     let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);

@@ -1,17 +1,17 @@
 //! The path of one endpoint: its operations from the post to the stream. Open this first.
 //!
-//! Each operation agrees with the other ranks, by [mail](super::mail) of the host's transport, on what is to be done and
+//! Each operation agrees with the other ranks, by [mail](crate::path::mail) of the host's transport, on what is to be done and
 //! when; then its turn comes, and it is enqueued; and then it is over.
 
 use super::batch::Batch;
 use super::link::Link;
-use super::mail::Mail;
 use super::order::{Identity, WorkOrder};
-use crate::device::go_on_meanwhile;
+use crate::device::{Meanwhile, go_on_meanwhile};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::Collectives;
-use crate::path::DevicePath;
+use crate::path::mail::Mail;
+use crate::path::{DevicePath, mail};
 use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Tickets, Transport, TransportKind};
 use crate::{DType, Queue};
 use std::cell::{OnceCell, RefCell};
@@ -99,7 +99,7 @@ pub(super) struct NcclPath {
     pub(super) tally: Arc<Tally>,
     pub(super) state: RefCell<NcclState>,
     /// Progress of this path for a thread that waits for its GPU.
-    pub(super) meanwhile: OnceCell<Rc<dyn Fn()>>,
+    pub(super) meanwhile: OnceCell<Rc<Meanwhile>>,
 }
 
 impl NcclPath {
@@ -108,11 +108,10 @@ impl NcclPath {
     pub(super) fn go_on_while_waiting(self: &Rc<Self>) {
         let path = Rc::downgrade(self);
         let work = move || {
-            let Some(path) = path.upgrade() else { return };
-            path.host.progress();
-            if let Ok(mut state) = path.state.try_borrow_mut() {
-                path.advance(&mut state);
-            }
+            let Some(path) = path.upgrade() else { return false };
+            let has_moved = path.host.progress();
+            let mut state = path.state.try_borrow_mut();
+            state.as_mut().is_ok_and(|state| path.advance(state)) || has_moved
         };
         go_on_meanwhile(self.meanwhile.get_or_init(|| Rc::new(work)));
     }
@@ -135,14 +134,12 @@ impl NcclPath {
         ticket
     }
 
-    /// Sends [mail](super::mail) to a rank, which is no payload.
+    /// Sends mail to a rank.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub(super) fn tell(&self, to: usize, label: Label, numbers: &[u64]) -> Result<Ticket> {
-        let ticket = super::mail::post(&*self.host, to, label, numbers)?;
-        self.tally.carried_nothing(size_of_val(numbers));
-        Ok(ticket)
+        mail::post(&*self.host, &self.tally, to, label, numbers)
     }
 
     /// Advances all operations; returns true if any has moved, or NCCL is at work.
@@ -190,7 +187,7 @@ impl NcclPath {
         let NcclState { tickets, operations, .. } = state;
         let mut failed = Ok(());
         operations.retain_mut(|operation| {
-            operation.sent.retain(|sent| match super::mail::is_sent(&*self.host, *sent) {
+            operation.sent.retain(|sent| match mail::is_sent(&*self.host, *sent) {
                 Ok(is_sent) => {
                     moved |= is_sent;
                     !is_sent
@@ -224,14 +221,6 @@ impl NcclPath {
 impl DevicePath for NcclPath {
     fn kind(&self) -> TransportKind {
         TransportKind::Nccl
-    }
-
-    fn carries_messages(&self) -> bool {
-        true
-    }
-
-    fn in_order(&self) -> bool {
-        false
     }
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {

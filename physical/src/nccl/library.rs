@@ -13,13 +13,14 @@ use crate::device::cuda::types::CUstream;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::library::{Library, functions};
+use crate::path::spell_nccl;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::io;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-/// Oldest version of NCCL: the first one that splits communicators, whose settings have the layout of [`Config`].
+/// Oldest version of NCCL: the first one whose settings have the layout of [`Config`].
 const OLDEST: Version = Version(21801);
 
 /// Instruction to whoever has no such NCCL.
@@ -34,37 +35,23 @@ functions! {
     ncclGetLastError(Comm) -> *const c_char;
     ncclGetUniqueId(*mut UniqueId);
     ncclCommInitRankConfig(*mut Comm, c_int, UniqueId, c_int, *mut Config);
-    ncclCommSplit(Comm, c_int, c_int, *mut Comm, *mut Config);
     ncclCommFinalize(Comm);
     ncclCommDestroy(Comm);
     ncclCommAbort(Comm);
     ncclCommGetAsyncError(Comm, *mut Status);
-    ncclCommCount(Comm, *mut c_int);
-    ncclCommUserRank(Comm, *mut c_int);
-    ncclCommCuDevice(Comm, *mut c_int);
     ncclGroupStart();
     ncclGroupEnd();
     ncclAllReduce(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, CUstream);
     ncclReduceScatter(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, CUstream);
     ncclAllGather(*const c_void, *mut c_void, usize, DataType, Comm, CUstream);
     ncclBroadcast(*const c_void, *mut c_void, usize, DataType, c_int, Comm, CUstream);
-    ncclReduce(*const c_void, *mut c_void, usize, DataType, Reduction, c_int, Comm, CUstream);
     ncclSend(*const c_void, usize, DataType, c_int, Comm, CUstream);
     ncclRecv(*mut c_void, usize, DataType, c_int, Comm, CUstream);
-}
-
-functions! {
-    /// Functions that register memory with a communicator, so that it is sent from and received into without a copy.
-    /// NCCL has them from 2.19 on.
-    pub(super) struct Registration: Status;
-    ncclCommRegister(Comm, *mut c_void, usize, *mut *mut c_void);
-    ncclCommDeregister(Comm, *mut c_void);
 }
 
 /// NCCL as it was found.
 struct Found {
     functions: Libnccl,
-    registration: Option<Registration>,
     version: Version,
 }
 
@@ -86,7 +73,7 @@ impl Found {
             let what = format!("libnccl.so.2 is of version {version}, older than {OLDEST}");
             return Err(Error::setup(what, INSTALL));
         }
-        Ok(Found { functions, registration: Registration::of(&library).ok(), version })
+        Ok(Found { functions, version })
     }
 }
 
@@ -149,13 +136,6 @@ unsafe fn text(at: *const c_char) -> Option<String> {
     (!text.trim().is_empty()).then_some(text)
 }
 
-impl Registration {
-    /// Returns the functions that register memory. `None` if NCCL is too old for them, or missing.
-    pub(super) fn get() -> Option<&'static Self> {
-        Found::get().ok().and_then(|found| found.registration.as_ref())
-    }
-}
-
 /// Version of NCCL, ordered by age: 20,000 + 100 × minor + patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(c_int);
@@ -169,7 +149,7 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.0 / 10_000, self.0 % 10_000 / 100, self.0 % 100)
+        f.write_str(&spell_nccl(self.number()))
     }
 }
 
@@ -310,13 +290,15 @@ impl fmt::Display for Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DataType(c_int);
 
-/// Returns NCCL's number of a type: it has all of ours.
+/// Returns NCCL's number of a type, or of one of equal size where it has no such type: it moves bits as they are, and
+/// [`reduction`] knows none of those.
 pub(super) fn data_type(dtype: DType) -> DataType {
     DataType(match dtype {
-        DType::U8 => 1,
+        DType::I8 => 0,
+        DType::U8 | DType::Bool => 1,
         DType::I32 => 2,
         DType::I64 => 4,
-        DType::F16 => 6,
+        DType::F16 | DType::I16 => 6,
         DType::F32 => 7,
         DType::F64 => 8,
         DType::BF16 => 9,
@@ -333,11 +315,15 @@ impl Reduction {
 }
 
 /// Returns NCCL's number of a reduction of a type. `None` where NCCL's is another one than ours: its least and greatest
-/// float is a number where one contribution is NaN, and it rounds means of integers, which we do not have.
+/// float is a number where one contribution is NaN, it rounds means of integers, which we do not have, and it has
+/// neither integers of 16 bits nor booleans nor bitwise reductions.
 ///
 /// A mean multiplies every contribution by 1/n, rounded to the type, before it sums, and so differs from a sum divided
 /// by n in the last bits unless n is a power of two. A NaN that comes out of a sum is the GPU's own.
 pub(super) fn reduction(op: ReduceOp, dtype: DType) -> Option<Reduction> {
+    if matches!(dtype, DType::I16 | DType::Bool) {
+        return None;
+    }
     match (op, dtype.is_float()) {
         (ReduceOp::Sum, _) => Some(Reduction(0)),
         (ReduceOp::Product, _) => Some(Reduction(1)),
@@ -345,6 +331,7 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> Option<Reduction> {
         (ReduceOp::Min, false) => Some(Reduction(3)),
         (ReduceOp::Mean, true) => Some(Reduction(4)),
         (ReduceOp::Min | ReduceOp::Max, true) | (ReduceOp::Mean, false) => None,
+        (ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor, _) => None,
     }
 }
 

@@ -8,16 +8,20 @@
 //! ncclSend                        ncclRecv             when their turn comes
 //! ```
 //!
+//! Arrivals and proposals of [collectives](super::collectives) are mail, too, under labels of theirs.
+//!
 //! So a message has the size that its sender knows, receives may be posted long before and in any order, and a message
 //! that nobody wants holds no stream.
 
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
-use super::mail::{CONTROL, Mail, control_label};
 use super::order::Identity;
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
+use crate::path::mail::{self, Mail};
 use crate::transport::{Got, Label, Land, Source, Ticket};
 
+/// Numbers of a reply, and of a decision: which it is, the number of the message, and a time.
+const CONTROL: usize = 3;
 /// First number of a reply.
 const REPLY: u64 = 0;
 /// First number of a decision.
@@ -28,6 +32,11 @@ const DECISION: u64 = 1;
 enum Side {
     Sender,
     Receiver,
+}
+
+/// Returns the label of replies and decisions.
+fn control_label() -> Result<Label> {
+    mail::label(0, CONTROL)
 }
 
 impl NcclPath {

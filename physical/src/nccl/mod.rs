@@ -2,17 +2,15 @@
 //! this to see which file does what.
 //!
 //! `library` finds NCCL and has its functions, `connect` makes a communicator, `link` watches and ends it. `endpoint` is
-//! the path: `messages` and `collectives` agree with the other ranks by `mail` of the host's transport, `order` says
+//! the path: `messages` and `collectives` agree with the other ranks by mail (`path::mail`), `order` says
 //! whose turn it is, and `batch` enqueues. Nothing else here is compiled into a program without the feature `cuda`.
 
 mod batch;
 mod collectives;
 mod connect;
 mod endpoint;
-#[allow(dead_code, reason = "registration and splits are not used yet")]
 mod library;
 mod link;
-mod mail;
 mod messages;
 mod order;
 

@@ -224,16 +224,18 @@ fn nccl_obstacle(all: &[Identity], means: Means) -> Option<String> {
             ));
         }
         if let Some(rank) = gpus.iter().position(|gpu| gpu.nccl != gpus[0].nccl) {
-            let spelt = |rank: usize| {
-                let number = gpus[rank].nccl;
-                format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
-            };
-            return Some(format!("rank 0 has NCCL {}, rank {rank} {}", spelt(0), spelt(rank)));
+            let version = |rank: usize| spell_nccl(gpus[rank].nccl);
+            return Some(format!("rank 0 has NCCL {}, rank {rank} {}", version(0), version(rank)));
         }
         let shared = |rank: usize| gpus[..rank].iter().position(|gpu| gpu.uuid == gpus[rank].uuid);
         let (first, second) = (0..gpus.len()).find_map(|rank| Some((shared(rank)?, rank)))?;
         Some(format!("ranks {first} and {second} are on one GPU"))
     })
+}
+
+/// Returns a version of NCCL as one writes it.
+pub(crate) fn spell_nccl(number: u32) -> String {
+    format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
 }
 
 /// Returns the clause about a rank without a GPU, if there is one.

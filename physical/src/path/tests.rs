@@ -29,12 +29,11 @@ pub(crate) struct Carrier {
     arriving: RefCell<Vec<Arriving>>,
     /// Operations so far.
     pub(crate) carried: Cell<usize>,
-    pub(crate) with_messages: bool,
 }
 
 impl Carrier {
-    pub(crate) fn new(transport: Rc<dyn Transport>, with_messages: bool) -> Self {
-        Carrier { transport, arriving: RefCell::default(), carried: Cell::new(0), with_messages }
+    pub(crate) fn new(transport: Rc<dyn Transport>) -> Self {
+        Carrier { transport, arriving: RefCell::default(), carried: Cell::new(0) }
     }
 
     fn arrive(&self, ticket: Ticket, view: WriteView, copy: Buffer, reduce: Option<ReduceOp>) -> Ticket {
@@ -51,14 +50,6 @@ fn down(view: &ReadView) -> ReadView {
 impl DevicePath for Carrier {
     fn kind(&self) -> TransportKind {
         TransportKind::Ipc
-    }
-
-    fn carries_messages(&self) -> bool {
-        self.with_messages
-    }
-
-    fn in_order(&self) -> bool {
-        true
     }
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {

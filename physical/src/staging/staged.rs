@@ -149,7 +149,7 @@ impl Staged {
     }
 
     fn is_copied(&self) -> bool {
-        self.copies.iter().all(|copy| copy.event.has_happened())
+        self.copies.iter().all(|copy| copy.event.has_happened() && copy.event.is_settled())
     }
 
     fn post(&mut self, transport: &dyn Transport) -> Result<()> {

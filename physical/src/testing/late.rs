@@ -8,6 +8,7 @@ mod cells;
 mod schedule;
 
 use crate::codec::{Codec, CodecError};
+use crate::device::program::Program;
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue, host};
 use crate::doorbell::Alarm;
 use crate::dtype::ReduceOp;
@@ -68,6 +69,7 @@ impl Late {
             allocations: 0,
             copies_down: 0,
             bytes_down: 0,
+            prepared: 0,
             over: false,
         };
         let shared = Arc::new(Shared { name, omission, state: Mutex::new(state), wanted: Condvar::new() });
@@ -106,6 +108,11 @@ impl Late {
     /// Returns how often the host has copied something down, and waited for it, that is no message.
     pub fn copies_down(&self) -> u64 {
         self.0.0.state().copies_down
+    }
+
+    /// Returns how often a program was made ready before its first launch.
+    pub fn prepared(&self) -> u64 {
+        self.0.0.state().prepared
     }
 
     /// Returns the number of bytes of these copies.
@@ -165,6 +172,8 @@ struct State {
     copies_down: u64,
     /// Number of their bytes.
     bytes_down: u64,
+    /// Number of programs that were made ready.
+    prepared: u64,
     over: bool,
 }
 
@@ -372,6 +381,11 @@ impl DeviceQueue for LateQueue {
         let kernel = Arc::clone(kernel);
         self.enqueue(move || run_on_cells(&*kernel, &reads, &writes));
         true
+    }
+
+    fn prepare(&self, _: &Program) -> Result<()> {
+        self.shared().state().prepared += 1;
+        Ok(())
     }
 
     fn count_copy_down(&self, bytes: usize) {

@@ -55,6 +55,13 @@ impl TransportKind {
         self.0
     }
 
+    /// Returns true if an endpoint of this transport may be used by one thread after another: it keeps no reference in a
+    /// thread-local, no guard, and no thread's number. The executor's `unsafe` relies on it. A path between devices, of
+    /// an endpoint that was [attached](crate::Transport::attach), does keep such a reference.
+    pub fn may_change_threads(self) -> bool {
+        Self::ALL.contains(&self)
+    }
+
     /// Returns every transport of this process: the built-in ones, then the registered ones in their order.
     pub fn known() -> Vec<TransportKind> {
         registry::kinds()

@@ -10,7 +10,8 @@ use crate::bootstrap::parent::Parent;
 use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
 use crate::bootstrap::registered;
 use crate::bootstrap::secret::Secret;
-use crate::bootstrap::{Listener, Placement};
+use crate::bootstrap::store::{Met, StoreMeeting};
+use crate::bootstrap::{Launcher, Listener, Placement, Store};
 use crate::error::{Error, Peer, Result};
 use crate::health::Health;
 use crate::limits;
@@ -43,18 +44,46 @@ pub(super) fn join_as(placement: &Placement, options: &JoinOptions) -> Result<Wo
     let Some(introduction) = backend.introduce(options)? else {
         return join_placed(placement, options, &*backend);
     };
-    let world = join_introduced(introduction, options, &*backend)?;
-    if (world.rank(), world.size()) != (placement.rank, placement.size) {
-        let rank = world.rank();
-        let size = world.size();
-        let transport = options.transport;
-        let what = format!(
-            "rank {} of {} is rank {rank} of {size} to the {transport} transport",
-            placement.rank, placement.size
-        );
-        return Err(Error::setup(what, "number the ranks as what started them does"));
+    agreeing(join_introduced(introduction, options, &*backend)?, placement.rank, placement.size)
+}
+
+/// Returns a world that the transport has numbered, unless the program numbers its ranks otherwise.
+fn agreeing(world: World, rank: usize, size: usize) -> Result<World> {
+    if (world.rank(), world.size()) == (rank, size) {
+        return Ok(world);
     }
-    Ok(world)
+    let transport = world.transport();
+    let what = format!(
+        "rank {rank} of {size} is rank {} of {} to the {transport} transport",
+        world.rank(),
+        world.size()
+    );
+    Err(Error::setup(what, "number the ranks as what started them does"))
+}
+
+/// Joins the ranks that meet through a store.
+pub(super) fn join_through(
+    store: &dyn Store,
+    rank: usize,
+    size: usize,
+    options: &JoinOptions,
+) -> Result<World> {
+    check_rank(rank, size)?;
+    let meeting = StoreMeeting { store, rank, size, limit: options.deadline };
+    let backend = begin(options).inspect_err(|error| meeting.give_up(error))?;
+    if let Some(introduction) = backend.introduce(options)? {
+        return agreeing(join_introduced(introduction, options, &*backend)?, rank, size);
+    }
+    let ready = || {
+        let Met { placement, listener, announcement } = meeting.meet(options.interface()?)?;
+        let joining = prepare(&placement, listener, options, &*backend)?;
+        meeting.announce(&announcement)?;
+        Ok((placement, joining))
+    };
+    let (placement, joining) = ready().inspect_err(|error| meeting.give_up(error))?;
+    let joined = meet(&placement, options, joining);
+    meeting.clear();
+    joined
 }
 
 /// Judges all that can be judged before others are met, and returns the backend of the transport.
@@ -68,7 +97,11 @@ fn begin(options: &JoinOptions) -> Result<Arc<dyn Backend>> {
 /// Fails unless the rank of a place is one of its world. Warns of unknown variables where it is this rank that does.
 fn check_place(placement: &Placement) -> Result<()> {
     warn_of_unknown(Some(placement));
-    let Placement { rank, size, .. } = *placement;
+    check_rank(placement.rank, placement.size)
+}
+
+/// Fails unless there is such a rank.
+fn check_rank(rank: usize, size: usize) -> Result<()> {
     if rank < size {
         return Ok(());
     }
@@ -78,13 +111,23 @@ fn check_place(placement: &Placement) -> Result<()> {
     ))
 }
 
-/// Joins at a place that the transport does not know, and prepares the transport there.
+/// Joins at a place that the transport does not know.
 fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backend) -> Result<World> {
+    meet(placement, options, prepare(placement, None, options, backend)?)
+}
+
+/// Prepares the transport at a place that it does not know. Rank 0 may have a `listener` already.
+fn prepare<'a>(
+    placement: &Placement,
+    listener: Option<Listener>,
+    options: &JoinOptions,
+    backend: &'a dyn Backend,
+) -> Result<Joining<'a>> {
     check_place(placement)?;
     let asked = options.interface()?;
     let tls = options.tls()?;
     let mut request = JoinRequest::new(placement, options)?;
-    let mut side = Side::new(placement, request.info.peer(), tls.clone(), options.deadline)?;
+    let mut side = Side::with(listener, placement, request.info.peer(), tls.clone(), options.deadline)?;
     let prepare = || {
         let interfaces =
             asked.map_or_else(|| side.interfaces(placement, options.deadline), |asked| Ok(vec![asked]))?;
@@ -94,7 +137,7 @@ fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backe
     };
     let (prepared, announcement) = prepare().inspect_err(|error| side.give_up(error))?;
     request.info.announcement = announcement;
-    meet(placement, options, Joining { request, side, prepared, backend })
+    Ok(Joining { request, side, prepared, backend })
 }
 
 /// Joins at the place that the transport has told.
@@ -107,10 +150,7 @@ fn join_introduced(
     check_place(&placement)?;
     let tls = options.tls()?;
     let mut request = JoinRequest::new(&placement, options)?;
-    let side = match listener {
-        Some(listener) => Side::Leader(listener.with_tls(tls), Secret::of(&placement, options.deadline)?),
-        None => Side::new(&placement, request.info.peer(), tls, options.deadline)?,
-    };
+    let side = Side::with(listener, &placement, request.info.peer(), tls, options.deadline)?;
     request.info.announcement = announcement(&*prepared)?;
     meet(&placement, options, Joining { request, side, prepared, backend })
 }
@@ -159,8 +199,18 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let fabric = prepared.connect(member);
     let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;
     find_hosts(&*fabric, backend.sharing(), &hosts, &health, &control, limit)?;
-    let local = (placement.local_rank, placement.local_size);
-    Ok(World::assemble(rank, local, hosts.host_numbers(), options.transport, fabric, Some(control)))
+    let numbers = hosts.host_numbers();
+    let local = match placement.launcher {
+        Launcher::Store => place_on_host(rank, &numbers),
+        _ => (placement.local_rank, placement.local_size),
+    };
+    Ok(World::assemble(rank, local, numbers, options.transport, fabric, Some(control)))
+}
+
+/// Returns the number of `rank` among the ranks of its host, and how many these are.
+fn place_on_host(rank: usize, hosts: &[usize]) -> (usize, usize) {
+    let here = |ranks: &[usize]| ranks.iter().filter(|host| **host == hosts[rank]).count();
+    (here(&hosts[..rank]), here(hosts))
 }
 
 /// Agrees with all ranks on which of them share memory, if the transport uses that.
@@ -194,6 +244,20 @@ enum Side {
 }
 
 impl Side {
+    /// Returns the side of rank 0 that has a `listener`, or of a rank that has to find its own way.
+    fn with(
+        listener: Option<Listener>,
+        placement: &Placement,
+        mine: Peer,
+        tls: Option<Tls>,
+        limit: Duration,
+    ) -> Result<Self> {
+        match listener {
+            Some(listener) => Ok(Side::Leader(listener.with_tls(tls), Secret::of(placement, limit)?)),
+            None => Side::new(placement, mine, tls, limit),
+        }
+    }
+
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement, limit)?;
         if placement.rank == 0 {
@@ -241,7 +305,7 @@ impl Side {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::{Launcher, Rendezvous};
+    use crate::bootstrap::Rendezvous;
     use crate::transport::TransportKind;
 
     /// A transport of somebody else, which gives this process a place.

@@ -43,6 +43,8 @@ pub enum Launcher {
     Mvapich,
     /// srun.
     Slurm,
+    /// None that counts: the program named rank and size, and the ranks meet through a [`Store`](super::Store).
+    Store,
 }
 
 impl fmt::Display for Launcher {
@@ -55,6 +57,7 @@ impl fmt::Display for Launcher {
             Launcher::Pmix => "PMIx's",
             Launcher::Mvapich => "MVAPICH's",
             Launcher::Slurm => "Slurm's",
+            Launcher::Store => "no launcher's",
         })
     }
 }

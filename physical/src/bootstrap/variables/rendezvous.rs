@@ -31,7 +31,10 @@ pub(super) fn rendezvous(
     }
     match launcher {
         _ if size == 1 => Ok(Rendezvous::Local(format!("hexagram-alone-{}", std::process::id()))),
-        Launcher::Hexagram => Err(missing("HEXAGRAM_RANK and HEXAGRAM_SIZE", "HEXAGRAM_ADDR=host:port")),
+        // Variables never name a store.
+        Launcher::Hexagram | Launcher::Store => {
+            Err(missing("HEXAGRAM_RANK and HEXAGRAM_SIZE", "HEXAGRAM_ADDR=host:port"))
+        }
         Launcher::Torchrun => torchrun(get),
         Launcher::OpenMpi | Launcher::Pmi | Launcher::Pmix | Launcher::Mvapich | Launcher::Slurm => {
             let local = set.local.or_else(|| step.and_then(|step| step.local));
@@ -81,7 +84,7 @@ fn job(launcher: Launcher, get: Lookup<'_>) -> Option<String> {
             let manager = get("PMI_FD").and_then(|text| process_manager(text.trim().parse().ok()?));
             manager.map(|pid| format!("pmi-{pid}")).or_else(|| get("PMI_PORT").map(|at| format!("pmi-{at}")))
         }
-        Launcher::Hexagram | Launcher::Torchrun | Launcher::Slurm => None,
+        Launcher::Hexagram | Launcher::Torchrun | Launcher::Slurm | Launcher::Store => None,
     }
 }
 

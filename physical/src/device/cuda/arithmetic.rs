@@ -22,11 +22,13 @@ const PARAMETERS: usize = 8;
 /// Bytes of a term in the table: its address and its weight.
 const TERM: usize = 16;
 
-/// Chooses an entry of every type, by the type in its name.
+/// Chooses an entry of every type but booleans, by the type in its name.
 macro_rules! of_any {
     ($name:literal, $dtype:expr) => {
         match $dtype {
-            DType::U8 => concat!($name, "_u8"),
+            DType::U8 | DType::Bool => concat!($name, "_u8"),
+            DType::I8 => concat!($name, "_i8"),
+            DType::I16 => concat!($name, "_i16"),
             DType::I32 => concat!($name, "_i32"),
             DType::I64 => concat!($name, "_i64"),
             DType::F16 => concat!($name, "_f16"),
@@ -45,19 +47,29 @@ macro_rules! of_float {
             DType::BF16 => Some(concat!($name, "_bf16")),
             DType::F32 => Some(concat!($name, "_f32")),
             DType::F64 => Some(concat!($name, "_f64")),
-            DType::U8 | DType::I32 | DType::I64 => None,
+            DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Bool => None,
         }
     };
 }
 
 /// Returns the program of `to ← to ∘ from`, whose operands are `from` and `to`.
 pub(super) fn reduce(op: ReduceOp, dtype: DType, len: usize) -> Program {
+    let is_bool = dtype == DType::Bool;
+    let op = op.of(dtype);
     let entry = match op {
         ReduceOp::Sum | ReduceOp::Mean => of_any!("reduce_sum", dtype),
         ReduceOp::Product => of_any!("reduce_product", dtype),
         ReduceOp::Min => of_any!("reduce_min", dtype),
         ReduceOp::Max => of_any!("reduce_max", dtype),
+        ReduceOp::BitAnd if is_bool => "reduce_land_u8",
+        ReduceOp::BitAnd => "reduce_band_u8",
+        ReduceOp::BitOr if is_bool => "reduce_lor_u8",
+        ReduceOp::BitOr => "reduce_bor_u8",
+        ReduceOp::BitXor if is_bool => "reduce_lxor_u8",
+        ReduceOp::BitXor => "reduce_bxor_u8",
     };
+    // Bits are combined as bytes, whatever integers they are of.
+    let (dtype, len) = if op.is_bitwise() { (DType::U8, len * dtype.size()) } else { (dtype, len) };
     let arguments = vec![Argument::Operand(0), Argument::Operand(1), Argument::U64(len as u64)];
     program(&REDUCE, [over(entry, dtype, len, arguments)])
 }
@@ -157,7 +169,8 @@ mod tests {
         for dtype in DType::ALL {
             for op in ReduceOp::ALL {
                 let launches = reduce(op, dtype, 5).launches;
-                assert!(launches[0].entry.ends_with(&format!("_{dtype}")), "{op} of {dtype}: {launches:?}");
+                let kind = if op.of(dtype).is_bitwise() { DType::U8 } else { dtype };
+                assert!(launches[0].entry.ends_with(&format!("_{kind}")), "{op} of {dtype}: {launches:?}");
             }
             let launches = [
                 scale(0.5, dtype, 5).launches.len(),

@@ -5,17 +5,19 @@
 //! device has done it. What may still go wrong then is [watched](CudaQueue::watch).
 
 use super::CudaQueue;
+use super::arithmetic;
 use super::gpu::Gpu;
 use super::launch::Filled;
 use super::library::Libcuda;
 use super::memory::DeviceMemory;
 use super::status::Status;
 use super::stream::{CudaStream, Tail};
-use super::types::CUstream;
+use super::types::{CUdeviceptr, CUstream};
 use super::watch::{Watch, Watched};
 use crate::device::elsewhere::in_order;
 use crate::device::program::Program;
 use crate::device::{Allocation, Queue};
+use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use std::any::Any;
@@ -54,6 +56,15 @@ impl PathWork<'_> {
     pub(crate) fn launch(&mut self, program: &Program, operands: &[u64]) -> Result<()> {
         let filled = Filled { operands, codec: program.module.name, before: 0 };
         self.stream.launch(self.tail, program, &filled)
+    }
+
+    /// Enqueues `to ← to ∘ from`, of elements that the device finds from this address on.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the driver refuses.
+    pub(crate) fn reduce(&mut self, op: ReduceOp, from: CUdeviceptr, to: &Span) -> Result<()> {
+        let program = arithmetic::reduce(op, to.dtype(), to.len());
+        if to.is_empty() { Ok(()) } else { self.launch(&program, &[from, address(to)]) }
     }
 }
 
@@ -101,8 +112,8 @@ impl CudaQueue {
         &self.0.gpu
     }
 
-    /// Allocates zeroed memory that may be lent to other processes, as that of the queue's pool may not. It is not given
-    /// to others as long as this process has it, so that nobody finds there what is not meant for him.
+    /// Allocates zeroed memory that may be lent to other processes, as that of the queue's pool may not. Nothing else is
+    /// kept there later, so that nobody finds there what is not meant for him.
     ///
     /// # Errors
     /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.

@@ -122,6 +122,11 @@ impl Event for CudaEvent {
         self.has_happened()
     }
 
+    fn is_settled(&self) -> bool {
+        // What was found, but not looked at yet, is looked at now: nobody is to go on with work that has failed.
+        self.known.doubts.iter().all(|doubt| !doubt.look()) || self.stream.gpu.lost().is_some()
+    }
+
     fn failure(&self) -> Option<Failure> {
         self.known_failure()
     }

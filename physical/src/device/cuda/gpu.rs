@@ -241,7 +241,7 @@ impl Gpu {
             unsafe { (self.driver.cuMemPoolTrimTo)(pool, 0) };
         }
         self.free(&self.freed);
-        self.free_lent();
+        self.free(&self.lent);
         self.free_pinned();
     }
 
@@ -253,11 +253,7 @@ impl Gpu {
         }
     }
 
-    /// Frees memory that was lent and that nobody uses any more, where the context is current. Waits for the device.
-    pub(super) fn free_lent(&self) {
-        self.free(&self.lent);
-    }
-
+    /// Frees memory that is kept, where the context is current. Waits for the device.
     fn free(&self, kept: &Pool) {
         for address in kept.drain() {
             // SAFETY: `cuMemAlloc` allocated it, and nobody uses it.

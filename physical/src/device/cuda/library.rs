@@ -73,19 +73,15 @@ functions! {
 
 functions! {
     /// Functions on memory that other processes, devices or libraries share, and on streams that wait for them.
-    #[allow(dead_code, reason = "ways between devices take their own part of these")]
     pub(crate) struct Sharing: Status;
     cuCtxEnablePeerAccess(CUcontext, c_uint);
     cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
     cuIpcCloseMemHandle(CUdeviceptr);
     cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
     cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
-    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
     cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     cuMemHostUnregister(*mut c_void);
-    cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
-    cuStreamGetCtx(CUstream, *mut CUcontext);
     cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
 }
@@ -137,7 +133,6 @@ impl Libcuda {
     ///
     /// # Errors
     /// [`Error::Setup`] that names the first one that is missing.
-    #[allow(dead_code, reason = "ways between devices ask for it")]
     pub(crate) fn sharing(&self) -> Result<&Sharing> {
         self.sharing.as_ref().map_err(Error::clone)
     }

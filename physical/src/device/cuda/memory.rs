@@ -29,9 +29,8 @@ enum Source {
     Pool(CUmemoryPool),
     /// Memory that is kept of others, where there are no pools.
     Kept,
-    /// The driver, for memory that other processes may have, too. It frees that when all work of the device is done, and
-    /// may wait for a rank which only this process's sweeper gives up, by whom memory is dropped: so somebody else
-    /// frees it.
+    /// Memory that other processes may have, too, kept of what was lent before. The driver frees such memory when all work
+    /// of the device is done, which may wait for other ranks: so it is freed only when memory runs out.
     Lent,
 }
 
@@ -76,14 +75,18 @@ impl Room {
     fn if_free(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize, source: Source) -> Result<Option<Self>> {
         let _current = gpu.enter()?;
         let bytes = source.size(bytes);
-        let kept = || if matches!(source, Source::Kept) { gpu.freed.take(bytes) } else { None };
-        let mut address = kept().unwrap_or(0) as u64;
+        let kept = match source {
+            Source::Pool(_) => None,
+            Source::Kept => gpu.freed.take(bytes),
+            Source::Lent => gpu.lent.take(bytes),
+        };
+        let mut address = kept.unwrap_or(0) as u64;
         let mut allocate = || match source {
+            _ if address != 0 => Status::SUCCESS,
             // SAFETY: the place is there for one address, the pool is there, and the stream lives.
             Source::Pool(pool) => unsafe {
                 (gpu.driver.cuMemAllocFromPoolAsync)(&mut address, bytes, pool, stream)
             },
-            Source::Kept if address != 0 => Status::SUCCESS,
             // SAFETY: the place is there for one address.
             Source::Kept | Source::Lent => unsafe { (gpu.driver.cuMemAlloc_v2)(&mut address, bytes) },
         };
@@ -131,15 +134,11 @@ impl DeviceMemory {
         Self::of(stream, bytes, Source::of(&stream.gpu))
     }
 
-    /// Allocates such memory for other processes, too. Frees what was lent before, and nobody has any more.
+    /// Allocates such memory for other processes, too.
     ///
     /// # Errors
     /// As [`Room::new`].
     pub(super) fn shareable(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
-        {
-            let _current = stream.gpu.enter()?;
-            stream.gpu.free_lent();
-        }
         Self::of(stream, bytes, Source::Lent)
     }
 

@@ -8,7 +8,6 @@
 //! here is compiled into a program without the feature `cuda`.
 
 mod arithmetic;
-#[allow(dead_code, reason = "paths between devices are written on it")]
 pub(crate) mod enqueue;
 mod event;
 mod exchange;
@@ -24,7 +23,6 @@ mod refusal;
 pub(crate) mod status;
 mod stream;
 mod sweeper;
-#[allow(dead_code, reason = "ways between devices take their own part of these")]
 pub(crate) mod types;
 mod watch;
 
@@ -32,7 +30,6 @@ pub use exchange::{DeviceTensor, Exchange};
 pub use foreign::{ForeignStream, raw_stream};
 pub use gpu::Description;
 pub(crate) use queue::CudaQueue;
-#[allow(unused_imports, reason = "paths between devices implement it")]
 pub(crate) use watch::Watch;
 
 use super::{Device, Queue};

@@ -38,7 +38,7 @@ impl Pool {
     /// in the end.
     pub(super) fn take(&self, class: usize) -> Option<usize> {
         let mut kept = lock(&self.0);
-        kept.used += class;
+        kept.used = kept.used.saturating_add(class);
         let address = kept.addresses.get_mut(&class)?.pop()?;
         kept.kept -= class;
         Some(address)

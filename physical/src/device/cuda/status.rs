@@ -21,10 +21,7 @@ impl Status {
     const NO_BINARY_FOR_GPU: Self = Status(209);
     const UNSUPPORTED_PTX_VERSION: Self = Status(222);
     pub(crate) const NOT_READY: Self = Status(600);
-    #[allow(dead_code, reason = "ways between devices look for it")]
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Self = Status(704);
-    #[allow(dead_code, reason = "ways between devices look for it")]
-    pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Self = Status(712);
 
     /// Errors after which nothing works on the device any more, in this process.
     const FINAL: [Self; 18] = [

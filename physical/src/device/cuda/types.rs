@@ -120,22 +120,8 @@ pub(crate) const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
 
-pub(crate) const CU_MEMORYTYPE_HOST: c_uint = 1;
-pub(crate) const CU_MEMORYTYPE_DEVICE: c_uint = 2;
-
 /// Number of 64 bits: bytes of freed memory that the pool keeps.
 pub(crate) const CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: c_uint = 4;
-
-/// Attribute of an address: the context in which it was allocated, null for memory of a pool.
-pub(crate) const CU_POINTER_ATTRIBUTE_CONTEXT: c_uint = 1;
-/// Attribute of an address: `CU_MEMORYTYPE_…`, 32 bits.
-pub(crate) const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_uint = 2;
-/// Attribute of an address: whether the driver moves the memory about; one byte.
-pub(crate) const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_uint = 8;
-/// Attribute of an address: the number of its GPU, 32 bits.
-pub(crate) const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_uint = 9;
-/// Attribute of an address: whether `cuIpcGetMemHandle` takes it; one byte.
-pub(crate) const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
 
 pub(crate) const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 pub(crate) const CU_STREAM_NON_BLOCKING: c_uint = 1;

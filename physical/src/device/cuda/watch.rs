@@ -5,38 +5,59 @@
 //! ([`CudaQueue::fail`](super::CudaQueue::fail)), and then lets the stream go on. Watched work leaves a *doubt* on its
 //! stream until the watch is over. Events that are recorded meanwhile have the stream's doubts, and so has a stream that
 //! waits for one of these in order to read. So a failure gets to whatever was enqueued behind the work, even before it
-//! was found.
+//! was found. Whoever has waited for an event looks at its doubts himself before he relies on what the work has written:
+//! the sweeper may be about to.
 
 use super::gpu::lock;
 use super::stream::CudaStream;
 use crate::error::Error;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Eye on work that is enqueued.
 pub(crate) trait Watch: Send + Sync {
     /// Looks at the work, and returns true while it goes on.
     ///
     /// Called on a thread that serves all queues of a device, 1 ms after the work was enqueued at first and every 64 ms in
-    /// the end. It neither waits nor asks the driver for what may wait: nobody else would let the stream go on.
+    /// the end, and by whoever has waited for the work. It neither waits nor asks the driver for what may wait: nobody
+    /// else would let the stream go on.
     fn look(&self) -> bool;
 }
 
-/// Outcome of watched work, once it is known: the error, or `None` if nothing has failed.
-#[derive(Default)]
-pub(super) struct Doubt(OnceLock<Option<Error>>);
+/// Doubt about watched work.
+pub(super) struct Doubt {
+    /// Outcome, once it is known: the error, or `None` if nothing has failed.
+    outcome: OnceLock<Option<Error>>,
+    watch: Weak<dyn Watch>,
+}
 
 impl Doubt {
     fn is_open(&self) -> bool {
-        self.0.get().is_none()
+        self.outcome.get().is_none()
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.0.get(), Some(None))
+        matches!(self.outcome.get(), Some(None))
     }
 
     /// Returns the error of work that has failed.
     pub(super) fn error(&self) -> Option<&Error> {
-        self.0.get().and_then(Option::as_ref)
+        self.outcome.get().and_then(Option::as_ref)
+    }
+
+    /// Looks at the work unless the outcome is known. Returns true while it is not.
+    pub(super) fn look(&self) -> bool {
+        let watch = self.watch.upgrade().filter(|_| self.is_open());
+        watch.is_some_and(|watch| self.look_with(&*watch)) && self.is_open()
+    }
+
+    /// Looks at the work, and returns true while it goes on, be it only to let streams go on after it has failed.
+    fn look_with(&self, watch: &dyn Watch) -> bool {
+        let goes_on = watch.look();
+        if !goes_on {
+            // Has failed already, or never will.
+            let _ = self.outcome.set(None);
+        }
+        goes_on
     }
 }
 
@@ -62,8 +83,8 @@ impl List {
 }
 
 impl Doubts {
-    fn open(&self) -> Arc<Doubt> {
-        let doubt = Arc::new(Doubt::default());
+    fn open(&self, watch: Weak<dyn Watch>) -> Arc<Doubt> {
+        let doubt = Arc::new(Doubt { outcome: OnceLock::new(), watch });
         lock(&self.0).own.push(Arc::clone(&doubt));
         doubt
     }
@@ -71,9 +92,10 @@ impl Doubts {
     /// Settles all that is open of the stream's own work, and lets what is enqueued later carry the error, too.
     pub(super) fn fail(&self, error: &Error) {
         let mut list = lock(&self.0);
-        let settled = list.own.iter().filter(|doubt| doubt.0.set(Some(error.clone())).is_ok()).count();
+        let settled = list.own.iter().filter(|doubt| doubt.outcome.set(Some(error.clone())).is_ok()).count();
         if settled == 0 {
-            list.own.push(Arc::new(Doubt(Some(error.clone()).into())));
+            let outcome = Some(error.clone()).into();
+            list.own.push(Arc::new(Doubt { outcome, watch: Weak::<Nothing>::new() }));
         }
     }
 
@@ -107,6 +129,15 @@ impl Doubts {
     }
 }
 
+/// Watch of work whose outcome is known.
+struct Nothing;
+
+impl Watch for Nothing {
+    fn look(&self) -> bool {
+        false
+    }
+}
+
 /// Watched work, as the sweeper has it.
 pub(super) struct Watched {
     watch: Arc<dyn Watch>,
@@ -118,16 +149,12 @@ pub(super) struct Watched {
 impl Watched {
     /// Takes up a watch for the last work of a stream.
     pub(super) fn new(watch: Arc<dyn Watch>, stream: &Arc<CudaStream>) -> Self {
-        Watched { watch, doubt: stream.doubts.open(), _stream: Arc::clone(stream) }
+        let doubt = stream.doubts.open(Arc::downgrade(&watch));
+        Watched { watch, doubt, _stream: Arc::clone(stream) }
     }
 
     /// Looks once, and returns true while the work goes on.
     pub(super) fn look(&self) -> bool {
-        let goes_on = self.watch.look();
-        if !goes_on {
-            // Has failed already, or never will.
-            let _ = self.doubt.0.set(None);
-        }
-        goes_on
+        self.doubt.look_with(&*self.watch)
     }
 }

@@ -2,9 +2,10 @@
 //! ends; and what is found before.
 
 use super::processes::{ROLE, said, start};
-use super::{Case, End, LONG, is_fake, queue};
+use super::{Case, End, LONG, is_fake, queue, sum_of_floats};
+use crate::device::Queue;
 use crate::dtype::{DType, ReduceOp};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::hash::{START, of_bytes};
 use crate::memory::Buffer;
@@ -23,18 +24,16 @@ const SOON: Duration = Duration::from_secs(1);
 /// Plays a rank of a job in which something fails.
 pub(super) fn play(role: &str, world: World) {
     let queue = queue().unwrap();
-    let limit = if role == "late" { SOON } else { LONG };
+    let limit = if role.ends_with("late") { SOON } else { LONG };
     let endpoint = world.open(0).unwrap();
     assert_eq!(endpoint.attach(&queue, limit).unwrap(), Some(TransportKind::Ipc));
     let end = End::over(endpoint, vec![queue.clone()]);
-    let buffer = Buffer::zeroed_on(&queue, DType::F32, 100_000).unwrap();
-    if world.rank() == 1 {
-        // The driver of this rank is set to hang here.
-        buffer.write_all().unwrap().scale(2.0).unwrap();
+    let is_message = role.starts_with("message");
+    let played = if is_message { super::messages::play(&end, &queue) } else { play_collective(&end, &queue) };
+    if role.ends_with("refused") {
+        return play_refused(world.rank(), played, &queue, is_message);
     }
-    let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, 100_000);
-    let fingerprint = Fingerprint { reduce: Some(ReduceOp::Sum), ..fingerprint };
-    end.wait(end.post(end.label(fingerprint), None, &buffer)).unwrap();
+    let buffer = played.unwrap();
     println!("enqueued");
     if world.rank() == 1 {
         std::thread::sleep(LONG);
@@ -51,12 +50,38 @@ pub(super) fn play(role: &str, world: World) {
     std::process::exit(0);
 }
 
+/// Plays an all-reduce in which rank 1 hangs.
+fn play_collective(end: &End, queue: &Queue) -> Result<Buffer> {
+    let buffer = Buffer::zeroed_on(queue, DType::F32, 100_000).unwrap();
+    if end.transport.rank() == 1 {
+        // The driver of this rank is set to hang here.
+        buffer.write_all().unwrap().scale(2.0).unwrap();
+    }
+    end.wait(end.post(end.label(sum_of_floats(100_000)), None, &buffer))?;
+    Ok(buffer)
+}
+
+/// Plays a rank of a job in which the driver of rank 0 refuses a launch, behind a wait that is on the stream by then.
+fn play_refused(rank: usize, played: Result<Buffer>, queue: &Queue, is_message: bool) {
+    let error = match played {
+        Ok(_) if is_message => Ok(()),
+        Ok(_) => queue.check(),
+        Err(error) => Err(error),
+    };
+    assert_eq!(error.is_ok(), rank == 1 && is_message, "{error:?}");
+    println!("failed {}", error.err().map_or_else(String::new, |error| error.to_string()));
+    // The stream goes on, and tells of nothing again.
+    let _ = queue.check();
+    queue.check().unwrap();
+    std::process::exit(0);
+}
+
 /// Lines that a rank says.
-type Said = Lines<BufReader<ChildStdout>>;
+pub(super) type Said = Lines<BufReader<ChildStdout>>;
 
 /// Starts two ranks, of which the second one's stream hangs, and returns them once both have enqueued, with what the
 /// first one says from then on.
-fn hanging(role: &str) -> Option<(Child, Said, Child)> {
+pub(super) fn hanging(role: &str) -> Option<(Child, Said, Child)> {
     if !is_fake() {
         return None;
     }
@@ -70,7 +95,7 @@ fn hanging(role: &str) -> Option<(Child, Said, Child)> {
 }
 
 /// Returns the words in which the first rank tells of its failure.
-fn failure(mut first: Child, said: Said) -> String {
+pub(super) fn failure(mut first: Child, said: Said) -> String {
     let mut lines = said.map_while(Result::ok);
     let text = lines.find_map(|line| line.split_once("failed ").map(|(_, text)| text.to_owned())).unwrap();
     assert!(first.wait().unwrap().success());
@@ -95,6 +120,21 @@ fn a_stream_that_never_ends_is_a_deadline() {
     assert!(text.contains("no answer from rank 1") && text.contains("within 1s"), "{text}");
     second.kill().unwrap();
     second.wait().unwrap();
+}
+
+#[test]
+fn a_launch_that_the_driver_refuses_ends_the_operation_and_holds_no_stream() {
+    if !is_fake() {
+        return;
+    }
+    for role in ["refused", "message, refused"] {
+        let told: Vec<String> =
+            start(role, &["launch=0", ""]).into_iter().flat_map(|rank| said(rank, "failed ")).collect();
+        let [refused, other] = &told[..] else { panic!("{told:?}") };
+        assert!(refused.contains("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), "{role}: {refused}");
+        let is_told = other.starts_with("rank 0 (") && other.contains("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
+        assert!(is_told || (other.is_empty() && role.starts_with("message")), "{role}: {other}");
+    }
 }
 
 #[test]

@@ -32,20 +32,22 @@ fn versions_are_spelt_and_ordered() {
 fn only_reductions_that_mean_the_same_are_left_to_nccl() {
     let offered =
         |op| DType::ALL.into_iter().filter(|dtype| reduction(op, *dtype).is_some()).collect::<Vec<_>>();
-    let integers = [DType::U8, DType::I32, DType::I64];
+    let integers = [DType::U8, DType::I8, DType::I32, DType::I64];
     let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
-    assert_eq!(offered(ReduceOp::Sum), DType::ALL);
-    assert_eq!(offered(ReduceOp::Product), DType::ALL);
+    let both = [&integers[..], &floats].concat();
+    assert_eq!(offered(ReduceOp::Sum), both);
+    assert_eq!(offered(ReduceOp::Product), both);
     assert_eq!(offered(ReduceOp::Min), integers);
     assert_eq!(offered(ReduceOp::Max), integers);
     assert_eq!(offered(ReduceOp::Mean), floats);
+    let bitwise = ReduceOp::ALL.into_iter().filter(|op| op.is_bitwise());
+    assert!(bitwise.flat_map(offered).next().is_none());
 }
 
 #[test]
 fn nccl_says_who_it_is_and_what_is_wrong() {
     let Some(nccl) = found() else { return };
     assert!(version().unwrap() >= OLDEST);
-    assert!(Registration::get().is_some() || version().unwrap() < Version(21900));
     let mut id = UniqueId([0; 128]);
     // SAFETY: the place is there for one name.
     let drawn = unsafe { (nccl.ncclGetUniqueId)(&mut id) };

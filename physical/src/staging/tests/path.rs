@@ -1,13 +1,13 @@
-//! Views of devices go by the path that the ranks have, if it carries them; those of the host never do.
+//! Views of devices go by the path that the ranks have; those of the host never do.
 
 use super::*;
 use crate::path::tests::Carrier;
 use crate::staging::Staging;
 
 /// An end whose endpoint has a path.
-fn end(world: &World, queues: Vec<Queue>, with_messages: bool) -> (End, Rc<Carrier>) {
+fn end(world: &World, queues: Vec<Queue>) -> (End, Rc<Carrier>) {
     let transport = world.open(0).unwrap();
-    let path = Rc::new(Carrier::new(Rc::clone(&transport), with_messages));
+    let path = Rc::new(Carrier::new(Rc::clone(&transport)));
     let device = queues[0].name().to_owned();
     let transport =
         Staging::with_path(transport, &device, Rc::clone(&path) as Rc<dyn crate::path::DevicePath>);
@@ -20,20 +20,17 @@ fn a_path_carries_messages_of_devices_with_the_bits_of_the_host() {
     for (transport, ranks) in cases(&[1, 2, 3]) {
         let want = spawn(transport, ranks, |world| lands(&mut End::new(&world, hosts(3))).unwrap());
         let late = Late::new(1);
-        for with_messages in [true, false] {
-            let queues = || (0..3).map(|_| late.queue()).collect();
-            let got = spawn(transport, ranks, |world| {
-                let (mut end, path) = end(&world, queues(), with_messages);
-                let got = lands(&mut end).unwrap();
-                let messages = 2 * (LENGTHS.len() + 1) * LANDS.len();
-                let to_others = with_messages && ranks > 1;
-                assert_eq!(path.carried.get(), if to_others { messages } else { 0 });
-                got
-            });
-            assert!(got == want, "{transport}, {ranks} ranks");
-        }
+        let queues = || (0..3).map(|_| late.queue()).collect();
+        let got = spawn(transport, ranks, |world| {
+            let (mut end, path) = end(&world, queues());
+            let got = lands(&mut end).unwrap();
+            let messages = 2 * (LENGTHS.len() + 1) * LANDS.len();
+            assert_eq!(path.carried.get(), if ranks > 1 { messages } else { 0 });
+            got
+        });
+        assert!(got == want, "{transport}, {ranks} ranks");
         spawn(transport, ranks, |world| {
-            let (mut end, path) = end(&world, hosts(3), true);
+            let (mut end, path) = end(&world, hosts(3));
             lands(&mut end).unwrap();
             assert_eq!(path.carried.get(), 0, "memory of the host goes by the transport");
         });
@@ -50,10 +47,9 @@ fn a_path_carries_out_collectives_of_devices() {
         let want = spawn(transport, ranks, |world| all(&mut End::new(&world, hosts(2))));
         let late = Late::new(2);
         let got = spawn(transport, ranks, |world| {
-            let (mut end, path) = end(&world, vec![late.queue(), late.queue()], false);
+            let (mut end, path) = end(&world, vec![late.queue(), late.queue()]);
             let got = all(&mut end);
             assert_eq!(path.carried.get(), got.iter().flatten().count());
-            assert!(end.transport.in_order());
             got
         });
         assert!(got == want, "{transport}, {ranks} ranks");
@@ -64,7 +60,7 @@ fn a_path_carries_out_collectives_of_devices() {
 fn what_a_path_was_chosen_for_stays() {
     spawn(TransportKind::Thread, 1, |world| {
         let late = Late::new(0);
-        let (end, _) = end(&world, vec![late.queue()], true);
+        let (end, _) = end(&world, vec![late.queue()]);
         let limit = Duration::from_secs(1);
         if cfg!(feature = "cuda") {
             let again = end.transport.attach(&late.queue(), limit).unwrap();

@@ -2,16 +2,24 @@
 //! somebody who does not come is let go on, and whatever was enqueued behind it fails.
 
 use super::super::enqueue::{address, enqueue};
-use super::super::types::{
-    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAULT,
-    CUdeviceptr,
-};
+use super::super::status::Status;
+use super::super::types::{CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAULT, CUdeviceptr};
 use super::super::{CudaQueue, Watch};
 use super::*;
 use crate::error::Error;
-use std::ffi::c_void;
+use crate::library::{Library, functions};
+use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
+
+functions! {
+    /// Function that tells of an address.
+    struct Attributes: Status;
+    cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
+}
+
+/// Attribute of an address: whether `cuIpcGetMemHandle` takes it; one byte.
+const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
 
 /// Word of pinned memory, for which streams wait and which the host writes.
 struct Word(Buffer);
@@ -99,7 +107,44 @@ fn work_that_goes_well_leaves_nothing_behind() {
         assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks any more, and keeps the watch");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(peer.looks.load(Ordering::Relaxed), 4);
+    assert!(peer.looks.load(Ordering::Relaxed) >= 4, "the sweeper looks, and so may who has waited");
+}
+
+/// Work that has failed, which is seen by the thread that has waited for it before the device's own sees it.
+struct Unseen {
+    queue: Queue,
+    looks: AtomicUsize,
+}
+
+impl Watch for Unseen {
+    fn look(&self) -> bool {
+        let sweeps = std::thread::current().name() == Some("hexagram-cuda");
+        if sweeps || self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
+            return true;
+        }
+        CudaQueue::of(&self.queue).unwrap().fail(&Error::usage("rank 1 is gone", "start it again"));
+        false
+    }
+}
+
+#[test]
+fn work_that_is_done_is_looked_at_before_anybody_relies_on_it() {
+    let Some(gpu) = gpu() else { return };
+    for reads in [false, true] {
+        let [own, reader] = [(); 2].map(|()| gpu.queue().unwrap());
+        let x = Buffer::from_slice_on(&own, &[1.0f32, 2.0]).unwrap();
+        let watch: Arc<dyn Watch> = Arc::new(Unseen { queue: own.clone(), looks: AtomicUsize::new(0) });
+        CudaQueue::of(&own).unwrap().watch(watch);
+        let error = if reads {
+            let y = Buffer::zeroed_on(&reader, DType::F32, 2).unwrap();
+            y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
+            reader.check().unwrap_err()
+        } else {
+            own.check().unwrap_err()
+        };
+        assert!(error.to_string().contains("rank 1 is gone"), "{error}");
+        assert!(reads || own.check().is_ok(), "it is told once");
+    }
 }
 
 #[test]
@@ -179,14 +224,14 @@ fn shareable_memory_is_zeroed_and_may_be_lent() {
     let Some(gpu) = gpu() else { return };
     let queue = gpu.queue().unwrap();
     let cuda = CudaQueue::of(&queue).unwrap();
+    let attributes = Attributes::of(&Library::open(&["libcuda.so.1"], "").unwrap()).unwrap();
     let may_be_lent = |at: CUdeviceptr| {
         let attribute = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
         let mut answer = 0u8;
         let to = (&raw mut answer).cast::<c_void>();
         let _current = cuda.gpu().enter().unwrap();
         // SAFETY: the attribute is one byte, for which there is a place.
-        let status =
-            unsafe { (cuda.gpu().driver.sharing().unwrap().cuPointerGetAttribute)(to, attribute, at) };
+        let status = unsafe { (attributes.cuPointerGetAttribute)(to, attribute, at) };
         cuda.gpu().expect(status, "ask about an address").unwrap();
         answer != 0
     };

@@ -1,7 +1,7 @@
 //! Finds the address of rank 0's host that ranks of other hosts can reach: the one from which the kernel routes to
-//! them.
+//! them. Open this file if ranks that MPI or a store brings together meet on the wrong network.
 
-use crate::bootstrap::interface::interfaces;
+use super::interface::interfaces;
 use crate::error::{Error, Result};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -10,9 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 const MOST: usize = 8;
 /// Bytes of one address: its kind (0, 4 or 6), and the address.
 const RECORD: usize = 17;
+/// Bytes of the addresses of one host.
+pub(crate) const BYTES: usize = MOST * RECORD;
 
 /// Returns the addresses of this host that others may reach.
-pub(super) fn own() -> Vec<IpAddr> {
+pub(crate) fn own() -> Vec<IpAddr> {
     let reachable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
@@ -22,8 +24,8 @@ pub(super) fn own() -> Vec<IpAddr> {
 }
 
 /// Encodes the addresses of one host.
-pub(super) fn to_bytes(addresses: &[IpAddr]) -> Vec<u8> {
-    let mut bytes = vec![0; MOST * RECORD];
+pub(crate) fn to_bytes(addresses: &[IpAddr]) -> Vec<u8> {
+    let mut bytes = vec![0; BYTES];
     for (address, record) in addresses.iter().zip(bytes.chunks_exact_mut(RECORD)) {
         match address {
             IpAddr::V4(address) => {
@@ -40,7 +42,7 @@ pub(super) fn to_bytes(addresses: &[IpAddr]) -> Vec<u8> {
 }
 
 /// Decodes the addresses of any number of hosts.
-pub(super) fn from_bytes(bytes: &[u8]) -> Vec<IpAddr> {
+pub(crate) fn from_bytes(bytes: &[u8]) -> Vec<IpAddr> {
     let parse = |record: &[u8]| match record {
         [4, a, b, c, d, ..] => Some(IpAddr::from([*a, *b, *c, *d])),
         [6, address @ ..] => <[u8; 16]>::try_from(address).ok().map(IpAddr::from),
@@ -50,7 +52,7 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Vec<IpAddr> {
 }
 
 /// Returns the address from which this host reaches the first of `peers` that is not its own.
-pub(super) fn towards(peers: &[IpAddr]) -> Result<IpAddr> {
+pub(crate) fn towards(peers: &[IpAddr]) -> Result<IpAddr> {
     let own = own();
     // A bridge has the same address on every host that has one: it leads to no other host.
     let others = peers.iter().filter(|peer| !own.contains(peer));
@@ -68,4 +70,26 @@ pub(super) fn towards(peers: &[IpAddr]) -> Result<IpAddr> {
             "name the interface of rank 0's host that leads to the others: HEXAGRAM_INTERFACE=eth0",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_round_trip() {
+        let addresses: Vec<IpAddr> = ["10.1.2.3", "2001:db8::7"].map(|text| text.parse().unwrap()).into();
+        let two_hosts = [to_bytes(&addresses), to_bytes(&addresses[..1])].concat();
+        assert_eq!(from_bytes(&two_hosts), [addresses[0], addresses[1], addresses[0]]);
+        assert!(from_bytes(&to_bytes(&[])).is_empty());
+    }
+
+    #[test]
+    fn nobody_meets_on_loopback_or_at_an_address_that_both_hosts_have() {
+        assert!(own().iter().all(|address| !address.is_loopback()));
+        let error = towards(&own()).unwrap_err();
+        assert!(error.to_string().contains("HEXAGRAM_INTERFACE"), "{error}");
+        let loopback = "127.0.0.1".parse().unwrap();
+        assert!(towards(&[loopback]).is_err());
+    }
 }

@@ -1,0 +1,90 @@
+//! Ranks that meet through a store: on every transport, again and again, and without one of them.
+
+use super::*;
+use crate::health::Vigilance;
+use crate::testing::SharedMap;
+use crate::transport::TransportKind;
+use crate::world::{JoinOptions, World};
+
+/// Long enough for a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const TRANSPORTS: [TransportKind; 3] = [TransportKind::Tcp, TransportKind::Shm, TransportKind::Mixed];
+
+fn options(transport: TransportKind) -> JoinOptions {
+    let vigilance = Some(Vigilance { silence: PATIENCE, ..Vigilance::default() });
+    JoinOptions { transport, deadline: PATIENCE, vigilance, ..JoinOptions::default() }
+}
+
+/// Joins as a rank for each of these options, in a world of `size`. Returns the ranks' places on their hosts.
+fn places(store: &SharedMap, size: usize, options: &[JoinOptions]) -> Vec<Result<(usize, usize)>> {
+    let join = |(rank, options)| {
+        let world = World::join_through(store, rank, size, options)?;
+        world.open(0)?;
+        Ok((world.local_rank(), world.local_size()))
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = options.iter().enumerate().map(|rank| scope.spawn(move || join(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_meet_again_and_again_through_the_same_keys_and_leave_none() {
+    let store = SharedMap::default();
+    for transport in TRANSPORTS {
+        for size in [1, 2, 4, 2] {
+            let found: Result<Vec<_>> =
+                places(&store, size, &vec![options(transport); size]).into_iter().collect();
+            let expected: Vec<_> = (0..size).map(|rank| (rank, size)).collect();
+            assert_eq!(found.unwrap(), expected, "{transport}");
+            assert!(store.keys().is_empty(), "{:?}", store.keys());
+        }
+    }
+}
+
+#[test]
+fn places_on_hosts_are_counted_by_the_ranks_themselves() {
+    let on = |host: &str| JoinOptions { host: Some(host.to_owned()), ..options(TransportKind::Mixed) };
+    let found: Result<Vec<_>> =
+        places(&SharedMap::default(), 4, &["a", "b", "a", "a"].map(on)).into_iter().collect();
+    assert_eq!(found.unwrap(), [(0, 3), (0, 1), (1, 3), (2, 3)]);
+}
+
+#[test]
+fn a_rank_that_is_not_there_is_named_at_the_deadline() {
+    let short = JoinOptions { deadline: Duration::from_millis(300), ..options(TransportKind::Tcp) };
+    let errors = places(&SharedMap::default(), 3, &[short.clone(), short]);
+    let [leader, member] = [0, 1].map(|rank| errors[rank].as_ref().unwrap_err().to_string());
+    assert!(leader.contains("find rank 2 of 3 in the store"), "{leader}");
+    // It may be late, too.
+    assert!(
+        member.contains("find rank 2 of 3 in the store") || member.contains("find rank 0's address"),
+        "{member}"
+    );
+}
+
+#[test]
+fn a_rank_that_cannot_join_is_named_on_all_others_at_once() {
+    for bad in 0..3 {
+        let mut all = vec![options(TransportKind::Tcp); 3];
+        all[bad].interface = Some("no-such-0".into());
+        for error in places(&SharedMap::default(), 3, &all) {
+            let error = error.unwrap_err();
+            assert!(
+                matches!(&error, Error::Setup { .. }) && error.to_string().contains("no-such-0"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_store_that_holds_something_else_is_refused() {
+    let store = SharedMap::default();
+    store.put(&card(1), b"something else").unwrap();
+    let error = World::join_through(&store, 0, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("what rank 1 wrote to the store"), "{error}");
+    let error = World::join_through(&store, 2, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("no rank 2 in a world of 2"), "{error}");
+}
