@@ -126,6 +126,24 @@ impl<'a> Blocking<'a> {
         self.pair(all, mine, |comm, all, mine| comm.block_on(comm.reduce_scatter(all, mine, op)))
     }
 
+    /// Gathers `counts[r]` elements of each rank r, on every rank.
+    #[doc = doc_errors!("all_gather_v")]
+    pub fn all_gather_v<T: Element>(&self, mine: &[T], all: &mut [T], counts: &[usize]) -> Result<()> {
+        self.pair(mine, all, |comm, mine, all| comm.block_on(comm.all_gather_v(mine, all, counts)))
+    }
+
+    /// Reduces `counts[r]` elements of `all` over all ranks to `mine` of each rank r.
+    #[doc = doc_errors!("reduce_scatter_v")]
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        all: &[T],
+        counts: &[usize],
+        mine: &mut [T],
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.pair(all, mine, |comm, all, mine| comm.block_on(comm.reduce_scatter_v(all, counts, mine, op)))
+    }
+
     /// Sends block r of `sent` on rank s to block s of `received` on rank r.
     #[doc = doc_errors!("all_to_all")]
     pub fn all_to_all<T: Element>(&self, sent: &[T], received: &mut [T]) -> Result<()> {

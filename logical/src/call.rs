@@ -104,9 +104,29 @@ impl Communicator {
         body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
+    /// Begins the next exchange with a rank about a group that both are to be in.
+    pub(crate) fn begin_grouping(&self, with: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
+        let counter = self.groups_with(with);
+        let call = self.begin(self.label(Kind::Grouping, fingerprint, counter.get())?)?;
+        counter.set(counter.get() + 1);
+        Ok(call)
+    }
+
+    /// Runs a message under a tag of the user's, and ends the work of all ranks if it fails.
+    pub(crate) async fn operate_tagged<T>(
+        &self,
+        tag: u32,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let tag = Tag::of_user(self.group().communicator(Kind::Tagged), tag);
+        let call = self.begin(Label { tag, fingerprint })?;
+        body(&call).await.inspect_err(|error| self.give_up(error))
+    }
+
     fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
-        let lane = if kind == Kind::Message { 0 } else { self.lane_number() };
+        let lane = if kind == Kind::Collective { self.lane_number() } else { 0 };
         let communicator = self.group().communicator(kind);
         Ok(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
     }
@@ -116,7 +136,7 @@ impl Communicator {
         let transport = self.endpoint();
         let poison = self.poison();
         poison.check(transport.health(), &label)?;
-        let terms = Terms { transport, poison, deadline: self.world().deadline() };
+        let terms = Terms { transport, poison, deadline: self.deadline() };
         Ok(Call { terms, group: self.group(), label })
     }
 }
@@ -177,6 +197,21 @@ impl<'a> Call<'a> {
         let view = buffer.write(elements)?;
         let ticket = self.terms.transport.post_recv(source, label, view, land);
         Ok(Operation::new(self.terms, ticket, source, label))
+    }
+
+    /// Starts receiving into `elements` of `buffer` from whichever rank of the group sends first.
+    ///
+    /// # Errors
+    /// As [`Call::send`].
+    pub(crate) fn recv_any(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Operation<'a>> {
+        let view = buffer.write(elements)?;
+        let ticket = self.terms.transport.post_recv(Source::Any, self.label, view, Land::Copy);
+        Ok(Operation::from_any(self.terms, ticket, self.group.members().to_vec(), self.label))
+    }
+
+    /// Returns the rank in the group of a rank of the world.
+    pub(crate) fn in_group(&self, world_rank: usize) -> Option<usize> {
+        self.group.members().iter().position(|member| *member == world_rank)
     }
 
     /// Writes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.

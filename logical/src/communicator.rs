@@ -35,6 +35,8 @@ pub struct Communicator {
     lane: usize,
     /// Number of collectives begun on this lane.
     sequence: Rc<Cell<u64>>,
+    /// Deadline of its operations, in place of the world's.
+    deadline: Option<Duration>,
 }
 
 /// State that all groups over one endpoint share.
@@ -45,8 +47,12 @@ struct EndpointShare {
     activity: Arc<Activity>,
     /// First number that no group has, as far as this rank knows.
     free_group: Cell<u32>,
+    /// True while a group is being made, which takes the next number.
+    is_grouping: Rc<Cell<bool>>,
     /// Source of queues of the device under test, if that is not the host.
     queues_under_test: Cell<Option<fn() -> Queue>>,
+    /// True if it goes from thread to thread.
+    moves: Cell<bool>,
 }
 
 /// State that all lanes of one communicator share.
@@ -58,6 +64,17 @@ struct GroupShare {
     sent: Vec<Cell<u64>>,
     /// Number of messages from each rank so far.
     received: Vec<Cell<u64>>,
+    /// Number of groups made with each rank so far.
+    grouped: Vec<Cell<u64>>,
+}
+
+/// Turn of a rank to make a group.
+pub(crate) struct GroupingTurn(Rc<Cell<bool>>);
+
+impl Drop for GroupingTurn {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl Communicator {
@@ -75,9 +92,18 @@ impl Communicator {
         let group = Group::world(endpoint.rank(), endpoint.size());
         let poison = Poison::default();
         let free_group = Cell::new(1);
+        let is_grouping = Rc::default();
         let queues_under_test = Cell::new(None);
-        let line =
-            EndpointShare { world: world.clone(), endpoint, poison, activity, free_group, queues_under_test };
+        let line = EndpointShare {
+            world: world.clone(),
+            endpoint,
+            poison,
+            activity,
+            free_group,
+            is_grouping,
+            queues_under_test,
+            moves: Cell::new(false),
+        };
         Ok(Self::over(Rc::new(line), group))
     }
 
@@ -85,7 +111,15 @@ impl Communicator {
         let counters = || (0..group.size()).map(|_| Cell::new(0)).collect();
         let sent = counters();
         let received = counters();
-        Self::on_lane(&Rc::new(GroupShare { line, group, lanes: RefCell::default(), sent, received }), 0)
+        let grouped = counters();
+        let lanes = RefCell::default();
+        Self::on_lane(&Rc::new(GroupShare { line, group, lanes, sent, received, grouped }), 0)
+    }
+
+    /// Returns the number of groups and lanes that hold the endpoint.
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> usize {
+        Rc::strong_count(&self.shared)
     }
 
     /// Returns a communicator of another group over the same endpoint.
@@ -103,6 +137,21 @@ impl Communicator {
         self.shared.line.queues_under_test.get().map(|queues| queues())
     }
 
+    /// Begins to make a group, which ends as the value is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] while another one is being made: both could get the same number.
+    pub(crate) fn turn_to_group(&self) -> Result<GroupingTurn> {
+        let is_grouping = Rc::clone(&self.shared.line.is_grouping);
+        if is_grouping.replace(true) {
+            return Err(Error::usage(
+                "another group is being made on this rank",
+                "make groups one after another, in the same order on all ranks that they share",
+            ));
+        }
+        Ok(GroupingTurn(is_grouping))
+    }
+
     pub(crate) fn free_group(&self) -> u32 {
         self.shared.line.free_group.get()
     }
@@ -114,14 +163,41 @@ impl Communicator {
 
     fn on_lane(shared: &Rc<GroupShare>, lane: usize) -> Self {
         let sequence = Rc::clone(shared.lanes.borrow_mut().entry(lane).or_default());
-        Communicator { shared: Rc::clone(shared), lane, sequence }
+        Communicator { shared: Rc::clone(shared), lane, sequence, deadline: None }
+    }
+
+    /// Notes that it goes from thread to thread, as those of an executor do, so that nothing of it may be bound to one.
+    pub(crate) fn set_movable(&self, moves: bool) {
+        self.shared.line.moves.set(moves);
     }
 
     /// Returns the same group on another lane, whose operations may overlap with those of this one.
     ///
     /// Asking for a lane twice gives the same lane: its operations are counted on.
     pub fn lane(&self, lane: usize) -> Self {
-        Self::on_lane(&self.shared, lane)
+        Communicator { deadline: self.deadline, ..Self::on_lane(&self.shared, lane) }
+    }
+
+    /// Returns the same communicator with a deadline of its own: the longest time in which no byte of one of *its*
+    /// operations moves before that fails, in place of [`World::deadline`]. Both count the same operations.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::TransportKind;
+    /// # use std::time::Duration;
+    /// # spawn(TransportKind::Thread, 2, |comm| {
+    /// comm.with_deadline(Duration::from_secs(5)).blocking().barrier()?;
+    /// assert_eq!(comm.deadline(), Duration::from_secs(300));
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Communicator { deadline: Some(deadline), ..self.clone() }
+    }
+
+    /// Returns the deadline of operations that begin now: its own if it has one, else the world's.
+    pub fn deadline(&self) -> Duration {
+        self.deadline.unwrap_or_else(|| self.world().deadline())
     }
 
     /// Returns this rank in the group.
@@ -209,6 +285,11 @@ impl Communicator {
         &self.shared.received[rank]
     }
 
+    /// Returns the counter of groups that were made with a rank.
+    pub(crate) fn groups_with(&self, rank: usize) -> &Cell<u64> {
+        &self.shared.grouped[rank]
+    }
+
     /// Returns the first failure on this endpoint, if there was one.
     pub(crate) fn poison(&self) -> &Poison {
         &self.shared.line.poison
@@ -229,11 +310,15 @@ impl Communicator {
     /// [`Error::Usage`] for a queue of another device than before, [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for
     /// what these ranks cannot have; errors of the communication.
     pub fn attach(&self, queue: &Queue) -> Result<Option<TransportKind>> {
-        queue.set_limit(self.world().deadline());
+        queue.set_limit(self.deadline());
+        if self.shared.line.moves.get() {
+            // What goes by way of the host needs no decision.
+            return Ok(None);
+        }
         if !self.shared.group.is_world() {
             return Ok(None);
         }
-        self.endpoint().attach(queue, self.world().deadline())
+        self.endpoint().attach(queue, self.deadline())
     }
 
     /// Returns a zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on
@@ -259,6 +344,6 @@ impl Communicator {
         if !self.shared.group.is_world() {
             return Buffer::zeroed_on(queue, dtype, len);
         }
-        self.endpoint().register(queue, dtype, len, self.world().deadline())
+        self.endpoint().register(queue, dtype, len, self.deadline())
     }
 }

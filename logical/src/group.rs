@@ -2,13 +2,20 @@
 
 use crate::{Buffer, Communicator, DType, Error, Result};
 
-/// Kind of operation. Tags of collectives and of messages between two ranks are counted apart: not every rank sees
-/// the latter.
+/// Kind of operation. Each has tags of its own, and is counted apart: not every rank takes part in what others do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Collective = 0,
+    /// Message between two ranks, in the order of their calls.
     Message = 1,
+    /// Message under a tag of the user's.
+    Tagged = 2,
+    /// Message between two ranks that make a group.
+    Grouping = 3,
 }
+
+/// Number of kinds.
+const KINDS: u32 = 4;
 
 /// Ranks of an endpoint that a communicator is of.
 pub(crate) struct Group {
@@ -42,7 +49,7 @@ impl Group {
 
     /// Returns the number by which tags name the communicator.
     pub(crate) fn communicator(&self, kind: Kind) -> u32 {
-        2 * self.number + kind as u32
+        KINDS * self.number + kind as u32
     }
 
     /// Fails unless there is such a rank.
@@ -78,6 +85,16 @@ impl Wish {
     }
 }
 
+/// Returns the first number that is free once `count` groups have those from `first` on.
+///
+/// # Errors
+/// [`Error::Usage`] if there are not so many.
+pub(crate) fn after(first: u32, count: usize) -> Result<u32> {
+    let free = u32::try_from(count).ok().and_then(|count| first.checked_add(count));
+    let free = free.filter(|free| *free <= u32::MAX / KINDS);
+    free.ok_or_else(|| Error::usage("there are too many groups", "make fewer, and use them again"))
+}
+
 impl Communicator {
     /// Splits the group by `color`: every rank gets the group of those that passed the same, numbered in the order of
     /// `key`, and of rank here where keys are equal. A rank without color is in none.
@@ -88,7 +105,8 @@ impl Communicator {
     /// All ranks of this group call it. One all-gather of 24 bytes a rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_gather`]; [`Error::Usage`] after 2³¹ groups.
+    /// As [`Communicator::all_gather`]; [`Error::Usage`] after 2³⁰ groups, and while another group is being made on
+    /// this rank.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -102,6 +120,7 @@ impl Communicator {
     /// # }).unwrap();
     /// ```
     pub async fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+        let _turn = self.turn_to_group()?;
         let mine = Wish { color, key, free: self.free_group() };
         let mine = Buffer::from_slice(&mine.to_numbers())?;
         let mut all = Buffer::zeroed(DType::I64, self.size() * Wish::NUMBERS)?;
@@ -112,17 +131,31 @@ impl Communicator {
         colors.sort_unstable();
         colors.dedup();
         let first = wishes.iter().map(|wish| wish.free).max().unwrap_or(u32::MAX);
-        let free = first.checked_add(colors.len() as u32).filter(|free| *free <= u32::MAX / 2);
-        self.take_groups(free.ok_or_else(|| Error::usage("there are too many groups", "split less often"))?);
+        self.take_groups(after(first, colors.len())?);
         let Some(color) = color else { return Ok(None) };
         let mut ranks: Vec<usize> =
             (0..self.size()).filter(|rank| wishes[*rank].color == Some(color)).collect();
         ranks.sort_by_key(|rank| wishes[*rank].key);
-        let rank = ranks.iter().position(|rank| *rank == self.rank());
-        let index = colors.binary_search(&color);
-        let (Some(rank), Ok(index)) = (rank, index) else { return Ok(None) };
+        let Ok(index) = colors.binary_search(&color) else { return Ok(None) };
+        Ok(self.numbered_group(first + index as u32, &ranks))
+    }
+
+    /// Returns the group of these ranks, if this is one of them.
+    pub(crate) fn numbered_group(&self, number: u32, ranks: &[usize]) -> Option<Communicator> {
+        let rank = ranks.iter().position(|rank| *rank == self.rank())?;
         let members = ranks.iter().map(|rank| self.world_rank(*rank)).collect();
-        Ok(Some(self.with_group(Group { number: first + index as u32, rank, members })))
+        Some(self.with_group(Group { number, rank, members }))
+    }
+
+    /// Fails unless these are different ranks of the group.
+    pub(crate) fn check_members(&self, ranks: &[usize]) -> Result<()> {
+        for (at, rank) in ranks.iter().enumerate() {
+            self.check_rank(*rank)?;
+            if ranks[..at].contains(rank) {
+                return Err(Error::usage(format!("rank {rank} is named twice"), "name each rank once"));
+            }
+        }
+        Ok(())
     }
 
     /// Creates the group of some ranks of this one, in the order given; `None` on the others. All ranks of this group
@@ -142,12 +175,7 @@ impl Communicator {
     /// # }).unwrap();
     /// ```
     pub async fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>> {
-        for (at, rank) in ranks.iter().enumerate() {
-            self.check_rank(*rank)?;
-            if ranks[..at].contains(rank) {
-                return Err(Error::usage(format!("rank {rank} is named twice"), "name each rank once"));
-            }
-        }
+        self.check_members(ranks)?;
         let place = ranks.iter().position(|rank| *rank == self.rank());
         let group = self.split(place.map(|_| 0), place.unwrap_or(0) as i64).await?;
         let wanted = || ranks.iter().map(|rank| self.world_rank(*rank));

@@ -40,7 +40,9 @@ pub mod codec;
 mod communicator;
 pub mod decentralized;
 pub mod encoding;
+pub mod executor;
 mod group;
+mod members;
 mod part;
 mod point_to_point;
 pub mod spelling;
@@ -54,12 +56,12 @@ pub use hexagram_physical::device;
 pub use hexagram_physical::device::Queue;
 pub use hexagram_physical::drive;
 pub use hexagram_physical::hash;
-pub use hexagram_physical::memory::{ReadView, WriteView};
+pub use hexagram_physical::memory::{ReadView, Span, WriteView};
 pub use hexagram_physical::native::NOTICE_BYTES;
 pub use hexagram_physical::output;
 pub use hexagram_physical::runtime;
 pub use hexagram_physical::transport::{Bell, HEADER_BYTES, Land};
 pub use hexagram_physical::{
-    Buffer, DType, Element, Error, JoinOptions, Peer, ReduceOp, Result, TransportKind, Vigilance, World,
+    Bool, Buffer, DType, Element, Error, JoinOptions, Peer, ReduceOp, Result, TransportKind, Vigilance, World,
 };
 pub use part::Part;

@@ -1,11 +1,16 @@
-//! Messages between two ranks, in order.
+//! Messages between two ranks: in the order of the calls, or under tags that the user gives.
+//!
+//! A tag is any `u32`. Tagged messages never meet those without a tag, nor those of other groups, and need no order
+//! among tags: of all messages from one rank to another under one tag, the k-th that is sent is the k-th that is
+//! received. Receives from any rank and from a certain one may be mixed under one tag: whichever was posted first takes
+//! a message that both could.
 
 use crate::centralized::{free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Land, Result};
+use crate::{Buffer, Call, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
-fn fingerprint(buffer: &Buffer) -> Fingerprint {
-    Fingerprint::new(OperationKind::SendRecv, buffer.dtype(), buffer.len())
+fn fingerprint(operation: OperationKind, buffer: &Buffer) -> Fingerprint {
+    Fingerprint::new(operation, buffer.dtype(), buffer.len())
 }
 
 impl Communicator {
@@ -35,7 +40,7 @@ impl Communicator {
     pub async fn send(&self, buffer: &Buffer, to: usize) -> Result<()> {
         free_to_read(buffer)?;
         let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
-        self.operate_send(to, fingerprint(buffer), body).await
+        self.operate_send(to, fingerprint(OperationKind::SendRecv, buffer), body).await
     }
 
     /// Receives into `buffer` the next message from rank `from`. Bytes: none. Memory: none if the message comes after
@@ -63,6 +68,84 @@ impl Communicator {
         free_to_write(buffer)?;
         let whole = 0..buffer.len();
         let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
-        self.operate_recv(from, fingerprint(buffer), body).await
+        self.operate_recv(from, fingerprint(OperationKind::SendRecv, buffer), body).await
+    }
+
+    /// Sends `buffer` to rank `to` under a tag. Otherwise as [`Communicator::send`].
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch) on the receiver if element types or counts differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Shm, 2, |comm| {
+    /// let mut x = Buffer::from_slice(&[comm.rank() as i32])?;
+    /// if comm.rank() == 0 {
+    ///     comm.block_on(comm.send_tagged(&x, 1, 7))?;
+    ///     comm.block_on(comm.send_tagged(&x, 1, 8))?;
+    /// } else {
+    ///     comm.block_on(comm.recv_tagged(&mut x, 0, 8))?;
+    ///     comm.block_on(comm.recv_tagged(&mut x, 0, 7))?;
+    /// }
+    /// assert_eq!(*x.host::<i32>()?, [0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn send_tagged(&self, buffer: &Buffer, to: usize, tag: u32) -> Result<()> {
+        self.check_rank(to)?;
+        free_to_read(buffer)?;
+        let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
+        self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+    }
+
+    /// Receives into `buffer` the next message from rank `from` under a tag. Otherwise as [`Communicator::recv`].
+    ///
+    /// # Errors
+    /// As [`Communicator::send_tagged`].
+    pub async fn recv_tagged(&self, buffer: &mut Buffer, from: usize, tag: u32) -> Result<()> {
+        self.check_rank(from)?;
+        free_to_write(buffer)?;
+        let whole = 0..buffer.len();
+        let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
+        self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+    }
+
+    /// Receives into `buffer` the first message under a tag from any rank of the group, and returns that rank. Otherwise
+    /// as [`Communicator::recv`].
+    ///
+    /// Which of several ranks is the first depends on time. A rank that has failed ends the wait, whichever message was
+    /// meant; so does the departure of all ranks.
+    ///
+    /// # Errors
+    /// As [`Communicator::send_tagged`]; [`Error::Deadline`](crate::Error::Deadline) without a rank if none sends.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mut x = Buffer::from_slice(&[comm.rank() as i32])?;
+    /// if comm.rank() > 0 {
+    ///     return comm.block_on(comm.send_tagged(&x, 0, 1));
+    /// }
+    /// for _ in 1..comm.size() {
+    ///     let from = comm.block_on(comm.recv_any(&mut x, 1))?;
+    ///     assert_eq!(*x.host::<i32>()?, [from as i32]);
+    /// }
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn recv_any(&self, buffer: &mut Buffer, tag: u32) -> Result<usize> {
+        free_to_write(buffer)?;
+        let whole = 0..buffer.len();
+        let body = async |call: &Call<'_>| {
+            let got = call.recv_any(buffer, whole)?.await?;
+            call.in_group(got.peer).ok_or_else(|| {
+                let what =
+                    format!("a message under tag {tag} came from rank {}, outside of the group", got.peer);
+                Error::usage(what, "mend the transport")
+            })
+        };
+        self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
     }
 }

@@ -7,7 +7,7 @@
 use half::{bf16, f16};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::testing::{self, cases, spawn, spawn_hosts};
-use hexagram_logical::{Buffer, Communicator, Element, ReduceOp, Result, TransportKind};
+use hexagram_logical::{Bool, Buffer, Communicator, Element, ReduceOp, Result, TransportKind};
 use hexagram_physical::testing::skipped_under_mpi;
 use std::hash::{DefaultHasher, Hasher};
 
@@ -29,6 +29,10 @@ trait Odd: Element {
     fn no_number(self) -> bool;
     /// By which minima and maxima compare: ascending, −0 before +0.
     fn order(self) -> i128;
+    /// What a reduction stores for this.
+    fn stored(self) -> Self {
+        self
+    }
 }
 
 /// The order of floats that are no NaN, by their bits.
@@ -89,7 +93,33 @@ macro_rules! integers {
         fn order(self) -> i128 { self as i128 }
     })*};
 }
-integers!(u8, i32, i64);
+integers!(u8, i8, i16, i32, i64);
+
+impl Odd for Bool {
+    const ZEROS: &[u64] = &[0];
+    /// Bytes that something else has written.
+    const EXTREMES: &[u64] = &[1, 2, 0x55, 0x80, 0xff];
+    const NANS: &[u64] = &[1];
+    const ONE_NAN: u64 = u64::MAX;
+    fn of(bits: u64) -> Self {
+        bytemuck::cast(bits as u8)
+    }
+    fn bits(self) -> u64 {
+        bytemuck::cast::<Self, u8>(self).into()
+    }
+    fn no_number(self) -> bool {
+        false
+    }
+    fn plain(at: usize) -> Self {
+        Bool::from(at.is_multiple_of(2))
+    }
+    fn order(self) -> i128 {
+        self.get().into()
+    }
+    fn stored(self) -> Self {
+        Bool::from(self.get())
+    }
+}
 
 /// After so many elements, contributions begin again: not at the edge of a chunk.
 const PERIOD: usize = 1021;
@@ -114,13 +144,23 @@ fn fill<T: Odd>(buffer: &mut Buffer, rank: usize) {
     }
 }
 
-/// What must come out of a minimum or maximum at a place; `None` of other reductions of numbers.
+/// What must come out of a minimum, a maximum or a bitwise reduction at a place; `None` of sums and products of
+/// numbers.
 fn by_definition<T: Odd>(op: ReduceOp, ranks: usize, at: usize) -> Option<T> {
     let all = || (0..ranks).map(|rank| value::<T>(rank, at));
     match op {
         _ if all().any(Odd::no_number) => Some(T::of(T::ONE_NAN)),
-        ReduceOp::Min => all().min_by_key(|x| x.order()),
-        ReduceOp::Max => all().max_by_key(|x| x.order()),
+        ReduceOp::Min => all().min_by_key(|x| x.order()).map(Odd::stored),
+        ReduceOp::Max => all().max_by_key(|x| x.order()).map(Odd::stored),
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => {
+            let bits = all().map(|x| x.stored().bits());
+            bits.reduce(|x, y| match op {
+                ReduceOp::BitAnd => x & y,
+                ReduceOp::BitOr => x | y,
+                _ => x ^ y,
+            })
+            .map(T::of)
+        }
         _ => None,
     }
 }
@@ -141,7 +181,7 @@ fn condensed<T: Odd>(buffer: &Buffer, op: ReduceOp, ranks: usize, first: usize, 
 }
 
 fn ops<T: Odd>() -> impl Iterator<Item = ReduceOp> {
-    ReduceOp::ALL.into_iter().filter(|op| *op != ReduceOp::Mean || T::DTYPE.is_float())
+    ReduceOp::ALL.into_iter().filter(|op| op.check(T::DTYPE).is_ok())
 }
 
 /// What every collective that reduces makes of one element type; the last of each tuple is the same on all ranks.
@@ -177,12 +217,15 @@ fn reductions<T: Odd>(comm: &Communicator, registered: bool, all: &mut Vec<(Stri
 fn every_type(comm: &Communicator, registered: bool) -> Result<Vec<(String, u64)>> {
     let mut all = Vec::new();
     reductions::<u8>(comm, registered, &mut all)?;
+    reductions::<i8>(comm, registered, &mut all)?;
+    reductions::<i16>(comm, registered, &mut all)?;
     reductions::<i32>(comm, registered, &mut all)?;
     reductions::<i64>(comm, registered, &mut all)?;
     reductions::<f16>(comm, registered, &mut all)?;
     reductions::<bf16>(comm, registered, &mut all)?;
     reductions::<f32>(comm, registered, &mut all)?;
     reductions::<f64>(comm, registered, &mut all)?;
+    reductions::<Bool>(comm, registered, &mut all)?;
     Ok(all)
 }
 
@@ -252,12 +295,15 @@ fn reduces<T: Odd>(comm: &Communicator) -> Result<()> {
 
 fn reduces_every_type(comm: &Communicator) -> Result<()> {
     reduces::<u8>(comm)?;
+    reduces::<i8>(comm)?;
+    reduces::<i16>(comm)?;
     reduces::<i32>(comm)?;
     reduces::<i64>(comm)?;
     reduces::<f16>(comm)?;
     reduces::<bf16>(comm)?;
     reduces::<f32>(comm)?;
-    reduces::<f64>(comm)
+    reduces::<f64>(comm)?;
+    reduces::<Bool>(comm)
 }
 
 #[test]

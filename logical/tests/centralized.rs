@@ -6,9 +6,10 @@
 use half::{bf16, f16};
 use hexagram_logical::testing::{self, cases, skipped_under_mpi, spawn};
 use hexagram_logical::{
-    Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
+    Bool, Communicator, DType, Element, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
 use hexagram_physical::native::Size;
+use std::ops::{BitAnd, BitOr, BitXor};
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 const LENGTHS: [usize; 5] = [0, 1, 7, 256, 10_007];
@@ -32,7 +33,7 @@ trait Number: Element {
 macro_rules! numbers {
     ($($t:ty => $from:expr),*) => {$(impl Number for $t { fn of(value: i64) -> Self { $from(value) } })*};
 }
-numbers!(u8 => |v: i64| v as u8, i32 => |v: i64| v as i32, i64 => |v: i64| v, f32 => |v: i64| v as f32,
+numbers!(u8 => |v: i64| v as u8, i8 => |v: i64| v as i8, i16 => |v: i64| v as i16, Bool => |v: i64| Bool::from(v & 1 == 1), i32 => |v: i64| v as i32, i64 => |v: i64| v, f32 => |v: i64| v as f32,
     f64 => |v: i64| v as f64, f16 => |v: i64| f16::from_f32(v as f32), bf16 => |v: i64| bf16::from_f32(v as f32));
 
 fn contribution<T: Number>(rank: usize, len: usize) -> Vec<T> {
@@ -42,26 +43,36 @@ fn contribution<T: Number>(rank: usize, len: usize) -> Vec<T> {
 /// The definition: reduce in i64, which is exact here, and convert.
 fn reduced<T: Number>(op: ReduceOp, ranks: usize, len: usize) -> Vec<T> {
     let column = |at: usize| (0..ranks).map(move |rank| value(rank, at));
-    let reduce = |at: usize| match op {
+    let reduce = |at: usize| match op.of(T::DTYPE) {
         ReduceOp::Sum | ReduceOp::Mean => column(at).sum(),
         ReduceOp::Product => column(at).product(),
         ReduceOp::Min => column(at).min().unwrap(),
         ReduceOp::Max => column(at).max().unwrap(),
+        // Those of the last bits are the last bits of these.
+        ReduceOp::BitAnd => column(at).fold(!0, BitAnd::bitand),
+        ReduceOp::BitOr => column(at).fold(0, BitOr::bitor),
+        ReduceOp::BitXor => column(at).fold(0, BitXor::bitxor),
     };
     (0..len).map(|at| T::of(reduce(at))).collect()
 }
 
-/// Minimum and maximum of bytes see values modulo 256; keep to what is equal in every type.
+/// Minimum and maximum of unsigned bytes see values modulo 256; keep to what is equal in every type. Means are tested
+/// by themselves.
 fn ops_for<T: Number>() -> Vec<ReduceOp> {
-    let signed = T::DTYPE.size() > 1;
-    ReduceOp::ALL
-        .into_iter()
-        .filter(|op| *op != ReduceOp::Mean && (signed || matches!(op, ReduceOp::Sum | ReduceOp::Product)))
-        .collect()
+    let fits = |op: &ReduceOp| op.check(T::DTYPE).is_ok() && *op != ReduceOp::Mean;
+    let sees_signs = |op: &ReduceOp| T::DTYPE == DType::U8 && matches!(op, ReduceOp::Min | ReduceOp::Max);
+    ReduceOp::ALL.into_iter().filter(|op| fits(op) && !sees_signs(op)).collect()
 }
 
-fn all_types<R>(tests: [fn(&Communicator) -> Result<R>; 7]) {
-    matrix(|comm| tests.iter().try_for_each(|test| test(comm).map(drop)));
+/// Runs a generic test with every element type on every transport and number of ranks.
+macro_rules! all_types {
+    ($test:ident) => {
+        all_types!($test: u8, i8, i16, i32, i64, f16, bf16, f32, f64, Bool)
+    };
+    ($test:ident: $($t:ty),*) => {{
+        let tests: [fn(&Communicator) -> Result<()>; DType::ALL.len()] = [$($test::<$t>),*];
+        matrix(|comm| tests.iter().try_for_each(|test| test(comm)));
+    }};
 }
 
 fn all_reduces<T: Number>(comm: &Communicator) -> Result<()> {
@@ -80,15 +91,7 @@ fn all_reduces<T: Number>(comm: &Communicator) -> Result<()> {
 
 #[test]
 fn all_reduce_of_every_type_and_op() {
-    all_types([
-        all_reduces::<u8>,
-        all_reduces::<i32>,
-        all_reduces::<i64>,
-        all_reduces::<f16>,
-        all_reduces::<bf16>,
-        all_reduces::<f32>,
-        all_reduces::<f64>,
-    ]);
+    all_types!(all_reduces);
 }
 
 fn reduces_to_each_root<T: Number>(comm: &Communicator) -> Result<()> {
@@ -104,15 +107,7 @@ fn reduces_to_each_root<T: Number>(comm: &Communicator) -> Result<()> {
 
 #[test]
 fn reduce_changes_the_roots_buffer_only() {
-    all_types([
-        reduces_to_each_root::<u8>,
-        reduces_to_each_root::<i32>,
-        reduces_to_each_root::<i64>,
-        reduces_to_each_root::<f16>,
-        reduces_to_each_root::<bf16>,
-        reduces_to_each_root::<f32>,
-        reduces_to_each_root::<f64>,
-    ]);
+    all_types!(reduces_to_each_root);
 }
 
 fn reduce_scatters<T: Number>(comm: &Communicator) -> Result<()> {
@@ -129,15 +124,7 @@ fn reduce_scatters<T: Number>(comm: &Communicator) -> Result<()> {
 
 #[test]
 fn reduce_scatter_of_every_type() {
-    all_types([
-        reduce_scatters::<u8>,
-        reduce_scatters::<i32>,
-        reduce_scatters::<i64>,
-        reduce_scatters::<f16>,
-        reduce_scatters::<bf16>,
-        reduce_scatters::<f32>,
-        reduce_scatters::<f64>,
-    ]);
+    all_types!(reduce_scatters);
 }
 
 #[test]
@@ -163,14 +150,33 @@ fn means_of_floats_are_exact_and_do_not_overflow_in_16_bits() {
 }
 
 #[test]
-fn there_is_no_mean_of_integers() {
-    if skipped_under_mpi("it is about a call that sends nothing") {
+fn types_have_only_some_reductions() {
+    if skipped_under_mpi("it is about calls that send nothing") {
         return;
     }
     spawn(TransportKind::Thread, 2, |comm| {
-        let error = comm.blocking().all_reduce(&mut [1i32], ReduceOp::Mean).unwrap_err();
-        assert!(matches!(error, Error::Usage { .. }));
-        // Nothing was sent, and the communicator can still be used.
+        for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op))) {
+            let mut mine = testing::zeroed(dtype, 2);
+            let all = testing::zeroed(dtype, 4);
+            let hierarchy = comm.block_on(comm.hierarchy())?;
+            let refused = [
+                comm.block_on(comm.all_reduce(&mut mine, op)),
+                comm.block_on(comm.reduce(&mut mine, op, 0)),
+                comm.block_on(comm.reduce_scatter(&all, &mut mine, op)),
+                comm.block_on(hierarchy.all_reduce(&mut mine, op)),
+                comm.block_on(hierarchy.reduce(&mut mine, op, 0)),
+                comm.block_on(hierarchy.reduce_scatter(&all, &mut mine, op)),
+            ];
+            let is_refused = if dtype.is_float() { op.is_bitwise() } else { op == ReduceOp::Mean };
+            let what = format!("there is no {op} of {dtype}; use ");
+            for outcome in refused {
+                match outcome {
+                    Ok(()) => assert!(!is_refused, "{op} of {dtype}"),
+                    Err(error) => assert!(is_refused && error.to_string().starts_with(&what), "{error}"),
+                }
+            }
+        }
+        // Nothing was sent of what was refused, and the communicator can still be used.
         comm.blocking().barrier()
     })
     .unwrap();

@@ -122,6 +122,122 @@ fn different_lists_are_noticed() {
 }
 
 #[test]
+fn members_alone_make_their_group() {
+    matrix(|comm| {
+        let rank = comm.rank();
+        let size = comm.size();
+        // Every pair of ranks, and all but one, in an order that is the same on all.
+        let pairs = (0..size).flat_map(|low| (low + 1..size).map(move |high| vec![high, low]));
+        let but_one = (0..size).map(|without| (0..size).filter(|rank| *rank != without).collect());
+        let lists: Vec<Vec<usize>> =
+            pairs.chain(but_one).filter(|list: &Vec<usize>| list.contains(&rank)).collect();
+        let groups =
+            lists.iter().map(|list| comm.block_on(comm.group_of(list))).collect::<Result<Vec<_>>>()?;
+        for (list, group) in lists.iter().zip(&groups) {
+            assert_eq!(group.world_ranks(), list);
+            assert_eq!(list[group.rank()], rank);
+        }
+        for round in 0..2 {
+            for group in &groups {
+                let expected = group.world_ranks().iter().map(|rank| (rank * 10 + round) as f32).sum::<f32>();
+                assert_eq!(sum(group, (rank * 10 + round) as f32)?, expected);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn groups_of_members_and_splits_do_not_disturb_each_other() {
+    matrix(|comm| {
+        let rank = comm.rank();
+        let size = comm.size();
+        let lower: Vec<usize> = (0..size.div_ceil(2)).collect();
+        // The ranks have made unequal numbers of groups before the split.
+        let low = if lower.contains(&rank) { Some(comm.block_on(comm.group_of(&lower))?) } else { None };
+        let half = comm.block_on(comm.split(Some(u32::from(lower.contains(&rank))), 0))?.unwrap();
+        let again = comm.block_on(half.group_of(&(0..half.size()).collect::<Vec<_>>()))?;
+        for value in [1.0, 2.0] {
+            if let Some(low) = &low {
+                assert_eq!(sum(low, value)?, value * lower.len() as f32);
+            }
+            assert_eq!(sum(&again, value + 1.0)?, (value + 1.0) * half.size() as f32);
+            assert_eq!(sum(&half, value)?, value * half.size() as f32);
+            assert_eq!(sum(&comm, value)?, value * size as f32);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_group_that_cannot_be_made_is_refused_before_anybody_is_asked() {
+    for (transport, ranks) in cases(&[2]) {
+        spawn(transport, ranks, |comm| {
+            for (list, word) in
+                [(&[0, 0][..], "twice"), (&[0, 2], "no rank 2"), (&[1 - comm.rank()], "not in the group")]
+            {
+                let error = comm.block_on(comm.group_of(list)).map(drop).unwrap_err();
+                assert!(matches!(&error, Error::Usage { .. }) && error.to_string().contains(word), "{error}");
+            }
+            assert_eq!(sum(&comm, 1.0)?, 2.0);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn members_that_name_different_groups_all_fail() {
+    if skipped_under_mpi("its ranks meet at a barrier of the process") {
+        return;
+    }
+    for transport in TransportKind::ALL {
+        // Of as many ranks in another order, and of more.
+        for other in [&[1, 0][..], &[0, 1, 2]] {
+            let opened = Barrier::new(3);
+            let outcomes = spawn(transport, 3, |comm| {
+                opened.wait();
+                let list = [&[0, 1], other][comm.rank() % 2];
+                let outcome = if comm.rank() < 2 { comm.block_on(comm.group_of(list)).err() } else { None };
+                opened.wait();
+                Ok(outcome)
+            });
+            let [lowest, higher, _] = outcomes.unwrap().try_into().unwrap_or_else(|_| panic!("three ranks"));
+            assert!(
+                matches!(&lowest, Some(Error::Usage { .. } | Error::Mismatch { .. })),
+                "{transport}: {lowest:?}"
+            );
+            assert!(matches!(&higher, Some(Error::PeerFailed { .. })), "{transport}: {higher:?}");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_does_not_make_the_group_is_named_at_the_deadline() {
+    if skipped_under_mpi("its ranks meet at a barrier of the process") {
+        return;
+    }
+    for missing in [0, 1] {
+        let opened = Barrier::new(2);
+        let outcomes = spawn(TransportKind::Shm, 2, |comm| {
+            comm.set_deadline(std::time::Duration::from_millis(200));
+            opened.wait();
+            let outcome = if comm.rank() == missing {
+                None
+            } else {
+                comm.block_on(comm.group_of(&[0, 1])).map(drop).err()
+            };
+            opened.wait();
+            Ok(outcome)
+        });
+        let outcome = outcomes.unwrap().swap_remove(1 - missing);
+        let is_named =
+            matches!(&outcome, Some(Error::Deadline { waiting_for: Some(peer), .. }) if peer.rank == missing);
+        assert!(is_named, "{outcome:?}");
+    }
+}
+
+#[test]
 fn a_failure_in_a_group_ends_the_world() {
     if skipped_under_mpi("its ranks meet at a barrier of the process") {
         return;

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram_logical::testing::{self, spawn};
-use hexagram_logical::{Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind};
+use hexagram_logical::{
+    Bool, Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,9 @@ fn fill(buffer: &mut Buffer, rank: usize) {
         DType::F16 => each!(half::f16, |at| half::f16::from_f64(number(at))),
         DType::BF16 => each!(half::bf16, |at| half::bf16::from_f64(number(at))),
         DType::U8 => each!(u8, |at| whole(at) as u8),
+        DType::I8 => each!(i8, |at| whole(at) as i8),
+        DType::I16 => each!(i16, |at| whole(at) as i16),
+        DType::Bool => each!(Bool, |at| Bool::from(whole(at) % 2 == 1)),
         DType::I32 => each!(i32, |at| whole(at) as i32),
         DType::I64 => each!(i64, whole),
     }
@@ -89,7 +94,7 @@ fn results_are_those_of_messages_for_every_length_and_number_of_ranks() {
 #[test]
 fn results_are_those_of_messages_for_every_type_and_reduction() {
     for dtype in DType::ALL {
-        for op in ReduceOp::ALL.into_iter().filter(|op| *op != ReduceOp::Mean || dtype.is_float()) {
+        for op in ReduceOp::ALL.into_iter().filter(|op| op.check(dtype).is_ok()) {
             for len in [33, 40_003] {
                 let run = |transport, registered| {
                     spawn(transport, 3, |comm| collectives(&comm, dtype, len, op, registered)).unwrap()

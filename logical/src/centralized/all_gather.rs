@@ -1,7 +1,7 @@
 //! All-gather: everyone gets everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks};
+use super::share::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
 use crate::{Buffer, Communicator, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -37,6 +37,41 @@ impl Communicator {
             }
             all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
             Ring::of(self, all).all_gather(call, all).await
+        })
+        .await
+    }
+
+    /// Gathers everyone's elements on every rank where ranks have unequal numbers of them: `all` gets `counts[r]`
+    /// elements from each rank r, in the order of ranks. Counts are the same on all ranks, and may be 0.
+    ///
+    /// Steps, memory and determinism as [`Communicator::all_gather`]. Bytes sent per rank: those of `all` but the next
+    /// rank's block.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if counts do not fit the buffers' lengths or types differ;
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ, also in their counts.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// // Rank r has r elements.
+    /// let rank = comm.rank();
+    /// let mine = Buffer::from_slice(&vec![rank as i32; rank])?;
+    /// let mut all = Buffer::zeroed(DType::I32, 3)?;
+    /// comm.block_on(comm.all_gather_v(&mine, &mut all, &[0, 1, 2]))?;
+    /// assert_eq!(*all.host::<i32>()?, [1, 2, 2]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn all_gather_v(&self, mine: &Buffer, all: &mut Buffer, counts: &[usize]) -> Result<()> {
+        let blocks = blocks(counts, all, self.size())?;
+        let fingerprint = unequal(OperationKind::AllGatherV, (all, counts), (mine, self.rank()))?;
+        free_to_read(mine)?;
+        free_to_write(all)?;
+        self.operate(fingerprint, async |call| {
+            all.write(blocks[self.rank()].clone())?.copy_from(&mine.read_all()?)?;
+            Ring::over(self, blocks, all.dtype()).all_gather(call, all).await
         })
         .await
     }

@@ -2,7 +2,6 @@
 
 use super::halving_doubling::HalvingDoubling;
 use super::ring::Ring;
-use super::share::check_op;
 use crate::{Buffer, Call, Communicator, DType, Element, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;
@@ -27,8 +26,8 @@ impl Communicator {
     /// (halving).
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) for the mean of integers; [`Error::Mismatch`](crate::Error::Mismatch) if
-    /// ranks differ in element type, length or `op`.
+    /// [`Error::Usage`](crate::Error::Usage) if the type [has no such reduction](ReduceOp::check);
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in element type, length or `op`.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -110,6 +109,6 @@ impl Communicator {
 /// # Errors
 /// [`Error::Usage`](crate::Error::Usage) if the elements have no such reduction.
 fn fingerprint(dtype: DType, len: usize, op: ReduceOp) -> Result<Fingerprint> {
-    check_op(op, dtype)?;
+    op.check(dtype)?;
     Ok(Fingerprint { reduce: Some(op), ..Fingerprint::new(OperationKind::AllReduce, dtype, len) })
 }

@@ -1,9 +1,8 @@
 //! All-to-all: everyone sends something else to everyone.
 
-use super::share::{check_dtypes, free_to_read, free_to_write};
+use super::share::{blocks, check_dtypes, free_to_read, free_to_write};
 use crate::{Buffer, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
-use std::ops::Range;
 
 impl Communicator {
     /// Sends each rank a block of its own: block s of `received` on rank r ← block r of `sent` on rank s. Both hold n
@@ -68,8 +67,8 @@ impl Communicator {
         recv_counts: &[usize],
     ) -> Result<()> {
         check_dtypes(sent, received)?;
-        let outgoing = self.layout(send_counts, sent)?;
-        let incoming = self.layout(recv_counts, received)?;
+        let outgoing = blocks(send_counts, sent, self.size())?;
+        let incoming = blocks(recv_counts, received, self.size())?;
         let rank = self.rank();
         let size = self.size();
         if outgoing[rank].len() != incoming[rank].len() {
@@ -98,26 +97,5 @@ impl Communicator {
             Ok(())
         })
         .await
-    }
-
-    /// Returns the place of each rank's elements.
-    fn layout(&self, counts: &[usize], buffer: &Buffer) -> Result<Vec<Range<usize>>> {
-        let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
-        if counts.len() != self.size() || total != Some(buffer.len()) {
-            let what = format!(
-                "counts {counts:?} do not divide {} elements among {} ranks",
-                buffer.len(),
-                self.size()
-            );
-            return Err(Error::usage(what, "give one count per rank, adding up to the buffer's length"));
-        }
-        let mut end = 0;
-        Ok(counts
-            .iter()
-            .map(|count| {
-                end += count;
-                end - count..end
-            })
-            .collect())
     }
 }

@@ -23,7 +23,7 @@
 //! Determinism: as the primitives that they are made of; results are bit-identical on all ranks.
 
 use super::encoded::scatter_gather;
-use super::share::{block, check_blocks, check_op, free_to_read, free_to_write};
+use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::codec::LinearCodec;
 use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
@@ -143,7 +143,7 @@ impl Hierarchy {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub async fn all_reduce(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<()> {
-        check_op(op, buffer.dtype())?;
+        op.check(buffer.dtype())?;
         free_to_write(buffer)?;
         let fingerprint = Fingerprint {
             reduce: Some(op),
@@ -257,7 +257,7 @@ impl Hierarchy {
     /// As [`Communicator::reduce`].
     pub async fn reduce(&self, buffer: &mut Buffer, op: ReduceOp, root: usize) -> Result<()> {
         self.all.check_rank(root)?;
-        check_op(op, buffer.dtype())?;
+        op.check(buffer.dtype())?;
         free_to_write(buffer)?;
         let whole = || 0..buffer.len();
         let fingerprint = Fingerprint {
@@ -352,7 +352,7 @@ impl Hierarchy {
     /// As [`Communicator::reduce_scatter`].
     pub async fn reduce_scatter(&self, all: &Buffer, mine: &mut Buffer, op: ReduceOp) -> Result<()> {
         check_blocks(mine, all, self.all.size())?;
-        check_op(op, all.dtype())?;
+        op.check(all.dtype())?;
         free_to_read(all)?;
         free_to_write(mine)?;
         let fingerprint = Fingerprint {

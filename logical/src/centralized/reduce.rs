@@ -1,6 +1,6 @@
 //! Reduce: one rank gets the reduction of everyone's buffer.
 
-use super::share::{check_op, chunk, free_to_write, pieces};
+use super::share::{chunk, free_to_write, pieces};
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
@@ -12,7 +12,8 @@ impl Communicator {
     /// piece, on the ranks that add on behalf of others. Determinism: the tree fixes the order, counted from the root.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if there is no such root, or for the mean of integers;
+    /// [`Error::Usage`](crate::Error::Usage) if there is no such root, or the type [has no such
+    /// reduction](ReduceOp::check);
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in root, element type, length or `op`.
     ///
     /// ```
@@ -27,7 +28,7 @@ impl Communicator {
     /// ```
     pub async fn reduce(&self, buffer: &mut Buffer, op: ReduceOp, root: usize) -> Result<()> {
         self.check_rank(root)?;
-        check_op(op, buffer.dtype())?;
+        op.check(buffer.dtype())?;
         let fingerprint = Fingerprint {
             reduce: Some(op),
             root: Some(root as u32),

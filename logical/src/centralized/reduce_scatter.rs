@@ -1,7 +1,7 @@
 //! Reduce-scatter: everyone gets its block of the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks, check_op, chunk, pieces};
+use super::share::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
@@ -14,7 +14,8 @@ impl Communicator {
     /// Determinism: as [`Communicator::all_reduce`].
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit, or for the mean of integers;
+    /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit, or the type [has no such
+    /// reduction](ReduceOp::check);
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
     ///
     /// ```
@@ -30,8 +31,7 @@ impl Communicator {
     /// ```
     pub async fn reduce_scatter(&self, all: &Buffer, mine: &mut Buffer, op: ReduceOp) -> Result<()> {
         check_blocks(mine, all, self.size())?;
-        check_op(op, all.dtype())?;
-        let len = mine.len();
+        op.check(all.dtype())?;
         let fingerprint = Fingerprint {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
@@ -42,18 +42,71 @@ impl Communicator {
             if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
-            let ring = Ring::of(self, all);
-            let pieces = pieces(len, all.dtype(), ring.steps());
-            let scratch = || all.beside(all.dtype(), len.div_ceil(pieces));
-            let mut scratches = (scratch()?, scratch()?);
-            for index in 0..pieces {
-                let range = chunk(len, pieces, index);
-                let piece = Piece { comm: self, call, ring: &ring, all, len, index, range, op };
-                piece.reduce(&mut scratches, mine).await?;
-            }
-            Ok(())
+            let blocks = (0..self.size()).map(|rank| block(mine.len(), rank)).collect();
+            self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
         })
         .await
+    }
+
+    /// Reduces blocks of unequal lengths, one for each rank: `all` holds `counts[r]` elements for each rank r, in the
+    /// order of ranks, and is not changed; `mine` gets the reduction of this rank's. Counts are the same on all ranks,
+    /// and may be 0.
+    ///
+    /// Steps and determinism as [`Communicator::reduce_scatter`]. Bytes sent per rank: those of `all` but its own block.
+    /// Memory: two pieces of the longest block.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if counts do not fit the buffers' lengths, types differ, or the type [has no
+    /// such reduction](ReduceOp::check); [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ, also in their counts.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, ReduceOp, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// // Rank r gets r elements.
+    /// let all = Buffer::from_slice(&[10, 20, 21])?;
+    /// let mut mine = Buffer::zeroed(DType::I32, comm.rank())?;
+    /// comm.block_on(comm.reduce_scatter_v(&all, &[0, 1, 2], &mut mine, ReduceOp::Sum))?;
+    /// let expected: &[i32] = [&[] as &[_], &[30], &[60, 63]][comm.rank()];
+    /// assert_eq!(*mine.host::<i32>()?, *expected);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn reduce_scatter_v(
+        &self,
+        all: &Buffer,
+        counts: &[usize],
+        mine: &mut Buffer,
+        op: ReduceOp,
+    ) -> Result<()> {
+        op.check(all.dtype())?;
+        let blocks = blocks(counts, all, self.size())?;
+        let fingerprint = unequal(OperationKind::ReduceScatterV, (all, counts), (mine, self.rank()))?;
+        let fingerprint = Fingerprint { reduce: Some(op), ..fingerprint };
+        free_to_read(all)?;
+        free_to_write(mine)?;
+        self.operate(fingerprint, async |call| {
+            self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+        })
+        .await
+    }
+
+    /// Sends and receives the messages of a reduce-scatter of blocks, within an operation.
+    async fn reduce_blocks(
+        &self,
+        call: &Call<'_>,
+        ring: Ring,
+        (all, mine): (&Buffer, &Buffer),
+        op: ReduceOp,
+    ) -> Result<()> {
+        let count = pieces(ring.longest(), all.dtype(), ring.steps());
+        let scratch = || all.beside(all.dtype(), ring.longest().div_ceil(count));
+        let mut scratches = (scratch()?, scratch()?);
+        for index in 0..count {
+            let piece = Piece { comm: self, call, ring: &ring, all, index, count, op };
+            piece.reduce(&mut scratches, mine).await?;
+        }
+        Ok(())
     }
 }
 
@@ -63,11 +116,9 @@ struct Piece<'a> {
     call: &'a Call<'a>,
     ring: &'a Ring,
     all: &'a Buffer,
-    /// Length of a block.
-    len: usize,
     index: usize,
-    /// Place of the piece in its block.
-    range: Range<usize>,
+    /// Number of pieces of every block.
+    count: usize,
     op: ReduceOp,
 }
 
@@ -76,28 +127,34 @@ impl Piece<'_> {
     /// in one scratch while the other is sent on.
     async fn reduce(&self, (sending, arriving): &mut (Buffer, Buffer), mine: &Buffer) -> Result<()> {
         let steps = self.ring.steps();
-        let place = 0..self.range.len();
         self.contribute(1, sending)?;
         for step in 0..steps {
             self.contribute(step + 2, arriving)?;
             let tag = self.index * steps + step;
-            let send = self.call.send(self.ring.next(), tag, sending, place.clone())?;
-            let land = Land::Reduce(self.op);
-            self.call.recv(self.ring.previous(), tag, arriving, place.clone(), land)?.await?;
+            let send = self.call.send(self.ring.next(), tag, sending, 0..self.place(step + 1).len())?;
+            let into = 0..self.place(step + 2).len();
+            self.call.recv(self.ring.previous(), tag, arriving, into, Land::Reduce(self.op))?.await?;
             send.await?;
             std::mem::swap(sending, arriving);
         }
-        // With one rank, behind(1) is the rank itself.
-        self.comm.after_reduce(self.op, sending, place.clone())?;
-        mine.write(self.range.clone())?.copy_from(&sending.read(place)?)
+        // With one rank, the block one place behind is its own.
+        let place = chunk(mine.len(), self.count, self.index);
+        self.comm.after_reduce(self.op, sending, 0..place.len())?;
+        mine.write(place.clone())?.copy_from(&sending.read(0..place.len())?)
     }
 
-    /// Copies what this rank has of the block of the rank `distance` places behind it.
+    /// Copies what this rank has of the block `distance` places behind its own.
     fn contribute(&self, distance: usize, to: &Buffer) -> Result<()> {
-        let place = 0..self.range.len();
-        let block = block(self.len, self.ring.behind(distance)).start;
-        let from = self.all.read(block + self.range.start..block + self.range.end)?;
-        to.write(place.clone())?.copy_from(&from)?;
+        let from = self.place(distance);
+        let place = 0..from.len();
+        to.write(place.clone())?.copy_from(&self.all.read(from)?)?;
         self.comm.before_reduce(self.op, to, place)
+    }
+
+    /// Returns the place of the piece of the block `distance` places behind this rank's.
+    fn place(&self, distance: usize) -> Range<usize> {
+        let block = self.ring.chunk(distance);
+        let piece = chunk(block.len(), self.count, self.index);
+        block.start + piece.start..block.start + piece.end
     }
 }

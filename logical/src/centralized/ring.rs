@@ -1,4 +1,5 @@
-//! The ring: reduce-scatter and all-gather over the chunks of one buffer, one after the other or each alone.
+//! The ring: reduce-scatter and all-gather over the chunks of one buffer, one for each rank, one after the other or each
+//! alone.
 //!
 //! Every rank sends to the next and receives from the previous, one chunk a step, n − 1 steps a half. A chunk that is
 //! received in one step is sent in the next; both halves count their steps through, and in step s rank r sends chunk
@@ -6,7 +7,7 @@
 //! that a rank receives, reduces and sends at the same time, and nobody waits for a whole chunk.
 
 use super::share::{TAGS, chunk};
-use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Land, ReduceOp, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,19 +21,37 @@ pub(crate) const AHEAD: usize = 4;
 pub(super) struct Ring {
     rank: usize,
     size: usize,
-    len: usize,
+    /// Place of each rank's chunk.
+    chunks: Vec<Range<usize>>,
     /// Number of segments of every chunk.
     segments: usize,
 }
 
 impl Ring {
+    /// Returns the ring over chunks of equal length, but for one element.
     pub(super) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
-        let rank = comm.rank();
         let size = comm.size();
-        let len = buffer.len();
-        let longest = len.div_ceil(size) * buffer.dtype().size();
+        let chunks = (0..size).map(|index| chunk(buffer.len(), size, index)).collect();
+        Self::over(comm, chunks, buffer.dtype())
+    }
+
+    /// Returns the ring over these chunks of a buffer.
+    pub(super) fn over(comm: &Communicator, chunks: Vec<Range<usize>>, dtype: DType) -> Self {
+        let size = comm.size();
+        let mut ring = Ring { rank: comm.rank(), size, chunks, segments: 1 };
         let most = TAGS / (2 * size);
-        Ring { rank, size, len, segments: longest.div_ceil(SEGMENT).min(most).max(1) }
+        ring.segments = (ring.longest() * dtype.size()).div_ceil(SEGMENT).min(most).max(1);
+        ring
+    }
+
+    /// Returns the number of elements of the longest chunk.
+    pub(super) fn longest(&self) -> usize {
+        self.chunks.iter().map(Range::len).max().unwrap_or(0)
+    }
+
+    /// Returns the place of the chunk `distance` places behind this rank.
+    pub(super) fn chunk(&self, distance: usize) -> Range<usize> {
+        self.chunks[self.behind(distance)].clone()
     }
 
     pub(super) fn next(&self) -> usize {
@@ -48,8 +67,8 @@ impl Ring {
         self.size - 1
     }
 
-    /// Returns the rank, or chunk, `distance` places behind this rank.
-    pub(super) fn behind(&self, distance: usize) -> usize {
+    /// Returns the rank `distance` places behind this rank.
+    fn behind(&self, distance: usize) -> usize {
         (self.rank + self.size - distance % self.size) % self.size
     }
 
@@ -92,8 +111,8 @@ impl<'a> Pass<'a> {
 
     /// Returns the elements of a position's segment, in the chunk `distance` places behind this rank.
     fn segment(&self, position: usize, distance: usize) -> Range<usize> {
-        let Ring { size, len, segments, .. } = *self.ring;
-        let whole = chunk(len, size, self.ring.behind(distance));
+        let segments = self.ring.segments;
+        let whole = self.ring.chunk(distance);
         let part = chunk(whole.len(), segments, position % segments);
         whole.start + part.start..whole.start + part.end
     }

@@ -1,12 +1,46 @@
 //! Helpers that the centralized primitives have in common.
 
 use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use hexagram_physical::hash::short_of_bytes;
 pub(crate) use hexagram_physical::native::chunk;
 use std::ops::Range;
 
 /// Returns block `index` of blocks of `len` elements.
 pub(super) fn block(len: usize, index: usize) -> Range<usize> {
     index * len..(index + 1) * len
+}
+
+/// Returns the places of unequal blocks, one for each rank, that follow each other in a buffer.
+pub(super) fn blocks(counts: &[usize], buffer: &Buffer, ranks: usize) -> Result<Vec<Range<usize>>> {
+    let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+    if counts.len() != ranks || total != Some(buffer.len()) {
+        let what = format!("counts {counts:?} do not divide {} elements among {ranks} ranks", buffer.len());
+        return Err(Error::usage(what, "give one count per rank, adding up to the buffer's length"));
+    }
+    let mut end = 0;
+    let block = |count: &usize| {
+        end += count;
+        end - count..end
+    };
+    Ok(counts.iter().map(block).collect())
+}
+
+/// Returns the fingerprint of an operation on unequal blocks of `whole`, of which this rank's is `own`.
+pub(super) fn unequal(
+    operation: OperationKind,
+    (whole, counts): (&Buffer, &[usize]),
+    (own, rank): (&Buffer, usize),
+) -> Result<Fingerprint> {
+    check_dtypes(own, whole)?;
+    if counts.get(rank) != Some(&own.len()) {
+        let what = format!("rank {rank} has {} elements where the counts are {counts:?}", own.len());
+        return Err(Error::usage(what, "give the count of this rank's elements at its place"));
+    }
+    let words = counts.iter().flat_map(|count| (*count as u64).to_le_bytes());
+    // One bit less than there is room for, as all bits set mean that there is none.
+    let digest = short_of_bytes(words) >> 1;
+    Ok(Fingerprint { root: Some(digest), ..Fingerprint::new(operation, whole.dtype(), whole.len()) })
 }
 
 /// Largest piece that an operation keeps aside at a time, in bytes: large enough to cost little by itself, and small
@@ -36,13 +70,6 @@ pub(super) fn check_dtypes(one: &Buffer, other: &Buffer) -> Result<()> {
     }
     let what = format!("one buffer holds {}, the other {}", one.dtype(), other.dtype());
     Err(Error::usage(what, "use one element type in one operation"))
-}
-
-pub(super) fn check_op(op: ReduceOp, dtype: DType) -> Result<()> {
-    if op != ReduceOp::Mean || dtype.is_float() {
-        return Ok(());
-    }
-    Err(Error::usage(format!("there is no mean of {dtype}"), "use a sum, or a float type"))
 }
 
 /// Fails unless a buffer can be read now. Called before an operation is counted, so that a caller may try again.

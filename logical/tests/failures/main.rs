@@ -115,6 +115,11 @@ fn a_killed_rank_ends_what_others_wait_for_in_the_background() {
 }
 
 #[test]
+fn a_killed_rank_ends_what_threads_wait_for_that_share_an_endpoint() {
+    kill_each("executor");
+}
+
+#[test]
 fn a_killed_rank_ends_what_others_want_of_its_shard_and_clock() {
     kill_each("server");
     kill_each("stale server");

@@ -6,6 +6,7 @@ use hexagram_logical::asynchronous::{
 };
 use hexagram_logical::codec::named;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::executor::{Executor, ExecutorOptions, JobOptions, Order};
 use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
 use hexagram_physical::Vigilance;
 use std::env;
@@ -64,6 +65,7 @@ fn play(role: &str) -> Result<()> {
         "leaver" => leaver(&world),
         "early end" => early_end(world),
         "background" => background(&world),
+        "executor" => executor(&world),
         "server" => server(&world, 0),
         "stale server" => server(&world, 2),
         "window" => window(&world),
@@ -126,6 +128,33 @@ fn on_device(world: &World) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Three threads wait, over one endpoint, for messages of the next rank that never come.
+fn executor(world: &World) -> Result<()> {
+    let executor = Executor::start(world, 0, ExecutorOptions::default())?;
+    let from = (world.rank() + 1) % world.size();
+    let submit = |receives: bool| {
+        let job = async move |comm: &Communicator| {
+            let mut buffer = Buffer::zeroed(DType::F32, 1)?;
+            if receives { comm.recv(&mut buffer, from).await } else { Ok(()) }
+        };
+        let options = JobOptions { order: Order::AtOnce, ..JobOptions::default() };
+        // SAFETY: it keeps nothing of the communicator, and holds a buffer only.
+        unsafe { executor.submit(executor.world(), options, job) }
+    };
+    let tickets = [(); 3].map(|()| submit(true));
+    // It begins after them, and so they have begun.
+    submit(false).wait(None).unwrap_or(Ok(()))?;
+    eprintln!("ready");
+    let outcomes: Vec<Result<()>> = thread::scope(|scope| {
+        let threads = tickets.map(|ticket| scope.spawn(move || ticket.wait(None).unwrap_or(Ok(()))));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let blamed: Vec<String> =
+        outcomes.iter().filter_map(|outcome| outcome.as_ref().err().map(culprit)).collect();
+    assert!(blamed.len() == 3 && blamed.iter().all(|culprit| *culprit == blamed[0]), "{outcomes:?}");
+    outcomes.into_iter().collect()
 }
 
 /// Rank 0 waits for 1, 1 for 2, and the last one computes.

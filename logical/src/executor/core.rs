@@ -1,0 +1,252 @@
+//! The core of an executor: its commands, its beginning and its end.
+
+mod turns;
+
+use super::GroupHandle;
+use super::options::{Awaited, Driving, ExecutorOptions};
+use super::reactor::{Command, Job, Reactor};
+use crate::runtime;
+use crate::{Communicator, Error, Result, World};
+use hexagram_physical::transport::Bell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// State that all handles and tickets of an executor share.
+pub(super) struct Core {
+    /// Process that started it.
+    process: u32,
+    options: ExecutorOptions,
+    /// Ends the park of whoever drives.
+    bell: Arc<dyn Bell>,
+    state: Mutex<State>,
+    /// Notified when a job has ended or the reactor is back, while anybody waits.
+    changed: Condvar,
+    /// Notified when the background thread has something to do.
+    work: Condvar,
+    /// True while there are commands, so that whoever drives need not lock to see.
+    has_commands: AtomicBool,
+    /// Jobs that have not ended, and threads that wait. Written under the lock.
+    pending: AtomicUsize,
+    waiting: AtomicUsize,
+    /// True once the last handle was dropped in a job or a callback.
+    is_left: AtomicBool,
+}
+
+struct State {
+    /// Absent while a thread drives, and after the end.
+    reactor: Option<Reactor>,
+    commands: Vec<Command>,
+    stage: Stage,
+    thread: Option<runtime::Thread>,
+}
+
+/// Progress of the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// Nothing more is accepted, and somebody waits for what is under way.
+    Closing,
+    /// The background thread closes the endpoint, and ends.
+    Over,
+}
+
+impl Core {
+    /// Opens the communicator, and starts the background thread.
+    pub(super) fn start(
+        world: &World,
+        channel: u16,
+        options: ExecutorOptions,
+    ) -> Result<(Arc<Core>, GroupHandle)> {
+        let may_move = world.transport().may_change_threads();
+        let driving = if may_move { options.driving } else { Driving::OneThread };
+        let options = ExecutorOptions { driving, ..options };
+        let (sender, receiver) = mpsc::channel();
+        let world = world.clone();
+        let background = move || {
+            let opened = Communicator::open(&world, channel).map(|comm| {
+                drop(world);
+                comm.set_movable(options.driving == Driving::Waiting);
+                Core::around(comm, options)
+            });
+            let core = opened.as_ref().ok().map(|(core, _)| Arc::clone(core));
+            // Whoever started this waits for it.
+            let _ = sender.send(opened);
+            if let Some(core) = core {
+                core.background();
+            }
+        };
+        let thread = runtime::spawn("hexagram-executor", background)?;
+        let ended = || Error::usage("the thread of an executor ended as it began", "see its panic message");
+        let (core, handle) = runtime::receive(&receiver).map_err(|_| ended())??;
+        core.lock().thread = Some(thread);
+        Ok((core, handle))
+    }
+
+    pub(super) fn around(comm: Communicator, options: ExecutorOptions) -> (Arc<Core>, GroupHandle) {
+        let bell = comm.bell();
+        let (reactor, world) = Reactor::new(comm);
+        let state = State { reactor: Some(reactor), commands: Vec::new(), stage: Stage::Open, thread: None };
+        let core = Core {
+            process: std::process::id(),
+            options,
+            bell,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            work: Condvar::new(),
+            has_commands: AtomicBool::new(false),
+            pending: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            is_left: AtomicBool::new(false),
+        };
+        (Arc::new(core), world)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails in a process that was forked: the endpoint is its parent's.
+    fn check_process(&self) -> Result<()> {
+        if self.is_of_this_process() {
+            return Ok(());
+        }
+        let what =
+            format!("this process was forked from process {}, whose communicators it shares", self.process);
+        Err(Error::usage(what, "communicate in that process only, or start workers by spawn instead of fork"))
+    }
+
+    /// Makes this process one that was forked.
+    #[cfg(test)]
+    pub(super) fn pretend_forked(&mut self) {
+        self.process += 1;
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn pending(&self) -> usize {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Submits a job, which fails if it cannot be accepted.
+    pub(super) fn submit(&self, job: Job) {
+        if let Err(error) = self.check_process() {
+            return job.outcome.fail(error);
+        }
+        let mut state = self.lock();
+        if state.stage != Stage::Open {
+            drop(state);
+            return job.outcome.fail(Error::usage("the executor was shut down", "submit jobs before"));
+        }
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        let wakes = job.options.awaited == Awaited::Later || self.options.driving == Driving::OneThread;
+        self.command(&mut state, Command::Run(job), wakes);
+    }
+
+    pub(super) fn release(&self, group: u64) {
+        if self.is_of_this_process() {
+            // Whoever drives next will do it.
+            self.command(&mut self.lock(), Command::Release(group), false);
+        }
+    }
+
+    pub(super) fn abort(&self, error: Error) {
+        if self.is_of_this_process() {
+            self.command(&mut self.lock(), Command::Abort(error), true);
+        }
+    }
+
+    /// Passes a command to whoever drives next, and wakes somebody for it if `wakes`.
+    fn command(&self, state: &mut State, command: Command, wakes: bool) {
+        state.commands.push(command);
+        self.has_commands.store(true, Ordering::Release);
+        match &state.reactor {
+            None => self.bell.ring(),
+            Some(_) if wakes => self.work.notify_one(),
+            Some(_) => {}
+        }
+    }
+
+    /// Returns true if the background thread has to end the executor, as its last handle went where nobody may wait.
+    fn is_to_finish(&self, state: &State) -> bool {
+        state.stage == Stage::Closing && self.is_left.load(Ordering::Acquire)
+    }
+
+    /// Ends the executor as its options say: at once on the thread that drives, where it could not wait.
+    pub(super) fn end(core: &Arc<Core>) {
+        if !core.is_of_this_process() {
+            return;
+        }
+        if std::thread::panicking() {
+            core.abort(Error::usage(
+                "a thread that uses an executor panicked",
+                "see that rank's own message",
+            ));
+        }
+        if core.check_thread("leaves it").is_err() {
+            let mut state = core.lock();
+            if state.stage == Stage::Open {
+                state.stage = Stage::Closing;
+                core.is_left.store(true, Ordering::Release);
+            }
+            return core.work.notify_one();
+        }
+        // Nobody is left to be told that jobs were given up.
+        let _ = core.shutdown(core.options.linger);
+    }
+
+    pub(super) fn shutdown(&self, limit: Duration) -> Result<()> {
+        self.check_process()?;
+        self.check_thread("shuts it down")?;
+        {
+            let mut state = self.lock();
+            if state.stage != Stage::Open {
+                return Ok(());
+            }
+            state.stage = Stage::Closing;
+        }
+        let outcome = self.finish(limit);
+        let thread = self.lock().thread.take();
+        // A panic of it has been printed.
+        thread.into_iter().for_each(|thread| drop(thread.join()));
+        outcome
+    }
+
+    /// Waits for what is under way, gives up what is left, and has the background thread close the endpoint.
+    fn finish(&self, limit: Duration) -> Result<()> {
+        let is_done = || self.pending() == 0;
+        self.wait(&is_done, Some(limit))?;
+        let left = self.pending();
+        let mut outcome = Ok(());
+        if left > 0 {
+            let what = format!("an executor was shut down with {left} jobs under way");
+            let error = Error::usage(what, "wait for every job on all ranks before");
+            self.command(&mut self.lock(), Command::Abort(error.clone()), true);
+            self.wait(&is_done, None)?;
+            outcome = Err(error);
+        }
+        self.lock().stage = Stage::Over;
+        self.work.notify_one();
+        outcome
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.is_of_this_process() {
+            // They are the parent's, which uses them still.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget((
+                state.reactor.take(),
+                std::mem::take(&mut state.commands),
+                state.thread.take(),
+            ));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! An executor: one endpoint that any number of threads share. Use it where operations come from threads that are not
+//! yours to choose, as those of Python are; a program of your own is simpler, and no slower, with a [`Communicator`] a
+//! thread.
+//!
+//! A [`Communicator`] stays on its thread. An [`Executor`] may be cloned and sent anywhere: [`Executor::submit`] hands it
+//! a job, and returns a [`Ticket`] with which any thread waits for the outcome. Whoever waits drives: a thread in
+//! [`Ticket::wait`] moves the bytes of all jobs by itself unless another one is doing so, and hands over to the next when
+//! its own job has ended. What nobody waits for is driven by a thread of the executor's own, which steps back as soon as
+//! anybody waits.
+//!
+//! # Order
+//! Jobs of one group and lane run one after another, in the order in which they were submitted, so that ranks whose
+//! submissions are in the same order match. Those of different groups and lanes run concurrently, and so does what is
+//! submitted with [`Order::AtOnce`], as messages between two ranks have to be.
+//!
+//! # Completion elsewhere
+//! A callback of [`Ticket::on_done`] runs on the thread that drives, which must never wait for a lock that somebody holds
+//! who waits for a job, such as that of Python's interpreter. A front end lets its callback send a message to a thread of
+//! its own; that thread takes the lock, and runs what the user gave. The same goes for whatever a job holds: a Python object
+//! that keeps its memory is not dropped with the job, but handed to that thread.
+//!
+//! # Failures
+//! They are those of a communicator: after a failed operation, every job of all groups fails. A panic in a job is caught,
+//! and ends the work of all ranks as an error does. In a process that was forked from the one that started the executor,
+//! every call gives [`Error::Usage`].
+
+mod core;
+mod options;
+mod reactor;
+mod ticket;
+
+pub use options::{Awaited, Driving, ExecutorOptions, JobOptions, Order};
+pub use ticket::Ticket;
+
+use self::core::Core;
+use self::reactor::{Begin, Groups, Job, Task};
+use self::ticket::Outcome;
+use crate::{Communicator, Error, Result, World};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One endpoint and all groups over it, for any number of threads. Cheap to clone.
+///
+/// Dropping the last clone waits for the jobs under way, at most for [`ExecutorOptions::linger`]; what is left then is
+/// given up, and the other ranks are told.
+///
+/// ```
+/// use hexagram_logical::executor::{Executor, ExecutorOptions, JobOptions};
+/// use hexagram_logical::{Buffer, ReduceOp, World};
+///
+/// let ranks: Vec<_> = World::threads(2)?
+///     .into_iter()
+///     .map(|world| {
+///         std::thread::spawn(move || {
+///             let executor = Executor::start(&world, 0, ExecutorOptions::default())?;
+///             let mut buffer = Buffer::from_slice(&[world.rank() as f32])?;
+///             // SAFETY: the job keeps nothing of the communicator, and nothing that is bound to a thread.
+///             let sum = unsafe {
+///                 executor.submit(executor.world(), JobOptions::default(), async move |comm| {
+///                     comm.all_reduce(&mut buffer, ReduceOp::Sum).await?;
+///                     buffer.host::<f32>().map(|sum| sum[0])
+///                 })
+///             };
+///             // … compute …
+///             sum.wait(None).unwrap_or(Ok(f32::NAN))
+///         })
+///     })
+///     .collect();
+/// for rank in ranks {
+///     assert_eq!(rank.join().unwrap()?, 1.0);
+/// }
+/// # Ok::<(), hexagram_logical::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Executor(Arc<Owner>);
+
+/// State that the clones of an executor share: when it is dropped, the executor ends.
+struct Owner {
+    core: Arc<Core>,
+    world: GroupHandle,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        Core::end(&self.core);
+    }
+}
+
+/// Name of a group whose communicator an executor keeps, until it is [released](Executor::release).
+#[derive(Clone)]
+pub struct GroupHandle {
+    number: u64,
+    rank: usize,
+    world_ranks: Arc<[usize]>,
+}
+
+impl GroupHandle {
+    fn new(number: u64, comm: &Communicator) -> Self {
+        GroupHandle { number, rank: comm.rank(), world_ranks: comm.world_ranks().into() }
+    }
+
+    /// Returns this rank in the group.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the number of ranks in the group.
+    pub fn size(&self) -> usize {
+        self.world_ranks.len()
+    }
+
+    /// Returns the rank in the world of each rank of the group.
+    pub fn world_ranks(&self) -> &[usize] {
+        &self.world_ranks
+    }
+}
+
+impl fmt::Debug for GroupHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {} of the ranks {:?}", self.number, self.world_ranks)
+    }
+}
+
+impl Executor {
+    /// Opens a communicator of all ranks of `world`, over a channel that the other ranks open too, and starts the thread
+    /// that drives what nobody waits for. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`Communicator::open`]; [`Error::System`] if there can be no thread.
+    pub fn start(world: &World, channel: u16, options: ExecutorOptions) -> Result<Self> {
+        let (core, world) = Core::start(world, channel, options)?;
+        Ok(Executor(Arc::new(Owner { core, world })))
+    }
+
+    /// Returns the group of all ranks.
+    pub fn world(&self) -> &GroupHandle {
+        &self.0.world
+    }
+
+    /// Submits a job: it is run on the communicator of `group` as `options` say, as soon as somebody drives. The job,
+    /// with all that it holds, is dropped by whoever drives, before its ticket is done.
+    ///
+    /// Failures of the job are the ticket's, and so is [`Error::Usage`] for a group that was released, after
+    /// [`Executor::shutdown`], and in a forked process.
+    ///
+    /// # Safety
+    /// Different threads may poll the job, one at a time. What it holds across an `.await` must not be bound to a thread
+    /// (the guard of a lock, an `Rc` that is shared with anything outside of the job), but for the communicator and what
+    /// the communicator's methods return. No clone of the communicator, and nothing that was made of it and is bound to
+    /// a thread, may outlive the job.
+    pub unsafe fn submit<T: Send + 'static>(
+        &self,
+        group: &GroupHandle,
+        options: JobOptions,
+        job: impl AsyncFnOnce(&Communicator) -> Result<T> + Send + 'static,
+    ) -> Ticket<T> {
+        let body = |comm: Communicator, _: &Rc<Groups>, outcome: Arc<Outcome<T>>| -> Task {
+            Box::pin(async move {
+                let result = job(&comm).await;
+                drop(comm);
+                outcome.complete(result);
+            })
+        };
+        self.begin(group, options, body)
+    }
+
+    /// Submits a job that makes a group, as [`Communicator::split`] does, and keeps its communicator. The ticket has its
+    /// handle; `None` if this rank is not in the group.
+    ///
+    /// # Safety
+    /// As [`Executor::submit`], but that the job returns a communicator over the same endpoint.
+    pub unsafe fn submit_group(
+        &self,
+        group: &GroupHandle,
+        options: JobOptions,
+        job: impl AsyncFnOnce(&Communicator) -> Result<Option<Communicator>> + Send + 'static,
+    ) -> Ticket<Option<GroupHandle>> {
+        let body = |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<_>>| -> Task {
+            let groups = Rc::clone(groups);
+            Box::pin(async move {
+                let made = job(&comm).await;
+                drop(comm);
+                outcome.complete(made.map(|made| made.map(|made| groups.keep(made))));
+            })
+        };
+        self.begin(group, options, body)
+    }
+
+    /// Forgets a group: jobs that were submitted before still run, later ones fail. The group of all ranks stays.
+    pub fn release(&self, group: &GroupHandle) {
+        if group.number != self.world().number {
+            self.0.core.release(group.number);
+        }
+    }
+
+    /// Ends the work of all ranks: every job under way fails with `error`, later ones with [`Error::Poisoned`], and the
+    /// other ranks are told that it was because of `error`.
+    pub fn abort(&self, error: Error) {
+        self.0.core.abort(error);
+    }
+
+    /// Waits for the jobs under way, at most for `limit`, and closes the endpoint. What is left then is given up, and the
+    /// other ranks are told. Further jobs fail; a second call does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if jobs were given up, in a job or a callback of this executor, and in a forked process.
+    pub fn shutdown(&self, limit: Duration) -> Result<()> {
+        self.0.core.shutdown(limit)
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        group: &GroupHandle,
+        options: JobOptions,
+        body: impl FnOnce(Communicator, &Rc<Groups>, Arc<Outcome<T>>) -> Task + Send + 'static,
+    ) -> Ticket<T> {
+        let core = &self.0.core;
+        let outcome = Arc::new(Outcome::default());
+        let ended = Arc::clone(&outcome);
+        let begin: Begin = Box::new(move |comm, groups| body(comm, groups, ended));
+        let job = Job { group: group.number, options, begin, outcome: Arc::clone(&outcome) as Arc<_> };
+        core.submit(job);
+        Ticket::new(Arc::clone(core), outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Tickets: the outcome of a job, for any thread that waits for it.
+
+use super::core::Core;
+use crate::{Error, Result};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A job of an [`Executor`](super::Executor), under way or done. Clones are of the same job; dropping them all does not
+/// end it.
+pub struct Ticket<T> {
+    core: Arc<Core>,
+    outcome: Arc<Outcome<T>>,
+}
+
+impl<T> Clone for Ticket<T> {
+    fn clone(&self) -> Self {
+        Ticket { core: Arc::clone(&self.core), outcome: Arc::clone(&self.outcome) }
+    }
+}
+
+impl<T> fmt::Debug for Ticket<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}
+
+impl<T> Ticket<T> {
+    pub(super) fn new(core: Arc<Core>, outcome: Arc<Outcome<T>>) -> Self {
+        Ticket { core, outcome }
+    }
+
+    /// Returns true once the job has ended, well or not. It drives nothing.
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_done()
+    }
+
+    /// Waits until the job has ended, and returns its outcome; `None` if `limit` has passed before. The job goes on then:
+    /// only its operations' own deadlines end it. Without a limit, those deadlines bound the wait as well.
+    ///
+    /// This thread may drive meanwhile, the jobs of others as well: hold no lock that a job or a callback of this
+    /// executor takes.
+    ///
+    /// # Errors
+    /// The error of the job. [`Error::Usage`] in a job or a callback of this executor that waits for what has not ended,
+    /// and in a forked process.
+    pub fn wait(&self, limit: Option<Duration>) -> Option<Result<T>>
+    where
+        T: Clone,
+    {
+        if !self.outcome.is_done()
+            && let Err(error) = self.core.wait(&|| self.outcome.is_done(), limit)
+        {
+            return Some(Err(error));
+        }
+        self.outcome()
+    }
+
+    /// Returns the outcome; `None` while there is none.
+    pub fn outcome(&self) -> Option<Result<T>>
+    where
+        T: Clone,
+    {
+        self.outcome.lock().result.clone()
+    }
+
+    /// Runs `callback` when the job has ended: on this thread if it has already, else on whichever thread drives then,
+    /// and before the driver goes on. So it must be short, and wait for nothing: have it set a flag, send a message or
+    /// submit a job. Callbacks run in the order in which they were added, when the outcome can be had. A panic in one
+    /// is caught, and printed by the panic handler as any.
+    pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
+        let mut progress = self.outcome.lock();
+        match progress.result {
+            None => progress.callbacks.push(Box::new(callback)),
+            Some(_) => {
+                drop(progress);
+                callback();
+            }
+        }
+    }
+}
+
+type Callback = Box<dyn FnOnce() + Send>;
+
+/// Place in which a job leaves its outcome.
+pub(super) struct Outcome<T> {
+    is_done: AtomicBool,
+    progress: Mutex<Progress<T>>,
+}
+
+struct Progress<T> {
+    result: Option<Result<T>>,
+    callbacks: Vec<Callback>,
+}
+
+impl<T> Default for Outcome<T> {
+    fn default() -> Self {
+        let progress = Mutex::new(Progress { result: None, callbacks: Vec::new() });
+        Outcome { is_done: AtomicBool::new(false), progress }
+    }
+}
+
+impl<T> Outcome<T> {
+    fn lock(&self) -> MutexGuard<'_, Progress<T>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Acquire)
+    }
+
+    /// Stores the outcome, and runs the callbacks. Only the first counts.
+    pub(super) fn complete(&self, result: Result<T>) {
+        let mut progress = self.lock();
+        if progress.result.is_some() {
+            return;
+        }
+        progress.result = Some(result);
+        let callbacks = std::mem::take(&mut progress.callbacks);
+        drop(progress);
+        self.is_done.store(true, Ordering::Release);
+        for callback in callbacks {
+            // The panic handler has printed it, and the job ended before.
+            let _ = catch_unwind(AssertUnwindSafe(callback));
+        }
+    }
+}
+
+/// A job that can be ended from outside.
+pub(super) trait Fail: Send + Sync {
+    /// Ends it with an error, unless it has ended.
+    fn fail(&self, error: Error);
+}
+
+impl<T: Send> Fail for Outcome<T> {
+    fn fail(&self, error: Error) {
+        self.complete(Err(error));
+    }
+}
