@@ -96,7 +96,7 @@ pub mod zero_one_adam;
 
 pub use checkpoint::{Checkpoints, Record};
 pub use engine::{
-    Autotune, Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused,
+    Autotune, Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Overlap, Parameter, Unused,
 };
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
@@ -108,7 +108,7 @@ pub use optimizer::{
 };
 pub use plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
-    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, check_f32, check_option,
+    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, Written, check_f32, check_option,
 };
 pub use registry::Registry;
 pub use trace::Trace;

@@ -32,7 +32,7 @@ use crate::elementwise::{Entry, name_for};
 use crate::plugin::with_float;
 use crate::plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Instance, Needs,
-    Optimizers, Slots, Trigram,
+    Optimizers, Slots, Trigram, Written,
 };
 use crate::real::Real;
 #[cfg(feature = "cuda")]
@@ -172,6 +172,10 @@ impl Algorithm for SlowMo {
 
     fn reads_slots(&self) -> bool {
         self.base().reads_slots()
+    }
+
+    fn written(&self) -> Written {
+        Written { after_step: true, ..self.base().written() }
     }
 
     fn clipping(&self) -> Clipping {

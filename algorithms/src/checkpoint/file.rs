@@ -97,12 +97,15 @@ pub(super) fn read(path: &Path) -> Result<Record> {
 fn to_format(dtype: DType) -> Dtype {
     match dtype {
         DType::U8 => Dtype::U8,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
         DType::I32 => Dtype::I32,
         DType::I64 => Dtype::I64,
         DType::F16 => Dtype::F16,
         DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
+        DType::Bool => Dtype::BOOL,
     }
 }
 
@@ -131,6 +134,7 @@ fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hexagram_logical::Buffer;
     use hexagram_logical::testing::buffer;
     use std::os::unix::net::UnixListener;
 
@@ -155,6 +159,21 @@ mod tests {
         let found = read(&path).unwrap();
         assert_eq!(found.checksum().unwrap(), record().checksum().unwrap());
         assert_eq!((found.tensor("matrix").unwrap().shape.as_slice(), found.facts.len()), (&[2, 1][..], 1));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn every_element_type_is_written_and_read() {
+        let path = scratch("types");
+        let mut record = Record::default();
+        for dtype in DType::ALL {
+            record.put_tensor(&dtype.to_string(), &[3], Buffer::zeroed(dtype, 3).unwrap()).unwrap();
+        }
+        write(&path, &record).unwrap();
+        let found = read(&path).unwrap();
+        for dtype in DType::ALL {
+            assert_eq!(found.tensor(&dtype.to_string()).unwrap().values.dtype(), dtype);
+        }
         std::fs::remove_file(&path).unwrap();
     }
 

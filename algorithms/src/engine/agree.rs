@@ -139,6 +139,7 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         learning_rate,
         groups,
         hierarchical,
+        overlap,
         streams,
         clip_norm,
         loss_scale,
@@ -147,25 +148,27 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         seed,
         autotune,
     } = options;
-    let mut list = Vec::new();
-    let mut say = |field: &str, value: &dyn Debug| {
-        list.push(Statement::new(format!("`{field}` of EngineOptions"), format!("{value:?}")));
-    };
-    say("bucket_bytes", bucket_bytes);
-    say("first_bucket_bytes", first_bucket_bytes);
-    say("order", order);
-    say("unused", unused);
-    say("buffers", buffers);
-    say("learning_rate", learning_rate);
-    say("groups", groups);
-    say("hierarchical", hierarchical);
-    say("streams", streams);
-    say("clip_norm", clip_norm);
-    say("loss_scale", loss_scale);
-    say("uneven", uneven);
-    say("seed", seed);
-    say("autotune", autotune);
-    list
+    vec![
+        said("bucket_bytes", bucket_bytes),
+        said("first_bucket_bytes", first_bucket_bytes),
+        said("order", order),
+        said("unused", unused),
+        said("buffers", buffers),
+        said("learning_rate", learning_rate),
+        said("groups", groups),
+        said("hierarchical", hierarchical),
+        said("overlap", overlap),
+        said("streams", streams),
+        said("clip_norm", clip_norm),
+        said("loss_scale", loss_scale),
+        said("uneven", uneven),
+        said("seed", seed),
+        said("autotune", autotune),
+    ]
+}
+
+fn said(field: &str, value: &dyn Debug) -> Statement {
+    Statement::new(format!("`{field}` of EngineOptions"), format!("{value:?}"))
 }
 
 fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<Statement> {
@@ -179,7 +182,7 @@ fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<Statement> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Autotune, Buffers, LossScale, Order, Unused};
+    use crate::engine::{Autotune, Buffers, LossScale, Order, Overlap, Unused};
     use crate::optimizer::{Members, ParameterGroup, Sgd};
     use std::sync::Arc;
 
@@ -196,7 +199,7 @@ mod tests {
 
     #[test]
     fn every_option_counts_but_for_the_queue() {
-        let changes: [fn(&mut EngineOptions); 15] = [
+        let changes: [fn(&mut EngineOptions); 16] = [
             |options| options.bucket_bytes += 1,
             |options| options.first_bucket_bytes += 1,
             |options| options.order = Order::Listed,
@@ -206,6 +209,7 @@ mod tests {
             |options| options.learning_rate = Some(0.1.into()),
             |options| options.groups.push(ParameterGroup::of(Members::Vectors)),
             |options| options.hierarchical = true,
+            |options| options.overlap = Overlap::Forward,
             |options| options.streams -= 1,
             |options| options.clip_norm = Some(1.0),
             |options| options.loss_scale = Some(LossScale::default()),

@@ -35,11 +35,14 @@ impl DataParallel {
         let algorithm = self.algorithm.clone();
         let queues = self.queues.clone();
         let metrics = self.collected.clone();
-        let made =
-            self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queues, &metrics))?;
+        let urgency = self.overlaps_forward().then(|| plan.urgency());
+        let made = self.scheduler.call(async move |runner| {
+            runner.set_urgency(urgency);
+            runner.install(algorithm, buckets, &queues, &metrics)
+        })?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let mut backward = hooks::lock(&self.backward);
-        self.replica.relocate(backward.plan(), &plan, &self.queues, parameters)?;
+        self.replica.get_mut().relocate(backward.plan(), &plan, &self.queues, parameters)?;
         backward.install(plan, gradients)?;
         drop(backward);
         self.started = true;
@@ -66,7 +69,7 @@ impl DataParallel {
         let plan = hooks::lock(&self.backward).plan().clone();
         agree(&self.comm, plan.parameters(), &algorithm, &self.options)?;
         check_algorithm(&algorithm, &self.options)?;
-        if algorithm.needs().parameters && !self.replica.has_parameters() {
+        if algorithm.needs().parameters && !self.replica.get_mut().has_parameters() {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
             return Err(Error::usage(
                 what,
@@ -97,7 +100,8 @@ impl DataParallel {
     /// # Errors
     /// Errors of the communication.
     pub fn settle(&mut self) -> Result<()> {
-        let outcome = self.between_passes().and_then(|()| match self.started {
+        let outcome = self.complete().and_then(|()| self.between_passes());
+        let outcome = outcome.and_then(|()| match self.started {
             true => self.run(Stage::Settle).and_then(|()| self.queues.check()),
             false => Ok(()),
         });

@@ -1,7 +1,7 @@
 //! Checks that an algorithm and the engine's options fit each other, before the first step: on every rank alike, as all
 //! have the same of both.
 
-use super::{DataParallel, EngineOptions};
+use super::{DataParallel, EngineOptions, Overlap};
 use crate::optimizer::{self, Optimizer};
 use crate::plugin::{AnyAlgorithm, Clipping, Optimizers, StepForm};
 use hexagram_logical::{Error, Result};
@@ -13,6 +13,7 @@ pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions)
     if options.clip_norm.is_some() {
         check_clipping(algorithm)?;
     }
+    check_overlap(algorithm, options)?;
     let Some(optimizer) = &options.optimizer else { return check_is_free(algorithm) };
     if !algorithm.optimizers().fit(&**optimizer) {
         return Err(unfit(algorithm, &optimizer.spelled()));
@@ -104,6 +105,27 @@ fn check_hooks(algorithm: &AnyAlgorithm) -> Result<()> {
     let Some(hook) = algorithm.uncalled_hook() else { return Ok(()) };
     let what = format!("{hook} of {} is never called", algorithm.name());
     Err(Error::usage(what, "ask for Needs::parameters, without which the engine has none for it"))
+}
+
+/// Fails if a step's communication is to run beside the next forward pass, and cannot.
+fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
+    if options.overlap == Overlap::Backward {
+        return Ok(());
+    }
+    let clips = options.clip_norm.is_some() && algorithm.clipping() == Clipping::Outcome;
+    let reason = match algorithm.refuses_forward() {
+        Some(reason) => reason,
+        None if options.optimizer.is_none() => "the framework's optimizer steps on all parameters at once",
+        None if clips => "gradients are clipped by the norm of all of them, which is there when the last is",
+        None => return Ok(()),
+    };
+    let name = algorithm.name();
+    let what =
+        format!("a step of {name} cannot be communicated beside the next forward pass, since {reason}");
+    Err(Error::usage(
+        what,
+        "leave EngineOptions::overlap at Overlap::Backward, or change what stands in its way",
+    ))
 }
 
 /// Fails if gradients cannot be clipped under an algorithm.

@@ -44,14 +44,15 @@ impl Initial<'_> {
     /// [`Error::Usage`](hexagram_logical::Error::Usage) within a backward pass; those of the algorithm's
     /// [`state`](crate::Algorithm::state).
     pub fn prepare(&mut self) -> Result<()> {
-        let outcome = self.0.between_passes().and_then(|()| self.0.start());
+        let outcome = self.0.complete().and_then(|()| self.0.between_passes()).and_then(|()| self.0.start());
         self.0.checked(outcome)
     }
 }
 
 impl DataParallel {
     fn state_from_rank_0(&mut self, tensors: &mut [Buffer]) -> Result<()> {
-        for buffer in self.replica.buffers(true)? {
+        self.complete()?;
+        for buffer in self.replica.get_mut().buffers(true)? {
             self.comm.block_on(self.comm.broadcast(buffer, 0))?;
         }
         let mut steps = [self.present.step as i64, self.present.begun as i64];

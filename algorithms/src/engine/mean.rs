@@ -48,7 +48,7 @@ impl DataParallel {
         let replaced = self.replace_by_mean();
         let (kept, consensus_distance) = self.checked(replaced)?;
         let result = evaluate(self);
-        for (kept, buffer) in kept.iter().zip(self.replica.buffers(false)?) {
+        for (kept, buffer) in kept.iter().zip(self.replica.get_mut().buffers(false)?) {
             buffer.write_all()?.copy_from(&kept.read_all()?)?;
         }
         Ok(Evaluation { result, consensus_distance })
@@ -57,13 +57,15 @@ impl DataParallel {
     /// Puts the mean in the place of this replica; returns what was there, if that may be something else, and the
     /// consensus distance.
     fn replace_by_mean(&mut self) -> Result<(Vec<Buffer>, f64)> {
+        self.complete()?;
         if self.algorithm.trigram().synchronous { self.between_passes() } else { self.settle() }?;
         if self.algorithm.keeps_replicas_identical() {
             return Ok((Vec::new(), 0.0));
         }
-        let kept = self.replica.buffers(false)?.iter().map(|own| own.copied()).collect::<Result<Vec<_>>>()?;
+        let own = self.replica.get_mut().buffers(false)?;
+        let kept = own.iter().map(|own| own.copied()).collect::<Result<Vec<_>>>()?;
         self.mean_of_replicas(false)?;
-        let pairs = kept.iter().zip(self.replica.buffers(false)?);
+        let pairs = kept.iter().zip(self.replica.get_mut().buffers(false)?);
         let distance = consensus_distance(&self.comm, pairs.map(|(own, mean)| (own, &*mean)))?;
         Ok((kept, distance))
     }

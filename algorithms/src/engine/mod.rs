@@ -18,14 +18,19 @@
 //! [`Initial::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
 //! [`DataParallel::settle`] or [`DataParallel::average`]; in between, [`DataParallel::with_mean`] evaluates.
 //!
+//! With [`Overlap::Forward`] `finish` and `step` wait for nothing, and the next forward pass for one bucket after another
+//! ([`DataParallel::wait_for`]).
+//!
 //! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no
 //! two can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an
 //! error that names it, or counts as zero where [`Unused::Zero`] asks for that.
 
 mod agree;
 pub mod autotune;
+mod bucket_memory;
 mod change;
 mod clip;
+mod communication_hook;
 mod evaluations;
 mod fit;
 mod hooks;
@@ -33,6 +38,7 @@ mod initial;
 mod join;
 mod mean;
 mod options;
+mod pending;
 mod plan;
 mod precision;
 mod queues;
@@ -49,11 +55,13 @@ mod tests;
 mod trace;
 
 pub use autotune::Autotune;
+pub use bucket_memory::BucketMemory;
+pub use communication_hook::{CommunicationHook, FrameworkBucket, HookOptions};
 pub use hooks::Hooks;
 pub use initial::Initial;
 pub use join::Uneven;
 pub use mean::{Evaluation, consensus_distance};
-pub use options::{Buffers, EngineOptions, Order, Unused};
+pub use options::{Buffers, EngineOptions, Order, Overlap, Unused};
 pub use plan::Parameter;
 pub use precision::{LossScale, LossScaling};
 pub use state::Checkpoint;
@@ -69,11 +77,13 @@ use autotune::Tuner;
 use fit::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
+use pending::Pending;
 use plan::Plan;
 use precision::Scaler;
 use queues::Queues;
 use replica::Replica;
 use scheduler::Scheduler;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -134,7 +144,9 @@ pub struct DataParallel {
     options: EngineOptions,
     queues: Queues,
     backward: Arc<Mutex<Backward>>,
-    replica: Replica,
+    replica: RefCell<Replica>,
+    /// Buckets that the last step has left on their way.
+    pending: RefCell<Pending>,
     scheduler: Scheduler,
     /// Scale of the loss, with [`EngineOptions::loss_scale`].
     scaler: Option<Scaler>,
@@ -149,14 +161,14 @@ pub struct DataParallel {
     started: bool,
     /// True if the algorithm may have something in the background.
     unsettled: bool,
-    blocked: Duration,
+    blocked: Cell<Duration>,
     /// Metrics of the hooks since the last step ended, and those of that step.
     collected: Metrics,
     metrics: BTreeMap<String, f64>,
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
     /// Trace that is being recorded.
-    tracing: Option<OpenTrace>,
+    tracing: RefCell<Option<OpenTrace>>,
     /// Folders that have checkpoints of this training.
     pub(crate) kept_in: Vec<PathBuf>,
     /// Folders in which no other training may save meanwhile.
@@ -180,8 +192,7 @@ impl DataParallel {
         let algorithm = algorithm.into();
         let options = with_named_optimizer(&algorithm, options)?;
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
-        let channel = comm.world().fresh_channel()?;
-        let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
+        let scheduler = Scheduler::start(comm, options.streams.max(1), options.hierarchical)?;
         let queues = Queues::new(&options, comm.world().deadline())?;
         let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;
@@ -191,7 +202,8 @@ impl DataParallel {
             comm: comm.clone(),
             algorithm,
             backward: Arc::new(Mutex::new(backward)),
-            replica,
+            replica: RefCell::new(replica),
+            pending: RefCell::default(),
             scheduler,
             scaler: options.loss_scale.map(Scaler::new),
             present: StepInfo { seed: options.seed, learning_rate, ..StepInfo::default() },
@@ -203,10 +215,10 @@ impl DataParallel {
             announced: false,
             started: false,
             unsettled: false,
-            blocked: Duration::ZERO,
+            blocked: Cell::default(),
             collected: Metrics::default(),
             metrics: BTreeMap::new(),
-            tracing: None,
+            tracing: RefCell::default(),
             kept_in: Vec::new(),
             claims: Claims::default(),
         })
@@ -230,7 +242,7 @@ impl DataParallel {
     /// Returns true if the engine is to be given the parameters: its optimizer changes them, or the algorithm works on
     /// them.
     pub fn works_on_parameters(&self) -> bool {
-        self.replica.has_parameters()
+        self.replica.borrow().has_parameters()
     }
 
     /// Tells the algorithm this rank's loss of the step under way, before [`DataParallel::begin`]. Only algorithms that
@@ -241,7 +253,7 @@ impl DataParallel {
 
     /// Returns the numbers that the algorithm's hooks gave out in the last step, by name: see
     /// [`Context::metric`](crate::Context::metric). They are this rank's own. After a step that was skipped for an
-    /// overflow there are none.
+    /// overflow there are none. With [`Overlap::Forward`] a step's are there when the next backward pass has begun.
     pub fn metrics(&self) -> &BTreeMap<String, f64> {
         &self.metrics
     }
@@ -258,16 +270,20 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, of this type and length, or the engine is at work.
     pub fn set_parameter(&mut self, parameter: usize, values: &Buffer) -> Result<()> {
-        self.replica.set(hooks::lock(&self.backward).plan(), parameter, values)
+        self.wait_for(&[parameter])?;
+        self.replica.get_mut().set(hooks::lock(&self.backward).plan(), parameter, values)
     }
 
     /// Returns a parameter's values, as algorithm and optimizer left them, and in its own element type: one of 16 bits
-    /// is rounded from the engine's f32. Not while the engine works on them.
+    /// is rounded from the engine's f32. Not while the engine works on them; those that a step has left on their way it
+    /// waits for, as [`wait_for`](Self::wait_for) does.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now.
+    /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now; as
+    /// [`wait_for`](Self::wait_for).
     pub fn parameter(&self, parameter: usize) -> Result<ReadView> {
-        self.replica.get(hooks::lock(&self.backward).plan(), parameter)
+        self.wait_for(&[parameter])?;
+        self.replica.borrow().get(hooks::lock(&self.backward).plan(), parameter)
     }
 
     /// Returns a copy of a parameter's values in host memory, `T` being the parameter's element type. Otherwise as
@@ -296,6 +312,8 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] in between, after an overflow, or if there is no such parameter.
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
+        let outcome = self.bring_gradient(parameter);
+        self.checked(outcome)?;
         hooks::lock(&self.backward).gradient(parameter)
     }
 }
@@ -347,6 +365,9 @@ impl Drop for DataParallel {
             })
         } else if self.unsettled && !self.algorithm.trigram().synchronous {
             let what = format!("the training with {} ended before it was settled", self.algorithm.name());
+            Error::usage(what, "call DataParallel::settle after the last step, on every rank")
+        } else if self.pending.get_mut().is_under_way() {
+            let what = "the training ended while its last step was being communicated";
             Error::usage(what, "call DataParallel::settle after the last step, on every rank")
         } else {
             return;

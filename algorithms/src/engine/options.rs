@@ -41,6 +41,19 @@ pub enum Buffers {
     Off,
 }
 
+/// Computation that a step's communication may run beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overlap {
+    /// The backward pass. When [`DataParallel::step`](super::DataParallel::step) returns, all parameters are final.
+    #[default]
+    Backward,
+    /// The backward pass and the next forward pass. [`DataParallel::step`](super::DataParallel::step) returns while
+    /// buckets are on their way, those that the forward pass needs first before the others, and the training loop calls
+    /// [`DataParallel::wait_for`](super::DataParallel::wait_for) before a module uses its parameters. It needs the
+    /// engine's optimizer, and an algorithm that [allows](crate::AnyAlgorithm::refuses_forward) it.
+    Forward,
+}
+
 /// Options of the engine. All ranks must use the same, but for the queue.
 ///
 /// ```
@@ -81,6 +94,8 @@ pub struct EngineOptions {
     /// True to communicate within each host first, and then between hosts, where the algorithm means all ranks.
     /// Default: false.
     pub hierarchical: bool,
+    /// Computation that communication may run beside. Default: [`Overlap::Backward`].
+    pub overlap: Overlap,
     /// Number of buckets that may be communicated at once; 0 counts as 1. Default: no limit.
     pub streams: usize,
     /// Largest norm c of all gradients together; larger ones are scaled down to it. Which gradients these are, the
@@ -114,6 +129,7 @@ impl Default for EngineOptions {
             learning_rate: None,
             groups: Vec::new(),
             hierarchical: false,
+            overlap: Overlap::Backward,
             streams: usize::MAX,
             clip_norm: None,
             loss_scale: None,

@@ -225,6 +225,12 @@ impl Plan {
         &self.buckets
     }
 
+    /// Returns for each bucket the first parameter in it that the forward pass uses: what is needed first is smallest.
+    pub(super) fn urgency(&self) -> Vec<usize> {
+        let first = |bucket: &BucketPlan| bucket.members.iter().map(|(index, _)| *index).min();
+        self.buckets.iter().map(|bucket| first(bucket).unwrap_or_default()).collect()
+    }
+
     /// Returns the tensors of each bucket.
     pub(super) fn tensors(&self) -> Vec<Arc<[Tensor]>> {
         let tensor = |(index, range): &(usize, Range<usize>)| Tensor {

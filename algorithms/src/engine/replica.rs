@@ -13,6 +13,8 @@ use std::sync::Arc;
 struct ReplicaBucket {
     /// Parameters; `None` while the communication thread has them.
     parameters: Option<Buffer>,
+    /// Address of the parameters when they were last here.
+    place: usize,
     /// State of the optimizer, one buffer for each of its slots.
     memory: Vec<Buffer>,
     tensors: Arc<[Tensor]>,
@@ -24,6 +26,8 @@ pub(super) struct Replica {
     buckets: Option<Vec<ReplicaBucket>>,
     optimizer: Option<Arc<dyn Optimizer>>,
     groups: Vec<ParameterGroup>,
+    /// Number of times that a hook has put another buffer in the place of a bucket's parameters.
+    moved: u64,
 }
 
 /// Part of a replica that is kept by name: the parameters, or a slot of the optimizer.
@@ -57,7 +61,7 @@ impl Replica {
         let tensors = plan.tensors();
         check_names(&options.groups, tensors.iter().flat_map(|tensors| tensors.iter()))?;
         let optimizer = options.optimizer.clone();
-        let mut replica = Replica { buckets: None, optimizer, groups: options.groups.clone() };
+        let mut replica = Replica { buckets: None, optimizer, groups: options.groups.clone(), moved: 0 };
         if options.optimizer.is_some() || algorithm {
             replica.buckets = Some(replica.zeroed(plan, queues, Vec::new())?);
         }
@@ -81,7 +85,8 @@ impl Replica {
             let beside = |lens: &Vec<usize>| parameters.beside(bucket.dtype, lens[at]);
             let memory = lens.iter().map(beside).collect::<Result<_>>()?;
             let sections = sections(&self.groups, &tensors);
-            buckets.push(ReplicaBucket { parameters: Some(parameters), memory, tensors, sections });
+            let place = parameters.address().addr().get();
+            buckets.push(ReplicaBucket { parameters: Some(parameters), place, memory, tensors, sections });
         }
         Ok(buckets)
     }
@@ -125,6 +130,17 @@ impl Replica {
             all.push(Kept { name: format!("optimizer/{slot}"), buffers, places: self.places(plan, slot).0 });
         }
         Ok(all)
+    }
+
+    /// Returns how often a hook has put another buffer in the place of a bucket's parameters.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Returns the parameters of a bucket, if they are the engine's.
+    pub(super) fn parameters(&self, bucket: usize) -> Result<Option<&Buffer>> {
+        let Some(buckets) = &self.buckets else { return Ok(None) };
+        buckets.get(bucket).map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work)).transpose()
     }
 
     fn of(&self, plan: &Plan, parameter: usize) -> Result<(&Buffer, std::ops::Range<usize>)> {
@@ -187,6 +203,10 @@ impl Replica {
     pub(super) fn take_back(&mut self, bucket: usize, parameters: Option<Buffer>, slots: Option<Slots>) {
         let Some(buckets) = &mut self.buckets else { return };
         if let Some(parameters) = parameters {
+            let now = parameters.address().addr().get();
+            if std::mem::replace(&mut buckets[bucket].place, now) != now {
+                self.moved += 1;
+            }
             buckets[bucket].parameters = Some(parameters);
         }
         if let Some(slots) = slots {

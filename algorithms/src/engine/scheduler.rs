@@ -16,17 +16,13 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts the thread, on a channel of its own.
-    pub(super) fn start(
-        comm: &Communicator,
-        channel: u16,
-        streams: usize,
-        hierarchical: bool,
-    ) -> Result<Self> {
+    /// Starts the thread, on a channel of its own. A collective call.
+    pub(super) fn start(comm: &Communicator, streams: usize, hierarchical: bool) -> Result<Self> {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
         let (started, starting) = bounded(1);
         let world = comm.world().clone();
+        let channel = world.fresh_channel()?;
         let open = async move || {
             let comm = Communicator::open(&world, channel)?;
             let hierarchy = match hierarchical {

@@ -50,12 +50,12 @@ impl DataParallel {
             return Ok(());
         }
         let weights = if self.started { self.weights()? } else { Vec::new() };
-        for (parameters, weight) in self.replica.buffers(false)?.into_iter().zip(weights) {
+        for (parameters, weight) in self.replica.get_mut().buffers(false)?.into_iter().zip(weights) {
             if weight != 1.0 {
                 parameters.write_all()?.scale(weight)?;
             }
         }
-        for buffer in self.replica.buffers(memory)? {
+        for buffer in self.replica.get_mut().buffers(memory)? {
             self.comm.block_on(self.comm.all_reduce(buffer, ReduceOp::Mean))?;
         }
         Ok(())

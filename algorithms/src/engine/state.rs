@@ -76,7 +76,7 @@ impl DataParallel {
         self.settle()?;
         let mut record = self.facts();
         let plan = hooks::lock(&self.backward).plan().clone();
-        for kept in self.replica.memories(&plan)? {
+        for kept in self.replica.get_mut().memories(&plan)? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
                 let Some((buffer, range)) = kept.of(index) else { continue };
                 let shape = kept_shape(parameter, range.len());
@@ -186,7 +186,8 @@ impl DataParallel {
     }
 
     fn load_state(&mut self, mut record: Record) -> Result<()> {
-        let plan = self.between_steps().and_then(|()| self.fitting(&record));
+        let complete = self.complete();
+        let plan = complete.and_then(|()| self.between_steps()).and_then(|()| self.fitting(&record));
         let plan = all_or_none(&self.comm, plan)?;
         let outcome = self.put_in(&mut record, plan);
         self.checked(outcome)
@@ -235,7 +236,7 @@ impl DataParallel {
     /// Fails unless the record has the parameters and optimizer slots that the engine has, and no others.
     fn has_all_memories(&self, record: &Record, plan: &Plan) -> Result<()> {
         let mut expected = 0;
-        for kept in self.replica.memories(plan)? {
+        for kept in self.replica.borrow().memories(plan)? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
                 let Some((_, range)) = kept.of(index) else { continue };
                 let name = format!("{}/{}", kept.name, parameter.name);
@@ -260,7 +261,7 @@ impl DataParallel {
     fn put_in(&mut self, record: &mut Record, plan: Option<Plan>) -> Result<()> {
         self.settle()?;
         let old = hooks::lock(&self.backward).plan().clone();
-        for kept in self.replica.memories(&old)? {
+        for kept in self.replica.get_mut().memories(&old)? {
             for (index, parameter) in old.parameters().iter().enumerate() {
                 let Some((buffer, range)) = kept.of(index) else { continue };
                 let saved = &record.tensor(&format!("{}/{}", kept.name, parameter.name))?.values;

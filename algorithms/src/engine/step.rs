@@ -6,6 +6,7 @@ use super::runner::{Memory, Request, Stage};
 use super::fit::check_is_free;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
+use crate::plugin::StepInfo;
 use crate::trace::Kind;
 use hexagram_logical::{Error, ReadView, Result, runtime};
 use std::sync::Arc;
@@ -20,10 +21,9 @@ impl DataParallel {
     pub fn forward(&mut self) -> Result<()> {
         self.enter(Kind::Forward);
         self.follow_rate();
-        let outcome = self.announce(true).and_then(|_| match self.waits_for_the_end() {
-            true => Ok(()),
-            false => self.begin_forward(),
-        });
+        // While parameters are on their way there are no hooks on them: `begin` makes up for these.
+        let later = self.waits_for_the_end() || self.overlaps_forward();
+        let outcome = self.announce(true).and_then(|_| if later { Ok(()) } else { self.begin_forward() });
         self.checked(outcome)
     }
 
@@ -59,6 +59,7 @@ impl DataParallel {
     }
 
     pub(super) fn begin_pass(&mut self, mode: Mode) -> Result<()> {
+        self.complete()?;
         self.check_learning_rate()?;
         self.stepped_with_last()?;
         if mode == Mode::Synchronize {
@@ -76,7 +77,8 @@ impl DataParallel {
         backward.begin(mode, held)
     }
 
-    /// Ends a backward pass: waits until every bucket was communicated.
+    /// Ends a backward pass: waits until every bucket was communicated, or, with
+    /// [`Overlap::Forward`](super::Overlap::Forward), leaves them on their way.
     ///
     /// With [`loss scaling`](super::EngineOptions::loss_scale),
     /// [`LossScaling::overflowed`](super::LossScaling::overflowed) then says whether the step is skipped; if not,
@@ -94,7 +96,11 @@ impl DataParallel {
 
     pub(super) fn finish_pass(&mut self, unused: Unused) -> Result<()> {
         let Some(sent) = self.close_pass(unused)? else { return Ok(()) };
-        self.wait_for(sent)?;
+        if self.defers_gradients() {
+            self.pending.get_mut().await_gradients(sent);
+            return Ok(());
+        }
+        self.take_back_all(sent)?;
         self.queues.check()?;
         self.clip_after()
     }
@@ -143,6 +149,7 @@ impl DataParallel {
     }
 
     /// Makes one step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
+    /// With [`Overlap::Forward`](super::Overlap::Forward) it waits for nothing: see [`wait_for`](Self::wait_for).
     ///
     /// # Errors
     /// [`Error::Usage`] without an optimizer, a learning rate, or gradients; errors of the communication.
@@ -153,16 +160,19 @@ impl DataParallel {
 
     /// Ends the pass and steps, [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each
     /// bucket while those after it are still under way. Where gradients are clipped after communication it cannot, as
-    /// their norm is of all buckets.
+    /// their norm is of all buckets. With [`Overlap::Forward`](super::Overlap::Forward) it waits for none.
     ///
     /// # Errors
     /// As both.
     pub fn finish_and_step(&mut self) -> Result<()> {
+        if self.overlaps_forward() {
+            return self.finish().and_then(|()| self.step());
+        }
         self.finish_and_step_into(|_, _| Ok(()))
     }
 
     /// Ends the pass and steps, and hands the new values of each parameter, by its number, to `publish` as soon as they
-    /// are final: after its bucket's step, or in the end where the algorithm still works on them.
+    /// are final: after its bucket's step, or in the end where the algorithm still works on them. It waits for all.
     ///
     /// # Errors
     /// As both, and the first of `publish`.
@@ -189,6 +199,7 @@ impl DataParallel {
         }
         self.checked_with(|engine| engine.queues.check())?;
         self.checked_with(Self::after_step)?;
+        self.checked_with(Self::complete)?;
         if sent.is_none() || !early {
             let buckets = hooks::lock(&self.backward).plan().buckets().len();
             (0..buckets).try_for_each(|bucket| self.publish(bucket, &mut publish))?;
@@ -196,18 +207,23 @@ impl DataParallel {
         Ok(())
     }
 
-    fn checked_with<R>(&mut self, work: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+    pub(super) fn checked_with<R>(&mut self, work: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let outcome = work(self);
         self.checked(outcome)
     }
 
     fn take_back_and_step(&mut self) -> Result<usize> {
-        let bucket = self.while_waiting(Self::take_back)?;
+        let bucket = self.while_waiting(|engine| engine.take_back())?;
         self.enter(Kind::Optimizer);
+        self.optimize_bucket(bucket, self.present)?;
+        Ok(bucket)
+    }
+
+    /// Makes the optimizer's step on a bucket that is here.
+    pub(super) fn optimize_bucket(&self, bucket: usize, step: StepInfo) -> Result<()> {
         let optimizer = self.optimizer()?;
         let backward = hooks::lock(&self.backward);
-        self.replica.step(&*optimizer, self.present, bucket, backward.buffer(bucket)?)?;
-        Ok(bucket)
+        self.replica.borrow_mut().step(&*optimizer, step, bucket, backward.buffer(bucket)?)
     }
 
     fn publish<E: From<Error>>(
@@ -217,20 +233,22 @@ impl DataParallel {
     ) -> std::result::Result<(), E> {
         let backward = hooks::lock(&self.backward);
         let members = &backward.plan().buckets()[bucket].members;
-        members.iter().try_for_each(|(index, _)| publish(*index, &self.replica.get(backward.plan(), *index)?))
+        let replica = self.replica.borrow();
+        members.iter().try_for_each(|(index, _)| publish(*index, &replica.get(backward.plan(), *index)?))
     }
 
     fn optimize(&mut self) -> Result<()> {
-        let optimizer = self.optimizer()?;
+        self.optimizer()?;
         let backward = hooks::lock(&self.backward);
-        match backward.results() {
+        let results = backward.results();
+        let buckets = backward.plan().buckets().len();
+        drop(backward);
+        match results {
             Results::None => Err(Error::usage("there are no synchronized gradients", "call finish first")),
             Results::Overflowed => Ok(()),
             Results::Synchronized => {
-                let mut buckets = 0..backward.plan().buckets().len();
-                buckets.try_for_each(|bucket| {
-                    self.replica.step(&*optimizer, self.present, bucket, backward.buffer(bucket)?)
-                })
+                let mut here = self.pending.get_mut().step(self.present, buckets).into_iter();
+                here.try_for_each(|bucket| self.optimize_bucket(bucket, self.present))
             }
         }
     }
@@ -250,30 +268,46 @@ impl DataParallel {
     /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer, or works on what the engine's
     /// remembers; errors of the communication.
     pub fn stepped(&mut self) -> Result<()> {
-        let outcome = check_is_free(&self.algorithm).and_then(|()| self.after_step());
+        let outcome = check_is_free(&self.algorithm).and_then(|()| self.complete());
+        let outcome = outcome.and_then(|()| self.after_step());
         self.checked(outcome)
     }
 
     fn after_step(&mut self) -> Result<()> {
         if !self.overflowed() {
-            if self.algorithm.needs().parameters {
-                self.run(Stage::Step)?;
-            }
+            self.hooks_after_step()?;
             self.present.step += 1;
             self.present.evaluation = 0;
             self.forwarded = false;
         }
         self.present.loss = None;
-        self.metrics = self.collected.take();
+        if self.pending.get_mut().is_empty() {
+            self.metrics = self.collected.take();
+        }
         hooks::lock(&self.backward).set_results(Results::None);
         self.enter(Kind::Between);
         self.tune()
     }
 
+    /// Runs the algorithm's hooks after the optimizer's step; or leaves the buckets to them until they are waited for.
+    fn hooks_after_step(&mut self) -> Result<()> {
+        if !self.algorithm.needs().parameters {
+            return Ok(());
+        }
+        if !self.overlaps_forward() {
+            return self.run(Stage::Step);
+        }
+        if self.algorithm.written().after_step {
+            let handed = self.hand_over(Stage::Step, true)?;
+            self.pending.get_mut().await_hooks(handed);
+        }
+        Ok(())
+    }
+
     /// Runs a hook of all buckets, between backward passes, and waits for it.
     pub(super) fn run(&mut self, stage: Stage) -> Result<()> {
         let handed = self.hand_over(stage, true)?;
-        self.wait_for(handed)
+        self.take_back_all(handed)
     }
 
     /// Hands all buckets' parameters over, with or without their gradients.
@@ -286,30 +320,31 @@ impl DataParallel {
         // The hooks before the forward pass have left theirs with the communication thread.
         let parameters = stage != Stage::Evaluate && self.algorithm.needs().parameters;
         let slots = stage == Stage::Step && self.algorithm.reads_slots();
+        let mut replica = self.replica.borrow_mut();
         for bucket in 0..buckets {
             let memory = Memory {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
-                parameters: self.replica.lend(bucket, parameters)?,
-                slots: if slots { self.replica.lend_slots(bucket) } else { None },
+                parameters: replica.lend(bucket, parameters)?,
+                slots: if slots { replica.lend_slots(bucket) } else { None },
             };
             self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
         }
         Ok(buckets)
     }
 
-    fn wait_for(&mut self, buckets: usize) -> Result<()> {
+    fn take_back_all(&mut self, buckets: usize) -> Result<()> {
         self.while_waiting(|engine| (0..buckets).try_for_each(|_| engine.take_back().map(drop)))
     }
 
     /// Waits for a bucket whose hooks are done; returns its number.
-    fn take_back(&mut self) -> Result<usize> {
+    pub(super) fn take_back(&self) -> Result<usize> {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;
         if let Some(gradients) = memory.gradients {
             hooks::lock(&self.backward).take_back(bucket, gradients);
         }
-        self.replica.take_back(bucket, memory.parameters, memory.slots);
-        self.blocked += started.elapsed();
+        self.replica.borrow_mut().take_back(bucket, memory.parameters, memory.slots);
+        self.blocked.set(self.blocked.get() + started.elapsed());
         Ok(bucket)
     }
 }

@@ -18,7 +18,7 @@ impl DataParallel {
 impl Telemetry<'_> {
     /// Returns the time that the training thread has waited for communication so far.
     pub fn blocked(&self) -> Duration {
-        self.0.blocked
+        self.0.blocked.get()
     }
 
     /// Returns the element type and the length of each bucket, in the order of the plan.

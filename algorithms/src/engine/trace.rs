@@ -5,6 +5,7 @@ use super::runner::Stage;
 use crate::plugin::StepInfo;
 use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trace, align, gather};
 use hexagram_logical::{Communicator, Result};
+use std::cell::RefCell;
 
 /// Training thread's part of a trace under way.
 pub(super) struct OpenTrace {
@@ -47,6 +48,7 @@ impl Tracing<'_> {
     /// # Errors
     /// Errors of the communication, by which the ranks' clocks are compared.
     pub fn begin(&mut self) -> Result<()> {
+        self.0.checked_with(DataParallel::complete)?;
         let clock = Clock::start();
         let first = align(&self.0.comm, &clock);
         let first = self.0.checked(first)?;
@@ -55,7 +57,7 @@ impl Tracing<'_> {
             Ok(())
         })?;
         let timeline = Timeline::new(clock, self.0.present.step);
-        self.0.tracing = Some(OpenTrace { clock, timeline, first });
+        self.0.tracing = RefCell::new(Some(OpenTrace { clock, timeline, first }));
         Ok(())
     }
 
@@ -65,6 +67,7 @@ impl Tracing<'_> {
     /// # Errors
     /// Errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
+        self.0.checked_with(DataParallel::complete)?;
         let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else { return Ok(None) };
         let (hooks, background) = self.0.scheduler.call(async |runner| Ok(runner.end_trace()))?;
         let training = timeline.finish();
@@ -86,9 +89,9 @@ impl DataParallel {
     }
 
     /// Notes that the training thread does something else from here on; returns what it was doing.
-    pub(super) fn enter(&mut self, kind: Kind) -> Kind {
+    pub(super) fn enter(&self, kind: Kind) -> Kind {
         let step = self.present.step;
-        self.tracing.as_mut().map_or(Kind::Between, |tracing| tracing.timeline.enter(kind, step))
+        self.tracing.borrow_mut().as_mut().map_or(Kind::Between, |tracing| tracing.timeline.enter(kind, step))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::plugin::Context;
 use crate::plugin::Fields;
 use crate::plugin::Optimizers;
 use crate::plugin::Slots;
+use crate::plugin::Written;
 use crate::plugin::unwritten::{Unwritten, writes_slots_ready};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -365,6 +366,12 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// around another says what that one does.
     fn reads_slots(&self) -> bool {
         writes_slots_ready(Self::slots_ready)
+    }
+
+    /// Returns which hooks around a step are to be called: by default, those that are written. An algorithm around
+    /// another says what that one does.
+    fn written(&self) -> Written {
+        Written::of::<Self>()
     }
 
     /// Runs when the optimizer has stepped.

@@ -5,7 +5,7 @@ use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
 use hexagram_logical::device::measure;
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
-use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, ReduceOp, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Queue, ReduceOp, Result};
 use std::sync::Arc;
 
 /// Access of a bucket to the other ranks, in one step.
@@ -17,6 +17,9 @@ pub struct Context {
     pub(crate) bucket: usize,
     pub(crate) present: StepInfo,
     pub(crate) metrics: Metrics,
+    /// Queue of the bucket's memory, and its number of elements.
+    pub(crate) queue: Queue,
+    pub(crate) elements: usize,
 }
 
 /// One step of the training loop.
@@ -157,7 +160,16 @@ impl Context {
 
     /// Creates an encoding for this bucket, whose draws differ from those of the other buckets.
     pub fn encoding(&self, codec: Arc<dyn Codec>, feedback: Feedback) -> Encoding {
+        self.prepare(&*codec);
         Encoding::new(codec).with_feedback(feedback).with_seed(self.bucket as u64)
+    }
+
+    /// Lets the bucket's device compile what a codec runs there, before ranks wait for each other.
+    fn prepare(&self, codec: &dyn Codec) {
+        if let Err(error) = self.queue.prepare_codec(codec, self.elements) {
+            // Whoever runs it gets the error.
+            tracing::debug!("{} is not ready: {error}", codec.name());
+        }
     }
 
     /// Creates an encoding for this bucket of a codec whose messages are reduced while they are encoded.

@@ -7,7 +7,7 @@ use crate::plugin::Fields;
 use crate::plugin::Optimizers;
 use crate::plugin::Slots;
 use crate::plugin::unwritten::hook_on_parameters;
-use crate::plugin::{Algorithm, Needs, Trigram};
+use crate::plugin::{Algorithm, Needs, Trigram, Written};
 use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -70,6 +70,21 @@ impl AnyAlgorithm {
     /// Returns [`Algorithm::reads_slots`].
     pub fn reads_slots(&self) -> bool {
         self.0.reads_slots()
+    }
+
+    /// Returns [`Algorithm::written`].
+    pub fn written(&self) -> Written {
+        self.0.written()
+    }
+
+    /// Returns the reason why a step's communication cannot run beside the next forward pass under this algorithm
+    /// ([`Overlap::Forward`](crate::Overlap::Forward)); `None` if it can.
+    pub fn refuses_forward(&self) -> Option<&'static str> {
+        if !self.trigram().synchronous {
+            return Some("no step waits for what an asynchronous algorithm communicates");
+        }
+        let before = self.written().before_forward;
+        before.then_some("it communicates beside the forward pass already, beginning with all parameters")
     }
 
     /// Returns [`Algorithm::evaluations`].
@@ -189,6 +204,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
     fn reads_slots(&self) -> bool;
+    fn written(&self) -> Written;
     fn evaluations(&self, own_step: u64) -> u32;
     fn source(&self) -> &'static str;
     /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
@@ -263,6 +279,10 @@ impl<A: Algorithm> Erased for A {
 
     fn reads_slots(&self) -> bool {
         Algorithm::reads_slots(self)
+    }
+
+    fn written(&self) -> Written {
+        Algorithm::written(self)
     }
 
     fn evaluations(&self, own_step: u64) -> u32 {

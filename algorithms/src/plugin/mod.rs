@@ -34,3 +34,4 @@ pub(crate) use metrics::Metrics;
 pub use optimizers::{Optimizers, StepForm};
 pub use rounds::ParameterMean;
 pub use slots::Slots;
+pub use unwritten::Written;

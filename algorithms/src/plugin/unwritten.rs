@@ -9,6 +9,29 @@ use std::any::TypeId;
 use std::pin::Pin;
 use std::task::{Context as Polling, Poll};
 
+/// Hooks around a step that an algorithm writes: what the engine has to call, and to wait for. An algorithm around
+/// another adds what that one writes, by [`Algorithm::written`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// True if [`before_forward`](Algorithm::before_forward) is written.
+    pub before_forward: bool,
+    /// True if [`after_backward`](Algorithm::after_backward) is written.
+    pub after_backward: bool,
+    /// True if [`slots_ready`](Algorithm::slots_ready) or [`after_step`](Algorithm::after_step) is written.
+    pub after_step: bool,
+}
+
+impl Written {
+    /// Returns what an algorithm writes itself.
+    pub fn of<A: Algorithm>() -> Self {
+        Written {
+            before_forward: writes_before_forward(A::before_forward),
+            after_backward: writes_bucket_hook(A::after_backward),
+            after_step: writes_slots_ready(A::slots_ready) || writes_bucket_hook(A::after_step),
+        }
+    }
+}
+
 /// Future of a hook that an algorithm does not write. It is ready at once.
 pub(super) struct Unwritten;
 

@@ -23,6 +23,19 @@ fn copied(
     optimizer: &str,
     clip_norm: Option<f64>,
 ) -> Result<[f64; 2]> {
+    let counts = |late: &Late| [late.copies_down(), late.bytes_down()];
+    let [before, after] = trained(comm, algorithm, optimizer, clip_norm, counts)?;
+    Ok([0, 1].map(|at| (after[at] - before[at]) as f64 / (STEPS - 1) as f64))
+}
+
+/// Trains, and returns what is counted of the device after the first step, and in the end.
+fn trained<C: Default>(
+    comm: &Communicator,
+    algorithm: AnyAlgorithm,
+    optimizer: &str,
+    clip_norm: Option<f64>,
+    counts: impl Fn(&Late) -> C,
+) -> Result<[C; 2]> {
     let late = Late::new(1);
     let options = EngineOptions {
         optimizer: Some(optimizer::named(optimizer)?),
@@ -41,10 +54,10 @@ fn copied(
     let parameters = SHAPES.iter().enumerate().map(parameter).collect();
     let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
     engine.set_learning_rate(0.05);
-    let mut before = [0, 0];
+    let mut before = C::default();
     for step in 0..STEPS {
         if step == 1 {
-            before = [late.copies_down(), late.bytes_down()];
+            before = counts(&late);
         }
         engine.forward()?;
         let hooks = engine.hooks();
@@ -55,8 +68,7 @@ fn copied(
         }
         engine.finish_and_step()?;
     }
-    let after = [late.copies_down(), late.bytes_down()];
-    Ok([0, 1].map(|at| (after[at] - before[at]) as f64 / (STEPS - 1) as f64))
+    Ok([before, counts(&late)])
 }
 
 /// Returns the same of all ranks, which are alike.
@@ -83,6 +95,20 @@ fn algorithms_copy_nothing_down_but_messages() {
         }
     }
     assert!(copying.iter().eq(&ON_THE_HOST), "{copying:?} copy down");
+}
+
+/// Only a build with the feature `cuda` has programs.
+#[test]
+fn programs_of_codecs_are_made_ready_once() {
+    let prepared = |algorithm: AnyAlgorithm| {
+        let run = |comm: Communicator| trained(&comm, algorithm.clone(), "sgd", None, Late::prepared);
+        spawn(TransportKind::Thread, 2, run).unwrap()
+    };
+    for [before, after] in prepared(ByteGrad::default().into()) {
+        // Three of each bucket.
+        assert!(before == after && (before >= 3) == cfg!(feature = "cuda"), "{before}, {after}");
+    }
+    assert_eq!(prepared(GradientAllReduce.into()), [[0, 0], [0, 0]]);
 }
 
 #[test]

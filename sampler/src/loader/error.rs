@@ -41,7 +41,7 @@ pub enum LoaderError {
     /// A sample could not be loaded.
     #[error(
         "{worker} cannot load sample {index} in epoch {epoch}{}: {cause}; \
-         correct the sample, or set `on_failure` to skip it",
+         correct the sample, or let the loader skip it (`on_failure` of its options)",
         tries(*attempts)
     )]
     Sample {
@@ -59,7 +59,8 @@ pub enum LoaderError {
 
     /// An iterable dataset failed.
     #[error(
-        "{worker} cannot load its item {item} in epoch {epoch}: {cause}; correct the dataset, or set `on_failure` to skip the item"
+        "{worker} cannot load its item {item} in epoch {epoch}: {cause}; \
+         correct the dataset, or let the loader skip the item (`on_failure` of its options)"
     )]
     Item {
         /// Number of the item among those that this worker has had in this epoch, from 0.

@@ -179,6 +179,7 @@ impl DataParallel {
     }
 
     fn try_next(&mut self, tuner: &mut Tuner) -> Result<()> {
+        self.complete()?;
         let present = self.tuning();
         let Some(search) = &mut tuner.search else {
             let candidates = self.candidates(tuner);

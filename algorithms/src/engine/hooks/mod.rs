@@ -152,6 +152,24 @@ impl Hooks {
         })
     }
 
+    /// Takes a gradient that the framework has written where it lies in its bucket: the view of it that
+    /// [`DataParallel::bucket_memory`](super::DataParallel::bucket_memory) tells of. What is there is the whole gradient,
+    /// with all that earlier passes have left: the framework adds to it, or clears it, by its own rules.
+    ///
+    /// # Errors
+    /// As [`Hooks::ready`]; [`Error::Usage`] for a parameter of 16 bits, whose gradient lies there in f32.
+    pub fn ready_as_it_lies(&self, parameter: usize) -> Result<()> {
+        self.call(|backward| {
+            let announced = backward.plan.parameter(parameter)?.dtype;
+            if announced.is_half() {
+                let what = format!("of {announced} has no gradient of its own type in its bucket");
+                return Err(backward.refused(parameter, &what, "give it to Hooks::ready, which converts it"));
+            }
+            drop(backward.expected(parameter)?);
+            backward.mark(parameter)
+        })
+    }
+
     /// Does the work of a call. What is refused is remembered: a pass with a mistake in it must not end well.
     fn call<R>(&self, work: impl FnOnce(&mut Backward) -> Result<R>) -> Result<R> {
         let mut backward = lock(&self.0);
@@ -178,6 +196,8 @@ enum Gradient {
 struct GradientBucket {
     /// Gradients; `None` while the communication thread has them.
     buffer: Option<Buffer>,
+    /// Address of the gradients when they were last here.
+    place: usize,
     /// Number of members whose gradient this pass still owes.
     missing: usize,
 }
@@ -185,6 +205,8 @@ struct GradientBucket {
 /// Gradients of the pass under way, and what is left of them between two.
 pub(super) struct Backward {
     plan: Plan,
+    /// Number of times that buckets were made anew, or moved to another buffer.
+    generation: u64,
     requests: Requests,
     /// True if buckets wait for the end of the pass.
     held: bool,

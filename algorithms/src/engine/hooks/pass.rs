@@ -27,6 +27,7 @@ impl Backward {
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         Backward {
             plan,
+            generation: 0,
             requests,
             held: false,
             slots,
@@ -44,6 +45,11 @@ impl Backward {
         &self.plan
     }
 
+    /// Returns how often buckets were made anew, or moved to another buffer by a hook.
+    pub(in crate::engine) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Returns the gradients of a bucket.
     pub(in crate::engine) fn buffer(&self, bucket: usize) -> Result<&Buffer> {
         self.slots.get(bucket).and_then(|slot| slot.buffer.as_ref()).ok_or_else(on_their_way)
@@ -59,6 +65,7 @@ impl Backward {
         self.plan.relocate(&self.buffers()?, &plan, &buffers)?;
         self.slots = slots(&plan, buffers);
         self.plan = plan;
+        self.generation += 1;
         self.observed = None;
         Ok(())
     }
@@ -192,7 +199,13 @@ impl Backward {
     }
 
     pub(in crate::engine) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
-        self.slots[bucket].buffer = Some(buffer);
+        let slot = &mut self.slots[bucket];
+        // A hook may have put another buffer in its place, rather than copy.
+        let now = buffer.address().addr().get();
+        if std::mem::replace(&mut slot.place, now) != now {
+            self.generation += 1;
+        }
+        slot.buffer = Some(buffer);
     }
 
     pub(in crate::engine) fn gradient(&self, parameter: usize) -> Result<ReadView> {
@@ -216,6 +229,7 @@ impl Backward {
 
 fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
     let slot = |(bucket, buffer): (&BucketPlan, Buffer)| GradientBucket {
+        place: buffer.address().addr().get(),
         buffer: Some(buffer),
         missing: bucket.members.len(),
     };

@@ -5,7 +5,7 @@ use crate::engine::queues::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;
-use hexagram_logical::{Buffer, DType, Result, drive};
+use hexagram_logical::{Buffer, DType, Error, Result, drive};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -21,6 +21,11 @@ impl HookRunner {
         (self.trace.take(), self.comm.activity().take())
     }
 
+    /// Lets the buckets that the next forward pass needs first go first, if the order is given.
+    pub(in crate::engine) fn set_urgency(&mut self, order: Option<Vec<usize>>) {
+        self.urgency = order;
+    }
+
     /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What
     /// was here before is gone.
     pub(in crate::engine) fn install(
@@ -32,25 +37,42 @@ impl HookRunner {
     ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
         let parameters = algorithm.needs().parameters;
         let mut made = Vec::new();
-        self.lanes.clear();
-        for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
+        for (at, (dtype, tensors)) in buckets.iter().enumerate() {
             let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
-            let make = || self.comm.registered_on(queues.of(at), dtype, len);
+            let make = || self.comm.registered_on(queues.of(at), *dtype, len);
             made.push((make()?, if parameters { Some(make()?) } else { None }));
-            self.lanes.push(Lane {
-                comm: self.comm.lane(at),
-                hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
-                metrics: metrics.clone(),
-                tensors,
-                parameters,
-                instance: None,
-                memory: Memory::default(),
-                waiting: VecDeque::new(),
-                busy: false,
-            });
         }
-        self.algorithm = Some(algorithm);
+        self.open_lanes(algorithm, buckets.into_iter().map(|(_, tensors)| tensors), metrics);
         Ok(made)
+    }
+
+    /// Opens a lane for each of these buckets, whose states are still to be made. What was here before is gone.
+    pub(in crate::engine) fn open_lanes(
+        &mut self,
+        algorithm: AnyAlgorithm,
+        buckets: impl Iterator<Item = Arc<[Tensor]>>,
+        metrics: &Metrics,
+    ) {
+        let parameters = algorithm.needs().parameters;
+        let lane = |(at, tensors)| Lane {
+            comm: self.comm.lane(at),
+            hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
+            metrics: metrics.clone(),
+            tensors,
+            parameters,
+            instance: None,
+            memory: Memory::default(),
+            waiting: VecDeque::new(),
+            busy: false,
+        };
+        self.lanes = buckets.enumerate().map(lane).collect();
+        self.works_after_backward = algorithm.written().after_backward;
+        self.algorithm = Some(algorithm);
+    }
+
+    /// Ends the work of all ranks, because of an error of this rank's framework.
+    pub(in crate::engine) fn give_up(&self, error: &Error) {
+        self.comm.give_up(error);
     }
 
     /// Takes other settings, between two steps.

@@ -4,8 +4,12 @@
 //! keep the next from starting. Hooks start stage by stage, and in plan order within a stage, whatever the order in
 //! which buckets become complete, since ranks may differ in that: with fewer streams than buckets, two ranks that
 //! started different hooks would wait for each other for ever.
+//!
+//! Where the next forward pass is to begin while buckets are on their way, those that it needs first go first: of the
+//! hooks that have begun, only the most urgent go on (`urgency`).
 
 mod between;
+mod urgency;
 
 use super::plan::name_tensor;
 use super::trace::{hook_begins, hook_ends};
@@ -15,7 +19,7 @@ use crate::plugin::{Context, Metrics, StepInfo};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::drive::{self, Wait};
-use hexagram_logical::{Bell, Buffer, Communicator, Error, Hierarchy, Result, runtime};
+use hexagram_logical::{Bell, Buffer, Communicator, Error, Hierarchy, Queue, Result, runtime};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -47,13 +51,6 @@ pub(super) enum Stage {
     Settle,
 }
 
-impl Stage {
-    /// Returns true if the bucket's memory stays here for the next stage.
-    fn keeps_memory(self) -> bool {
-        matches!(self, Stage::Forward | Stage::Gradients)
-    }
-}
-
 /// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
 #[derive(Default)]
 pub(super) struct Memory {
@@ -64,10 +61,14 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// Returns the memory of the bucket that is here, of which all lies alike.
+    fn buffer(&self) -> Option<&Buffer> {
+        self.gradients.as_ref().or(self.parameters.as_ref())
+    }
+
     /// Returns the size of the bucket, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let either = self.gradients.as_ref().or(self.parameters.as_ref());
-        either.map_or(0, |buffer| buffer.len() * buffer.dtype().size())
+        self.buffer().map_or(0, |buffer| buffer.len() * buffer.dtype().size())
     }
 }
 
@@ -125,6 +126,8 @@ struct Running {
     bucket: usize,
     stage: Stage,
     hook: Hook,
+    /// True once it was polled.
+    begun: bool,
     /// Span of the hook, while a trace is recorded.
     span: Option<Span>,
 }
@@ -151,6 +154,8 @@ pub(super) struct HookRunner {
     hierarchy: Option<Hierarchy>,
     streams: usize,
     algorithm: Option<AnyAlgorithm>,
+    /// True if the algorithm writes the hook after the backward pass: buckets then stay for it.
+    works_after_backward: bool,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
@@ -158,6 +163,8 @@ pub(super) struct HookRunner {
     /// Number of buckets that have arrived for the last upcoming stage.
     arrived: usize,
     outgoing: Sender<Done>,
+    /// For each bucket, when the next forward pass needs it, smaller numbers first; `None` if it needs none before all.
+    urgency: Option<Vec<usize>>,
     trace: Option<Recorder>,
 }
 
@@ -175,11 +182,13 @@ impl HookRunner {
             hierarchy,
             streams,
             algorithm: None,
+            works_after_backward: false,
             lanes,
             running,
             upcoming: VecDeque::new(),
             arrived: 0,
             outgoing,
+            urgency: None,
             trace: None,
         }
     }
@@ -237,7 +246,7 @@ impl HookRunner {
         lane.memory.slots = memory.slots;
         lane.waiting.push_back((stage, present));
         self.arrived = (self.arrived + 1) % buckets;
-        if stage == Stage::Gradients && self.arrived == 0 {
+        if stage == Stage::Gradients && self.arrived == 0 && self.works_after_backward {
             self.upcoming.extend((0..buckets).map(|bucket| (Stage::Backward, bucket)));
             self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((Stage::Backward, present)));
         }
@@ -262,7 +271,10 @@ impl HookRunner {
             self.upcoming.pop_front();
             let hierarchy = lane.hierarchy.clone();
             let metrics = lane.metrics.clone();
-            let context = Context { comm: lane.comm.clone(), hierarchy, bucket, present, metrics };
+            let queue = lane.memory.buffer().map_or_else(Queue::host, Buffer::queue);
+            let elements = lane.memory.buffer().map_or(0, Buffer::len);
+            let comm = lane.comm.clone();
+            let context = Context { comm, hierarchy, bucket, present, metrics, queue, elements };
             let bytes = lane.memory.bytes();
             let call = HookCall {
                 algorithm: self.algorithm.clone(),
@@ -273,17 +285,23 @@ impl HookRunner {
             };
             let span = self.trace.as_ref().map(|t| hook_begins(t, stage, present, bucket, bytes));
             let hook = Box::pin(call.hook(stage, context));
-            self.running.push(Running { bucket, stage, hook, span });
+            self.running.push(Running { bucket, stage, hook, begun: false, span });
         }
     }
 
-    /// Polls every hook once, and hands back the buckets that are done.
+    /// Polls every hook whose turn it is, and hands back the buckets that are done.
     fn poll(&mut self) -> Result<()> {
         let waker = drive::waker();
         let mut polling = Polling::from_waker(&waker);
         let mut at = 0;
         while at < self.running.len() {
-            let hook = &mut self.running[at].hook;
+            if self.must_wait(at) {
+                at += 1;
+                continue;
+            }
+            let running = &mut self.running[at];
+            running.begun = true;
+            let hook = &mut running.hook;
             // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
             let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
             let Poll::Ready(finished) = polled.map_err(|p| Error::panicked(PLUGIN, &*p))? else {
@@ -297,7 +315,10 @@ impl HookRunner {
             }
             self.hand_back(bucket, stage, finished)?;
             self.start();
+            // It may be the turn of one that had to wait.
+            at = if self.puts_off() { 0 } else { at };
         }
+        self.put_in_order();
         Ok(())
     }
 
@@ -316,7 +337,8 @@ impl HookRunner {
         lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
         lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);
-        if !stage.keeps_memory() {
+        let stays = stage == Stage::Forward || (stage == Stage::Gradients && self.works_after_backward);
+        if !stays {
             let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! The engine's tests, by topic, and what they share: small models, and engines for them.
 
 mod agree;
+mod bucket_memory;
 mod clip;
+mod communication_hook;
 mod evaluations;
 mod failures;
 mod hierarchy;
@@ -10,6 +12,7 @@ mod join;
 mod memory;
 mod optimizer;
 mod order;
+mod overlap;
 mod passes;
 mod plan;
 mod precision;

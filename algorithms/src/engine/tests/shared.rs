@@ -26,7 +26,7 @@ fn the_initial_state_is_rank_0s() {
             if comm.rank() == 0 {
                 // As if loaded by rank 0 only.
                 engine.present.step = 12;
-                for (at, buffer) in engine.replica.buffers(true)?.into_iter().enumerate() {
+                for (at, buffer) in engine.replica.get_mut().buffers(true)?.into_iter().enumerate() {
                     if at % 2 == 1 {
                         buffer.host_mut::<f32>()?.fill(2.0);
                     }

@@ -10,7 +10,7 @@ use crate::async_model_average::AsyncModelAverage;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
 use crate::muloco::MuLoCo;
-use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers, Slots};
+use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers, Slots, Written};
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
@@ -122,6 +122,10 @@ impl Erased for HeldBack {
         self.algorithm.reads_slots()
     }
 
+    fn written(&self) -> Written {
+        self.algorithm.written()
+    }
+
     fn evaluations(&self, own_step: u64) -> u32 {
         self.algorithm.evaluations(own_step)
     }
@@ -209,7 +213,7 @@ impl Instance for Held {
 }
 
 /// The algorithm with options under which it communicates in every step, as far as it has such options.
-fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
+pub(super) fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
     let outer = DiLoCo::default().outer;
     match algorithm.name() {
         "local-sgd" => LocalSgd { period: 1, ..LocalSgd::default() }.into(),

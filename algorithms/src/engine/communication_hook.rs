@@ -1,0 +1,236 @@
+//! An algorithm under a framework that cuts buckets and steps by itself, such as PyTorch's `DistributedDataParallel` with
+//! a communication hook: only the hooks of gradients run, on the framework's own memory.
+//!
+//! ```text
+//! pass by pass     the framework hands over bucket 0, 1, …, each as soon as its gradients are there
+//! new buckets      wait for the last of their pass; then states are made of all, and hooks run
+//! buckets as in    hooks run at once, beside the rest of the backward pass
+//! two passes before
+//! the last one     is handed over by a call that waits for all
+//! ```
+//!
+//! DDP cuts its buckets anew after its first pass: so states that it makes in that pass are made again in the second, and
+//! communication overlaps with the backward pass from the third on.
+
+use super::EngineOptions;
+use super::agree::agree;
+use super::fit::{check_algorithm, check_is_free};
+use super::runner::{Memory, Request, Stage};
+use super::scheduler::Scheduler;
+use crate::plugin::{AnyAlgorithm, Metrics, StepInfo, Tensor};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
+use std::sync::Arc;
+
+/// Options of a [`CommunicationHook`]. All ranks must use the same.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HookOptions {
+    /// Seed of the random numbers that algorithms draw. Default: 0.
+    pub seed: u64,
+    /// Number of buckets that may be communicated at once; 0 counts as 1. Default: no limit.
+    pub streams: usize,
+    /// True to communicate within each host first, and then between hosts. Default: false.
+    pub hierarchical: bool,
+}
+
+impl Default for HookOptions {
+    fn default() -> Self {
+        HookOptions { seed: 0, streams: usize::MAX, hierarchical: false }
+    }
+}
+
+/// Bucket of a framework, whose gradients are complete.
+pub struct FrameworkBucket {
+    /// Number of the bucket: in every pass, buckets come as 0, 1, and so on.
+    pub index: usize,
+    /// True if it is the last of the pass.
+    pub is_last: bool,
+    /// Gradients. What the algorithm makes of them is put in their place.
+    pub gradients: Buffer,
+    /// Names and shapes of the bucket's tensors, in the order in which they lie there without gaps.
+    pub tensors: Vec<(Arc<str>, Vec<usize>)>,
+}
+
+/// Element type and tensors of a bucket.
+type Layout = (DType, Arc<[Tensor]>);
+
+/// Algorithm that works on a framework's buckets of gradients.
+///
+/// Free to move between threads. The state of the algorithm, such as an error feedback, is by the bucket's number.
+pub struct CommunicationHook {
+    scheduler: Scheduler,
+    algorithm: AnyAlgorithm,
+    present: StepInfo,
+    /// Buckets of which there are states.
+    layout: Vec<Layout>,
+    /// True if two passes in a row had these buckets.
+    is_settled: bool,
+    /// Buckets of the pass under way.
+    arrived: Vec<Layout>,
+    /// Gradients of those whose hooks wait for the last bucket.
+    held: Vec<Buffer>,
+}
+
+impl CommunicationHook {
+    /// Makes the hook of an algorithm. A collective call: it opens a channel for the communication thread, and compares
+    /// the ranks' algorithms and options.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] on all ranks for an algorithm that works on parameters, or names its optimizer, which takes the
+    /// engine; if ranks ask for different things; errors of joining.
+    pub fn new(
+        comm: &Communicator,
+        algorithm: impl Into<AnyAlgorithm>,
+        options: HookOptions,
+    ) -> Result<Self> {
+        let algorithm = algorithm.into();
+        let HookOptions { seed, streams, hierarchical } = options;
+        let engine = EngineOptions { seed, streams, hierarchical, ..EngineOptions::default() };
+        agree(comm, &[], &algorithm, &engine)?;
+        check_works_on_gradients(&algorithm)?;
+        check_algorithm(&algorithm, &engine)?;
+        Ok(CommunicationHook {
+            scheduler: Scheduler::start(comm, streams.max(1), hierarchical)?,
+            algorithm,
+            present: StepInfo { seed, ..StepInfo::default() },
+            layout: Vec::new(),
+            is_settled: false,
+            arrived: Vec::new(),
+            held: Vec::new(),
+        })
+    }
+
+    /// Returns the algorithm in use.
+    pub fn algorithm(&self) -> &AnyAlgorithm {
+        &self.algorithm
+    }
+
+    /// Sets the learning rate γ of the steps from here on, the same on all ranks, for algorithms that ask for it.
+    pub fn set_learning_rate(&mut self, rate: f64) {
+        self.present.learning_rate = Some(rate);
+    }
+
+    /// Returns the number of passes so far.
+    pub fn passes(&self) -> u64 {
+        self.present.step
+    }
+
+    /// Takes a bucket. The call with the last one of a pass waits until the hooks of all are done; then their gradients
+    /// are what the algorithm made of them. Returns true from that call.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a bucket out of order, tensors that do not cover it, or buckets that differ from those of
+    /// the last passes but for the first; what ended the communication thread. No rank can go on after an error.
+    pub fn ready(&mut self, bucket: FrameworkBucket) -> Result<bool> {
+        let outcome = self.take(bucket);
+        outcome.inspect_err(|error| {
+            let told = error.clone();
+            // A thread that has ended has told the others itself.
+            let _ = self.scheduler.call(async move |runner| {
+                runner.give_up(&told);
+                Ok(())
+            });
+        })
+    }
+
+    fn take(&mut self, bucket: FrameworkBucket) -> Result<bool> {
+        let FrameworkBucket { index, is_last, gradients, tensors } = bucket;
+        if index != self.arrived.len() {
+            let what = format!("bucket {index} came where bucket {} was next", self.arrived.len());
+            return Err(Error::usage(what, "hand buckets over in their order, from 0 on in each pass"));
+        }
+        let layout = (gradients.dtype(), placed(index, &gradients, tensors)?);
+        let is_known = self.layout.get(index) == Some(&layout);
+        if index == 0 {
+            self.is_settled &= is_known;
+        }
+        self.arrived.push(layout);
+        if !self.is_settled {
+            self.held.push(gradients);
+        } else if is_known && is_last == (index + 1 == self.layout.len()) {
+            self.send(Stage::Gradients, index, gradients)?;
+        } else {
+            let what =
+                format!("bucket {index} differs from that of the passes before, and those before it do not");
+            return Err(Error::usage(what, "make a hook for each model"));
+        }
+        if is_last {
+            self.end_pass()?;
+        }
+        Ok(is_last)
+    }
+
+    /// Waits for the hooks of all buckets, and makes the states before them where buckets are new.
+    fn end_pass(&mut self) -> Result<()> {
+        let arrived = std::mem::take(&mut self.arrived);
+        if !self.is_settled {
+            self.is_settled = arrived == self.layout;
+            if !self.is_settled {
+                self.layout = arrived;
+                self.make_states()?;
+            }
+            for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
+                self.send(Stage::Gradients, index, gradients)?;
+            }
+        }
+        (0..self.layout.len()).try_for_each(|_| self.scheduler.wait().map(drop))?;
+        self.present.step += 1;
+        Ok(())
+    }
+
+    fn make_states(&mut self) -> Result<()> {
+        let algorithm = self.algorithm.clone();
+        let tensors: Vec<Arc<[Tensor]>> =
+            self.layout.iter().map(|(_, tensors)| Arc::clone(tensors)).collect();
+        self.scheduler.call(async move |runner| {
+            runner.open_lanes(algorithm, tensors.into_iter(), &Metrics::default());
+            Ok(())
+        })?;
+        self.present.begun = self.present.step;
+        for (index, gradients) in std::mem::take(&mut self.held).into_iter().enumerate() {
+            self.send(Stage::Start, index, gradients)?;
+        }
+        let mut made: Vec<Option<Buffer>> = self.layout.iter().map(|_| None).collect();
+        for _ in 0..made.len() {
+            let (index, memory) = self.scheduler.wait()?;
+            made[index] = memory.gradients;
+        }
+        self.held = made.into_iter().flatten().collect();
+        Ok(())
+    }
+
+    fn send(&self, stage: Stage, bucket: usize, gradients: Buffer) -> Result<()> {
+        let memory = Memory { gradients: Some(gradients), ..Memory::default() };
+        self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })
+    }
+}
+
+/// Returns where the tensors of a bucket lie.
+fn placed(index: usize, gradients: &Buffer, tensors: Vec<(Arc<str>, Vec<usize>)>) -> Result<Arc<[Tensor]>> {
+    let mut end = 0;
+    let mut placed = Vec::with_capacity(tensors.len());
+    for (name, shape) in tensors {
+        let start = end;
+        end += shape.iter().product::<usize>();
+        placed.push(Tensor { name, shape, elements: start..end });
+    }
+    if end == gradients.len() && gradients.dtype().is_float() {
+        return Ok(placed.into());
+    }
+    let what = format!(
+        "bucket {index} of {} × {} has tensors of {end} elements",
+        gradients.len(),
+        gradients.dtype()
+    );
+    Err(Error::usage(what, "name the tensors that a bucket of floats consists of"))
+}
+
+/// Fails unless all that an algorithm works on are gradients.
+fn check_works_on_gradients(algorithm: &AnyAlgorithm) -> Result<()> {
+    check_is_free(algorithm)?;
+    if !algorithm.needs().parameters {
+        return Ok(());
+    }
+    let what =
+        format!("{} works on parameters, and a communication hook has gradients only", algorithm.name());
+    Err(Error::usage(what, "train with the engine, DataParallel, in the place of the framework's"))
+}

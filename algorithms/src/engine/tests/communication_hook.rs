@@ -1,0 +1,109 @@
+//! Buckets of a framework under an algorithm's hooks, beside the engine's own.
+
+use super::*;
+use crate::bytegrad::ByteGrad;
+use crate::topk_ef::TopKEf;
+use hexagram_logical::Queue;
+
+/// Gradients of a rank in a pass, for two buckets of four elements.
+fn gradients(rank: usize, pass: usize) -> [Vec<f32>; 2] {
+    [0, 1]
+        .map(|bucket| (0..4).map(|at| ((7 * at + 3 * bucket + 5 * rank + pass) % 11) as f32 - 5.0).collect())
+}
+
+fn bucket(index: usize, is_last: bool, gradients: &[f32]) -> Result<FrameworkBucket> {
+    let tensors = vec![(format!("p{index}").into(), vec![2, 2])];
+    Ok(FrameworkBucket { index, is_last, gradients: Buffer::from_slice(gradients)?, tensors })
+}
+
+/// Memory of the test under a bucket, as a framework has it, and the bucket.
+fn lent(values: &mut [f32], index: usize, is_last: bool) -> FrameworkBucket {
+    let address = std::ptr::NonNull::from(&mut *values).cast();
+    // SAFETY: the caller keeps the values until the pass has ended, and does not touch them before.
+    let gradients =
+        unsafe { Buffer::over_foreign(&Queue::host(), address, DType::F32, values.len(), Arc::new(())) };
+    let tensors = vec![(format!("p{index}").into(), vec![2, 2])];
+    FrameworkBucket { index, is_last, gradients: gradients.unwrap(), tensors }
+}
+
+/// Gradients after each of five passes, by a hook.
+fn hooked(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Vec<[Vec<f32>; 2]>> {
+    let mut hook = CommunicationHook::new(comm, algorithm, HookOptions::default())?;
+    hook.set_learning_rate(0.1);
+    let mut all = Vec::new();
+    for pass in 0..5 {
+        let mut own = gradients(comm.rank(), pass);
+        let [first, second] = &mut own;
+        assert!(!hook.ready(lent(first, 0, false))?);
+        assert!(hook.ready(lent(second, 1, true))?);
+        all.push(own);
+    }
+    assert_eq!(hook.passes(), 5);
+    Ok(all)
+}
+
+/// Gradients after each of five passes, by the engine.
+fn trained(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Vec<[Vec<f32>; 2]>> {
+    let shaped = |index| Parameter { shape: vec![2, 2], ..parameter(&format!("p{index}"), DType::F32, 4) };
+    let options = EngineOptions { queue: Queue::host(), ..options(16, 16) };
+    let mut engine = DataParallel::new(comm, vec![shaped(1), shaped(0)], algorithm, options)?;
+    engine.set_learning_rate(0.1);
+    let mut all = Vec::new();
+    for step in 0..5 {
+        let [first, second] = gradients(comm.rank(), step);
+        pass(&mut engine, Mode::Synchronize, &[second, first])?;
+        all.push([gradient(&engine, 1), gradient(&engine, 0)]);
+        engine.stepped()?;
+    }
+    Ok(all)
+}
+
+#[test]
+fn a_framework_s_buckets_get_what_the_engine_s_get() {
+    for algorithm in [GradientAllReduce.into(), ByteGrad::default().into(), TopKEf::default().into()] {
+        let algorithm: AnyAlgorithm = algorithm;
+        spawn(TransportKind::Shm, 3, |comm| {
+            assert_eq!(hooked(&comm, algorithm.clone())?, trained(&comm, algorithm.clone())?);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn buckets_that_are_cut_anew_between_passes_are_taken() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut hook = CommunicationHook::new(&comm, GradientAllReduce, HookOptions::default())?;
+        for lens in [vec![8], vec![4, 4], vec![4, 4], vec![4, 4], vec![2, 2, 4], vec![2, 2, 4]] {
+            let mut own: Vec<Vec<f32>> = lens.iter().map(|len| vec![comm.rank() as f32; *len]).collect();
+            for (index, values) in own.iter_mut().enumerate() {
+                let len = values.len();
+                let shaped = |bucket| FrameworkBucket { tensors: vec![("p".into(), vec![len])], ..bucket };
+                hook.ready(shaped(lent(values, index, index + 1 == lens.len())))?;
+            }
+            assert!(own.concat().iter().all(|value| *value == 0.5), "{lens:?}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_on_all_ranks() {
+    let errors = spawn(TransportKind::Thread, 2, |comm| {
+        let made = CommunicationHook::new(&comm, LocalSgd::default(), HookOptions::default());
+        Ok(made.err().unwrap().to_string())
+    });
+    assert!(
+        errors.unwrap().iter().all(|error| error.contains("local-sgd") && error.contains("DataParallel"))
+    );
+    let told = spawn(TransportKind::Thread, 2, |comm| {
+        let mut hook = CommunicationHook::new(&comm, GradientAllReduce, HookOptions::default())?;
+        // Rank 1 leaves a bucket out, so that rank 0 waits for what never comes.
+        let first = hook.ready(bucket(comm.rank(), true, &[0.0; 4])?);
+        Ok(first.unwrap_err().to_string())
+    });
+    let told = told.unwrap();
+    assert!(told[1].contains("bucket 1 came where bucket 0 was next"), "{told:?}");
+    assert!(told[0].contains("bucket 1 came") || told[0].contains("rank 1"), "{told:?}");
+}
