@@ -42,12 +42,12 @@ pub use hexagram_algorithms::{
     Trace, Unused,
 };
 pub use hexagram_logical::{
-    Buffer, Communicator, DType, Element, Error, JoinOptions, Queue, ReduceOp, Result, TransportKind, World,
-    testing,
+    Bool, Buffer, Communicator, DType, Element, Error, JoinOptions, Queue, ReduceOp, Result, TransportKind,
+    World, testing,
 };
 pub use hexagram_logical::{Hierarchy, asynchronous, centralized, codec, decentralized, encoding};
 pub use hexagram_physical::TlsFiles;
-pub use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
+pub use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous, Store};
 #[cfg(feature = "cuda")]
 pub use hexagram_physical::device::cuda;
 pub use hexagram_physical::launch;

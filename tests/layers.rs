@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 12] = [
+const LAYERS: [(&str, &str, &[&str]); 13] = [
     ("physical", "hexagram-physical", &[]),
     ("logical", "hexagram-logical", &["hexagram-physical"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
@@ -25,6 +25,7 @@ const LAYERS: [(&str, &str, &[&str]); 12] = [
     (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
     ("lab", "hexagram-lab", &["hexagram"]),
     ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
+    ("python", "hexagram-python", &["hexagram", "hexagram-cli"]),
     ("examples", "hexagram-examples", &["hexagram", "hexagram-candle", "hexagram-lab"]),
     ("examples/balance", "hexagram-balance", &["hexagram"]),
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram", "hexagram-lab"]),
@@ -252,7 +253,7 @@ fn circles_are_found_however_they_are_written() {
 /// into the one below it depends on both without saying so.
 #[test]
 fn nobody_tunnels_through_a_layer() {
-    const ABOVE: [&str; 5] = ["algorithms", "adapters", "cli", "lab", "examples"];
+    const ABOVE: [&str; 6] = ["algorithms", "adapters", "cli", "lab", "python", "examples"];
     for file in ABOVE.iter().flat_map(|folder| sources(&root().join(folder))) {
         let tunnel = named_in(&file).into_iter().find(is_tunnel);
         assert_eq!(tunnel, None, "{} reaches through logical", file.display());

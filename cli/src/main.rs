@@ -1,61 +1,7 @@
-//! The `hexagram` program: starts, measures and checks distributed jobs, and shows which samples each rank gets. Each
-//! subcommand has a file of its own.
-//!
-//! ```sh
-//! hexagram run -n 4 -- target/release/examples/train
-//! hexagram bench all_reduce --ranks 2 -b 8 -e 64M
-//! ```
-//!
-//! # Features
-//! None is on by default.
-//!
-//! | feature | adds | needs |
-//! |---|---|---|
-//! | `tls` | control and TCP connections inside TLS | a C compiler |
-//! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
-//! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
+//! The program `hexagram`, as cargo installs it.
 
-mod bench;
-mod check;
-mod run;
-mod sample;
-
-use clap::{Parser, Subcommand};
-use hexagram::algorithms::Registry;
-use hexagram::physical::health::SILENCE_HELP;
-use hexagram_lab::program::{StepOptions, prepare, ranks, say, step, table, transports};
 use std::process::ExitCode;
 
-/// Distributed SGD: starts, measures and checks jobs.
-#[derive(Parser)]
-#[command(name = "hexagram", version, arg_required_else_help = true, after_help = SILENCE_HELP)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Run(run::Run),
-    Bench(bench::Bench),
-    Check(check::Check),
-    Sample(sample::Sample),
-    Step(StepOptions),
-}
-
 fn main() -> ExitCode {
-    if let Err(code) = prepare("") {
-        return code;
-    }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(shown) => return say::instead("hexagram", &shown),
-    };
-    match cli.command {
-        Command::Run(run) => run.execute(),
-        Command::Bench(bench) => bench.execute(),
-        Command::Check(check) => check.execute(),
-        Command::Sample(sample) => sample.execute(),
-        Command::Step(options) => say::ended("hexagram step", step(&Registry::built_in(), &options)),
-    }
+    hexagram_cli::run(std::env::args_os())
 }

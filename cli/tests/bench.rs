@@ -47,8 +47,8 @@ fn every_operation_over_every_transport_is_right() {
 #[test]
 fn every_type_and_reduction_is_right() {
     let folder = folder("types");
-    for dtype in ["u8", "i32", "i64", "f16", "bf16", "f32", "f64"] {
-        for reduce in ["sum", "mean", "min", "max", "product"] {
+    for dtype in ["u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64", "bool"] {
+        for reduce in ["sum", "mean", "min", "max", "product", "band", "bor", "bxor"] {
             let file = folder.join(format!("{dtype}-{reduce}.json"));
             let mut command = program(&["bench", "all_reduce", "--transport", "thread", "--ranks", "4"]);
             command.args([
@@ -68,9 +68,11 @@ fn every_type_and_reduction_is_right() {
                 command.arg("--json").arg(&file);
                 command
             });
-            if reduce == "mean" && !dtype.contains('f') {
+            let is_bitwise = reduce.starts_with('b');
+            if dtype.contains('f') && is_bitwise || !dtype.contains('f') && reduce == "mean" {
                 assert_eq!(ended.code, Some(2), "{dtype} {reduce}");
-                assert!(ended.stderr[0].contains("have no mean"), "{:?}", ended.stderr);
+                let what = format!("there is no {reduce} of {dtype}");
+                assert!(ended.stderr[0].contains(&what), "{:?}", ended.stderr);
                 continue;
             }
             well(&ended);
@@ -93,7 +95,7 @@ fn every_type_and_reduction_is_right() {
         }
     }
     // The files themselves, and nothing that was only on the way to them.
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 7 * 4 + 4);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 10 * 4 + 4 + 6 * 3);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: 
     let codec = bench.codec.as_ref();
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
     let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), memory, codec)?;
-    let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round, hop: 0 };
+    let pattern = |round| Pattern { operation, reduce, dtype, ranks: comm.size(), block, round, hop: 0 };
 
     let mut wrong = check(comm, &mut work, pattern(1))?;
     fill(comm, &mut work, pattern(2))?;

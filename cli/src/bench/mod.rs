@@ -74,11 +74,11 @@ pub(crate) struct Bench {
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
 
-    /// Element type: u8, i32, i64, f16, bf16, f32 or f64
+    /// Element type: u8, i8, i16, i32, i64, f16, bf16, f32, f64 or bool
     #[arg(short, long, value_name = "TYPE", default_value_t = DType::F32, value_parser = |name: &str| one_of(&DType::ALL, name))]
     dtype: DType,
 
-    /// Reduction: sum, mean, min, max or product [default: sum; mean with --codec]
+    /// Reduction: sum, mean, min, max, product, band, bor or bxor [default: sum; mean with --codec]
     #[arg(short = 'o', long = "op", value_name = "REDOP", value_parser = |name: &str| one_of(&ReduceOp::ALL, name))]
     reduce: Option<ReduceOp>,
 
@@ -145,9 +145,8 @@ impl Bench {
             let what = format!("0 bytes times {} is 0 for ever", self.factor);
             return Err(Error::usage(what, "begin above 0, or end at 0 too"));
         }
-        if self.operation.reduces() && self.reduce() == ReduceOp::Mean && !self.dtype.is_float() {
-            let what = format!("{} elements have no mean", self.dtype);
-            return Err(Error::usage(what, "use sum, or a floating-point type"));
+        if self.operation.reduces() {
+            self.reduce().check(self.dtype)?;
         }
         if self.operation == Operation::Gossip && !self.dtype.is_float() {
             let what = format!("{} elements have no mean of two", self.dtype);
@@ -246,6 +245,9 @@ mod tests {
     #[test]
     fn names_are_those_that_are_printed() {
         assert_eq!(one_of(&DType::ALL, "bf16"), Ok(DType::BF16));
-        assert_eq!(one_of(&DType::ALL, "F32").unwrap_err(), "use one of u8, i32, i64, f16, bf16, f32, f64");
+        assert_eq!(
+            one_of(&DType::ALL, "F32").unwrap_err(),
+            "use one of u8, i8, i16, i32, i64, f16, bf16, f32, f64, bool"
+        );
     }
 }

@@ -7,8 +7,8 @@
 use super::operation::{Operation, ROOT};
 use half::{bf16, f16};
 use hexagram::testing::Reference;
-use hexagram::{Buffer, DType, Element, ReduceOp, Result};
-use std::ops::Range;
+use hexagram::{Bool, Buffer, DType, Element, ReduceOp, Result};
+use std::ops::{BitAnd, BitOr, BitXor, Range};
 
 /// Whole numbers up to here are exact in bf16, the coarsest type.
 const EXACT: usize = 256;
@@ -16,7 +16,8 @@ const EXACT: usize = 256;
 /// Runs `$call` with `$T` standing for the Rust type of a [`DType`].
 macro_rules! by_type {
     ($dtype:expr, $T:ident => $call:expr) => {
-        by_type!(@ $dtype, $T, $call, U8 u8, I32 i32, I64 i64, F16 f16, BF16 bf16, F32 f32, F64 f64)
+        by_type!(@ $dtype, $T, $call, U8 u8, I8 i8, I16 i16, I32 i32, I64 i64, F16 f16, BF16 bf16, F32 f32,
+            F64 f64, Bool Bool)
     };
     (@ $dtype:expr, $T:ident, $call:expr, $($name:ident $type:ty),*) => {
         match $dtype {
@@ -30,6 +31,7 @@ macro_rules! by_type {
 pub(super) struct Pattern {
     pub(super) operation: Operation,
     pub(super) reduce: ReduceOp,
+    pub(super) dtype: DType,
     pub(super) ranks: usize,
     /// Elements of one block.
     pub(super) block: usize,
@@ -40,13 +42,25 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
+    /// Returns the reduction, if there is one, as elements of the type have it.
+    fn reduce(self) -> Option<ReduceOp> {
+        self.operation.reduces().then(|| self.reduce.of(self.dtype))
+    }
+
     /// Returns what `rank` contributes at `index`.
     fn contribution(self, rank: usize, index: usize) -> i64 {
         let bits = mix(index as u64 ^ mix(rank as u64 ^ mix(self.round))) as usize;
-        if self.operation.reduces() && self.reduce == ReduceOp::Product {
+        let counts = index % self.ranks == rank;
+        match self.reduce() {
             // One rank's 3 among ones with signs: no number of ranks makes the product inexact.
-            let sign = if bits & 1 == 0 { 1 } else { -1 };
-            return if index % self.ranks == rank { 3 * sign } else { sign };
+            Some(ReduceOp::Product) => {
+                let sign = if bits & 1 == 0 { 1 } else { -1 };
+                return if counts { 3 * sign } else { sign };
+            }
+            // One rank's bits among such as change nothing: of many ranks, all would be 0, or 1.
+            Some(ReduceOp::BitAnd) if !counts => return 15,
+            Some(ReduceOp::BitOr) if !counts => return 0,
+            _ => {}
         }
         if self.operation == Operation::Gossip {
             // Even, so that the mean of two is whole.
@@ -59,11 +73,14 @@ impl Pattern {
     /// Returns the reduction of all contributions at `index`, but for the division of a mean.
     fn reduction(self, index: usize) -> i64 {
         let all = (0..self.ranks).map(|rank| self.contribution(rank, index));
-        match self.reduce {
+        match self.reduce.of(self.dtype) {
             ReduceOp::Sum | ReduceOp::Mean => all.sum(),
             ReduceOp::Product => all.product(),
             ReduceOp::Min => all.min().unwrap_or_default(),
             ReduceOp::Max => all.max().unwrap_or_default(),
+            ReduceOp::BitAnd => all.fold(-1, BitAnd::bitand),
+            ReduceOp::BitOr => all.fold(0, BitOr::bitor),
+            ReduceOp::BitXor => all.fold(0, BitXor::bitxor),
         }
     }
 
@@ -126,7 +143,9 @@ impl Pattern {
         let is_mean = self.operation.reduces() && self.reduce == ReduceOp::Mean;
         let wrong = |(index, element): (usize, &T)| {
             let expected = self.expected(rank, index);
-            if is_mean { !T::is_mean(*element, expected, self.ranks) } else { *element != T::of(expected) }
+            // By their bytes, as booleans have only two values, but 256 of those.
+            let differs = || bytemuck::bytes_of(element) != bytemuck::bytes_of(&T::of(expected));
+            if is_mean { !T::is_mean(*element, expected, self.ranks) } else { differs() }
         };
         let elements = buffer.host::<T>()?;
         Ok(elements.iter().enumerate().filter(|numbered| wrong(*numbered)).count() as u64)
@@ -149,7 +168,7 @@ pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
 
 /// An element type that holds small whole numbers.
 trait Number: Element {
-    /// Returns the number in this type; integers wrap.
+    /// Returns the number in this type; integers wrap, and of booleans only the last bit counts.
     fn of(number: i64) -> Self;
 
     /// Returns true if this is `sum / ranks`, but for what rounding each contribution and each step may cost.
@@ -172,12 +191,15 @@ macro_rules! numbers {
 }
 numbers! {
     u8: |n| n as u8, f64::from, 0.0;
+    i8: |n| n as i8, f64::from, 0.0;
+    i16: |n| n as i16, f64::from, 0.0;
     i32: |n| n as i32, f64::from, 0.0;
     i64: |n| n, |wide| wide as f64, 0.0;
     f16: |n| f16::from_f64(n as f64), f64::from, f64::from(f16::EPSILON);
     bf16: |n| bf16::from_f64(n as f64), f64::from, f64::from(bf16::EPSILON);
     f32: |n| n as f32, f64::from, f64::from(f32::EPSILON);
     f64: |n| n as f64, |wide| wide, f64::EPSILON;
+    Bool: |n| Bool::from(n & 1 == 1), |wide: Bool| f64::from(u8::from(wide.get())), 0.0;
 }
 
 #[cfg(test)]
@@ -198,8 +220,10 @@ mod tests {
 
     #[test]
     fn every_wrong_element_is_counted() {
-        for (operation, dtype) in Operation::value_variants().iter().copied().zip(DType::ALL) {
-            let pattern = Pattern { operation, reduce: ReduceOp::Max, ranks: 4, block: 25, round: 1, hop: 1 };
+        let all = Operation::value_variants().iter().flat_map(|each| DType::ALL.map(|dtype| (*each, dtype)));
+        for (operation, dtype) in all.filter(|(each, dtype)| *each != Operation::Gossip || dtype.is_float()) {
+            let pattern =
+                Pattern { operation, reduce: ReduceOp::Max, dtype, ranks: 4, block: 25, round: 1, hop: 1 };
             let mut buffer = carried_out(pattern, dtype, 2, 25);
             assert_eq!(pattern.wrong(2, &buffer).unwrap(), 0, "{operation:?} {dtype}");
             for spoilt in [0..1, 24..25, 7..19] {
@@ -215,8 +239,15 @@ mod tests {
     #[test]
     fn what_another_rank_round_or_place_would_have_is_wrong() {
         for &operation in Operation::value_variants() {
-            let pattern =
-                Pattern { operation, reduce: ReduceOp::Sum, ranks: 3, block: 100, round: 1, hop: 1 };
+            let pattern = Pattern {
+                operation,
+                reduce: ReduceOp::Sum,
+                dtype: DType::F32,
+                ranks: 3,
+                block: 100,
+                round: 1,
+                hop: 1,
+            };
             let right = carried_out(pattern, DType::F32, 1, 100);
             let others = [Pattern { round: 2, ..pattern }, Pattern { ranks: 4, ..pattern }];
             // Only a reduction has something of every rank in one element.
@@ -231,10 +262,11 @@ mod tests {
 
     #[test]
     fn results_are_exact_in_every_type() {
+        let operation = Operation::AllReduce;
+        let dtype = DType::F32;
         for (reduce, ranks) in ReduceOp::ALL.into_iter().flat_map(|op| [1, 2, 3, 7, 64, 256].map(|n| (op, n)))
         {
-            let pattern =
-                Pattern { operation: Operation::AllReduce, reduce, ranks, block: 1, round: 0, hop: 1 };
+            let pattern = Pattern { operation, reduce, dtype, ranks, block: 1, round: 0, hop: 1 };
             for index in 0..100 {
                 let largest = EXACT as i64;
                 let all = 0..ranks;

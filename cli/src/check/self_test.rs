@@ -7,11 +7,13 @@ use crate::transports::{built_in, mpi};
 use hexagram::launch::{Job, Outcome, Output, as_rank};
 use hexagram::logical::runtime::{self, Instant};
 use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 const RANKS: usize = 2;
+const SUBCOMMAND: &str = "check";
 /// Elements: enough for several frames of any transport.
 const LENGTH: usize = 1 << 20;
 /// Deadline of joining, and of every operation.
@@ -50,11 +52,15 @@ fn conclude(report: &mut Report, transport: TransportKind, start: Instant, outco
 /// Returns this program as two ranks of the self-test.
 fn ranks(transport: TransportKind) -> Result<Job> {
     let this = Job::of_this_program(RANKS)?;
-    Ok(Job { arguments: arguments(transport).map(Into::into).into(), output: Output::Prefixed, ..this })
+    Ok(Job { arguments: arguments(transport), output: Output::Prefixed, ..this })
 }
 
-fn arguments(transport: TransportKind) -> [String; 3] {
-    ["check".into(), "--self-test".into(), transport.to_string()]
+/// Returns the arguments with which this process was started, up to its subcommand, and those of a rank: an interpreter
+/// may stand in front of the program.
+fn arguments(transport: TransportKind) -> Vec<OsString> {
+    let before = std::env::args_os().skip(1).take_while(|argument| argument != SUBCOMMAND);
+    let rank = [SUBCOMMAND.into(), "--self-test".into(), transport.to_string().into()];
+    before.chain(rank).collect()
 }
 
 /// Runs the same two ranks, started by mpirun.

@@ -13,8 +13,8 @@ use super::rehearsal::rehearse;
 use super::say::{self, Failure, PrintError, print};
 use super::table::Table;
 use super::{Chosen, stepping, transports};
-use clap::Parser;
-use hexagram::algorithms::{Optimizer, Registry};
+use clap::{Parser, ValueEnum};
+use hexagram::algorithms::{Optimizer, Overlap, Registry};
 use hexagram::{Communicator, EngineOptions, Error, JoinOptions, Result, TransportKind};
 use profile::Profile;
 use std::path::PathBuf;
@@ -55,6 +55,11 @@ pub struct StepOptions {
     #[arg(long, value_name = "H")]
     pub period: Option<u64>,
 
+    /// Computation that communication runs beside: the backward pass, or also the next forward pass, in which each layer
+    /// then waits for its own parameters
+    #[arg(long, value_enum, default_value_t = Passes::Backward)]
+    pub overlap: Passes,
+
     /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
     #[arg(short = 'n', long, value_name = "N")]
     pub ranks: Option<usize>,
@@ -75,6 +80,24 @@ pub struct StepOptions {
     /// Steps before those
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub warmup: u32,
+}
+
+/// Passes that a step's communication runs beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Passes {
+    /// [`Overlap::Backward`].
+    Backward,
+    /// [`Overlap::Forward`].
+    Forward,
+}
+
+impl Passes {
+    fn overlap(self) -> Overlap {
+        match self {
+            Passes::Backward => Overlap::Backward,
+            Passes::Forward => Overlap::Forward,
+        }
+    }
 }
 
 /// Name that stands for no communication.
@@ -134,7 +157,8 @@ impl<'a> Measurement<'a> {
     }
 
     fn engine(&self) -> EngineOptions {
-        EngineOptions { optimizer: Some(Arc::clone(&self.optimizer)), ..EngineOptions::default() }
+        let optimizer = Some(Arc::clone(&self.optimizer));
+        EngineOptions { optimizer, overlap: self.options.overlap.overlap(), ..EngineOptions::default() }
     }
 
     /// Runs the whole measurement on one rank; rank 0 prints it.

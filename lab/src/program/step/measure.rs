@@ -40,12 +40,14 @@ impl Measurement<'_> {
         for _ in 0..self.options.warmup {
             replica.step(&self.profile)?;
         }
+        replica.complete()?;
         comm.block_on(comm.barrier())?;
         let before = comm.world().traffic().payload_sent();
         let began = runtime::now();
         for _ in 0..self.options.steps {
             replica.step(&self.profile)?;
         }
+        replica.complete()?;
         let taken = began.elapsed().as_secs_f64();
         let sent = comm.world().traffic().payload_sent() - before;
         let mut slowest = [taken];
@@ -61,11 +63,23 @@ impl Measurement<'_> {
 trait Replica {
     /// Makes one step, beside the computation of a profile.
     fn step(&mut self, profile: &Profile) -> Result<()>;
+
+    /// Waits for what the last step has left on its way.
+    fn complete(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Spends the time of a forward pass.
-fn forward(profile: &Profile) -> Result<()> {
-    profile.layers.iter().try_for_each(|layer| burn(layer.forward))
+/// Spends the time of a forward pass; before each layer it tells the numbers of its parameters.
+fn forward(profile: &Profile, mut enters: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
+    let mut next = 0;
+    for layer in &profile.layers {
+        let own: Vec<usize> = (next..next + layer.shapes.len()).collect();
+        next += own.len();
+        enters(&own)?;
+        burn(layer.forward)?;
+    }
+    Ok(())
 }
 
 /// Spends the time of a backward pass, and tells which parameter's gradient is done as soon as it is.
@@ -133,7 +147,7 @@ impl Local {
 
 impl Replica for Local {
     fn step(&mut self, profile: &Profile) -> Result<()> {
-        forward(profile)?;
+        forward(profile, |_| Ok(()))?;
         backward(profile, |parameter| {
             let gradients = &mut self.parameters[parameter].gradients;
             gradients.host_mut::<f32>()?.copy_from_slice(&self.source[parameter]);
@@ -163,11 +177,15 @@ struct Trained {
 }
 
 impl Replica for Trained {
+    fn complete(&mut self) -> Result<()> {
+        (0..self.source.len()).try_for_each(|parameter| self.engine.wait_for(&[parameter]))
+    }
+
     fn step(&mut self, profile: &Profile) -> Result<()> {
         let source = &self.source;
         self.engine.step_with(|engine| {
             engine.forward()?;
-            forward(profile)?;
+            forward(profile, |parameters| engine.wait_for(parameters))?;
             engine.set_loss(1.0);
             engine.begin(Mode::Synchronize)?;
             let hooks = engine.hooks();
