@@ -1,0 +1,110 @@
+"""Times a training step by the engine, by a DDP hook and by DDP on Gloo, beside a bare all-reduce of the same gradients.
+
+    python python/bench/training.py [--width 1448] [--steps 30]
+
+Two ranks train a net of three layers, 8.4 M parameters by default, in rounds of one step of each kind, so that other work
+on the machine meets all alike. Printed are medians in milliseconds. "bare" makes the passes and the optimizer's step,
+and between them one all-reduce of all gradients in registered memory: what no step that waits for its gradients can
+avoid, but for overlap. "python" is the engine with an algorithm in Python that does what gradient-allreduce does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import hexagram
+from hexagram.testing import spawn
+from hexagram.torch import Algorithm, DataParallel, hook
+
+Step = Callable[[], None]
+
+
+class Mean(Algorithm):
+    """Mean of the gradients."""
+
+    keeps_replicas_identical = True
+
+    def gradients_ready(self, context, state, bucket):
+        """Replaces the gradients of a bucket by their mean."""
+        context.mean(bucket.gradients)
+
+
+def made(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Returns a net and its optimizer."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 10))
+    return net, torch.optim.SGD(net.parameters(), 0.01)
+
+
+def trained(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, between: Step = lambda: None) -> Step:
+    """Returns a step of training: passes, what comes between, and the optimizer's step."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        between()
+        optimizer.step()
+
+    return step
+
+
+def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
+    """Returns a step of each kind, by name."""
+    x = torch.randn(32, width)
+    net, optimizer = made(width)
+    memory = world.communicator.registered("f32", sum(parameter.numel() for parameter in net.parameters()))
+    steps = {
+        "local": trained(net, optimizer, x),
+        "bare": trained(net, optimizer, x, lambda: world.communicator.all_reduce(memory, "mean")),
+    }
+    for name, algorithm in (("engine", "gradient-allreduce"), ("bytegrad", "bytegrad"), ("python", Mean())):
+        net, optimizer = made(width)
+        steps[name] = trained(DataParallel(net, optimizer, algorithm, world=world), optimizer, x)
+    for name in ("ddp gloo", "ddp hook"):
+        net, optimizer = made(width)
+        ddp = DistributedDataParallel(net)
+        if name == "ddp hook":
+            ddp.register_comm_hook(*hook("gradient-allreduce", world=world))
+        steps[name] = trained(ddp, optimizer, x)
+    return steps
+
+
+def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[str, float]:
+    """Returns the median time of a step of each kind, in milliseconds."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=world.rank, world_size=world.size)
+    steps = kinds(world, width)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for at in range(count + 5):
+        for name, step in steps.items():
+            world.communicator.barrier()
+            begun = time.perf_counter()
+            step()
+            if at >= 5:
+                times[name].append(time.perf_counter() - begun)
+    dist.destroy_process_group()
+    return {name: 1e3 * median(of) for name, of in times.items()}
+
+
+def main() -> None:
+    """Runs the ranks and prints rank 0's medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=1448)
+    parser.add_argument("--steps", type=int, default=30)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, milliseconds in spawn(2, timed, folder, options.width, options.steps, timeout=550.0)[0].items():
+            print(f"{name:10} {milliseconds:8.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Bluefog's example `examples/pytorch_mnist.py` over hexagram: the same program, with the digits of this repository for
+MNIST.
+
+    hexagram run -n 4 -- python python/examples/from_bluefog.py --algorithm "d-psgd(graph=one-peer-exponential)"
+
+Its topologies and kinds of optimizers are options of algorithms here: ``neighbor_allreduce`` is ``d-psgd``, with
+``graph=ring``, ``torus`` or another; ``push_sum`` is ``sgp``; ``win_put`` and ``pull_get``, where nobody waits, are
+``ad-psgd``; ``gradient_allreduce`` has its own name. Neighbours that change with every step are those of a graph that is
+a schedule, and not the program's. Parameters are broadcast by ``DataParallel``.
+"""
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from my_algorithm import batches, load
+from torch import nn, optim
+
+import hexagram
+from hexagram.torch.data_parallel import DataParallel
+
+
+def main():
+    """Trains, and prints how far replicas are apart, and the accuracy of their mean."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--momentum", type=float, default=0.5)
+    parser.add_argument("--algorithm", default="d-psgd")
+    args = parser.parse_args()
+
+    with hexagram.init() as world:
+        torch.set_num_threads(1)
+        train_images, train_labels, test_images, test_labels = load()
+        net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
+        optimizer = optim.SGD(net.parameters(), lr=args.lr * world.size, momentum=args.momentum)
+        model = DataParallel(net, optimizer, args.algorithm, world=world)
+
+        def accuracy():
+            net.eval()
+            with torch.no_grad():
+                return (net(test_images).argmax(1) == test_labels).float().mean().item()
+
+        for epoch in range(args.epochs):
+            net.train()
+            for index in batches(world, epoch, args.batch_size):
+                optimizer.zero_grad()
+                F.cross_entropy(model(train_images[index]), train_labels[index]).backward()
+                optimizer.step()
+            hits, distance = model.evaluate_mean(accuracy)
+            if world.rank == 0:
+                print(f"epoch {epoch + 1}: accuracy of the mean {hits:.1%}, apart {distance:.2g}", flush=True)
+        model.settle()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,559 @@
+"""The part of hexagram that is written in Rust. Its names are those of the package: import them from ``hexagram``.
+
+``Elements`` is anything with elements in host memory, one behind the other: a NumPy array, a tensor of torch or jax, an
+``array``, a ``bytearray``, a ``memoryview``, a :class:`Span` or a :class:`Memory`. Shapes do not count, only the number
+of elements. Nothing is copied; until an operation has ended, only it may use the elements, which it keeps alive.
+
+Calls release the interpreter's lock while they wait, and Ctrl-C ends the wait (the operation goes on). With
+``async_op=True`` they return a :class:`Work` at once. ``timeout`` is the longest time, in seconds, in which nothing of
+the operation moves. Failures are the classes of ``hexagram.errors``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol, Self, TypeAlias, overload
+
+class _DLPack(Protocol):
+    def __dlpack__(self, **options: Any) -> Any: ...
+
+Elements: TypeAlias = _DLPack | Span | Memory | bytearray | memoryview | bytes | Any
+Reduction: TypeAlias = Literal["sum", "mean", "min", "max", "product", "band", "bor", "bxor"]
+
+__version__: str
+
+class Store(Protocol):
+    """A key-value store that all ranks reach, through which they meet."""
+
+    def put(self, key: str, value: bytes) -> None: ...
+    def get(self, key: str, seconds: float) -> bytes: ...
+    def remove(self, key: str) -> None: ...
+
+class Span:
+    """Elements by their address: what costs least to pass. ``keep`` is kept until an operation on them has ended."""
+
+    def __init__(self, address: int, elements: int, dtype: str, keep: object = None) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    def __len__(self) -> int: ...
+
+class Memory:
+    """Elements in memory that the other ranks of this host can read directly, so that collectives need no copies.
+
+    Pass it to a collective on all ranks, and look at it with ``numpy.asarray`` or ``torch.from_dlpack``.
+    """
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    def __len__(self) -> int: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+
+Elements = _DLPack | Span | Memory | bytearray | memoryview | bytes | Any
+Reduction = Literal["sum", "mean", "min", "max", "product", "band", "bor", "bxor"]
+
+class Work:
+    """An operation that was begun. Dropping it does not end the operation."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def result(self) -> Any: ...
+    def source(self) -> int | None: ...
+    def is_done(self) -> bool: ...
+    def exception(self) -> Exception | None: ...
+    def on_done(self, callback: Callable[[Work], object]) -> None: ...
+
+class Encoding:
+    """A codec (``"top-k(1%)"``), what becomes of its error (``"error"``), and what both remember of one bucket."""
+
+    def __init__(self, codec: str, feedback: str = "none", seed: int = 0) -> None: ...
+
+class World:
+    """All ranks of one job, as this process sees them. Leave it by ``with``, :meth:`close`, or the program's end."""
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        transport: str | None = None,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        configuration: str | None = None,
+    ) -> Self: ...
+    @staticmethod
+    def join_through(
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        transport: str | None = None,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        configuration: str | None = None,
+    ) -> World: ...
+    @property
+    def communicator(self) -> Communicator: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def hosts(self) -> list[int]: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def traffic(self) -> tuple[int, int, int]: ...
+    @property
+    def is_closed(self) -> bool: ...
+    deadline: float
+    def close(self) -> None: ...
+    def abort(self, because: str = "gave up") -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class Communicator:
+    """Membership of this process in a group of ranks, with every primitive as a method.
+
+    Operations run one after another on each lane, in the same order on all ranks; those of different lanes and groups,
+    and messages between two ranks, run beside each other. After a failed operation no communicator of the world can be
+    used any more.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def world_ranks(self) -> list[int]: ...
+    def lane(self, number: int) -> Communicator: ...
+    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Communicator | None: ...
+    def subgroup(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
+    def group_of(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
+    def registered(self, dtype: str, elements: int) -> Memory: ...
+    @overload
+    def all_reduce(
+        self,
+        elements: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce(
+        self, elements: Elements, op: Reduction = "sum", *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def reduce(
+        self,
+        elements: Elements,
+        op: Reduction = "sum",
+        *,
+        root: int,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce(
+        self,
+        elements: Elements,
+        op: Reduction = "sum",
+        *,
+        root: int,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def broadcast(
+        self, elements: Elements, root: int, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    def broadcast(
+        self, elements: Elements, root: int, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def all_gather(
+        self, mine: Elements, all: Elements, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    def all_gather(
+        self, mine: Elements, all: Elements, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def gather(
+        self,
+        mine: Elements,
+        all: Elements | None = None,
+        *,
+        root: int,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gather(
+        self,
+        mine: Elements,
+        all: Elements | None = None,
+        *,
+        root: int,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def scatter(
+        self,
+        all: Elements | None,
+        mine: Elements,
+        *,
+        root: int,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def scatter(
+        self, all: Elements | None, mine: Elements, *, root: int, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def reduce_scatter(
+        self,
+        all: Elements,
+        mine: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatter(
+        self,
+        all: Elements,
+        mine: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def all_to_all(
+        self, sent: Elements, received: Elements, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    def all_to_all(
+        self, sent: Elements, received: Elements, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def all_to_all_v(
+        self,
+        sent: Elements,
+        send_counts: Sequence[int],
+        received: Elements,
+        recv_counts: Sequence[int],
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_to_all_v(
+        self,
+        sent: Elements,
+        send_counts: Sequence[int],
+        received: Elements,
+        recv_counts: Sequence[int],
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def barrier(self, *, async_op: Literal[False] = False, timeout: float | None = None) -> None: ...
+    @overload
+    def barrier(self, *, async_op: Literal[True], timeout: float | None = None) -> Work: ...
+    @overload
+    def send(
+        self,
+        elements: Elements,
+        to: int,
+        *,
+        tag: int | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def send(
+        self,
+        elements: Elements,
+        to: int,
+        *,
+        tag: int | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def recv(
+        self,
+        elements: Elements,
+        source: int | None = None,
+        *,
+        tag: int | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> int: ...
+    @overload
+    def recv(
+        self,
+        elements: Elements,
+        source: int | None = None,
+        *,
+        tag: int | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def gossip(
+        self,
+        elements: Elements,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gossip(
+        self, elements: Elements, graph: str, step: int, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def push_sum(
+        self,
+        elements: Elements,
+        weight: float,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> float: ...
+    @overload
+    def push_sum(
+        self,
+        elements: Elements,
+        weight: float,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def neighbour_exchange(
+        self,
+        neighbours: Sequence[int],
+        outgoing: Sequence[Elements],
+        incoming: Sequence[Elements],
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def neighbour_exchange(
+        self,
+        neighbours: Sequence[int],
+        outgoing: Sequence[Elements],
+        incoming: Sequence[Elements],
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def all_reduce_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def all_reduce_sparse(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce_sparse(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def majority_vote(
+        self, elements: Elements, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    def majority_vote(self, elements: Elements, *, async_op: Literal[True], timeout: float | None = None) -> Work: ...
+    @overload
+    def gossip_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        graph: str,
+        step: int,
+        *,
+        consensus: float = 1.0,
+        difference: Literal["before-mixing", "after-mixing"] = "before-mixing",
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gossip_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        graph: str,
+        step: int,
+        *,
+        consensus: float = 1.0,
+        difference: Literal["before-mixing", "after-mixing"] = "before-mixing",
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+
+class RankSampler:
+    """One rank's order of samples; see ``hexagram.sampler``."""
+
+    @staticmethod
+    def distributed(
+        len: int, replicas: int, rank: int, shuffle: bool, seed: int, drop_last: bool, exact: bool
+    ) -> RankSampler: ...
+    @staticmethod
+    def load_balancing(
+        complexities: Sequence[float],
+        replicas: int,
+        rank: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        random_level: float,
+    ) -> RankSampler: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+    def iter_from(self, position: int) -> Iterator[int]: ...
+    @property
+    def epoch(self) -> int: ...
+    def set_epoch(self, epoch: int) -> None: ...
+    @property
+    def stride(self) -> int: ...
+    @property
+    def fingerprint(self) -> int: ...
+
+class Engine:
+    """The engine on one rank, on a thread of its own: ``hexagram.torch.DataParallel`` stands on it.
+
+    Every method may raise :class:`hexagram.Error`; most are collective calls.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        parameters: Sequence[tuple[str, str, Sequence[int]]],
+        algorithm: str | dict[str, Any],
+        options: dict[str, Any],
+    ) -> None: ...
+    def forward(self) -> None: ...
+    def begin(self, accumulate: bool, learning_rate: float | None) -> None: ...
+    def ready(self, parameter: int) -> None: ...
+    def ready_elsewhere(self, parameter: int, gradient: Any) -> None: ...
+    def finish(self) -> int: ...
+    def step(self, learning_rate: float | None) -> int: ...
+    def stepped(self) -> int: ...
+    def shadow(self) -> bool: ...
+    def prepare(self) -> None: ...
+    def set_loss(self, loss: float) -> None: ...
+    def check_optimizer(self, form: str, name: str) -> None: ...
+    def broadcast_state(self, tensors: Sequence[Any]) -> None: ...
+    def synchronize_buffers(self, tensors: Sequence[Any]) -> None: ...
+    def bucket_memory(self) -> tuple[int, list[tuple[BucketView, BucketView | None, list[tuple[int, int, int]]]]]: ...
+    def gradient(self, parameter: int, into: Any) -> None: ...
+    def parameter(self, parameter: int, into: Any) -> None: ...
+    def set_parameter(self, parameter: int, values: Any) -> None: ...
+    def close(self) -> None: ...
+    def traits(self) -> dict[str, Any]: ...
+    def switch(self, algorithm: str) -> int: ...
+    def settle(self) -> None: ...
+    def average(self) -> None: ...
+    def begin_mean(self) -> None: ...
+    def end_mean(self) -> float: ...
+    def save(self) -> tuple[dict[str, str], dict[str, tuple[str, list[int], bytes]]]: ...
+    def load(self, facts: dict[str, str], tensors: dict[str, tuple[str, list[int], bytes]]) -> int: ...
+    def begin_trace(self) -> None: ...
+    def collect_trace(self, file: str | None) -> str | None: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def loss_scale(self) -> float: ...
+    @property
+    def overflowed(self) -> bool: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def metrics(self) -> dict[str, float]: ...
+    @property
+    def blocked(self) -> float: ...
+
+class BucketView:
+    """Gradients or parameters of one bucket, where they lie: torch takes them by DLPack, without a copy."""
+
+    def __len__(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class CommunicationHook:
+    """An algorithm on buckets of gradients that a framework cuts; ``hexagram.torch.hook`` stands on it.
+
+    A bucket is its number, whether it is the last of the pass, its gradients, and name and shape of each tensor in it.
+    """
+
+    def __init__(self, world: World, algorithm: str, seed: int, hierarchical: bool) -> None: ...
+    def set_learning_rate(self, rate: float) -> None: ...
+    def ready(self, bucket: tuple[int, bool, Any, Sequence[tuple[str, Sequence[int]]]]) -> None: ...
+    def close(self) -> None: ...
+
+def algorithms() -> list[tuple[str, str, str]]:
+    """Returns name, trigram and source of every algorithm of the registry."""
+
+def main(arguments: Sequence[str]) -> int: ...
+def shut_down(because: str | None = None) -> None: ...

@@ -1,0 +1,192 @@
+"""Ranks as processes of one program: to try things out, and to test what is written with hexagram.
+
+Example::
+
+    import numpy
+    from hexagram.testing import spawn
+
+    def total(world):
+        mine = numpy.array([world.rank + 1.0])
+        world.communicator.all_reduce(mine)
+        return mine[0]
+
+    if __name__ == "__main__":
+        assert spawn(3, total) == [6.0, 6.0, 6.0]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from hexagram._native import World
+
+
+class RankFailed(Exception):
+    """A rank of :func:`spawn` raised an exception or died. The message has its traceback."""
+
+
+class Outcome:
+    """What became of one rank: ``value`` if it returned, ``error`` (text) if it raised, ``exitcode`` if it died."""
+
+    def __init__(self, value: Any = None, error: str | None = None, exitcode: int | None = None):
+        self.value = value
+        self.error = error
+        self.exitcode = exitcode
+
+    def __repr__(self) -> str:
+        return f"Outcome(value={self.value!r}, error={self.error!r}, exitcode={self.exitcode!r})"
+
+
+def spawn(
+    ranks: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    transport: str | None = None,
+    timeout: float = 60.0,
+    deadline: float | None = 30.0,
+) -> list[Any]:
+    """Runs ``function(world, *arguments)`` as several ranks, each a new process, and returns the results by rank.
+
+    ``function`` is one that can be pickled: of a module, not a lambda. ``timeout`` is the time after which all ranks
+    are killed, ``deadline`` that of their operations, both in seconds.
+
+    Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` when the time is up.
+    """
+    outcomes = outcomes_of(ranks, function, *arguments, transport=transport, timeout=timeout, deadline=deadline)
+    for rank, outcome in enumerate(outcomes):
+        if outcome.error is not None:
+            raise RankFailed(f"rank {rank} raised:\n{outcome.error}")
+        if outcome.exitcode is not None:
+            raise RankFailed(f"rank {rank} died with exit code {outcome.exitcode}")
+    return [outcome.value for outcome in outcomes]
+
+
+def outcomes_of(
+    ranks: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    transport: str | None = None,
+    timeout: float = 60.0,
+    deadline: float | None = 30.0,
+) -> list[Outcome]:
+    """Runs as :func:`spawn` does, and returns what became of each rank, also of those that failed."""
+    context = multiprocessing.get_context("spawn")
+    pairs = [context.Pipe() for _ in range(ranks)]
+    processes = []
+    for rank, (_, theirs) in enumerate(pairs):
+        options = {"transport": transport, "deadline": deadline}
+        process = context.Process(target=_rank, args=(theirs, rank, ranks, options, function, arguments))
+        process.start()
+        # Its end of the pipe is its own, so that the other one tells when it has died.
+        theirs.close()
+        processes.append(process)
+    store = _Store()
+    outcomes = [Outcome() for _ in range(ranks)]
+    servers = []
+    for (ours, _), outcome in zip(pairs, outcomes, strict=True):
+        server = threading.Thread(target=_serve, args=(ours, store, outcome), daemon=True)
+        server.start()
+        servers.append(server)
+    try:
+        _wait_for(processes, timeout)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    for server in servers:
+        server.join()
+    for outcome, process in zip(outcomes, processes, strict=True):
+        if outcome.error is None and process.exitcode != 0:
+            outcome.exitcode = process.exitcode
+    return outcomes
+
+
+def _wait_for(processes: Sequence[Any], timeout: float) -> None:
+    """Waits until all processes have ended; raises ``TimeoutError`` when the time is up."""
+    left = {process.sentinel: rank for rank, process in enumerate(processes)}
+    timer = threading.Timer(timeout, lambda: [process.kill() for process in processes])
+    timer.daemon = True
+    timer.start()
+    while left:
+        for sentinel in wait(list(left)):
+            del left[sentinel]
+    if timer.finished.is_set():
+        raise TimeoutError(f"the ranks did not end within {timeout} s, and were killed")
+    timer.cancel()
+
+
+class _Store:
+    """Keys and values of the ranks, through which they meet."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def put(self, key: str, value: bytes) -> None:
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key: str, seconds: float) -> bytes | None:
+        with self.changed:
+            self.changed.wait_for(lambda: key in self.values, seconds)
+            return self.values.get(key)
+
+    def remove(self, key: str) -> None:
+        with self.changed:
+            self.values.pop(key, None)
+
+
+def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
+    """Answers one rank's questions to the store until its result comes, or it dies."""
+    with connection:
+        try:
+            while True:
+                kind, *arguments = connection.recv()
+                if kind in ("value", "error"):
+                    setattr(outcome, kind, *arguments)
+                    return
+                connection.send(getattr(store, kind)(*arguments))
+        except (EOFError, ConnectionError):
+            return
+
+
+class _Remote:
+    """The parent's store, as a rank sees it."""
+
+    def __init__(self, connection: Connection):
+        self.connection = connection
+
+    def put(self, key: str, value: bytes) -> None:
+        self.ask("put", key, value)
+
+    def get(self, key: str, seconds: float) -> bytes:
+        value = self.ask("get", key, seconds)
+        if value is None:
+            raise TimeoutError(f"no rank has put {key} within {seconds} s")
+        return value
+
+    def remove(self, key: str) -> None:
+        self.ask("remove", key)
+
+    def ask(self, *question: Any) -> Any:
+        self.connection.send(question)
+        return self.connection.recv()
+
+
+def _rank(
+    connection: Connection, rank: int, size: int, options: dict, function: Callable[..., Any], arguments: tuple
+) -> None:
+    """Runs one rank."""
+    try:
+        with World.join_through(_Remote(connection), rank, size, **options) as world:
+            value = function(world, *arguments)
+    except BaseException:  # noqa: BLE001  (the parent raises it)
+        connection.send(("error", traceback.format_exc()))
+    else:
+        connection.send(("value", value))

@@ -1,0 +1,22 @@
+"""hexagram for PyTorch.
+
+Importing this registers the backend `hexagram` with torch.distributed:
+
+    import torch.distributed as dist
+    import hexagram.torch
+
+    dist.init_process_group("hexagram")
+
+Beside it are the ways to train with hexagram's algorithms: `hook` for DDP, `DataParallel` in its place, and `Algorithm`
+for one of your own.
+"""
+
+from .algorithm import Algorithm
+from .backend import register
+from .data_parallel import DataParallel
+from .hooks import hook
+from .sync_batch_norm import SyncBatchNorm, sync_batch_norm
+
+register()
+
+__all__ = ["Algorithm", "DataParallel", "SyncBatchNorm", "hook", "register", "sync_batch_norm"]

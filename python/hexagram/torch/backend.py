@@ -1,0 +1,55 @@
+"""Registers hexagram with torch.distributed, under its own names and, if asked, under one that scripts use already.
+
+    import hexagram.torch
+    torch.distributed.init_process_group("hexagram")
+
+From PyTorch 2.14 on the import is not needed, as the package says by an entry point where to find its backend. With
+`HEXAGRAM_AS=gloo` a script that names `gloo` runs over hexagram.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from . import start
+from .process_group import HexagramBackend, HexagramProcessGroup
+
+#: Name of the backend that is a whole process group.
+GROUP = "hexagram"
+#: Name of the backend for the CPU in a group of several devices.
+DEVICE = "hexagram_device"
+#: Variable that names one more backend to stand in for.
+ALIAS = "HEXAGRAM_AS"
+
+
+def register() -> None:
+    """Registers the backends; PyTorch's entry point calls this, and importing `hexagram.torch` does."""
+    add(GROUP, creator(GROUP, HexagramProcessGroup))
+    add(DEVICE, creator(GROUP, HexagramBackend))
+    if alias := os.environ.get(ALIAS):
+        add(alias, creator(alias, HexagramProcessGroup))
+
+
+def add(name: str, create: Callable) -> None:
+    """Registers one backend for tensors on the CPU."""
+    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+    # From 2.15 on PyTorch would record each group in its flight recorder, and cannot where a group is Python's.
+    getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
+
+
+def creator(name: str, kind: Callable) -> Callable:
+    """Returns what PyTorch calls to make a group or backend of a class, which goes by a name."""
+
+    def create(options: Any, backend_options: Any) -> dist.ProcessGroup | Any:
+        store, rank, size = options.store, options.group_rank, options.group_size
+        if name == dist.Backend.MPI:
+            store, rank, size = start.without_store(options.group_id, rank, size)
+        ranks = options.global_ranks_in_group or range(size)
+        return kind(name, store, rank, ranks, options.timeout)
+
+    return create

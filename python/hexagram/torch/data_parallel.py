@@ -1,0 +1,382 @@
+"""Data-parallel training by hexagram's engine: any algorithm of the registry, in the place of DDP.
+
+    model = hexagram.torch.DataParallel(model, optimizer, algorithm="choco-sgd(codec=top-k(5%))")
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+
+Gradients are communicated while the backward pass goes on, from where autograd puts them: they are views of the engine's
+buckets, in memory that the transport reaches best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.optim import Optimizer
+
+from hexagram import UsageError, World
+from hexagram._native import Engine
+
+from .algorithm import Algorithm, Driver
+from .checkpoint import restored, saved
+from .model import described, model_buffers, model_parameters
+from .optimizer import EngineOptimizer, form
+from .tensors import span
+from .views import Views
+from .worlds import world_of
+
+Result = TypeVar("Result")
+
+
+class DataParallel(nn.Module):
+    """A model that is trained on all ranks together, each with samples of its own.
+
+    `optimizer` is one of PyTorch (or several); the engine's own by its spelling, such as ``"adamw(weight_decay=0.1)"``;
+    or None where the algorithm names its optimizer. What steps is then `self.optimizer`. `algorithm` is any of the
+    registry, in any spelling, or an :class:`Algorithm` in Python. `learning_rate` is for the engine's optimizer.
+
+    `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
+    ``"listed"``), ``unused`` (``"error"``, ``"zero"``), ``buffers`` (``"broadcast"``, ``"average"``, ``"off"``),
+    ``hierarchical``, ``streams``, ``clip_norm``, ``loss_scale`` (the first scale), ``uneven``, ``seed``, ``autotune``.
+
+    A collective call: rank 0's parameters and buffers are those of all from then on. Raises `UsageError` on all ranks if
+    these differ in model, algorithm or options; and for parameters that are not in host memory.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | str | None = None,
+        algorithm: str | Algorithm = "gradient-allreduce",
+        *,
+        learning_rate: float | None = None,
+        world: World | None = None,
+        **options: Any,
+    ):
+        super().__init__()
+        self.module = module
+        names, parameters = model_parameters(module)
+        self._parameters_in_order = parameters
+        self._require_sync = True
+        self._is_open = False
+        self._owes_step = False
+        spelling = optimizer if isinstance(optimizer, str) else None
+        self._world = world_of(world)
+        self._engine = Engine(
+            self._world,
+            described(names, parameters),
+            algorithm.declared() if isinstance(algorithm, Algorithm) else algorithm,
+            engine_options(options, spelling, isinstance(algorithm, Algorithm)),
+        )
+        self._uneven = bool(options.get("uneven"))
+        self._traits = self._engine.traits()
+        self._views = Views(self._engine, parameters)
+        self._adopt_optimizer(optimizer, learning_rate)
+        self._start(algorithm, names)
+
+    def _adopt_optimizer(self, optimizer: Optimizer | Sequence[Optimizer] | str | None, rate: float | None) -> None:
+        """Takes what steps: the engine's optimizer, or PyTorch's, whose steps are noticed."""
+        is_own = isinstance(optimizer, str) or (optimizer is None and self._traits["names_optimizer"] is not None)
+        self._stepping: list[Optimizer] = []
+        if is_own:
+            self.optimizer: Any = EngineOptimizer(self._parameters_in_order, rate, self._step)
+            return
+        self.optimizer = optimizer
+        if optimizer is not None:
+            self._stepping = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        self._stepped_so_far: set[int] = set()
+        for one in self._stepping:
+            self._engine.check_optimizer(form(one), type(one).__name__)
+            one.register_step_post_hook(self._after_optimizer)
+
+    def _start(self, algorithm: str | Algorithm, names: Sequence[str]) -> None:
+        """Gives all ranks rank 0's state, and lets gradients lie in the buckets."""
+        has_parameters = self._traits["has_parameters"]
+        self._views.adopt() if has_parameters else self._views.refresh()
+        tensors = model_buffers(self.module)
+        if not has_parameters:
+            tensors += [parameter.detach() for parameter in self._parameters_in_order]
+        self._with_plain(tensors, self._engine.broadcast_state)
+        if has_parameters:
+            self._views.publish()
+        self._driver: Driver | None = None
+        if isinstance(algorithm, Algorithm):
+            self._engine.prepare()
+            self._views.refresh()
+            self._driver = Driver(algorithm, self._world, self._views, names)
+        for index, parameter in enumerate(self._parameters_in_order):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+
+    def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
+        """Calls `work` with spans of tensors, and copies back what is not contiguous."""
+        plain = [tensor.contiguous() for tensor in tensors]
+        work([span(tensor) for tensor in plain])
+        for tensor, copy in zip(tensors, plain, strict=True):
+            if copy.data_ptr() != tensor.data_ptr():
+                tensor.copy_(copy)
+
+    # A step.
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """Runs the module. In training, buffers become the same on all ranks before, as ``buffers`` says."""
+        if self.training and torch.is_grad_enabled() and self._require_sync:
+            self._settle_step()
+            if buffers := model_buffers(self.module):
+                self._with_plain(buffers, self._engine.synchronize_buffers)
+            if self._driver is not None:
+                self._driver.before_forward(self._rate())
+            elif self._traits["needs_parameters"] or self._uneven:
+                self._engine.forward()
+        return self.module(*inputs, **keywords)
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        """Returns what autograd calls once the gradient of a parameter is complete."""
+
+        def ready(parameter: Tensor) -> None:
+            if not self._is_open:
+                self._begin()
+            gradient = parameter.grad
+            view = self._views.gradients[index]
+            if view is None:
+                # The engine adds up by itself what it keeps in 32 bits.
+                self._engine.ready_elsewhere(index, span(gradient.detach().contiguous()))
+                parameter.grad = None
+                return
+            if gradient.data_ptr() != view.data_ptr() or gradient.is_sparse:
+                view.copy_(gradient.detach().to_dense() if gradient.is_sparse else gradient.detach())
+                parameter.grad = view
+            self._engine.ready(index)
+
+        return ready
+
+    def _begin(self) -> None:
+        """Begins a backward pass, at its first gradient."""
+        self._settle_step()
+        self._engine.begin(not self._require_sync, self._rate())
+        self._is_open = True
+        Variable._execution_engine.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        """Ends a backward pass: gradients are what the algorithm left, if they were to be communicated."""
+        self._is_open = False
+        generation = self._engine.finish()
+        if self._require_sync:
+            self._receive(generation)
+
+    def _receive(self, generation: int | None) -> None:
+        self._views.refresh(generation)
+        self._views.receive()
+        if self._traits["needs_parameters"] and self._driver is None:
+            self._views.publish()
+        self._owes_step = True
+        if self._driver is not None:
+            self._driver.after_backward(self._rate())
+
+    def _settle_step(self) -> None:
+        """Lets the engine go on where a step was left out, as GradScaler does after an overflow."""
+        if self._owes_step:
+            self._after_step(self._engine.stepped())
+
+    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        """Runs after each step of an optimizer of PyTorch."""
+        if not self._owes_step:
+            return
+        self._stepped_so_far.add(id(optimizer))
+        if len(self._stepped_so_far) < len(self._stepping):
+            return
+        self._stepped_so_far.clear()
+        if self._traits["has_parameters"]:
+            self._views.collect()
+        if self._driver is not None:
+            self._driver.after_step(self._rate())
+        self._after_step(self._engine.stepped())
+
+    def _step(self) -> None:
+        """Makes a step of the engine's optimizer."""
+        generation = self._engine.step(self._rate())
+        if self._driver is not None:
+            self._driver.after_step(self._rate())
+        self._after_step(generation)
+
+    def _after_step(self, generation: int | None) -> None:
+        self._owes_step = False
+        self._views.refresh(generation)
+        if self._traits["has_parameters"]:
+            self._views.publish()
+
+    def _rate(self) -> float | None:
+        """Returns the learning rate of the step under way."""
+        optimizer = self._stepping[0] if self._stepping else self.optimizer
+        return None if optimizer is None else optimizer.param_groups[0]["lr"]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulates gradients of the backward passes inside, without communication, as DDP's does."""
+        before, self._require_sync = self._require_sync, False
+        try:
+            yield
+        finally:
+            self._require_sync = before
+
+    # What goes with a step.
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Returns a loss multiplied by the engine's scale, for the option ``loss_scale``.
+
+        Gradients are divided by it after the backward pass; a step whose gradients overflowed on any rank is skipped.
+        """
+        return loss * self._engine.loss_scale
+
+    @property
+    def overflowed(self) -> bool:
+        """True if gradients of the last backward pass have overflowed, so that its step is skipped on all ranks."""
+        return self._engine.overflowed
+
+    def set_loss(self, loss: float) -> None:
+        """Tells algorithms that ask for it this rank's loss, before its backward pass."""
+        self._engine.set_loss(loss)
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Lets ranks run out of data at different times, with the option ``uneven``: put the training loop inside.
+
+        At its end a rank takes part in the steps of the others, with gradients of zero, until all have run out.
+        """
+        yield
+        self._settle_step()
+        while self._engine.shadow():
+            self._receive(None)
+            for optimizer in self._stepping or [self.optimizer]:
+                if optimizer is not None:
+                    optimizer.step()
+            self._settle_step()
+
+    # Between steps.
+
+    def evaluate_mean(self, evaluate: Callable[[], Result]) -> tuple[Result, float]:
+        """Returns what `evaluate` returns while the mean of all replicas is in the place of each, and their distance.
+
+        The distance is the root mean square of the replicas' distances from the mean; 0 where the algorithm keeps them
+        identical. Replicas are put back as they were. A collective call, between steps.
+        """
+        self._settle_step()
+        if not self._traits["has_parameters"]:
+            return evaluate(), 0.0
+        if not self._traits["synchronous"]:
+            self.settle()
+        self._engine.begin_mean()
+        try:
+            self._views.publish()
+            result = evaluate()
+        finally:
+            distance = self._engine.end_mean()
+            self._after_step(None)
+        return result, distance
+
+    def average(self) -> None:
+        """Replaces all replicas by their mean, after the last step: the model to evaluate and to save."""
+        self._settle_step()
+        if self._traits["has_parameters"]:
+            self._engine.average()
+            self._after_step(None)
+
+    def settle(self) -> None:
+        """Ends what the algorithm has under way in the background: call it after the last step, on all ranks."""
+        self._settle_step()
+        self._engine.settle()
+        self._after_step(None)
+
+    def switch(self, algorithm: str) -> None:
+        """Goes on with another algorithm from the next step on. A collective call, between steps.
+
+        Raises `UsageError` if the new one works on parameters, and neither the old one nor the engine's optimizer did.
+        """
+        self._settle_step()
+        generation = self._engine.switch(algorithm)
+        self._traits = self._engine.traits()
+        self._after_step(generation)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Returns all that the next steps depend on, for ``torch.save`` on each rank: engine, model and optimizers.
+
+        A collective call, between steps. Every rank saves its own, as replicas may differ.
+        """
+        self._settle_step()
+        return saved(self._engine, self.module, self._stepping, self._driver)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first."""
+        self._settle_step()
+        restored(state, self._engine, self.module, self._stepping, self._driver)
+        self._after_step(None)
+
+    @property
+    def algorithm(self) -> str:
+        """Spelling of the algorithm in use."""
+        return self._engine.algorithm
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far."""
+        self._settle_step()
+        return self._engine.steps
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers that the algorithm gave out in the last step, by name."""
+        return self._engine.metrics
+
+    @property
+    def blocked(self) -> float:
+        """Time that training has waited for communication so far, in seconds."""
+        return self._engine.blocked
+
+    def begin_trace(self) -> None:
+        """Begins to record what all ranks do. A collective call, between steps."""
+        self._settle_step()
+        self._engine.begin_trace()
+
+    def collect_trace(self, file: str | None = None) -> str | None:
+        """Ends the recording; returns its report on rank 0, which also writes the trace to `file`."""
+        self._settle_step()
+        return self._engine.collect_trace(file)
+
+    def close(self) -> None:
+        """Ends the engine, after the last step on all ranks. The interpreter's end does it, too."""
+        self._settle_step()
+        self._engine.close()
+
+
+def engine_options(options: dict[str, Any], optimizer: str | None, is_python: bool) -> dict[str, Any]:
+    """Returns all options of the engine by name, None for those with their defaults.
+
+    Raises `UsageError` for a name that there is not.
+    """
+    if unknown := set(options) - set(OPTIONS):
+        raise UsageError(f"DataParallel has no option {', '.join(sorted(unknown))}; use some of {', '.join(OPTIONS)}")
+    listed = {"order": "listed"} if is_python else {}
+    return {"optimizer": optimizer} | dict.fromkeys(OPTIONS) | listed | options
+
+
+#: Options of the engine.
+OPTIONS = (
+    "bucket_bytes",
+    "first_bucket_bytes",
+    "order",
+    "unused",
+    "buffers",
+    "hierarchical",
+    "streams",
+    "clip_norm",
+    "loss_scale",
+    "uneven",
+    "seed",
+    "autotune",
+)

@@ -1,0 +1,48 @@
+"""What of a model is trained: its parameters in the order of the forward pass, and its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from hexagram import UsageError
+
+from .tensors import DTYPES
+
+
+def ignored(module: nn.Module) -> set[str]:
+    """Returns the names that DDP is told to ignore, as each rank's own."""
+    return set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+
+
+def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
+    """Returns names and parameters that are trained: those that require gradients and are not to be ignored.
+
+    Raises `UsageError` for one that is not a dense tensor of floats in host memory.
+    """
+    left_out = ignored(module)
+    named = [(name, one) for name, one in module.named_parameters() if one.requires_grad and name not in left_out]
+    for name, parameter in named:
+        if not parameter.is_cpu:
+            raise UsageError(
+                f"parameter `{name}` is on {parameter.device}, and the engine works in host memory; "
+                'keep the model on the CPU, or use DistributedDataParallel with init_process_group("hexagram")'
+            )
+        if not parameter.is_floating_point() or parameter.is_sparse:
+            raise UsageError(
+                f"parameter `{name}` of {parameter.dtype} cannot be trained; freeze it, or make it dense floats"
+            )
+    return [name for name, _ in named], [parameter for _, parameter in named]
+
+
+def model_buffers(module: nn.Module) -> list[Tensor]:
+    """Returns the model's buffers, such as running statistics, but for those to be ignored."""
+    left_out = ignored(module)
+    return [buffer for name, buffer in module.named_buffers() if name not in left_out]
+
+
+def described(names: Sequence[str], parameters: Sequence[Tensor]) -> list[tuple[str, str, list[int]]]:
+    """Returns name, element type and shape of each parameter, as the engine takes them."""
+    pairs = zip(names, parameters, strict=True)
+    return [(name, DTYPES[parameter.dtype], list(parameter.shape)) for name, parameter in pairs]

@@ -1,0 +1,77 @@
+"""`monitored_barrier`: a barrier that names the ranks that did not come.
+
+It goes through the group's store and not through the group, so that it also works while some ranks are stuck in a
+collective that others do not call, which is what it is for; and a barrier that fails leaves the group as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from torch.distributed import Store
+
+
+class MonitoredBarrier:
+    """The barriers of one group: each has keys of its own in the store."""
+
+    def __init__(self, store: Store, rank: int, size: int):
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self.count = 0
+
+    def wait(self, seconds: float, wait_all_ranks: bool) -> None:
+        """Waits for all ranks, `seconds` at most.
+
+        Raises `RuntimeError`: on rank 0 with the first rank that did not come, or all of them with `wait_all_ranks`; on
+        the others with rank 0's reason.
+        """
+        prefix = f"hexagram/monitored_barrier/{self.count}"
+        self.count += 1
+        if self.rank == 0:
+            self.lead(prefix, seconds, wait_all_ranks)
+        else:
+            self.follow(prefix, seconds)
+
+    def lead(self, prefix: str, seconds: float, wait_all_ranks: bool) -> None:
+        """Looks for each rank in turn, and tells all of them what came of it."""
+        start = time.monotonic()
+        missing: list[int] = []
+        for rank in range(1, self.size):
+            left = seconds - (time.monotonic() - start)
+            if left <= 0 and not wait_all_ranks:
+                self.fail(prefix, f"Rank 0 timed out in monitoredBarrier after {seconds * 1e3:.0f} ms.")
+            if not self.has(f"{prefix}/{rank}", left):
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if missing:
+            which = f"{'Ranks' if wait_all_ranks else 'Rank'} {', '.join(map(str, missing))}"
+            self.fail(prefix, f"{which} failed to pass monitoredBarrier in {seconds * 1e3:.0f} ms")
+        self.store.set(f"{prefix}/end", "")
+
+    def fail(self, prefix: str, reason: str) -> None:
+        """Tells the others why the barrier failed, and raises it here."""
+        self.store.set(f"{prefix}/end", reason)
+        raise RuntimeError(f"[hexagram] {reason}")
+
+    def follow(self, prefix: str, seconds: float) -> None:
+        """Reports to rank 0, and waits for what it says."""
+        self.store.set(f"{prefix}/{self.rank}", "")
+        came = f"[hexagram] Rank {self.rank} successfully reached monitoredBarrier, but received errors"
+        # Rank 0 may have come just before its time was up, and then waits as long again.
+        if not self.has(f"{prefix}/end", 2 * seconds):
+            raise RuntimeError(f"{came} while waiting for send/recv from rank 0: no answer in {2 * seconds:.1f} s")
+        if reason := self.store.get(f"{prefix}/end").decode():
+            raise RuntimeError(f"{came} while waiting for send/recv from rank 0: {reason}")
+
+    def has(self, key: str, seconds: float) -> bool:
+        """Returns whether the store has a key, for which it waits `seconds` at most."""
+        if seconds <= 0:
+            return self.store.check([key])
+        try:
+            self.store.wait([key], timedelta(seconds=seconds))
+        except RuntimeError:  # The store's DistStoreError: no value in time.
+            return False
+        return True

@@ -1,0 +1,330 @@
+"""The process group: what torch.distributed calls, by the names that it calls it by.
+
+`Operations` has every operation once. Two classes carry them: `HexagramProcessGroup` stands for a whole group of
+PyTorch, which costs least and is what `init_process_group("hexagram")` makes; `HexagramBackend` stands for the CPU in a
+group of several devices, such as `cpu:hexagram_device,cuda:nccl`, which PyTorch allows from 2.14 on.
+
+Names have changed between versions of PyTorch; each operation has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Backend
+
+import hexagram
+from hexagram import UsageError
+
+from . import profile, start, steps
+from .errors import in_job
+from .monitor import MonitoredBarrier
+from .sparse import all_reduce_sparse
+from .steps import Step
+from .tensors import readable, span, writable
+from .work import Finished, Operation, Posted, future_work, seconds
+
+
+class Operations:
+    """Every operation of a group, over a world of its members."""
+
+    # PyTorch asks these of a backend; C++ would ask Python again for what Python does not say.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    supports_abort_hooks = False
+    _supports_time_estimate = False
+
+    def open(self, name: str, store: dist.Store, ranks: Sequence[int], timeout: timedelta) -> None:
+        """Joins the group's world: this rank's number and the group's size are set already.
+
+        `name` is the backend's, `ranks` are the members' numbers in the job.
+        """
+        self.backend_name = name
+        self.ranks = list(ranks)
+        self.timeout = timeout.total_seconds()
+        self.world = start.join(store, self.group_rank, self.group_size, self.timeout)
+        self.comm = self.world.communicator
+        self.monitor = MonitoredBarrier(store, self.group_rank, self.group_size)
+
+    # How an operation is carried out.
+
+    def carry_out(
+        self, title: str, steps: Iterable[Step], inputs: Sequence[Tensor], result: list, opts: Any
+    ) -> dist.Work:
+        """Carries out steps in their order: to the end for a synchronous call, else in the background."""
+        timeout = self.seconds(opts)
+        end = profile.begin(f"{self.backend_name}:{title}", inputs)
+        try:
+            if getattr(opts, "asyncOp", True):
+                steps = list(steps)
+                natives = [step.call(async_op=True, timeout=timeout) for step in steps]
+                finishes = [step.finish for step in steps if step.finish is not None]
+                return future_work(Operation(natives, finishes, self.ranks, end), result)
+            for step in steps:
+                step.call(timeout=timeout)
+                if step.finish is not None:
+                    step.finish()
+        except hexagram.Error as error:
+            raise in_job(error, self.ranks)
+        if end is not None:
+            end()
+        return Finished(result)
+
+    def seconds(self, opts: Any) -> float | None:
+        """Returns the time that a call allows, in seconds; None for the group's."""
+        return seconds(getattr(opts, "timeout", None))
+
+    # Collectives.
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        if tensors and tensors[0].is_sparse:
+            return self.allreduce_sparse(tensors, op, opts)
+        parts = (steps.all_reduce(self.comm, tensor, op) for tensor in tensors)
+        return self.carry_out("all_reduce", parts, tensors, tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        return self.allreduce(tensors, opts)
+
+    def allreduce_sparse(self, tensors: list[Tensor], op: Any, opts: Any) -> dist.Work:
+        end = profile.begin(f"{self.backend_name}:sparse_all_reduce", [])
+        try:
+            for tensor in tensors:
+                all_reduce_sparse(self.comm, tensor, op, self.seconds(opts))
+        except hexagram.Error as error:
+            raise in_job(error, self.ranks)
+        if end is not None:
+            end()
+        return Finished(tensors)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        parts = (steps.reduce(self.comm, tensor, opts.reduceOp, opts.rootRank) for tensor in tensors)
+        return self.carry_out("reduce", parts, tensors, tensors, opts)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        parts = (steps.broadcast(self.comm, tensor, opts.rootRank) for tensor in tensors)
+        return self.carry_out("broadcast", parts, tensors, tensors, opts)
+
+    def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        pairs = zip(tensors, outputs, strict=True)
+        parts = [part for pair in pairs for part in steps.all_gather(self.comm, *pair)]
+        return self.carry_out("all_gather", parts, tensors, outputs, opts)
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        transposed = [[row[i] for row in outputs] for i in range(len(tensors))]
+        pairs = zip(tensors, transposed, strict=True)
+        parts = [part for pair in pairs for part in steps.all_gather(self.comm, *pair)]
+        return self.carry_out("all_gather", parts, tensors, outputs, opts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        part = steps.all_gather_single(self.comm, tensor, output)
+        return self.carry_out("all_gather_into_tensor", [part], [tensor], [output], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        pairs = zip(tensors, outputs, strict=True)
+        parts = (steps.all_gather_single(self.comm, *pair) for pair in pairs)
+        return self.carry_out("all_gather_into_tensor", parts, tensors, outputs, opts)
+
+    def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> dist.Work:
+        root = opts.rootRank
+        targets = outputs if self.group_rank == root else [None] * len(tensors)
+        parts = (steps.gather(self.comm, *pair, root) for pair in zip(tensors, targets, strict=True))
+        return self.carry_out("gather", parts, tensors, outputs, opts)
+
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> dist.Work:
+        part = steps.gather_single(self.comm, tensor, output, opts.rootRank)
+        return self.carry_out("gather", [part], [tensor], [output], opts)
+
+    def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> dist.Work:
+        root = opts.rootRank
+        sources = tensors if self.group_rank == root else [None] * len(outputs)
+        parts = (steps.scatter(self.comm, *pair, root) for pair in zip(outputs, sources, strict=True))
+        return self.carry_out("scatter", parts, sum(tensors, []), outputs, opts)
+
+    def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> dist.Work:
+        pairs = zip(outputs, tensors, strict=True)
+        parts = [part for pair in pairs for part in steps.reduce_scatter(self.comm, *pair, opts.reduceOp)]
+        return self.carry_out("reduce_scatter", parts, sum(tensors, []), outputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> dist.Work:
+        part = steps.reduce_scatter_single(self.comm, output, tensor, opts.reduceOp)
+        return self.carry_out("reduce_scatter_tensor", [part], [tensor], [output], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> dist.Work:
+        pairs = zip(outputs, tensors, strict=True)
+        parts = (steps.reduce_scatter_single(self.comm, *pair, opts.reduceOp) for pair in pairs)
+        return self.carry_out("reduce_scatter_tensor", parts, tensors, outputs, opts)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_sizes: list[int], sizes: list[int], opts: Any = None
+    ) -> dist.Work:
+        part = steps.all_to_all_single(self.comm, output, tensor, output_sizes, sizes)
+        return self.carry_out("all_to_all", [part], [tensor], [output], opts)
+
+    def alltoall(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        part = steps.all_to_all(self.comm, outputs, tensors)
+        return self.carry_out("all_to_all", [part], tensors, outputs, opts)
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        return self.carry_out("barrier", [Step(self.comm.barrier)], [], [], opts)
+
+    # Names of other versions of PyTorch.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    gather_into_tensor = gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # Messages between two ranks.
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        message = span(readable(single(tensors)))
+        return self.post("send", tensors, lambda: self.comm.send(message, rank, tag=tag, async_op=True))
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        plain, finish = writable(single(tensors))
+        return self.post(
+            "recv", tensors, lambda: self.comm.recv(span(plain), rank, tag=tag, async_op=True), finish, rank
+        )
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
+        plain, finish = writable(single(tensors))
+        return self.post("recvAnySource", tensors, lambda: self.comm.recv(span(plain), tag=tag, async_op=True), finish)
+
+    recvAnysource = recv_anysource
+
+    def post(
+        self,
+        title: str,
+        tensors: list[Tensor],
+        call: Callable,
+        finish: Callable | None = None,
+        source: int | None = None,
+    ) -> Posted:
+        """Posts a message, of which nobody has to wait for the end."""
+        end = profile.begin(f"{self.backend_name}:{title}", tensors)
+        try:
+            native = call()
+        except hexagram.Error as error:
+            raise in_job(error, self.ranks)
+        return Posted(Operation([native], [] if finish is None else [finish], self.ranks, end), tensors, source)
+
+    # The group itself.
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self.monitor.wait(self.timeout if timeout is None else timeout.total_seconds(), wait_all_ranks)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout.total_seconds()
+        self.world.deadline = self.timeout
+
+    _set_default_timeout = set_timeout
+
+    def rank(self) -> int:
+        return self.group_rank
+
+    def size(self) -> int:
+        return self.group_size
+
+    getRank = rank
+    getSize = size
+
+    def name(self) -> str:
+        """Returns "hexagram", under whatever name the group was asked for: C++ looks for Gloo itself behind "gloo"."""
+        return "hexagram"
+
+    getBackendName = name
+    _get_backend_name = name
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Does nothing: the native layer numbers operations from the start."""
+
+    def shutdown(self) -> None:
+        """Leaves the group's world. Operations under way end first, for at most the group's timeout."""
+        self.world.close()
+
+    def abort(self) -> None:
+        """Ends operations under way with an error, here and on the other members, and leaves the group's world."""
+        self.world.abort("aborted the process group")
+        self.world.close()
+
+
+class HexagramProcessGroup(Operations, dist.ProcessGroup):
+    """A process group of PyTorch, all of whose tensors are on the CPU."""
+
+    def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
+        dist.ProcessGroup.__init__(self, store, rank, len(ranks))
+        self.store = store
+        self.group_rank = rank
+        self.group_size = len(ranks)
+        self.label = ""
+        self.description = ""
+        self.open(name, store, ranks, timeout)
+
+    def getGroupName(self) -> str:
+        return self.label
+
+    def setGroupName(self, name: str) -> None:
+        self.label = name
+
+    def getGroupDesc(self) -> str:
+        return self.description
+
+    def setGroupDesc(self, description: str) -> None:
+        self.description = description
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+
+    @property
+    def group_name(self) -> str:
+        return self.label
+
+    @property
+    def group_desc(self) -> str:
+        return self.description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def get_group_store(self) -> dist.Store:
+        return self.store
+
+    def _get_backend(self, device: torch.device) -> HexagramProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise UsageError(
+                f"this group carries tensors on the CPU, not on {device}; use cpu:hexagram_device,cuda:nccl"
+            )
+        return self
+
+    get_backend = _get_backend
+
+    def _set_default_backend(self, kind: Any) -> None:
+        """Does nothing: the group is its own backend."""
+
+
+class HexagramBackend(Operations, Backend):
+    """What carries the CPU's tensors in a group of several devices."""
+
+    def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
+        Backend.__init__(self, rank, len(ranks))
+        self.group_rank = rank
+        self.group_size = len(ranks)
+        self.open(name, store, ranks, timeout)
+
+
+def single(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns the only tensor of a message."""
+    if len(tensors) != 1:
+        raise UsageError(f"a message of {len(tensors)} tensors; send one at a time")
+    return tensors[0]

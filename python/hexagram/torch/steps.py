@@ -1,0 +1,176 @@
+"""The collectives on one tensor each: the native call, and what is to be done with its result.
+
+PyTorch's operations take lists of tensors, and `process_group` makes one step of each. Read a step to see what is sent
+and which copies are made: a contiguous tensor is sent from and received in its own memory; lists of tensors go through
+one tensor that holds all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from hexagram import Communicator, UsageError
+
+from .tensors import Finish, copy_rows, equal_shapes, readable, reduction, rows, span, writable
+
+
+class Step(NamedTuple):
+    """A native collective, to be called with `async_op` and `timeout`, and what follows when it has ended."""
+
+    call: Callable
+    finish: Finish = None
+
+
+def all_reduce(comm: Communicator, tensor: Tensor, op: ReduceOp) -> Step:
+    """Reduces a tensor over all ranks, in place."""
+    name = reduction(op, tensor)
+    plain, finish = writable(tensor)
+    return Step(partial(comm.all_reduce, span(plain), name), finish)
+
+
+def reduce(comm: Communicator, tensor: Tensor, op: ReduceOp, root: int) -> Step:
+    """Reduces a tensor over all ranks; the result is on `root`, and elsewhere the tensor is undefined."""
+    name = reduction(op, tensor)
+    plain, finish = writable(tensor)
+    return Step(partial(comm.reduce, span(plain), name, root=root), finish)
+
+
+def broadcast(comm: Communicator, tensor: Tensor, root: int) -> Step:
+    """Copies the tensor of `root` to all ranks."""
+    plain, finish = writable(tensor)
+    return Step(partial(comm.broadcast, span(plain), root=root), finish if comm.rank != root else None)
+
+
+def all_gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor]) -> list[Step]:
+    """Copies the tensor of rank r to `outputs[r]`, on every rank."""
+    check_count(outputs, comm.size, "outputs")
+    if not equal_shapes(outputs):
+        outputs[comm.rank].detach().copy_(tensor.detach().reshape(outputs[comm.rank].shape))
+        return [broadcast(comm, output, root) for root, output in enumerate(outputs)]
+    plain = readable(tensor)
+    gathered = rows(comm.size, plain)
+    return [Step(partial(comm.all_gather, span(plain), span(gathered)), partial(copy_rows, gathered, outputs))]
+
+
+def all_gather_single(comm: Communicator, tensor: Tensor, output: Tensor) -> Step:
+    """Copies the tensors of all ranks to parts of `output`, in the order of ranks."""
+    plain, finish = writable(output)
+    return Step(partial(comm.all_gather, span(readable(tensor)), span(plain)), finish)
+
+
+def gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor] | None, root: int) -> Step:
+    """Copies the tensor of rank r to `outputs[r]` on `root`; elsewhere there are no outputs."""
+    plain = readable(tensor)
+    if comm.rank != root:
+        return Step(partial(comm.gather, span(plain), None, root=root))
+    check_count(outputs, comm.size, "outputs")
+    gathered = rows(comm.size, plain)
+    return Step(partial(comm.gather, span(plain), span(gathered), root=root), partial(copy_rows, gathered, outputs))
+
+
+def gather_single(comm: Communicator, tensor: Tensor, output: Tensor, root: int) -> Step:
+    """Copies the tensors of all ranks to parts of `output` on `root`."""
+    mine = span(readable(tensor))
+    if comm.rank != root:
+        return Step(partial(comm.gather, mine, None, root=root))
+    plain, finish = writable(output)
+    return Step(partial(comm.gather, mine, span(plain), root=root), finish)
+
+
+def scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor] | None, root: int) -> Step:
+    """Copies `tensors[r]` of `root` to `output` on rank r; elsewhere there are no tensors."""
+    plain, finish = writable(output)
+    if comm.rank != root:
+        return Step(partial(comm.scatter, None, span(plain), root=root), finish)
+    check_count(tensors, comm.size, "inputs")
+    everything = torch.stack([readable(tensor).reshape(plain.shape) for tensor in tensors])
+    return Step(partial(comm.scatter, span(everything), span(plain), root=root), finish)
+
+
+def reduce_scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor], op: ReduceOp) -> list[Step]:
+    """Reduces `tensors[r]` over all ranks to `output` on rank r."""
+    check_count(tensors, comm.size, "inputs")
+    name = reduction(op, output)
+    if not equal_shapes(tensors):
+        copies = [readable(tensor).clone() for tensor in tensors]
+        steps = [Step(partial(comm.reduce, span(copy), name, root=root)) for root, copy in enumerate(copies)]
+        return [*steps[:-1], Step(steps[-1].call, partial(copy_rows, [copies[comm.rank]], [output]))]
+    plain, finish = writable(output)
+    everything = torch.stack([readable(tensor) for tensor in tensors])
+    return [Step(partial(comm.reduce_scatter, span(everything), span(plain), name), finish)]
+
+
+def reduce_scatter_single(comm: Communicator, output: Tensor, tensor: Tensor, op: ReduceOp) -> Step:
+    """Reduces a tensor over all ranks, and copies part r of the result to `output` on rank r."""
+    name = reduction(op, tensor)
+    plain, finish = writable(output)
+    return Step(partial(comm.reduce_scatter, span(readable(tensor)), span(plain), name), finish)
+
+
+def all_to_all(comm: Communicator, outputs: Sequence[Tensor], tensors: Sequence[Tensor]) -> Step:
+    """Copies `tensors[r]` to `outputs[this rank]` on rank r. Sizes may differ from pair to pair."""
+    check_count(outputs, comm.size, "outputs")
+    check_count(tensors, comm.size, "inputs")
+    sent = torch.cat([readable(tensor).reshape(-1) for tensor in tensors])
+    targets = [writable(output)[0] for output in outputs]
+    counts = [target.numel() for target in targets]
+    received = torch.empty(sum(counts), dtype=sent.dtype)
+    send_counts = [tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in tensors]
+
+    def finish() -> None:
+        for part, output, target in zip(received.split(counts), outputs, targets, strict=True):
+            copy_rows([part.reshape(target.shape)], [output])
+
+    return Step(exchange(comm, sent, send_counts, received, counts), finish)
+
+
+def all_to_all_single(
+    comm: Communicator, output: Tensor, tensor: Tensor, output_sizes: Sequence[int], sizes: Sequence[int]
+) -> Step:
+    """Copies part r of `tensor` to this rank's part of `output` on rank r.
+
+    `sizes` and `output_sizes` are the parts' sizes in the first dimension; empty means equal ones.
+    """
+    sent = readable(tensor)
+    plain, finish = writable(output)
+    send_counts = part_counts(sent, sizes, comm.size, "input")
+    counts = part_counts(plain, output_sizes, comm.size, "output")
+    return Step(exchange(comm, sent, send_counts, plain, counts), finish)
+
+
+def exchange(
+    comm: Communicator, sent: Tensor, send_counts: Sequence[int], received: Tensor, counts: Sequence[int]
+) -> Callable:
+    """Returns the native all-to-all with counts in elements of the tensors; rare types travel as bytes."""
+    source, target = span(sent), span(received)
+    width = max(len(source) // max(sent.numel(), 1), len(target) // max(received.numel(), 1), 1)
+    return partial(
+        comm.all_to_all_v, source, [count * width for count in send_counts], target, [count * width for count in counts]
+    )
+
+
+def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> list[int]:
+    """Returns the elements of each rank's part of a tensor; raises `UsageError` for sizes that do not fit."""
+    length = tensor.shape[0] if tensor.dim() else 0
+    row = tensor.numel() // length if length else 0
+    if not sizes:
+        if length % ranks:
+            raise UsageError(
+                f"the {side}'s first dimension, {length}, is no multiple of {ranks} ranks; pass split sizes"
+            )
+        return [length // ranks * row] * ranks
+    if len(sizes) != ranks or sum(sizes) != length:
+        raise UsageError(f"the {side}'s split sizes {list(sizes)} are not {ranks} that add up to {length}")
+    return [size * row for size in sizes]
+
+
+def check_count(tensors: Sequence[Tensor] | None, ranks: int, side: str) -> None:
+    """Raises `UsageError` unless there is a tensor for each rank."""
+    if tensors is None or len(tensors) != ranks:
+        raise UsageError(f"{0 if tensors is None else len(tensors)} {side} for {ranks} ranks; pass one for each")

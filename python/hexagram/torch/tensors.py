@@ -1,0 +1,136 @@
+"""Which tensors may travel, and in what form: their numbers as the native layer takes them.
+
+Read this to see what happens to a tensor that is not contiguous, complex or of a rare element type. A contiguous tensor
+on the CPU travels from and to its own memory. A complex one travels as pairs of real numbers. One that is not
+contiguous is copied before and, where it receives, copied back afterwards. Everything else is refused, with what can be
+done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from hexagram import UsageError
+from hexagram._native import Span
+
+#: Element types that the native layer reduces, by their names there.
+DTYPES: dict[torch.dtype, str] = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+
+#: Reductions by their names in the native layer.
+REDUCTIONS: dict[ReduceOp.RedOpType, str] = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "mean",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.BAND: "band",
+    ReduceOp.BOR: "bor",
+    ReduceOp.BXOR: "bxor",
+}
+
+#: What is to be done once an operation has ended: mostly a copy back. None: nothing.
+Finish = Callable[[], object] | None
+
+
+def reduction(op: ReduceOp | ReduceOp.RedOpType, tensor: Tensor) -> str:
+    """Returns the native name of a reduction, which `tensor` has to allow.
+
+    Raises `UsageError` where there is none, or the tensor's elements cannot be reduced so.
+    """
+    kind = getattr(op, "op", op)
+    name = REDUCTIONS.get(kind)
+    if name is None:
+        raise UsageError(f"hexagram has no reduction {kind}; use one of {names(REDUCTIONS)}")
+    if tensor.dtype in DTYPES:
+        return name
+    if not tensor.is_complex():
+        raise UsageError(f"hexagram does not reduce {tensor.dtype}; use one of {names(DTYPES)}")
+    if name not in ("sum", "mean"):
+        raise UsageError(f"complex numbers have no {name}; use sum or avg, or reduce their parts")
+    return name
+
+
+def names(table: dict) -> str:
+    """Returns the keys of a table as a list to read."""
+    return ", ".join(str(key).rsplit(".", 1)[-1] for key in table)
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """Returns a contiguous tensor of real numbers with the elements of `tensor`: itself, if it is one.
+
+    Raises `UsageError` for a tensor that cannot travel.
+    """
+    if tensor.is_cpu and tensor.dtype in DTYPES and not tensor.is_sparse and tensor.is_contiguous():
+        return tensor.resolve_neg() if tensor.is_neg() else tensor
+    check(tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return (torch.view_as_real(plain) if plain.is_complex() else plain).contiguous()
+
+
+def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
+    """Returns a contiguous tensor of real numbers to receive in, and what then copies it to `tensor`.
+
+    It holds the elements of `tensor`, as many operations both read and write. Raises `UsageError` for a tensor that
+    cannot travel.
+    """
+    plain = readable(tensor)
+    if plain.data_ptr() == tensor.data_ptr():
+        return plain, None
+    target = tensor.detach()
+    return plain, lambda: target.copy_(torch.view_as_complex(plain) if target.is_complex() else plain)
+
+
+def check(tensor: Tensor) -> None:
+    """Raises `UsageError` unless the tensor is one of numbers in this process's memory."""
+    if not tensor.is_cpu:
+        raise UsageError(f"this group carries tensors on the CPU, and got one on {tensor.device}; call .cpu() before")
+    if tensor.layout is not torch.strided:
+        raise UsageError(
+            f"a tensor of layout {tensor.layout} cannot travel so; all_reduce takes sparse ones, others are dense"
+        )
+    if tensor.is_quantized:
+        raise UsageError("a quantized tensor cannot travel; send its int_repr() and its scale")
+
+
+def span(tensor: Tensor) -> Span:
+    """Returns what the native layer takes of a contiguous tensor of real numbers, which lives until the operation ends.
+
+    Elements of a type that is not among `DTYPES` travel as bytes.
+    """
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        return Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), "u8", tensor)
+    return Span(tensor.data_ptr(), tensor.numel(), dtype, tensor)
+
+
+def rows(count: int, like: Tensor) -> Tensor:
+    """Returns an uninitialized tensor of shape `(count, *like.shape)`, for the parts of `count` ranks."""
+    return torch.empty((count, *like.shape), dtype=like.dtype)
+
+
+def copy_rows(source: Tensor, targets: Sequence[Tensor]) -> None:
+    """Copies row i of `source`, real numbers, to `targets[i]`, of any layout and as many elements."""
+    for row, target in zip(source, targets, strict=True):
+        if target.is_complex():
+            row = torch.view_as_complex(row)
+        target.detach().copy_(row.reshape(target.shape))
+
+
+def equal_shapes(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether all tensors have the shape of the first."""
+    return all(tensor.shape == tensors[0].shape for tensor in tensors)

@@ -1,0 +1,114 @@
+"""Gradients and parameters as views of the engine's buckets: what the engine communicates lies where autograd and the
+optimizer have it, and nothing is copied.
+
+When the engine may be writing there is its matter: `DataParallel` looks at gradients only between the end of a backward
+pass and the next one, as a training loop does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from hexagram._native import Engine
+
+from .tensors import span
+
+#: Types whose gradients and parameters the engine keeps in 32 bits.
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Views:
+    """Views of one model's parameters and gradients, by the parameters' numbers; ``None`` for those of 16 bits."""
+
+    def __init__(self, engine: Engine, parameters: Sequence[Parameter]):
+        self.engine = engine
+        self.parameters = list(parameters)
+        self.gradients: list[Tensor | None] = []
+        self.buckets: list[Bucket] = []
+        self.generation = -1
+
+    def refresh(self, generation: int | None = None) -> None:
+        """Takes the views anew, if the engine has cut its buckets anew: parameters and gradients lie there from then on.
+
+        `generation` is what the engine's last call returned; None asks it.
+        """
+        if generation is not None and generation == self.generation:
+            return
+        self.generation, buckets = self.engine.bucket_memory()
+        self.gradients = [None] * len(self.parameters)
+        self.buckets = []
+        for memory, values, members in buckets:
+            gradients = torch.from_dlpack(memory)
+            data = None if values is None else torch.from_dlpack(values)
+            self.buckets.append(Bucket(gradients, data, members))
+            for index, start, end in members:
+                self.place(index, gradients[start:end], None if data is None else data[start:end])
+
+    def place(self, index: int, gradient: Tensor, data: Tensor | None) -> None:
+        """Lets a parameter and its gradient lie in these elements of their bucket."""
+        parameter = self.parameters[index]
+        if parameter.dtype in HALVES:
+            return
+        view = shaped(gradient, parameter)
+        if parameter.grad is not None:
+            parameter.grad = view
+        if data is not None:
+            parameter.data = shaped(data, parameter)
+        self.gradients[index] = view
+
+    def adopt(self) -> None:
+        """Gives the engine the parameters' values, and lets them lie in its buckets."""
+        values = [parameter.detach().clone() for parameter in self.parameters]
+        self.refresh()
+        for index, (parameter, value) in enumerate(zip(self.parameters, values, strict=True)):
+            if parameter.dtype in HALVES:
+                self.engine.set_parameter(index, span(value.contiguous()))
+            else:
+                parameter.data.copy_(value)
+
+    def publish(self) -> None:
+        """Copies the values of parameters of 16 bits, which the engine keeps in 32, to the model."""
+        for index, parameter in enumerate(self.parameters):
+            if parameter.dtype in HALVES:
+                plain = parameter.detach().contiguous()
+                self.engine.parameter(index, span(plain))
+                if plain.data_ptr() != parameter.data_ptr():
+                    parameter.data.copy_(plain)
+
+    def collect(self) -> None:
+        """Copies what an optimizer of torch has made of parameters of 16 bits to the engine."""
+        for index, parameter in enumerate(self.parameters):
+            if parameter.dtype in HALVES:
+                self.engine.set_parameter(index, span(parameter.detach().contiguous()))
+
+    def receive(self) -> None:
+        """Gives every parameter its gradient, as the algorithm left it."""
+        for index, (parameter, view) in enumerate(zip(self.parameters, self.gradients, strict=True)):
+            if view is None:
+                view = torch.empty(parameter.shape, dtype=parameter.dtype)
+                self.engine.gradient(index, span(view))
+            parameter.grad = view
+
+
+class Bucket:
+    """Gradients and parameters that are communicated together: flat tensors, over the engine's memory.
+
+    `gradients` and `parameters` are of shape ``(elements,)``; ``members`` tells parameters' numbers, each with the first
+    of its elements and the one after its last.
+    """
+
+    def __init__(self, gradients: Tensor, parameters: Tensor | None, members: list[tuple[int, int, int]]):
+        self.gradients = gradients
+        self.parameters = parameters
+        self.members = members
+
+
+def shaped(flat: Tensor, parameter: Tensor) -> Tensor:
+    """Returns flat elements as a tensor of a parameter's shape, in its memory format if that has no gaps."""
+    if not parameter.is_contiguous() and torch.ops.aten.is_non_overlapping_and_dense(parameter):
+        return flat.as_strided(parameter.size(), parameter.stride())
+    return flat.view(parameter.shape)

@@ -1,0 +1,169 @@
+//! The package's own Python threads: they run callbacks, and drop what ended operations kept when nobody else does.
+//!
+//! Threads that communicate never wait for the interpreter: they leave here what there is to do in it. A callback may
+//! wait for the callback of another operation, so whoever takes one first sees that another thread waits for the next:
+//! there are as many threads as callbacks wait for each other, mostly two.
+
+use crate::fork::Generation;
+use crate::memory::kept;
+use crate::work::Work;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Time for which what is to be dropped waits for a call that drops it in passing.
+const IDLE: Duration = Duration::from_millis(50);
+/// Longest wait for callbacks as the interpreter ends.
+const LAST: Duration = Duration::from_secs(5);
+/// Threads that stay to wait for callbacks; what is more ends when it has none.
+const KEPT: usize = 2;
+
+/// A function to call with the work that has ended.
+struct Callback {
+    function: Py<PyAny>,
+    work: Py<Work>,
+}
+
+struct Todo {
+    callbacks: VecDeque<Callback>,
+    /// Set when something was kept and can be dropped.
+    sweep: bool,
+    closed: bool,
+    /// Threads that run or are about to.
+    threads: usize,
+    /// Threads that wait, or are about to, for something to do.
+    idle: usize,
+    /// The process that has the threads.
+    generation: Option<Generation>,
+}
+
+/// Next work of a thread.
+enum Next {
+    Call(Callback),
+    Sweep,
+    End,
+}
+
+static TODO: Mutex<Todo> = Mutex::new(Todo {
+    callbacks: VecDeque::new(),
+    sweep: false,
+    closed: false,
+    threads: 0,
+    idle: 0,
+    generation: None,
+});
+static BELL: Condvar = Condvar::new();
+/// Rung when a thread ends.
+static ENDED: Condvar = Condvar::new();
+
+fn todo() -> MutexGuard<'static, Todo> {
+    TODO.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets a thread know that there is something to drop.
+pub(crate) fn wake() {
+    todo().sweep = true;
+    BELL.notify_one();
+}
+
+/// Calls a function, on a thread of the package, with the work that has ended.
+pub(crate) fn post(function: Py<PyAny>, work: Py<Work>) {
+    todo().callbacks.push_back(Callback { function, work });
+    BELL.notify_one();
+}
+
+/// Starts a thread, unless one waits for something to do.
+pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
+    let now = Generation::now();
+    let mut todo = todo();
+    if todo.generation != Some(now) {
+        todo.threads = 0;
+        todo.idle = 0;
+        todo.generation = Some(now);
+    }
+    if todo.idle > 0 {
+        return Ok(());
+    }
+    todo.threads += 1;
+    todo.idle += 1;
+    drop(todo);
+    spawn(py).inspect_err(|_| {
+        let mut todo = self::todo();
+        todo.threads -= 1;
+        todo.idle -= 1;
+    })
+}
+
+fn spawn(py: Python<'_>) -> PyResult<()> {
+    let options = PyDict::new(py);
+    options.set_item("target", wrap_pyfunction!(run_callbacks, py)?)?;
+    options.set_item("name", "hexagram")?;
+    options.set_item("daemon", true)?;
+    let thread = py.import("threading")?.getattr("Thread")?.call((), Some(&options))?;
+    thread.call_method0("start").map(drop)
+}
+
+/// Ends the threads when they have done what there is to do, or after a while.
+pub(crate) fn stop(py: Python<'_>) {
+    let mut todo = todo();
+    todo.closed = true;
+    if todo.generation != Some(Generation::now()) {
+        return;
+    }
+    drop(todo);
+    BELL.notify_all();
+    py.detach(|| {
+        drop(ENDED.wait_timeout_while(self::todo(), LAST, |todo| todo.threads > 0));
+    });
+}
+
+/// Runs callbacks until the interpreter ends, or enough other threads wait for them.
+#[pyfunction]
+fn run_callbacks(py: Python<'_>) {
+    let generation = Generation::now();
+    loop {
+        match py.detach(next) {
+            Next::Call(Callback { function, work }) => {
+                // A thread that cannot be started is missed only by callbacks that wait for each other.
+                let called = start(py).and_then(|()| function.call1(py, (work,)).map(drop));
+                if let Err(error) = called {
+                    error.write_unraisable(py, Some(function.bind(py)));
+                }
+                drop(function);
+                kept::sweep(py, generation);
+            }
+            Next::Sweep => kept::sweep(py, generation),
+            Next::End => return,
+        }
+        let mut todo = todo();
+        if todo.idle >= KEPT {
+            todo.threads -= 1;
+            ENDED.notify_all();
+            return;
+        }
+        todo.idle += 1;
+    }
+}
+
+/// Waits for something to do. The thread counts as idle until it has some.
+fn next() -> Next {
+    let idle = |todo: &mut Todo| todo.callbacks.is_empty() && !todo.sweep && !todo.closed;
+    let mut todo = BELL.wait_while(todo(), idle).unwrap_or_else(PoisonError::into_inner);
+    if todo.callbacks.is_empty() && !todo.closed {
+        let idle = |todo: &mut Todo| todo.callbacks.is_empty() && !todo.closed;
+        todo = BELL.wait_timeout_while(todo, IDLE, idle).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    todo.sweep = false;
+    todo.idle -= 1;
+    match todo.callbacks.pop_front() {
+        Some(callback) => Next::Call(callback),
+        None if todo.closed => {
+            todo.threads -= 1;
+            ENDED.notify_all();
+            Next::End
+        }
+        None => Next::Sweep,
+    }
+}

@@ -1,0 +1,77 @@
+//! The hook of PyTorch's `DistributedDataParallel`: an algorithm on DDP's own buckets of gradients.
+
+use crate::engine::answer;
+use crate::error::exception;
+use crate::fork::Generation;
+use crate::memory::lent;
+use crate::work::interruptible;
+use crate::world::World;
+use hexagram::algorithms::engine::{CommunicationHook as Hook, FrameworkBucket, HookOptions};
+use hexagram::algorithms::registry;
+use hexagram::{Communicator, Error};
+use pyo3::prelude::*;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Algorithm on buckets of gradients that a framework cuts.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct CommunicationHook {
+    generation: Generation,
+    /// The hook; `None` once it was closed.
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+/// A bucket: number, whether it is the last, gradients, and the tensors' names and shapes.
+type Bucket<'py> = (usize, bool, Bound<'py, PyAny>, Vec<(String, Vec<usize>)>);
+
+#[pymethods]
+impl CommunicationHook {
+    #[new]
+    fn new(py: Python<'_>, world: &World, algorithm: &str, seed: u64, hierarchical: bool) -> PyResult<Self> {
+        let world = world.member().get(py)?.world;
+        let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
+        let options = HookOptions { seed, hierarchical, ..HookOptions::default() };
+        let made = interruptible(py, move || {
+            let comm = Communicator::open(&world, world.fresh_channel()?)?;
+            Hook::new(&comm, algorithm, options)
+        })?;
+        let hook = made.map_err(|error| exception(py, &error))?;
+        Ok(CommunicationHook { generation: Generation::now(), hook: Arc::new(Mutex::new(Some(hook))) })
+    }
+
+    fn set_learning_rate(&self, rate: f64) {
+        if let Some(hook) = &mut *self.hook.lock().unwrap_or_else(PoisonError::into_inner) {
+            hook.set_learning_rate(rate);
+        }
+    }
+
+    /// Takes a bucket; with the last one, waits for all.
+    fn ready(&self, py: Python<'_>, bucket: Bucket<'_>) -> PyResult<()> {
+        self.generation.check(py)?;
+        let (index, is_last, gradients, tensors) = bucket;
+        let tensors = tensors.into_iter().map(|(name, shape)| (Arc::from(name), shape)).collect();
+        let bucket = FrameworkBucket { index, is_last, gradients: lent(&gradients)?, tensors };
+        if !is_last {
+            return py.detach(|| taken(&self.hook, bucket)).map_err(|error| exception(py, &error));
+        }
+        let (tell, told) = channel();
+        let hook = Arc::clone(&self.hook);
+        let wait = move || drop(tell.send(taken(&hook, bucket)));
+        std::thread::Builder::new().name("hexagram-hook".to_owned()).spawn(wait).map_err(|cause| {
+            exception(py, &Error::system("start a thread", cause, "let this process have more threads"))
+        })?;
+        answer(py, told)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let hook = Arc::clone(&self.hook);
+        interruptible(py, move || drop(hook.lock().unwrap_or_else(PoisonError::into_inner).take()))
+    }
+}
+
+/// Hands a bucket to the hook.
+fn taken(hook: &Mutex<Option<Hook>>, bucket: FrameworkBucket) -> hexagram::Result<()> {
+    let mut hook = hook.lock().unwrap_or_else(PoisonError::into_inner);
+    let closed = || Error::usage("this hook was closed", "make another one");
+    hook.as_mut().ok_or_else(closed)?.ready(bucket).map(drop)
+}

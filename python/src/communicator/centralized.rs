@@ -1,0 +1,157 @@
+//! Collectives in which every rank meets every other.
+
+use super::{Argument, Call, Comm, Communicator, Returned, nothing};
+use crate::dtype::reduction;
+use crate::memory::Operand;
+use pyo3::prelude::*;
+
+#[pymethods]
+impl Communicator {
+    /// Reduces elements over all ranks, in place: sum, mean (floats), min, max, product, band, bor or bxor (integers and
+    /// booleans). Every rank passes as many elements of one type.
+    ///
+    /// >>> comm.all_reduce(gradient, "mean")  # doctest: +SKIP
+    ///
+    /// Raises `Mismatch` on all ranks if they differ in count, type or reduction; `PeerFailed` if a rank dies.
+    #[pyo3(signature = (elements, op = "sum", *, async_op = false, timeout = None))]
+    fn all_reduce(&self, elements: Argument, op: &str, async_op: bool, timeout: Option<f64>) -> Returned {
+        let py = elements.py();
+        let op = reduction(py, op)?;
+        let mut buffer = Operand::output(elements)?;
+        self.run(py, Call { what: "all_reduce", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.all_reduce(&mut buffer, op).await)
+        })
+    }
+
+    /// Reduces elements over all ranks to rank `root`, in place; the others' are not changed. Raises as `all_reduce`.
+    #[pyo3(signature = (elements, op = "sum", *, root, async_op = false, timeout = None))]
+    fn reduce(
+        &self,
+        elements: Argument,
+        op: &str,
+        root: usize,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let py = elements.py();
+        let op = reduction(py, op)?;
+        let mut buffer = Operand::output(elements)?;
+        self.run(py, Call { what: "reduce", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.reduce(&mut buffer, op, root).await)
+        })
+    }
+
+    /// Copies the elements of rank `root` to every rank, in place. On the root they may be read-only.
+    #[pyo3(signature = (elements, root, *, async_op = false, timeout = None))]
+    fn broadcast(&self, elements: Argument, root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
+        let py = elements.py();
+        let is_root = self.rank() == root;
+        let mut buffer = if is_root { Operand::input(elements)? } else { Operand::output(elements)? };
+        self.run(py, Call { what: "broadcast", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.broadcast(&mut buffer, root).await)
+        })
+    }
+
+    /// Gathers `mine` of rank r as block r of `all`, on every rank: `all` has `size` times as many elements.
+    #[pyo3(signature = (mine, all, *, async_op = false, timeout = None))]
+    fn all_gather(&self, mine: Argument, all: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
+        let from = Operand::input(mine)?;
+        let mut to = Operand::output(all)?;
+        let call = Call { what: "all_gather", async_op, timeout };
+        self.run(mine.py(), call, async move |comm: &Comm| nothing(comm.all_gather(&from, &mut to).await))
+    }
+
+    /// Gathers `mine` of rank r as block r of `all`, on rank `root`, which alone passes `all`.
+    #[pyo3(signature = (mine, all = None, *, root, async_op = false, timeout = None))]
+    fn gather(
+        &self,
+        mine: Argument,
+        all: Option<Argument>,
+        root: usize,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let from = Operand::input(mine)?;
+        let mut to = all.map(Operand::output).transpose()?;
+        self.run(mine.py(), Call { what: "gather", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.gather(&from, to.as_deref_mut(), root).await)
+        })
+    }
+
+    /// Scatters block r of `all` of rank `root`, which alone passes it, to `mine` of rank r.
+    #[pyo3(signature = (all, mine, *, root, async_op = false, timeout = None))]
+    fn scatter(
+        &self,
+        all: Option<Argument>,
+        mine: Argument,
+        root: usize,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let from = all.map(Operand::input).transpose()?;
+        let mut to = Operand::output(mine)?;
+        self.run(mine.py(), Call { what: "scatter", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.scatter(from.as_deref(), &mut to, root).await)
+        })
+    }
+
+    /// Reduces block r of `all` over all ranks to `mine` of rank r: `all` has `size` times as many elements.
+    #[pyo3(signature = (all, mine, op = "sum", *, async_op = false, timeout = None))]
+    fn reduce_scatter(
+        &self,
+        all: Argument,
+        mine: Argument,
+        op: &str,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let py = mine.py();
+        let op = reduction(py, op)?;
+        let from = Operand::input(all)?;
+        let mut to = Operand::output(mine)?;
+        self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.reduce_scatter(&from, &mut to, op).await)
+        })
+    }
+
+    /// Sends block s of `sent` to rank s, and receives block r of `received` from rank r. Both are of `size` blocks.
+    #[pyo3(signature = (sent, received, *, async_op = false, timeout = None))]
+    fn all_to_all(
+        &self,
+        sent: Argument,
+        received: Argument,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let from = Operand::input(sent)?;
+        let mut to = Operand::output(received)?;
+        let call = Call { what: "all_to_all", async_op, timeout };
+        self.run(sent.py(), call, async move |comm: &Comm| nothing(comm.all_to_all(&from, &mut to).await))
+    }
+
+    /// Sends `send_counts[r]` elements to rank r, and receives `recv_counts[r]` from it, each behind those of the rank
+    /// before. Raises `Mismatch` where a pair of ranks differs.
+    #[pyo3(signature = (sent, send_counts, received, recv_counts, *, async_op = false, timeout = None))]
+    fn all_to_all_v(
+        &self,
+        sent: Argument,
+        send_counts: Vec<usize>,
+        received: Argument,
+        recv_counts: Vec<usize>,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let from = Operand::input(sent)?;
+        let mut to = Operand::output(received)?;
+        self.run(sent.py(), Call { what: "all_to_all_v", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.all_to_all_v(&from, &send_counts, &mut to, &recv_counts).await)
+        })
+    }
+
+    /// Returns after every rank has called it.
+    #[pyo3(signature = (*, async_op = false, timeout = None))]
+    fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<f64>) -> Returned {
+        let call = Call { what: "barrier", async_op, timeout };
+        self.run(py, call, async move |comm: &Comm| nothing(comm.barrier().await))
+    }
+}

@@ -1,0 +1,108 @@
+//! The group itself: its ranks, its lanes, groups of some of them, and memory that they share.
+
+use super::{Call, Comm, Communicator};
+use crate::dtype::dtype;
+use crate::error::{exception, usage};
+use crate::memory::Memory;
+use crate::work::{Value, wait};
+use hexagram::logical::executor::{GroupHandle, Order, Ticket};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[pymethods]
+impl Communicator {
+    /// Returns this rank in the group.
+    #[getter]
+    pub(super) fn rank(&self) -> usize {
+        self.group.handle.rank()
+    }
+
+    /// Returns the number of ranks in the group.
+    #[getter]
+    fn size(&self) -> usize {
+        self.group.handle.size()
+    }
+
+    /// Returns the rank in the world of each rank of the group.
+    #[getter]
+    fn world_ranks(&self) -> Vec<usize> {
+        self.group.handle.world_ranks().to_vec()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Communicator(rank {} of {}, lane {})", self.rank(), self.size(), self.lane)
+    }
+
+    /// Returns the same group on another lane, whose operations run beside those of this one.
+    fn lane(&self, number: usize) -> Self {
+        Communicator { group: Arc::clone(&self.group), lane: number }
+    }
+
+    /// Splits the group by `color`: every rank gets the group of those that passed the same, in the order of `key`. All
+    /// ranks call it; one without a color (`None`) is in no group.
+    #[pyo3(signature = (color, key = 0, *, timeout = None))]
+    fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<u32>,
+        key: i64,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Self>> {
+        self.make_group(py, "split", timeout, async move |comm: &Comm| comm.split(color, key).await)
+    }
+
+    /// Creates the group of some ranks of this one, in the order given; returns `None` on the others. All ranks call it.
+    #[pyo3(signature = (ranks, *, timeout = None))]
+    fn subgroup(&self, py: Python<'_>, ranks: Vec<usize>, timeout: Option<f64>) -> PyResult<Option<Self>> {
+        self.make_group(py, "subgroup", timeout, async move |comm: &Comm| comm.subgroup(&ranks).await)
+    }
+
+    /// Makes the group of `ranks`, just these of which call it.
+    #[pyo3(signature = (ranks, *, timeout = None))]
+    fn group_of(&self, py: Python<'_>, ranks: Vec<usize>, timeout: Option<f64>) -> PyResult<Option<Self>> {
+        self.make_group(py, "group_of", timeout, async move |comm: &Comm| {
+            comm.group_of(&ranks).await.map(Some)
+        })
+    }
+
+    /// Returns zeroed elements in memory that the other ranks of this host can read directly. All ranks call it in the
+    /// same order, and pass such memory to a collective either all or none.
+    fn registered(&self, py: Python<'_>, dtype: &str, elements: usize) -> PyResult<Memory> {
+        let dtype = self::dtype(py, dtype)?;
+        let made = Arc::new(Mutex::new(None));
+        let home = Arc::clone(&made);
+        let call = Call { what: "registered", async_op: false, timeout: None };
+        self.run(py, call, async move |comm: &Comm| {
+            let buffer = comm.registered(dtype, elements)?;
+            *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(buffer);
+            Ok(Value::Nothing)
+        })?;
+        let buffer = made.lock().unwrap_or_else(PoisonError::into_inner).take();
+        buffer
+            .map(Memory::new)
+            .ok_or_else(|| usage(py, "the memory was not registered", "see the error of the other ranks"))
+    }
+}
+
+impl Communicator {
+    /// Makes a group, and returns its communicator; `None` if this rank is not in it.
+    fn make_group(
+        &self,
+        py: Python<'_>,
+        what: &'static str,
+        timeout: Option<f64>,
+        make: impl AsyncFnOnce(&Comm) -> hexagram::Result<Option<Comm>> + Send + 'static,
+    ) -> PyResult<Option<Self>> {
+        let member = &self.group.member;
+        let joined = member.get(py)?;
+        let options = Call { what, async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
+        // SAFETY: the job owns what it was called with, and returns a communicator that was made of its own.
+        let ticket: Ticket<Option<GroupHandle>> =
+            unsafe { joined.executor.submit_group(&self.group.handle, options, make) };
+        match wait(py, None, |slice| ticket.wait(Some(slice)))? {
+            Some(Ok(handle)) => Ok(handle.map(|handle| Communicator::new(Arc::clone(member), handle))),
+            Some(Err(error)) => Err(exception(py, &error)),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The communicator: this rank's membership in a group of ranks, with every primitive as a method.
+//!
+//! Here is how a call begins and waits; the primitives are in the files below, by family, as in the logical layer.
+
+mod centralized;
+mod decentralized;
+mod encoded;
+mod groups;
+mod messages;
+
+use crate::callbacks;
+use crate::memory::kept;
+use crate::work::{Value, Work};
+use crate::world::{Member, seconds};
+use hexagram::Result;
+use hexagram::logical::executor::{Awaited, GroupHandle, JobOptions, Order};
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// An argument with elements.
+type Argument<'a, 'py> = &'a Bound<'py, PyAny>;
+/// Result of a call: a value, or a [`Work`].
+type Returned = PyResult<Py<PyAny>>;
+/// The communicator that an operation runs on.
+type Comm = hexagram::Communicator;
+
+/// Membership of this process in a group of ranks.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct Communicator {
+    group: Arc<Group>,
+    lane: usize,
+}
+
+/// A group, until nobody has a communicator of it any more.
+struct Group {
+    member: Arc<Member>,
+    handle: GroupHandle,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.member.release(&self.handle);
+    }
+}
+
+/// Options of a call.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    /// Name in errors.
+    what: &'static str,
+    /// True if the caller goes on, with a [`Work`] in hand.
+    async_op: bool,
+    /// Longest time in which nothing of the operation moves, in seconds; `None` for the world's.
+    timeout: Option<f64>,
+}
+
+impl Communicator {
+    pub(crate) fn new(member: Arc<Member>, handle: GroupHandle) -> Self {
+        Communicator { group: Arc::new(Group { member, handle }), lane: 0 }
+    }
+
+    /// Runs a collective, after those before it on this lane.
+    fn run(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
+    ) -> Returned {
+        self.run_in(py, Order::Lane(self.lane), call, operation)
+    }
+
+    /// Runs an operation beside all others.
+    fn run_at_once(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
+    ) -> Returned {
+        self.run_in(py, Order::AtOnce, call, operation)
+    }
+
+    /// Begins an operation, and waits for it unless it is to be asynchronous.
+    fn run_in(
+        &self,
+        py: Python<'_>,
+        order: Order,
+        call: Call,
+        operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
+    ) -> Returned {
+        let member = &self.group.member;
+        let joined = member.get(py)?;
+        let options = call.options(py, order)?;
+        kept::sweep(py, member.generation());
+        if call.async_op {
+            // It drops what the operation keeps, should nobody else.
+            callbacks::start(py)?;
+        }
+        // SAFETY: operations own their buffers and settings, all of which may move between threads, and keep nothing of
+        // the communicator.
+        let ticket = unsafe { joined.executor.submit(&self.group.handle, options, operation) };
+        let work = Work::new(ticket, member.generation());
+        if call.async_op { Ok(Py::new(py, work)?.into_any()) } else { work.finish(py) }
+    }
+}
+
+impl Call {
+    fn options(self, py: Python<'_>, order: Order) -> PyResult<JobOptions> {
+        let deadline = self.timeout.map(|timeout| seconds(py, timeout)).transpose()?;
+        let awaited = if self.async_op { Awaited::Later } else { Awaited::AtOnce };
+        Ok(JobOptions { order, deadline, awaited, what: self.what })
+    }
+}
+
+/// Returns what an operation without a value of its own returns.
+fn nothing(outcome: Result<()>) -> Result<Value> {
+    outcome.map(|()| Value::Nothing)
+}

@@ -1,0 +1,48 @@
+//! Element types, reductions and graphs by name, as hexagram and NumPy spell them.
+
+use crate::error::{exception, usage};
+use hexagram::decentralized::{Schedule, catalogue};
+use hexagram::{DType, ReduceOp};
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Names that NumPy and torch give to the types.
+const ALIASES: [(&str, &str); 9] = [
+    ("uint8", "u8"),
+    ("int8", "i8"),
+    ("int16", "i16"),
+    ("int32", "i32"),
+    ("int64", "i64"),
+    ("float16", "f16"),
+    ("bfloat16", "bf16"),
+    ("float32", "f32"),
+    ("float64", "f64"),
+];
+
+/// Returns the element type of a name: `f32` and `float32` are the same.
+pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<DType> {
+    let short = ALIASES.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short);
+    DType::ALL.into_iter().find(|dtype| dtype.to_string() == short).ok_or_else(|| {
+        let remedy = format!("use one of {}", all_dtypes());
+        usage(py, format!("there is no element type {name}"), remedy)
+    })
+}
+
+/// Returns the names of all element types, for messages.
+pub(crate) fn all_dtypes() -> String {
+    let all: Vec<String> = DType::ALL.iter().map(DType::to_string).collect();
+    all.join(", ")
+}
+
+/// Returns the reduction of a name.
+pub(crate) fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
+    ReduceOp::ALL.into_iter().find(|op| op.to_string() == name).ok_or_else(|| {
+        let all: Vec<String> = ReduceOp::ALL.iter().map(ReduceOp::to_string).collect();
+        usage(py, format!("there is no reduction {name}"), format!("use one of {}", all.join(", ")))
+    })
+}
+
+/// Returns the graph that a text spells.
+pub(crate) fn graph(py: Python<'_>, text: &str) -> PyResult<Arc<dyn Schedule>> {
+    catalogue().named(text).map_err(|error| exception(py, &error))
+}

@@ -1,0 +1,177 @@
+//! The engine for a framework in Python: `hexagram.torch.DataParallel` stands on it. Open this for what Python may ask of
+//! it; its documentation is in `hexagram/_native.pyi`.
+
+mod options;
+mod outside;
+mod state;
+mod thread;
+mod view;
+
+pub(crate) use options::algorithms;
+pub(crate) use thread::{answer, end_all};
+pub(crate) use view::BucketView;
+
+use crate::error::exception;
+use crate::memory::lent;
+use crate::world::World;
+use hexagram::algorithms::StepForm;
+use hexagram::{Buffer, DataParallel, Hooks, Mode};
+use options::{Chosen, Options};
+use pyo3::prelude::*;
+use std::sync::Arc;
+use std::sync::{Mutex, OnceLock};
+use thread::EngineThread;
+
+/// Data-parallel training of one model, on one rank.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct Engine {
+    thread: Arc<EngineThread>,
+    hooks: Hooks,
+    /// End of the evaluation of the mean that is under way.
+    evaluating: Mutex<Option<state::Evaluating>>,
+}
+
+/// One bucket: gradients, parameters if the engine has them, and the parameters' numbers with their places.
+type BucketMemory = (BucketView, Option<BucketView>, Vec<(usize, usize, usize)>);
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        world: &World,
+        parameters: Vec<(String, String, Vec<usize>)>,
+        algorithm: Chosen,
+        options: Options,
+    ) -> PyResult<Self> {
+        let joined = world.member().get(py)?;
+        let parameters = options::parameters(py, parameters)?;
+        let algorithm = algorithm.algorithm().map_err(|error| exception(py, &error))?;
+        let options = options.read(py)?;
+        let made: Arc<OnceLock<Hooks>> = Arc::default();
+        let hooks = Arc::clone(&made);
+        let thread = EngineThread::start(py, &joined.world, move |comm| {
+            let engine = DataParallel::new(comm, parameters, algorithm, options)?;
+            // Set once, here.
+            let _ = hooks.set(engine.hooks());
+            Ok(engine)
+        })?;
+        let hooks = match made.get() {
+            Some(hooks) => hooks.clone(),
+            None => thread.call(py, |engine| Ok(engine.hooks()))?,
+        };
+        Ok(Engine { thread, hooks, evaluating: Mutex::default() })
+    }
+
+    fn forward(&self, py: Python<'_>) -> PyResult<()> {
+        self.thread.call(py, DataParallel::forward)
+    }
+
+    fn begin(&self, py: Python<'_>, accumulate: bool, learning_rate: Option<f64>) -> PyResult<()> {
+        let mode = if accumulate { Mode::Accumulate } else { Mode::Synchronize };
+        self.thread.call(py, move |engine| {
+            if let Some(rate) = learning_rate {
+                engine.set_learning_rate(rate);
+            }
+            engine.begin(mode)
+        })
+    }
+
+    /// Takes a gradient that lies in its bucket. Any thread may call it.
+    fn ready(&self, py: Python<'_>, parameter: usize) -> PyResult<()> {
+        self.hooks.ready_as_it_lies(parameter).map_err(|error| exception(py, &error))
+    }
+
+    /// Takes a gradient that lies elsewhere, and copies it. Any thread may call it.
+    fn ready_elsewhere(&self, parameter: usize, gradient: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = lent(gradient)?;
+        self.hooks.ready(parameter, &buffer).map_err(|error| exception(gradient.py(), &error))
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<u64> {
+        self.thread.call(py, |engine| engine.finish().map(|()| engine.generation()))
+    }
+
+    fn step(&self, py: Python<'_>, learning_rate: Option<f64>) -> PyResult<u64> {
+        self.thread.call(py, move |engine| {
+            if let Some(rate) = learning_rate {
+                engine.set_learning_rate(rate);
+            }
+            engine.step().map(|()| engine.generation())
+        })
+    }
+
+    fn stepped(&self, py: Python<'_>) -> PyResult<u64> {
+        self.thread.call(py, |engine| engine.stepped().map(|()| engine.generation()))
+    }
+
+    fn shadow(&self, py: Python<'_>) -> PyResult<bool> {
+        self.thread.call(py, |engine| engine.uneven().shadow())
+    }
+
+    fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+        self.thread.call(py, |engine| engine.initial().prepare())
+    }
+
+    fn set_loss(&self, py: Python<'_>, loss: f64) -> PyResult<()> {
+        self.thread.call(py, move |engine| {
+            engine.set_loss(loss);
+            Ok(())
+        })
+    }
+
+    fn check_optimizer(&self, py: Python<'_>, form: &str, name: String) -> PyResult<()> {
+        let form = match form {
+            "plain" => StepForm::Plain,
+            "decaying" => StepForm::Decaying,
+            _ => StepForm::Other,
+        };
+        self.thread.call(py, move |engine| engine.check_framework_optimizer(form, &name))
+    }
+
+    fn broadcast_state(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let mut tensors = buffers(&tensors)?;
+        self.thread.call(py, move |engine| engine.initial().broadcast_state(&mut tensors))
+    }
+
+    fn synchronize_buffers(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let mut tensors = buffers(&tensors)?;
+        self.thread.call(py, move |engine| engine.synchronize_buffers(&mut tensors))
+    }
+
+    fn bucket_memory(&self, py: Python<'_>) -> PyResult<(u64, Vec<BucketMemory>)> {
+        let (generation, buckets) =
+            self.thread.call(py, |engine| Ok((engine.generation(), engine.bucket_memory()?)))?;
+        let told = buckets.into_iter().map(|bucket| {
+            let places = bucket.members.into_iter().map(|(index, range)| (index, range.start, range.end));
+            (BucketView::new(bucket.gradients), bucket.parameters.map(BucketView::new), places.collect())
+        });
+        Ok((generation, told.collect()))
+    }
+
+    /// Copies a gradient that has not its own type in its bucket, as the algorithm left it.
+    fn gradient(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = lent(into)?;
+        self.thread.call(py, move |engine| buffer.write_all()?.copy_from(&engine.gradient(parameter)?))
+    }
+
+    /// Copies the values of a parameter that has not its own type in its bucket.
+    fn parameter(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = lent(into)?;
+        self.read(py, move |engine| buffer.write_all()?.copy_from(&engine.parameter(parameter)?))
+    }
+
+    fn set_parameter(&self, py: Python<'_>, parameter: usize, values: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = lent(values)?;
+        self.thread.call(py, move |engine| engine.set_parameter(parameter, &buffer))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.thread.end(py)
+    }
+}
+
+/// Returns tensors as buffers over them.
+fn buffers(tensors: &[Bound<'_, PyAny>]) -> PyResult<Vec<Buffer>> {
+    tensors.iter().map(lent).collect()
+}

@@ -1,0 +1,113 @@
+//! Engines as Python describes them: the model's parameters, the algorithm and the options, as dictionaries and
+//! spellings.
+
+use super::outside::Outside;
+use crate::error::usage;
+use hexagram::algorithms::{optimizer, registry};
+use hexagram::{AnyAlgorithm, Autotune, Buffers, EngineOptions, LossScale, Order, Parameter, Result, Unused};
+use pyo3::prelude::*;
+
+/// Options of an engine, by the names that the Rust ones have; `None` stands for the default.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Options {
+    optimizer: Option<String>,
+    bucket_bytes: Option<usize>,
+    first_bucket_bytes: Option<usize>,
+    order: Option<String>,
+    unused: Option<String>,
+    buffers: Option<String>,
+    hierarchical: Option<bool>,
+    streams: Option<usize>,
+    clip_norm: Option<f64>,
+    loss_scale: Option<f64>,
+    uneven: Option<bool>,
+    seed: Option<u64>,
+    autotune: Option<bool>,
+}
+
+/// Algorithm as Python names it: by its spelling, or one whose hooks Python calls.
+#[derive(FromPyObject)]
+pub(super) enum Chosen {
+    #[pyo3(transparent)]
+    Spelled(String),
+    Outside(Outside),
+}
+
+impl Chosen {
+    pub(super) fn algorithm(self) -> Result<AnyAlgorithm> {
+        match self {
+            Chosen::Spelled(spelling) => registry::named(&spelling),
+            Chosen::Outside(outside) => Ok(outside.into()),
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn read(self, py: Python<'_>) -> PyResult<EngineOptions> {
+        let usual = EngineOptions::default();
+        let optimizer = self.optimizer.map(|spelling| optimizer::named(&spelling)).transpose();
+        Ok(EngineOptions {
+            optimizer: optimizer.map_err(|error| crate::error::exception(py, &error))?,
+            bucket_bytes: self.bucket_bytes.unwrap_or(usual.bucket_bytes),
+            first_bucket_bytes: self.first_bucket_bytes.unwrap_or(usual.first_bucket_bytes),
+            order: one_of(
+                py,
+                "order",
+                self.order,
+                &[("observed", Order::Observed), ("listed", Order::Listed)],
+            )?,
+            unused: one_of(py, "unused", self.unused, &[("error", Unused::Error), ("zero", Unused::Zero)])?,
+            buffers: one_of(
+                py,
+                "buffers",
+                self.buffers,
+                &[("broadcast", Buffers::Broadcast), ("average", Buffers::Average), ("off", Buffers::Off)],
+            )?,
+            hierarchical: self.hierarchical.unwrap_or(usual.hierarchical),
+            streams: self.streams.unwrap_or(usual.streams),
+            clip_norm: self.clip_norm,
+            loss_scale: self.loss_scale.map(|initial| LossScale { initial, ..LossScale::default() }),
+            uneven: self.uneven.unwrap_or(usual.uneven),
+            seed: self.seed.unwrap_or(usual.seed),
+            autotune: self.autotune.unwrap_or(false).then(Autotune::default),
+            ..usual
+        })
+    }
+}
+
+/// Returns the name of every algorithm of the registry, with its trigram and its source.
+#[pyfunction]
+pub(crate) fn algorithms() -> Vec<(&'static str, String, &'static str)> {
+    let told = |algorithm: &AnyAlgorithm| {
+        let trigram = algorithm.trigram();
+        (algorithm.name(), format!("{} {trigram}", trigram.symbol()), algorithm.source())
+    };
+    registry::all().iter().map(told).collect()
+}
+
+/// Returns the value of a word; the default without one.
+fn one_of<T: Copy + Default>(
+    py: Python<'_>,
+    name: &str,
+    word: Option<String>,
+    known: &[(&str, T)],
+) -> PyResult<T> {
+    let Some(word) = word else { return Ok(T::default()) };
+    let found = known.iter().find(|(known, _)| *known == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
+        usage(py, format!("{name} cannot be `{word}`"), format!("use one of {}", words.join(", ")))
+    })
+}
+
+/// Returns the parameters of a model, given as names, element types and shapes.
+pub(super) fn parameters(
+    py: Python<'_>,
+    listed: Vec<(String, String, Vec<usize>)>,
+) -> PyResult<Vec<Parameter>> {
+    let read = |(name, dtype, shape): (String, String, Vec<usize>)| {
+        Ok(Parameter { name, dtype: crate::dtype::dtype(py, &dtype)?, shape })
+    };
+    listed.into_iter().map(read).collect()
+}

@@ -1,0 +1,47 @@
+//! The algorithm of the Rust engine under an algorithm in Python, which does nothing: Python calls its own hooks between
+//! the engine's calls, on the bucket memory. Open this for what the engine then still does by itself: buckets,
+//! accumulation, unused parameters, agreement of the ranks, checkpoints.
+
+use hexagram::algorithms::{Bucket, Buckets, Context, Needs, Trigram};
+use hexagram::{Algorithm, Result};
+use pyo3::prelude::*;
+
+/// Algorithm that Python carries out.
+#[derive(Debug, Clone, FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Outside {
+    /// Class and options, which must be the same on all ranks.
+    #[allow(dead_code, reason = "ranks compare it as a part of the Debug output")]
+    described: String,
+    centralized: bool,
+    full_precision: bool,
+    /// True if all replicas are bit-identical after every step.
+    identical: bool,
+    /// True for one bucket of each element type.
+    whole: bool,
+}
+
+impl Algorithm for Outside {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn trigram(&self) -> Trigram {
+        // Its hooks run on the training thread, so that every step waits for them.
+        Trigram { centralized: self.centralized, synchronous: true, full_precision: self.full_precision }
+    }
+
+    fn keeps_replicas_identical(&self) -> bool {
+        self.identical
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: if self.whole { Buckets::Whole } else { Buckets::BySize }, parameters: true }
+    }
+
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
+        Ok(())
+    }
+}

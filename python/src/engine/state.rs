@@ -1,0 +1,201 @@
+//! Calls of Python to an engine between steps: checkpoints, the mean of the replicas, another algorithm, traces and
+//! figures.
+
+use super::{Engine, answer};
+use crate::dtype::dtype;
+use crate::error::{exception, usage};
+use crate::memory::copied;
+use hexagram::algorithms::registry;
+use hexagram::{DataParallel, Record, Result};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Something that Python reads of the mean.
+type Reading = Box<dyn FnOnce(&DataParallel) + Send>;
+
+/// Evaluation of the mean that is under way.
+pub(super) struct Evaluating {
+    /// What to read of the mean; the evaluation ends when this is dropped.
+    readings: Sender<Reading>,
+    distance: Receiver<Result<f64>>,
+}
+
+/// A tensor of a checkpoint: element type, shape and bytes.
+type SavedTensor<'py> = (String, Vec<usize>, Bound<'py, PyBytes>);
+
+#[pymethods]
+impl Engine {
+    #[getter]
+    fn algorithm(&self, py: Python<'_>) -> PyResult<String> {
+        self.thread.call(py, |engine| Ok(engine.algorithm().to_string()))
+    }
+
+    /// Returns what is fixed by the algorithm.
+    fn traits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (name, trigram, identical, needs, named, works) = self.thread.call(py, |engine| {
+            let algorithm = engine.algorithm();
+            let named = algorithm.optimizers().by_default().map(str::to_owned);
+            Ok((
+                algorithm.name(),
+                algorithm.trigram(),
+                algorithm.keeps_replicas_identical(),
+                algorithm.needs().parameters,
+                named,
+                engine.works_on_parameters(),
+            ))
+        })?;
+        let told = PyDict::new(py);
+        told.set_item("name", name)?;
+        told.set_item("synchronous", trigram.synchronous)?;
+        told.set_item("identical", identical)?;
+        told.set_item("needs_parameters", needs)?;
+        told.set_item("names_optimizer", named)?;
+        told.set_item("has_parameters", works)?;
+        Ok(told)
+    }
+
+    fn switch(&self, py: Python<'_>, algorithm: &str) -> PyResult<u64> {
+        let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
+        self.thread.call(py, move |engine| engine.switch(algorithm).map(|()| engine.generation()))
+    }
+
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        self.thread.call(py, DataParallel::settle)
+    }
+
+    fn average(&self, py: Python<'_>) -> PyResult<()> {
+        self.thread.call(py, DataParallel::average)
+    }
+
+    /// Puts the mean of the replicas in the place of each, until [`Engine::end_mean`].
+    fn begin_mean(&self, py: Python<'_>) -> PyResult<()> {
+        let (tell, there) = channel();
+        let (readings, asked) = channel::<Reading>();
+        let distance = self.thread.begin(py, move |engine| {
+            let evaluated = engine.with_mean(|engine| {
+                // Whoever waits has gone, or drops its end.
+                let _ = tell.send(Ok(()));
+                asked.into_iter().for_each(|read| read(engine));
+            });
+            evaluated.map(|evaluated| evaluated.consensus_distance)
+        })?;
+        let mut evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner);
+        *evaluating = Some(Evaluating { readings, distance });
+        drop(evaluating);
+        // Where it fails, nothing is told but the outcome.
+        answer(py, there).or_else(|_| self.end_mean(py).map(drop))
+    }
+
+    /// Puts every replica back; returns the consensus distance.
+    fn end_mean(&self, py: Python<'_>) -> PyResult<f64> {
+        let evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Evaluating { readings, distance }) = evaluating else {
+            return Err(usage(py, "no mean is being evaluated", "call begin_mean first"));
+        };
+        drop(readings);
+        answer(py, distance)
+    }
+
+    /// Returns the engine's state: facts by name, and tensors by name.
+    fn save<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>)> {
+        let (facts, tensors) = self.thread.call(py, |engine| {
+            let record = engine.checkpoint().save()?;
+            let facts = record.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned()));
+            let facts: BTreeMap<String, String> = facts.collect();
+            let mut tensors = Vec::new();
+            for (name, saved) in record.tensors() {
+                let bytes = saved.values.read_all()?.bytes_on_host()?.into_owned();
+                tensors.push((name.to_owned(), saved.values.dtype(), saved.shape.clone(), bytes));
+            }
+            Ok((facts, tensors))
+        })?;
+        let tensors = tensors
+            .into_iter()
+            .map(|(name, dtype, shape, bytes)| (name, (dtype.to_string(), shape, PyBytes::new(py, &bytes))));
+        Ok((facts, tensors.collect()))
+    }
+
+    /// Goes on from a state that [`Engine::save`] returned.
+    fn load(
+        &self,
+        py: Python<'_>,
+        facts: BTreeMap<String, String>,
+        tensors: BTreeMap<String, SavedTensor<'_>>,
+    ) -> PyResult<u64> {
+        let mut record = Record::default();
+        for (name, fact) in facts {
+            record.note(&name, fact);
+        }
+        for (name, (kind, shape, bytes)) in tensors {
+            let put = copied(dtype(py, &kind)?, bytes.as_bytes())
+                .and_then(|values| record.put_tensor(&name, &shape, values));
+            put.map_err(|error| exception(py, &error))?;
+        }
+        self.thread.call(py, move |engine| engine.checkpoint().load(record).map(|()| engine.generation()))
+    }
+
+    #[getter]
+    fn loss_scale(&self, py: Python<'_>) -> PyResult<f64> {
+        self.thread.call(py, |engine| Ok(engine.loss_scaling().scale()))
+    }
+
+    #[getter]
+    fn overflowed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.thread.call(py, |engine| Ok(engine.loss_scaling().overflowed()))
+    }
+
+    #[getter]
+    fn steps(&self, py: Python<'_>) -> PyResult<u64> {
+        self.thread.call(py, |engine| Ok(engine.steps()))
+    }
+
+    #[getter]
+    fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<String, f64>> {
+        self.thread.call(py, |engine| Ok(engine.metrics().clone()))
+    }
+
+    /// Returns the time that the engine has waited for communication, in seconds.
+    #[getter]
+    fn blocked(&self, py: Python<'_>) -> PyResult<f64> {
+        self.thread.call(py, |engine| Ok(engine.telemetry().blocked().as_secs_f64()))
+    }
+
+    fn begin_trace(&self, py: Python<'_>) -> PyResult<()> {
+        self.thread.call(py, |engine| engine.trace().begin())
+    }
+
+    /// Ends the recording; returns its report, on rank 0, and writes it to a file if one is named.
+    fn collect_trace(&self, py: Python<'_>, file: Option<std::path::PathBuf>) -> PyResult<Option<String>> {
+        self.thread.call(py, move |engine| {
+            let Some(trace) = engine.trace().collect()? else { return Ok(None) };
+            file.map_or(Ok(()), |file| trace.save(&file))?;
+            Ok(Some(trace.report().to_string()))
+        })
+    }
+}
+
+impl Engine {
+    /// Reads something of the engine: of the mean, while that is in the replica's place.
+    pub(super) fn read(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&DataParallel) -> Result<()> + Send + 'static,
+    ) -> PyResult<()> {
+        let evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Evaluating { readings, .. }) = &*evaluating else {
+            drop(evaluating);
+            return self.thread.call(py, |engine| work(engine));
+        };
+        let (tell, told) = channel();
+        // An engine that has ended drops the reading, and with it what would tell its outcome.
+        drop(readings.send(Box::new(move |engine| drop(tell.send(work(engine))))));
+        drop(evaluating);
+        answer(py, told)
+    }
+}

@@ -1,0 +1,134 @@
+//! The thread that has the engine, which cannot move between threads. Open this to see how Python waits for it: without
+//! the interpreter's lock, and never deaf to Ctrl-C.
+//!
+//! What Python asks is carried out in its order, and the caller waits; the training thread and autograd's threads may all
+//! ask. This thread never has the interpreter's lock.
+
+use crate::error::{exception, usage};
+use crate::fork::Generation;
+use crate::work::{interruptible, wait};
+use hexagram::{Communicator, DataParallel, Error, Result, World};
+use pyo3::prelude::*;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce(&mut DataParallel) + Send>;
+
+/// Thread with an engine.
+pub(super) struct EngineThread {
+    generation: Generation,
+    /// Jobs to do and the thread that does them; `None` once it was ended.
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+/// Engines that may still be there as the interpreter ends.
+static ENGINES: Mutex<Vec<Weak<EngineThread>>> = Mutex::new(Vec::new());
+
+/// Ends all engines, as the interpreter ends: before their worlds are left.
+pub(crate) fn end_all(py: Python<'_>) -> PyResult<()> {
+    let engines = std::mem::take(&mut *locked(&ENGINES));
+    engines.iter().filter_map(Weak::upgrade).try_for_each(|engine| engine.end(py))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EngineThread {
+    /// Starts the thread with the engine that `make` makes on it of a communicator of its own. A collective call.
+    pub(super) fn start(
+        py: Python<'_>,
+        world: &World,
+        make: impl FnOnce(&Communicator) -> Result<DataParallel> + Send + 'static,
+    ) -> PyResult<Arc<Self>> {
+        let (jobs, todo) = channel::<Job>();
+        let (tell, told) = channel();
+        let world = world.clone();
+        let run = move || {
+            let opened = world.fresh_channel().and_then(|channel| Communicator::open(&world, channel));
+            match opened.and_then(|comm| make(&comm)) {
+                Ok(mut engine) => {
+                    // Whoever asked may have been interrupted.
+                    let _ = tell.send(Ok(()));
+                    todo.into_iter().for_each(|job| job(&mut engine));
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("hexagram-engine".to_owned()).spawn(run).map_err(|cause| {
+                exception(py, &Error::system("start a thread", cause, "let this process have more threads"))
+            })?;
+        answer(py, told)?;
+        let running = Mutex::new(Some(Running { jobs, thread }));
+        let engine = Arc::new(EngineThread { generation: Generation::now(), running });
+        let mut engines = locked(&ENGINES);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(&engine));
+        Ok(engine)
+    }
+
+    /// Lets the thread do something with the engine, and waits for what it returns.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut DataParallel) -> Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        answer(py, self.begin(py, work)?)
+    }
+
+    /// Lets the thread begin something with the engine; returns what will have its outcome.
+    pub(super) fn begin<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut DataParallel) -> Result<T> + Send + 'static,
+    ) -> PyResult<Receiver<Result<T>>> {
+        self.generation.check(py)?;
+        let (tell, told) = channel();
+        let job: Job = Box::new(move |engine| drop(tell.send(work(engine))));
+        match &*locked(&self.running) {
+            // A thread that has ended drops the job, and with it what would tell its outcome.
+            Some(running) => drop(running.jobs.send(job)),
+            None => return Err(usage(py, "this engine was closed", "make another DataParallel")),
+        }
+        Ok(told)
+    }
+
+    /// Ends the engine and waits for its thread.
+    pub(super) fn end(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.generation.is_now() {
+            return Ok(());
+        }
+        let Some(Running { jobs, thread }) = locked(&self.running).take() else { return Ok(()) };
+        drop(jobs);
+        interruptible(py, move || drop(thread.join()))
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        if !self.generation.is_now() {
+            // The thread is the parent's.
+            std::mem::forget(locked(&self.running).take());
+        }
+    }
+}
+
+/// Waits for the outcome of a job.
+pub(crate) fn answer<T: Send>(py: Python<'_>, told: Receiver<Result<T>>) -> PyResult<T> {
+    let outcome = wait(py, None, move |slice| match told.recv_timeout(slice) {
+        Ok(outcome) => Some(Some(outcome)),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(None),
+    })?;
+    match outcome.flatten() {
+        Some(outcome) => outcome.map_err(|error| exception(py, &error)),
+        None => Err(usage(py, "the engine's thread has ended", "see the message that it printed")),
+    }
+}

@@ -1,0 +1,87 @@
+//! Errors as exceptions: each kind of the taxonomy is a class of `hexagram/errors.py`, with its fields as attributes.
+
+use hexagram::Error;
+use hexagram::physical::Peer;
+use hexagram::physical::error::During;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+/// Returns the exception of an error.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    build(py, error).unwrap_or_else(|failed| failed)
+}
+
+/// Returns the exception of a call that cannot be carried out.
+pub(crate) fn usage(py: Python<'_>, what: impl Into<String>, remedy: impl Into<String>) -> PyErr {
+    exception(py, &Error::usage(what, remedy))
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let name = class_of(error);
+    let class = py.import("hexagram.errors")?.getattr(name)?.cast_into::<PyType>()?;
+    let raised = class.call1((error.to_string(),))?;
+    set_fields(&raised, error)?;
+    Ok(PyErr::from_value(raised))
+}
+
+/// Returns the name of the class of an error.
+fn class_of(error: &Error) -> &'static str {
+    match error {
+        Error::PeerFailed { .. } => "PeerFailed",
+        Error::Deadline { .. } => "DeadlineExceeded",
+        Error::Mismatch { .. } => "Mismatch",
+        Error::NotFinite { .. } => "NotFinite",
+        Error::Poisoned { .. } => "Poisoned",
+        Error::Busy { .. } => "Busy",
+        Error::Usage { .. } => "UsageError",
+        Error::Setup { .. } => "SetupError",
+        Error::System { .. } => "SystemFailure",
+        _ => "Error",
+    }
+}
+
+fn set_fields(raised: &Bound<'_, PyAny>, error: &Error) -> PyResult<()> {
+    match error {
+        Error::PeerFailed { culprit, cause, during } => {
+            set_peer(raised, culprit)?;
+            raised.setattr("cause", cause)?;
+            set_during(raised, during)
+        }
+        Error::Deadline { waiting_for, stragglers, after, during } => {
+            if let Some(peer) = stragglers.first().map(|first| &first.peer).or(waiting_for.as_ref()) {
+                set_peer(raised, peer)?;
+            }
+            let late: Vec<usize> = stragglers.iter().map(|straggler| straggler.peer.rank).collect();
+            raised.setattr("stragglers", late)?;
+            raised.setattr("seconds", after.as_secs_f64())?;
+            set_during(raised, during)
+        }
+        Error::Mismatch { sequence, mine, theirs, peer } => {
+            set_peer(raised, peer)?;
+            raised.setattr("sequence", sequence)?;
+            raised.setattr("operation", mine.to_string())?;
+            raised.setattr("theirs", theirs.to_string())
+        }
+        Error::NotFinite { place, tensor, index, value, during } => {
+            set_peer(raised, place)?;
+            raised.setattr("tensor", tensor.as_deref())?;
+            raised.setattr("index", index)?;
+            raised.setattr("value", value)?;
+            set_during(raised, during)
+        }
+        Error::System { cause, .. } => raised.setattr("errno", cause.raw_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn set_peer(raised: &Bound<'_, PyAny>, peer: &Peer) -> PyResult<()> {
+    raised.setattr("rank", peer.rank)?;
+    raised.setattr("host", &*peer.host)?;
+    raised.setattr("pid", peer.pid)
+}
+
+fn set_during(raised: &Bound<'_, PyAny>, during: &During) -> PyResult<()> {
+    let During::Operation(fingerprint, tag) = during else { return Ok(()) };
+    raised.setattr("operation", fingerprint.to_string())?;
+    raised.setattr("sequence", tag.sequence())
+}

@@ -1,0 +1,51 @@
+//! hexagram for Python: the module `hexagram._native`. Its classes are documented where Python's tools look for it, in
+//! `hexagram/_native.pyi`.
+//!
+//! Reading order: `memory` (what an argument is), `communicator` (the primitives), `work` (how a call waits), `callbacks`
+//! (what is done later), `world` (joining and leaving).
+
+mod callbacks;
+mod communication_hook;
+mod communicator;
+mod dtype;
+mod encoding;
+mod engine;
+mod error;
+mod fork;
+mod memory;
+mod program;
+mod sampler;
+mod store;
+mod work;
+mod world;
+
+use pyo3::prelude::*;
+
+/// Leaves all worlds and ends the package's thread, as the interpreter ends.
+#[pyfunction]
+#[pyo3(signature = (because = None))]
+fn shut_down(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
+    engine::end_all(py)?;
+    let left = world::leave_all(py, because);
+    callbacks::stop(py);
+    left
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fork::watch();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<world::World>()?;
+    module.add_class::<communicator::Communicator>()?;
+    module.add_class::<encoding::Encoding>()?;
+    module.add_class::<work::Work>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<engine::BucketView>()?;
+    module.add_function(wrap_pyfunction!(engine::algorithms, module)?)?;
+    module.add_class::<communication_hook::CommunicationHook>()?;
+    module.add_class::<memory::Span>()?;
+    module.add_class::<memory::Memory>()?;
+    module.add_class::<sampler::RankSampler>()?;
+    module.add_function(wrap_pyfunction!(program::main, module)?)?;
+    module.add_function(wrap_pyfunction!(shut_down, module)?)
+}

@@ -1,0 +1,134 @@
+//! The buffer protocol: NumPy's arrays, `array`, `bytearray`, `memoryview`, `mmap`.
+//!
+//! Its functions are in every Python from 3.10 on, and in the stable interface from 3.11 on, with the same layout: so
+//! they are declared here.
+
+use super::kept::{Held, Kept};
+use super::{Elements, name_of};
+use crate::dtype::all_dtypes;
+use crate::error::usage;
+use hexagram::DType;
+use pyo3::ffi::{Py_ssize_t, PyObject};
+use pyo3::prelude::*;
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// A view with its shape, strides and format, whether or not it can be written: `PyBUF_FULL_RO`.
+const FULL_READ_ONLY: c_int = 0x011c;
+
+/// `Py_buffer`.
+#[repr(C)]
+#[derive(Debug)]
+struct Raw {
+    address: *mut c_void,
+    object: *mut PyObject,
+    bytes: Py_ssize_t,
+    item_bytes: Py_ssize_t,
+    read_only: c_int,
+    dimensions: c_int,
+    format: *const c_char,
+    shape: *const Py_ssize_t,
+    strides: *const Py_ssize_t,
+    suboffsets: *const Py_ssize_t,
+    internal: *mut c_void,
+}
+
+unsafe extern "C" {
+    fn PyObject_CheckBuffer(object: *mut PyObject) -> c_int;
+    fn PyObject_GetBuffer(object: *mut PyObject, view: *mut Raw, flags: c_int) -> c_int;
+    fn PyBuffer_IsContiguous(view: *const Raw, order: c_char) -> c_int;
+    fn PyBuffer_Release(view: *mut Raw);
+}
+
+/// A view of an object's memory, released when it is dropped: with the interpreter's lock only.
+#[derive(Debug)]
+pub(crate) struct View(Box<Raw>);
+
+// SAFETY: a view is a description, which does not change, and is given back with the interpreter's lock.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Returns true if the object has the protocol.
+    pub(super) fn is_offered_by(object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: the object is alive, and this thread has the interpreter's lock.
+        unsafe { PyObject_CheckBuffer(object.as_ptr()) == 1 }
+    }
+
+    /// Asks an object for a view of its memory.
+    pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut raw = Box::new(Raw {
+            address: std::ptr::null_mut(),
+            object: std::ptr::null_mut(),
+            bytes: 0,
+            item_bytes: 0,
+            read_only: 1,
+            dimensions: 0,
+            format: std::ptr::null(),
+            shape: std::ptr::null(),
+            strides: std::ptr::null(),
+            suboffsets: std::ptr::null(),
+            internal: std::ptr::null_mut(),
+        });
+        // SAFETY: the object is alive, this thread has the interpreter's lock, and the view stays where it is until it
+        // is released.
+        match unsafe { PyObject_GetBuffer(object.as_ptr(), &raw mut *raw, FULL_READ_ONLY) } {
+            0 => Ok(View(raw)),
+            _ => Err(PyErr::fetch(object.py())),
+        }
+    }
+
+    /// Returns the elements of the view; it is theirs from then on.
+    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<Elements> {
+        let py = object.py();
+        // SAFETY: the view was filled in.
+        if unsafe { PyBuffer_IsContiguous(&raw const *self.0, b'C' as c_char) } != 1 {
+            let what = format!("{} is not contiguous", name_of(object));
+            return Err(usage(py, what, "pass a contiguous copy, as `numpy.ascontiguousarray` makes"));
+        }
+        let dtype = dtype_of(self.format(), self.0.item_bytes).ok_or_else(|| {
+            let what = format!("{} has elements of the type `{}`", name_of(object), self.format());
+            usage(py, what, format!("convert them to one of {}", all_dtypes()))
+        })?;
+        Ok(Elements {
+            address: self.0.address.expose_provenance(),
+            dtype,
+            len: usize::try_from(self.0.bytes).unwrap_or(0) / dtype.size(),
+            writable: self.0.read_only == 0,
+            kept: Kept::new(Held::View(self)),
+        })
+    }
+
+    fn format(&self) -> &str {
+        if self.0.format.is_null() {
+            return "B";
+        }
+        // SAFETY: a format that is there is a string that lives as long as the view.
+        unsafe { CStr::from_ptr(self.0.format) }.to_str().unwrap_or("?")
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: the view was filled in, and `Kept` drops it where the interpreter's lock is held.
+        unsafe { PyBuffer_Release(&raw mut *self.0) }
+    }
+}
+
+/// Returns the element type of a format of the module `struct`, if there is such a one here.
+fn dtype_of(format: &str, size: Py_ssize_t) -> Option<DType> {
+    let native = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let letter = format.strip_prefix(['@', '=', native]).unwrap_or(format);
+    match (letter, size) {
+        ("B", 1) => Some(DType::U8),
+        ("b", 1) => Some(DType::I8),
+        ("?", 1) => Some(DType::Bool),
+        ("h", 2) => Some(DType::I16),
+        ("i" | "l" | "q", 4) => Some(DType::I32),
+        ("i" | "l" | "q", 8) => Some(DType::I64),
+        ("e", 2) => Some(DType::F16),
+        ("f", 4) => Some(DType::F32),
+        ("d", 8) => Some(DType::F64),
+        _ => None,
+    }
+}

@@ -1,0 +1,220 @@
+//! DLPack: tensors of torch, jax, cupy and NumPy, as a capsule tells of them.
+//!
+//! The capsule itself is kept, and not what is in it: its own end, which comes with the interpreter's lock, gives the
+//! tensor back.
+
+use super::kept::{Held, Kept};
+use super::{Elements, name_of};
+use crate::dtype::all_dtypes;
+use crate::error::usage;
+use hexagram::DType;
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ffi::{CStr, c_void};
+
+/// Device number of host memory: `kDLCPU`.
+pub(super) const HOST: i32 = 1;
+/// Name of a capsule before its tensor is taken.
+pub(super) const PLAIN: &CStr = c"dltensor";
+/// Name of a capsule that also tells its version and flags.
+pub(super) const VERSIONED: &CStr = c"dltensor_versioned";
+/// Flag of a tensor that must not be written.
+const READ_ONLY: u64 = 1;
+
+/// `DLTensor`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Tensor {
+    pub(super) data: *mut c_void,
+    pub(super) device: Device,
+    pub(super) dimensions: i32,
+    pub(super) kind: ElementKind,
+    pub(super) shape: *mut i64,
+    pub(super) strides: *mut i64,
+    pub(super) offset: u64,
+}
+
+/// `DLDevice`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Device {
+    pub(super) kind: i32,
+    pub(super) number: i32,
+}
+
+/// `DLDataType`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ElementKind {
+    pub(super) code: u8,
+    pub(super) bits: u8,
+    pub(super) lanes: u16,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Managed {
+    pub(super) tensor: Tensor,
+    pub(super) context: *mut c_void,
+    pub(super) deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct ManagedVersioned {
+    pub(super) major: u32,
+    pub(super) minor: u32,
+    pub(super) context: *mut c_void,
+    pub(super) deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    pub(super) flags: u64,
+    pub(super) tensor: Tensor,
+}
+
+/// A capsule with a tensor that nobody has taken.
+pub(super) struct Capsule<'py>(Bound<'py, PyAny>);
+
+impl<'py> Capsule<'py> {
+    /// Asks an object for a capsule.
+    pub(super) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let options = PyDict::new(py);
+        options.set_item(intern!(py, "max_version"), (1, 0))?;
+        let method = object.getattr(intern!(py, "__dlpack__"))?;
+        let capsule = match method.call((), Some(&options)) {
+            // Of a library from before there were versions.
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
+            other => other,
+        };
+        capsule.map(Capsule).map_err(|error| {
+            let what = format!("{} does not lend its memory ({})", name_of(object), error.value(py));
+            let remedy = "pass a dense, contiguous tensor in host memory, detached from any gradient";
+            let refused = usage(py, what, remedy);
+            refused.set_cause(py, Some(error));
+            refused
+        })
+    }
+
+    /// Returns the elements of the tensor; the capsule is theirs from then on.
+    pub(super) fn into_elements(self, object: &Bound<'_, PyAny>) -> PyResult<Elements> {
+        let py = object.py();
+        let name = name_of(object);
+        let (tensor, flags) = self.tensor(py, &name)?;
+        if tensor.device.kind != HOST {
+            let what = format!("{name} is in the memory of another device ({})", device(tensor.device.kind));
+            return Err(usage(py, what, "copy it to the host first, as `tensor.cpu()` does"));
+        }
+        let dtype = dtype_of(tensor.kind).ok_or_else(|| {
+            let what = format!("{name} has elements of the type {}", spelled(tensor.kind));
+            usage(py, what, format!("convert or view them as one of {}", all_dtypes()))
+        })?;
+        // SAFETY: the producer fills both in, or leaves the strides out where the elements are contiguous.
+        let len = unsafe { contiguous(tensor) }
+            .ok_or_else(|| usage(py, format!("{name} is not contiguous"), "pass `tensor.contiguous()`"))?;
+        Ok(Elements {
+            address: tensor.data.expose_provenance().wrapping_add(tensor.offset as usize),
+            dtype,
+            len,
+            writable: flags & READ_ONLY == 0,
+            kept: Kept::new(Held::Object(self.0.unbind())),
+        })
+    }
+
+    /// Returns the tensor, and its flags.
+    fn tensor(&self, py: Python<'_>, name: &str) -> PyResult<(&Tensor, u64)> {
+        let capsule = self.0.as_ptr();
+        // SAFETY: the object is alive; the name says what a valid capsule points to, which lives as long as it.
+        unsafe {
+            if PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
+                let managed = PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast::<ManagedVersioned>();
+                if (*managed).major == 1 {
+                    return Ok((&(*managed).tensor, (*managed).flags));
+                }
+            } else if PyCapsule_IsValid(capsule, PLAIN.as_ptr()) == 1 {
+                let managed = PyCapsule_GetPointer(capsule, PLAIN.as_ptr()).cast::<Managed>();
+                return Ok((&(*managed).tensor, 0));
+            }
+        }
+        let what = format!("{name} speaks a DLPack that is not known here");
+        Err(usage(py, what, "pass a NumPy array over the same memory, or a Span"))
+    }
+}
+
+/// Returns the number of elements, if they lie one behind the other in the order of the last index.
+///
+/// # Safety
+/// The shape, and the strides if they are there, have an entry for each dimension.
+unsafe fn contiguous(tensor: &Tensor) -> Option<usize> {
+    let dimensions = usize::try_from(tensor.dimensions).ok()?;
+    let mut len = 1i64;
+    let mut dense = true;
+    for dimension in (0..dimensions).rev() {
+        // SAFETY: as this function asks.
+        let size = unsafe { *tensor.shape.add(dimension) };
+        if !tensor.strides.is_null() && size != 1 {
+            // SAFETY: as this function asks.
+            dense &= unsafe { *tensor.strides.add(dimension) } == len;
+        }
+        len = len.checked_mul(size)?;
+    }
+    // Where there are no elements, no stride counts.
+    usize::try_from(len).ok().filter(|len| dense || *len == 0)
+}
+
+/// The element types, by code and bits.
+const KINDS: [(u8, u8, DType); 10] = [
+    (0, 8, DType::I8),
+    (0, 16, DType::I16),
+    (0, 32, DType::I32),
+    (0, 64, DType::I64),
+    (1, 8, DType::U8),
+    (2, 16, DType::F16),
+    (2, 32, DType::F32),
+    (2, 64, DType::F64),
+    (4, 16, DType::BF16),
+    (6, 8, DType::Bool),
+];
+
+fn dtype_of(kind: ElementKind) -> Option<DType> {
+    let known = KINDS.iter().find(|(code, bits, _)| (*code, *bits, 1) == (kind.code, kind.bits, kind.lanes));
+    known.map(|(_, _, dtype)| *dtype)
+}
+
+/// Returns the kind of an element type.
+pub(super) fn kind_of(dtype: DType) -> Option<ElementKind> {
+    let known = KINDS.iter().find(|(_, _, known)| *known == dtype);
+    known.map(|(code, bits, _)| ElementKind { code: *code, bits: *bits, lanes: 1 })
+}
+
+/// Returns the name of an element type that is none here.
+fn spelled(kind: ElementKind) -> String {
+    let ElementKind { code, bits, lanes } = kind;
+    let name = match code {
+        0 => "int",
+        1 => "uint",
+        2 => "float",
+        4 => "bfloat",
+        5 => "complex",
+        6 => "bool",
+        7.. => "narrow float",
+        _ => "opaque",
+    };
+    if lanes == 1 { format!("{name}{bits}") } else { format!("{name}{bits} × {lanes}") }
+}
+
+fn device(kind: i32) -> &'static str {
+    match kind {
+        2 | 3 => "CUDA",
+        4 => "OpenCL",
+        7 => "Vulkan",
+        8 => "Metal",
+        10 | 11 => "ROCm",
+        13 => "CUDA, managed",
+        14 => "oneAPI",
+        _ => "no host memory",
+    }
+}

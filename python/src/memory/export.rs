@@ -1,0 +1,122 @@
+//! DLPack the other way: memory of this library as tensors of others, without copies.
+
+use super::dlpack::{Device, HOST, Managed, ManagedVersioned, PLAIN, Tensor, VERSIONED, kind_of};
+use crate::error::{exception, usage};
+use hexagram::physical::memory::Keeper;
+use hexagram::{DType, Error};
+use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyObject};
+use pyo3::prelude::*;
+use std::ffi::c_void;
+
+/// Host memory, as DLPack names devices.
+pub(crate) const DEVICE: (i32, i32) = (HOST, 0);
+
+/// Elements in host memory, with what keeps it.
+pub(crate) struct Lent {
+    pub(crate) address: usize,
+    pub(crate) elements: usize,
+    pub(crate) dtype: DType,
+    pub(crate) keep: Keeper,
+}
+
+/// Wishes of a consumer, as it passes them to `__dlpack__`.
+pub(crate) struct Asked {
+    /// Newest version that it knows.
+    pub(crate) max_version: Option<(u32, u32)>,
+    pub(crate) device: Option<(i32, i32)>,
+    pub(crate) copy: Option<bool>,
+}
+
+/// Returns a capsule with the elements, as a consumer asks for it. Fails if it asks for a copy, or another device.
+pub(crate) fn capsule<'py>(py: Python<'py>, lent: &Lent, asked: Asked) -> PyResult<Bound<'py, PyAny>> {
+    if asked.copy == Some(true) || asked.device.is_some_and(|device| device != DEVICE) {
+        return Err(usage(py, "this memory is lent where it lies", "take it as it is, and copy that"));
+    }
+    if asked.max_version.is_some_and(|(major, _)| major >= 1) {
+        export::<ManagedVersioned>(py, lent)
+    } else {
+        export::<Managed>(py, lent)
+    }
+}
+
+/// A tensor as DLPack passes it on, with what keeps the lent.
+#[repr(C)]
+struct Exported<M> {
+    /// First, so that a pointer to it is one to the whole.
+    managed: M,
+    shape: [i64; 1],
+    _keep: Keeper,
+}
+
+/// One of DLPack's two forms.
+trait Form: Sized {
+    const NAME: &'static std::ffi::CStr;
+    fn of(tensor: Tensor) -> Self;
+    fn tensor(&mut self) -> &mut Tensor;
+}
+
+impl Form for Managed {
+    const NAME: &'static std::ffi::CStr = PLAIN;
+    fn of(tensor: Tensor) -> Self {
+        Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete::<Managed>) }
+    }
+    fn tensor(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+}
+
+impl Form for ManagedVersioned {
+    const NAME: &'static std::ffi::CStr = VERSIONED;
+    fn of(tensor: Tensor) -> Self {
+        let deleter = Some(delete::<ManagedVersioned> as unsafe extern "C" fn(*mut ManagedVersioned));
+        ManagedVersioned { major: 1, minor: 0, context: std::ptr::null_mut(), deleter, flags: 0, tensor }
+    }
+    fn tensor(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+}
+
+/// Returns a capsule with the elements, in one of the forms.
+fn export<'py, M: Form>(py: Python<'py>, lent: &Lent) -> PyResult<Bound<'py, PyAny>> {
+    let kind = kind_of(lent.dtype).ok_or_else(|| {
+        exception(py, &Error::usage(format!("DLPack has no {}", lent.dtype), "use another type"))
+    })?;
+    let tensor = Tensor {
+        data: std::ptr::with_exposed_provenance_mut(lent.address),
+        device: Device { kind: HOST, number: 0 },
+        dimensions: 1,
+        kind,
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        offset: 0,
+    };
+    let shape = [i64::try_from(lent.elements).unwrap_or(i64::MAX)];
+    let exported = Box::new(Exported { managed: M::of(tensor), shape, _keep: Keeper::clone(&lent.keep) });
+    let exported = Box::into_raw(exported);
+    // SAFETY: it was just made, and nobody else has it; the capsule takes it over, or it is dropped here.
+    unsafe {
+        (*exported).managed.tensor().shape = (&raw mut (*exported).shape).cast();
+        let capsule = PyCapsule_New(exported.cast(), M::NAME.as_ptr(), Some(destroy::<M>));
+        if capsule.is_null() {
+            drop(Box::from_raw(exported));
+        }
+        Bound::from_owned_ptr_or_err(py, capsule)
+    }
+}
+
+/// Gives back what was exported: called once, by whoever took the tensor.
+unsafe extern "C" fn delete<M>(managed: *mut M) {
+    // SAFETY: `managed` is the first field of a box that `export` made, and nobody uses it any more.
+    drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
+}
+
+/// Gives back what was exported, if nobody has taken it.
+unsafe extern "C" fn destroy<M: Form>(capsule: *mut PyObject) {
+    // SAFETY: the capsule is one of `export`'s; whoever takes its tensor gives it another name.
+    unsafe {
+        if PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
+            let managed: *mut c_void = PyCapsule_GetPointer(capsule, M::NAME.as_ptr());
+            delete::<M>(managed.cast());
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Memory that the other ranks of this host can read: collectives on it need no staging copies.
+
+use super::Home;
+use super::export::{Asked, DEVICE, Lent, capsule};
+use crate::error::usage;
+use hexagram::{Buffer, DType};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::{Arc, Mutex};
+
+/// Elements in memory that the other ranks of this host can read directly.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct Memory {
+    home: Home,
+    address: usize,
+    elements: usize,
+    dtype: DType,
+}
+
+#[pymethods]
+impl Memory {
+    #[getter]
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    #[getter]
+    fn dtype(&self) -> String {
+        self.dtype.to_string()
+    }
+
+    fn __len__(&self) -> usize {
+        self.elements
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Memory({:?}, {})", self.dtype.to_string(), self.elements)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        DEVICE
+    }
+
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // Host memory has no stream.
+        drop(stream);
+        let lent = Lent {
+            address: self.address,
+            elements: self.elements,
+            dtype: self.dtype,
+            keep: Arc::clone(&self.home) as Arc<dyn std::any::Any + Send + Sync>,
+        };
+        capsule(py, &lent, Asked { max_version, device: dl_device, copy })
+    }
+
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let code = match self.dtype {
+            DType::BF16 => {
+                let what = "the array interface has no bfloat16";
+                return Err(usage(py, what, "take it by DLPack, as `torch.from_dlpack` does"));
+            }
+            DType::U8 => 'u',
+            DType::Bool => 'b',
+            dtype if dtype.is_float() => 'f',
+            _ => 'i',
+        };
+        let described = PyDict::new(py);
+        described.set_item("version", 3)?;
+        described.set_item("shape", (self.elements,))?;
+        described.set_item("typestr", format!("<{code}{}", self.dtype.size()))?;
+        described.set_item("data", (self.address, false))?;
+        Ok(described)
+    }
+}
+
+impl Memory {
+    /// Gives a registered buffer to Python.
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        let elements = buffer.len();
+        let address = buffer.address().as_ptr().expose_provenance();
+        let dtype = buffer.dtype();
+        Memory { home: Arc::new(Mutex::new(Some(buffer))), address, elements, dtype }
+    }
+
+    /// Returns where the buffer is while no operation has it.
+    pub(super) fn home(&self) -> &Home {
+        &self.home
+    }
+}

@@ -1,0 +1,65 @@
+//! Spans: elements by their address, for callers who know it.
+
+use super::Elements;
+use super::kept::{Held, Kept};
+use crate::dtype::dtype;
+use crate::error::usage;
+use hexagram::DType;
+use pyo3::prelude::*;
+
+/// Elements by their address: what costs least to pass.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct Span {
+    address: usize,
+    elements: usize,
+    dtype: DType,
+    keep: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl Span {
+    #[new]
+    #[pyo3(signature = (address, elements, dtype, keep = None))]
+    fn new(
+        py: Python<'_>,
+        address: usize,
+        elements: usize,
+        dtype: &str,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let dtype = self::dtype(py, dtype)?;
+        if address == 0 && elements > 0 {
+            return Err(usage(py, format!("{elements} elements at address 0"), "pass their address"));
+        }
+        Ok(Span { address, elements, dtype, keep })
+    }
+
+    #[getter]
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    #[getter]
+    fn dtype(&self) -> String {
+        self.dtype.to_string()
+    }
+
+    fn __len__(&self) -> usize {
+        self.elements
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Span({:#x}, {}, {:?})", self.address, self.elements, self.dtype.to_string())
+    }
+}
+
+impl Span {
+    /// Returns the elements, kept by what keeps this.
+    pub(super) fn elements(&self, py: Python<'_>) -> Elements {
+        let kept = match &self.keep {
+            Some(object) => Kept::new(Held::Object(object.clone_ref(py))),
+            None => Kept::nothing(),
+        };
+        Elements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
+    }
+}

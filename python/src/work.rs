@@ -1,0 +1,167 @@
+//! Operations under way, and how Python waits for them: without the interpreter's lock, and never deaf to Ctrl-C.
+
+use crate::callbacks;
+use crate::error::exception;
+use crate::fork::Generation;
+use crate::memory::kept;
+use hexagram::logical::executor::Ticket;
+use pyo3::prelude::*;
+use std::time::{Duration, Instant};
+
+/// Longest wait between two looks for signals.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Result of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value {
+    /// Nothing but that it has ended.
+    Nothing,
+    /// Rank from which a message came.
+    Rank(usize),
+    /// Number, such as a weight.
+    Number(f64),
+}
+
+/// An operation that was begun.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct Work {
+    ticket: Ticket<Value>,
+    generation: Generation,
+}
+
+impl Work {
+    pub(crate) fn new(ticket: Ticket<Value>, generation: Generation) -> Self {
+        Work { ticket, generation }
+    }
+
+    /// Waits for the outcome; `None` if the time is up.
+    fn outcome(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<hexagram::Result<Value>>> {
+        self.generation.check(py)?;
+        let outcome = wait(py, timeout, |slice| self.ticket.wait(Some(slice)))?;
+        kept::sweep(py, self.generation);
+        Ok(outcome)
+    }
+
+    /// Waits for the end and returns what the operation returns.
+    pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.outcome(py, None) {
+            Ok(Some(Ok(value))) => value.to_python(py),
+            Ok(Some(Err(error))) => Err(exception(py, &error)),
+            Ok(None) => Ok(py.None()),
+            Err(interrupted) => {
+                // The operation goes on, and somebody has to drop what it keeps.
+                callbacks::start(py)?;
+                Err(interrupted)
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Waits until the operation has ended; returns false if `timeout` seconds have passed before, and it goes on.
+    ///
+    /// Raises what went wrong in it.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        match self.outcome(py, timeout)? {
+            Some(Ok(_)) => Ok(true),
+            Some(Err(error)) => Err(exception(py, &error)),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns what the operation returns, when it has ended.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.finish(py)
+    }
+
+    /// Returns the rank that the message of a receive came from, when it has; `None` for another operation.
+    fn source(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        match self.outcome(py, None)? {
+            Some(Ok(Value::Rank(rank))) => Ok(Some(rank)),
+            Some(Err(error)) => Err(exception(py, &error)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns true once the operation has ended, well or not.
+    fn is_done(&self) -> bool {
+        self.generation.is_now() && self.ticket.is_done()
+    }
+
+    /// Returns what went wrong; `None` if nothing did, or the operation is under way.
+    fn exception(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
+        if !self.is_done() {
+            return Ok(None);
+        }
+        match self.outcome(py, None)? {
+            Some(Err(error)) => Ok(Some(exception(py, &error))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Calls `callback(work)` on a thread of the package once the operation has ended.
+    fn on_done(slf: Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
+        let py = slf.py();
+        slf.get().generation.check(py)?;
+        callbacks::start(py)?;
+        let work = slf.clone().unbind();
+        // Without the lock: an operation that has ended calls at once.
+        slf.get().ticket.on_done(Box::new(move || callbacks::post(callback, work)));
+        Ok(())
+    }
+}
+
+impl Value {
+    fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self {
+            Value::Nothing => Ok(py.None()),
+            Value::Rank(rank) => Ok(rank.into_pyobject(py)?.into_any().unbind()),
+            Value::Number(number) => Ok(number.into_pyobject(py)?.into_any().unbind()),
+        }
+    }
+}
+
+/// Waits without the interpreter's lock, in slices between which signals are looked for; `None` if the time is up.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    mut slice: impl FnMut(Duration) -> Option<T> + Send,
+) -> PyResult<Option<T>> {
+    let began = Instant::now();
+    let limit = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+    loop {
+        let left = limit.map_or(SLICE, |limit| limit.saturating_sub(began.elapsed()).min(SLICE));
+        if let Some(outcome) = py.detach(|| slice(left)) {
+            return Ok(Some(outcome));
+        }
+        py.check_signals()?;
+        if limit.is_some_and(|limit| began.elapsed() >= limit) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Runs something that takes long on a thread of its own, so that Ctrl-C ends the wait for it, though not the work.
+pub(crate) fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("hexagram join".to_owned());
+    thread.spawn(move || tell.send(work())).map_err(|cause| {
+        exception(py, &hexagram::Error::system("start a thread", cause, "let this process have more threads"))
+    })?;
+    let told = std::sync::Mutex::new(told);
+    let ended = wait(py, None, |slice| {
+        let told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match told.recv_timeout(slice) {
+            Ok(done) => Some(Some(done)),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => None,
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Some(None),
+        }
+    })?;
+    let panicked = || crate::error::usage(py, "a thread of hexagram panicked", "see its own message");
+    ended.flatten().ok_or_else(panicked)
+}

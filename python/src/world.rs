@@ -1,0 +1,311 @@
+//! The world of this process: joining it, what it is, and leaving it.
+
+use crate::communicator::Communicator;
+use crate::error::{exception, usage};
+use crate::fork::Generation;
+use crate::store::PythonStore;
+use crate::work::interruptible;
+use hexagram::logical::executor::{Executor, ExecutorOptions, GroupHandle};
+use hexagram::{Error, JoinOptions, Result};
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// State that a world and its communicators share: a rank that joined, until it leaves.
+pub(crate) struct Member {
+    generation: Generation,
+    joined: Mutex<Option<Joined>>,
+}
+
+/// A rank in its world.
+#[derive(Clone)]
+pub(crate) struct Joined {
+    pub(crate) executor: Executor,
+    pub(crate) world: hexagram::World,
+}
+
+/// Worlds that were joined and have not been left. They are here so that no end of a Python object leaves one: that may
+/// take until the others leave, too.
+static MEMBERS: Mutex<Vec<Arc<Member>>> = Mutex::new(Vec::new());
+
+fn members() -> MutexGuard<'static, Vec<Arc<Member>>> {
+    MEMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Member {
+    fn joined(&self) -> MutexGuard<'_, Option<Joined>> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Returns the rank in its world. Fails if it has left, and in a forked child.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Joined> {
+        self.generation.check(py)?;
+        let joined = self.joined().clone();
+        joined.ok_or_else(|| usage(py, "this world is closed", "join another one by `hexagram.init()`"))
+    }
+
+    /// Forgets a group that nobody uses any more.
+    pub(crate) fn release(&self, group: &GroupHandle) {
+        if self.generation.is_now()
+            && let Some(joined) = &*self.joined()
+        {
+            joined.executor.release(group);
+        }
+    }
+
+    /// Leaves the world when the operations under way have ended, or were given up.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.generation.is_now() {
+            return Ok(());
+        }
+        members().retain(|member| !std::ptr::eq(&raw const **member, self));
+        let Some(joined) = self.joined().take() else { return Ok(()) };
+        let left = interruptible(py, || {
+            let Joined { executor, world } = joined;
+            let ended = executor.shutdown(LINGER);
+            drop((executor, world));
+            ended
+        })?;
+        left.map_err(|error| exception(py, &error))
+    }
+
+    /// Tells the other ranks that this one has given up, and ends what it has under way.
+    fn give_up(&self, because: &str) {
+        let joined = if self.generation.is_now() { self.joined().clone() } else { None };
+        if let Some(joined) = joined {
+            joined.world.health().give_up(because);
+            joined.executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
+        }
+    }
+}
+
+/// Longest time for which leaving a world waits for operations that nobody has waited for.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Leaves all worlds, as the interpreter ends.
+pub(crate) fn leave_all(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
+    let all = members().clone();
+    for member in all {
+        if let Some(because) = because {
+            member.give_up(because);
+        }
+        let left = member.leave(py);
+        // Who has given up has said why.
+        if because.is_none() {
+            left?;
+        }
+    }
+    Ok(())
+}
+
+/// All ranks of one job, as this process sees them.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct World {
+    member: Arc<Member>,
+    communicator: Py<Communicator>,
+}
+
+#[pymethods]
+impl World {
+    /// Joins the job that the launcher's variables describe: of hexagram run, torchrun, mpirun or srun. `timeout` is the
+    /// longest wait for the other ranks (60), `deadline` that for operations later (300), in seconds.
+    ///
+    /// Raises `SetupError` without a launcher, or if a rank is refused or missing.
+    #[classmethod]
+    #[pyo3(signature = (*, transport = None, timeout = None, deadline = None, configuration = None))]
+    fn join(
+        _class: &Bound<'_, PyType>,
+        py: Python<'_>,
+        transport: Option<&str>,
+        timeout: Option<f64>,
+        deadline: Option<f64>,
+        configuration: Option<String>,
+    ) -> PyResult<Self> {
+        let options = join_options(py, transport, timeout, configuration)?;
+        Self::start(py, deadline, move || hexagram::World::join(&options))
+    }
+
+    /// Joins the ranks that meet through a key-value store, as `rank` of `size`. Rank 0 leaves its address and a secret
+    /// there: whoever can read the store can join.
+    #[staticmethod]
+    #[pyo3(signature = (store, rank, size, *, transport = None, timeout = None, deadline = None, configuration = None))]
+    #[allow(clippy::too_many_arguments, reason = "Python names them")]
+    fn join_through(
+        py: Python<'_>,
+        store: Py<PyAny>,
+        rank: usize,
+        size: usize,
+        transport: Option<&str>,
+        timeout: Option<f64>,
+        deadline: Option<f64>,
+        configuration: Option<String>,
+    ) -> PyResult<Self> {
+        let options = join_options(py, transport, timeout, configuration)?;
+        let store = PythonStore::new(store);
+        Self::start(py, deadline, move || hexagram::World::join_through(&store, rank, size, &options))
+    }
+
+    /// Returns the communicator of all ranks.
+    #[getter]
+    fn communicator(&self, py: Python<'_>) -> Py<Communicator> {
+        self.communicator.clone_ref(py)
+    }
+
+    #[getter]
+    fn rank(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.member.get(py)?.world.rank())
+    }
+
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.member.get(py)?.world.size())
+    }
+
+    #[getter]
+    fn local_rank(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.member.get(py)?.world.local_rank())
+    }
+
+    #[getter]
+    fn local_size(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.member.get(py)?.world.local_size())
+    }
+
+    /// Returns the host of each rank, numbered from 0.
+    #[getter]
+    fn hosts(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        Ok(self.member.get(py)?.world.hosts().to_vec())
+    }
+
+    #[getter]
+    fn transport(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.member.get(py)?.world.transport().to_string())
+    }
+
+    #[getter]
+    fn deadline(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(self.member.get(py)?.world.deadline().as_secs_f64())
+    }
+
+    #[setter]
+    fn set_deadline(&self, py: Python<'_>, deadline: f64) -> PyResult<()> {
+        self.member.get(py)?.world.set_deadline(seconds(py, deadline)?);
+        Ok(())
+    }
+
+    /// Returns the bytes (headers included), messages and bytes of payload that this rank has sent.
+    #[getter]
+    fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let joined = self.member.get(py)?;
+        let traffic = joined.world.traffic();
+        Ok((traffic.bytes_sent(), traffic.messages_sent(), traffic.payload_sent()))
+    }
+
+    #[getter]
+    fn is_closed(&self) -> bool {
+        !self.member.generation.is_now() || self.member.joined().is_none()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.member.get(py) {
+            Ok(Joined { world, .. }) => {
+                format!("World(rank {} of {}, {})", world.rank(), world.size(), world.transport())
+            }
+            Err(_) => "World(closed)".to_owned(),
+        }
+    }
+
+    /// Leaves the world when the operations under way have ended. Rank 0 waits until the others have left, too.
+    ///
+    /// Raises `UsageError` if operations were still under way after a while, which are given up.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.member.leave(py)
+    }
+
+    /// Ends the work of all ranks at once: the others get `PeerFailed` with this reason, a verb phrase.
+    #[pyo3(signature = (because = "gave up"))]
+    fn abort(&self, py: Python<'_>, because: &str) {
+        py.detach(|| self.member.give_up(because));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (kind, error, _traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<Bound<'_, PyType>>,
+        error: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (Some(kind), Some(error)) = (kind, error) else { return self.member.leave(py) };
+        let because = format!("raised {}: {error}", kind.name()?);
+        py.detach(|| self.member.give_up(&because));
+        // The exception that is under way says more than what leaving could.
+        match self.member.leave(py) {
+            Err(left) if !left.is_instance_of::<PyException>(py) => Err(left),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl World {
+    /// Returns what this process is in the world.
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// Joins by `join`, and starts what carries operations out.
+    fn start(
+        py: Python<'_>,
+        deadline: Option<f64>,
+        join: impl FnOnce() -> Result<hexagram::World> + Send + 'static,
+    ) -> PyResult<Self> {
+        let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
+        let joined = interruptible(py, move || {
+            let world = join()?;
+            if let Some(deadline) = deadline {
+                world.set_deadline(deadline);
+            }
+            let executor = Executor::start(&world, 0, ExecutorOptions::default())?;
+            Ok(Joined { executor, world })
+        })?;
+        let joined = joined.map_err(|error: Error| exception(py, &error))?;
+        let handle = joined.executor.world().clone();
+        let member = Arc::new(Member { generation: Generation::now(), joined: Mutex::new(Some(joined)) });
+        members().push(Arc::clone(&member));
+        let communicator = Py::new(py, Communicator::new(Arc::clone(&member), handle))?;
+        Ok(World { member, communicator })
+    }
+}
+
+fn join_options(
+    py: Python<'_>,
+    transport: Option<&str>,
+    timeout: Option<f64>,
+    configuration: Option<String>,
+) -> PyResult<JoinOptions> {
+    let mut options =
+        JoinOptions { configuration: configuration.unwrap_or_default(), ..JoinOptions::default() };
+    if let Some(transport) = transport {
+        options.transport = transport.parse().map_err(|error| exception(py, &error))?;
+    }
+    if let Some(timeout) = timeout {
+        options.deadline = seconds(py, timeout)?;
+    }
+    Ok(options)
+}
+
+/// Returns a time in seconds. Fails if it is none.
+pub(crate) fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| usage(py, format!("{seconds} s are no time to wait"), "use a number above 0"))
+}

@@ -1,0 +1,219 @@
+"""Ranks that die, disagree, are interrupted, fork, or end at the wrong time: always a named error, never a hang."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy
+import pytest
+
+import hexagram
+from hexagram.testing import outcomes_of, spawn
+
+
+def die(world):
+    comm = world.communicator
+    comm.barrier()
+    pids = numpy.zeros(comm.size, "int64")
+    comm.all_gather(numpy.array([os.getpid()]), pids)
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(hexagram.PeerFailed) as caught:
+        while True:
+            comm.all_reduce(numpy.ones(1000))
+    error = caught.value
+    assert (error.rank, error.pid) == (1, pids[1]) and error.host and "rank 1" in str(error)
+    with pytest.raises(hexagram.Error):
+        comm.barrier()
+    return error.rank
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_dies_is_named(transport):
+    outcomes = outcomes_of(3, die, transport=transport)
+    assert [outcome.value for outcome in outcomes] == [1, None, 1], outcomes
+    assert outcomes[1].exitcode == -signal.SIGKILL
+
+
+def disagree(world):
+    comm = world.communicator
+    with pytest.raises(hexagram.Error) as caught:
+        comm.all_reduce(numpy.ones(5 if comm.rank == 0 else 6, "float32"))
+    error = caught.value
+    assert "ranks disagree about operation #0" in str(error)
+    if isinstance(error, hexagram.Mismatch):
+        return error.rank, error.sequence, error.operation, error.theirs
+    # The other one has noticed it first, and said so.
+    assert isinstance(error, hexagram.PeerFailed) and error.rank == 1 - comm.rank
+    return None
+
+
+def test_ranks_that_disagree_learn_what_the_other_calls():
+    five, six = "all_reduce(5 × f32, sum)", "all_reduce(6 × f32, sum)"
+    expected = [(1, 0, five, six), (0, 0, six, five)]
+    learned = spawn(2, disagree, transport="tcp")
+    assert any(learned)
+    for rank in range(2):
+        assert learned[rank] in (None, expected[rank])
+
+
+def late(world):
+    comm = world.communicator
+    if comm.rank == 0:
+        with pytest.raises(hexagram.DeadlineExceeded) as caught:
+            comm.barrier(timeout=0.3)
+        assert isinstance(caught.value, TimeoutError)
+        return caught.value.operation.split("(")[0], caught.value.sequence
+    with pytest.raises(hexagram.Error):
+        # Begins only when the other one has given up.
+        comm.recv(numpy.zeros(1), 0)
+    return None
+
+
+def test_an_operation_has_a_deadline_of_its_own():
+    assert spawn(2, late)[0] == ("barrier", 0)
+
+
+def interrupted(world):
+    comm = world.communicator
+    if comm.rank == 1:
+        # Sends only when the other one was interrupted.
+        signalled = numpy.zeros(1)
+        comm.recv(signalled, 0)
+        comm.send(numpy.ones(1), 0)
+        return signalled[0].item()
+    answer = numpy.zeros(1)
+    receive = comm.recv(answer, 1, async_op=True)
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        receive.wait()
+    comm.send(numpy.full(1, 7.0), 1)
+    # The receive whose wait was interrupted goes on.
+    assert receive.wait()
+    return answer[0].item()
+
+
+def test_ctrl_c_ends_a_wait():
+    assert spawn(2, interrupted) == [1.0, 7.0]
+
+
+def fork(world):
+    comm = world.communicator
+    comm.barrier()
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.all_reduce(numpy.ones(1))
+        except hexagram.UsageError as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
+    _, status = os.waitpid(child, 0)
+    total = numpy.ones(1)
+    comm.all_reduce(total)
+    return os.waitstatus_to_exitcode(status), total[0].item()
+
+
+def test_a_forked_child_is_refused_and_its_parent_goes_on():
+    assert spawn(2, fork) == [(0, 2.0)] * 2
+
+
+GARBAGE = {
+    "not contiguous": lambda: numpy.ones((4, 4))[:, 1],
+    "read-only": lambda: b"123",
+    "type `Zf`": lambda: numpy.ones(3, "complex64"),
+    "type `H`": lambda: numpy.ones(3, "uint16"),
+    "type `>f`": lambda: numpy.ones(3, ">f4"),
+    "neither DLPack": lambda: 5,
+    "there is no reduction": lambda: None,
+}
+
+
+def refused(world):
+    comm = world.communicator
+    for expected, make in GARBAGE.items():
+        with pytest.raises(hexagram.UsageError) as caught:
+            if make() is None:
+                comm.all_reduce(numpy.ones(1), "average")
+            else:
+                comm.all_reduce(make())
+        message = str(caught.value)
+        assert expected in message and ";" in message and "\n" not in message, message
+    with pytest.raises(hexagram.UsageError, match="no rank 7"):
+        comm.broadcast(numpy.ones(1), root=7)
+    with pytest.raises(hexagram.UsageError, match="no codec"):
+        hexagram.Encoding("toq-k")
+    with pytest.raises(hexagram.UsageError, match="no graph"):
+        comm.gossip(numpy.ones(1), "rung", 0)
+    # Nothing of it was sent.
+    total = numpy.ones(1)
+    comm.all_reduce(total)
+    assert total[0] == 1
+    world.close()
+    with pytest.raises(hexagram.UsageError, match="closed"):
+        comm.barrier()
+
+
+def test_what_cannot_be_is_refused_in_one_line():
+    spawn(1, refused)
+
+
+def refused_tensors(world):
+    import torch
+
+    tensors = {
+        "not contiguous": torch.ones(2, 3).t(),
+        "complex64": torch.ones(3, dtype=torch.complex64),
+        "gradient": torch.ones(3, requires_grad=True),
+        "layout": torch.ones(3).to_sparse(),
+    }
+    for expected, tensor in tensors.items():
+        with pytest.raises(hexagram.UsageError, match=expected):
+            world.communicator.all_reduce(tensor)
+
+
+def test_tensors_that_cannot_be_are_refused():
+    pytest.importorskip("torch")
+    spawn(1, refused_tensors)
+
+
+ENDS = """
+import numpy, hexagram, sys
+from hexagram.testing import spawn
+def leave(world):
+    # Neither waited for nor kept, at the end of the interpreter.
+    for _ in range(20):
+        world.communicator.all_reduce(numpy.ones(10_000), async_op=True).on_done(lambda work: None)
+if __name__ == "__main__":
+    spawn(2, leave)
+    print("ended")
+"""
+
+
+def test_the_interpreter_ends_with_operations_in_flight(tmp_path):
+    program = tmp_path / "ends.py"
+    program.write_text(ENDS)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+RAISES = """
+import hexagram, numpy
+world = hexagram.init()
+if world.rank == 1:
+    raise ValueError("bad sample")
+try:
+    world.communicator.all_reduce(numpy.ones(3))
+except hexagram.PeerFailed as error:
+    print(f"rank {error.rank} {error.cause}", flush=True)
+"""
+
+
+def test_an_uncaught_exception_is_told_to_the_others(tmp_path):
+    program = tmp_path / "raises.py"
+    program.write_text(RAISES)
+    command = [sys.executable, "-m", "hexagram", "run", "-n", "2", "--grace", "30", "--", sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "[1] ValueError: bad sample" in done.stderr, done.stderr

@@ -1,0 +1,395 @@
+"""What ranks do in the tests of training: each program is a rank of its own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+
+import digits
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import hexagram
+from hexagram.torch.algorithm import Algorithm
+from hexagram.torch.data_parallel import DataParallel
+from hexagram.torch.hooks import hook
+from hexagram.torch.sync_batch_norm import sync_batch_norm
+
+
+def flat(net: nn.Module) -> torch.Tensor:
+    """Returns a copy of all parameters as one vector."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+
+
+def identical(world: hexagram.World, net: nn.Module) -> bool:
+    """Returns whether all ranks have the same parameters, bit for bit."""
+    own = flat(net)
+    first = own.clone()
+    world.communicator.broadcast(first, 0)
+    equal = torch.tensor([int(torch.equal(own, first))], dtype=torch.int32)
+    world.communicator.all_reduce(equal, "min")
+    return bool(equal.item())
+
+
+def gloo(world: hexagram.World, folder: str) -> None:
+    """Opens Gloo's process group of the same ranks."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/gloo"
+    dist.init_process_group("gloo", init_method=store, rank=world.rank, world_size=world.size)
+
+
+def steps(net, optimizer, world, count, loss_of=None, accumulate=1):
+    """Makes steps on the digits, each of so many passes."""
+    images, labels, _, _ = digits.load()
+    own = iter(digits.batches(world.rank, world.size, 1000))
+    for _ in range(count):
+        optimizer.zero_grad()
+        for at in range(accumulate):
+            index = next(own)
+            last = at + 1 == accumulate
+            with torch.enable_grad() if last or not hasattr(net, "no_sync") else net.no_sync():
+                loss = cross_entropy(net(images[index]), labels[index])
+                (loss if loss_of is None else loss_of(loss)).backward()
+        optimizer.step()
+
+
+def made(seed=0, momentum=0.9):
+    """Returns a net and an optimizer of PyTorch for it."""
+    net = digits.model(seed)
+    return net, torch.optim.SGD(net.parameters(), 0.05, momentum=momentum)
+
+
+def beside_ddp(world, folder):
+    """Trains by DDP on Gloo, by the engine and by a hook, with and without accumulation: equal, bit for bit?"""
+    gloo(world, folder)
+    equal = []
+    for accumulate in (1, 3):
+        net, optimizer = made()
+        ddp = DistributedDataParallel(net, bucket_cap_mb=0.01)
+        steps(ddp, optimizer, world, 8, accumulate=accumulate)
+        expected = flat(net)
+
+        # Another start on rank 1, which the engine and DDP replace by rank 0's.
+        net, optimizer = made(seed=world.rank)
+        ours = DataParallel(net, optimizer, world=world, first_bucket_bytes=1 << 10, bucket_bytes=1 << 10)
+        steps(ours, optimizer, world, 8, accumulate=accumulate)
+        equal.append(torch.equal(flat(net), expected))
+        views = [
+            parameter.grad.data_ptr() == view.data_ptr()
+            for parameter, view in zip(net.parameters(), ours._views.gradients, strict=True)
+        ]
+        equal.append(all(views))
+
+        net, optimizer = made(seed=world.rank)
+        hooked = DistributedDataParallel(net, bucket_cap_mb=0.01)
+        hooked.register_comm_hook(*hook("gradient-allreduce", world=world))
+        steps(hooked, optimizer, world, 8, accumulate=accumulate)
+        equal.append(torch.equal(flat(net), expected))
+    dist.destroy_process_group()
+    return equal
+
+
+def hooks(world, folder):
+    """Trains by hooks of several algorithms; returns accuracies, and errors of those that cannot be hooks."""
+    gloo(world, folder)
+    images, labels, test_images, test_labels = digits.load()
+    told = {}
+    for algorithm in ("bytegrad", "powersgd(rank=4)", "topk-ef(fraction=5%)", "local-sgd", "magic"):
+        net = digits.model(world.rank)
+        optimizer = torch.optim.SGD(net.parameters(), 0.15)
+        ddp = DistributedDataParallel(net, bucket_cap_mb=0.01)
+        try:
+            ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, world=world))
+        except hexagram.UsageError as error:
+            told[algorithm] = str(error)
+            continue
+        for index in digits.batches(world.rank, world.size, 12):
+            optimizer.zero_grad()
+            cross_entropy(ddp(images[index]), labels[index]).backward()
+            optimizer.step()
+        told[algorithm] = (digits.accuracy(net, test_images, test_labels), identical(world, net))
+    dist.destroy_process_group()
+    return told
+
+
+def every_algorithm(world, names, epochs):
+    """Trains the digits by each algorithm; returns the mean's accuracy and whether replicas are identical, by name."""
+    torch.set_num_threads(1)
+    images, labels, test_images, test_labels = digits.load()
+    told = {}
+    for name in names:
+        net = digits.model()
+        rate = digits.RATES.get(name, 0.15)
+        optimizer = None if name == "muloco" else torch.optim.SGD(net.parameters(), rate)
+        ours = DataParallel(net, optimizer, name, learning_rate=rate, world=world)
+        for index in digits.batches(world.rank, world.size, epochs):
+            ours.optimizer.zero_grad()
+            cross_entropy(ours(images[index]), labels[index]).backward()
+            ours.optimizer.step()
+        ours.settle()
+        same = identical(world, net)
+        ours.average()
+        told[name] = (digits.accuracy(net, test_images, test_labels), same, ours._traits["identical"])
+        ours.close()
+    return told
+
+
+def resumed(world, algorithm, optimizer):
+    """Trains 7 steps, saves, trains 6 more; does the same again from the checkpoint: equal, bit for bit?"""
+    torch.set_num_threads(1)
+
+    def start():
+        net = digits.model()
+        own = torch.optim.Adam(net.parameters(), 0.01) if optimizer == "torch" else optimizer
+        return net, DataParallel(net, own, algorithm, learning_rate=0.01, world=world)
+
+    net, ours = start()
+    steps(ours, ours.optimizer, world, 7)
+    with tempfile.NamedTemporaryFile() as file:
+        torch.save(ours.checkpoint(), file.name)
+        steps(ours, ours.optimizer, world, 6)
+        ours.settle()
+        again_net, again = start()
+        steps(again, again.optimizer, world, 2)
+        again.restore(torch.load(file.name))
+    assert again.steps == 7
+    steps(again, again.optimizer, world, 6)
+    again.settle()
+    return torch.equal(flat(net), flat(again_net))
+
+
+class Branches(nn.Module):
+    """A model of which a pass uses one of two branches."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.left = nn.Linear(4, 1)
+        self.right = nn.Linear(4, 1)
+
+    def forward(self, x, left):
+        """Returns one branch of x."""
+        return (self.left if left else self.right)(x)
+
+
+def unused(world):
+    """Uses one branch on each rank, with and without leave: gradients, and the error."""
+    net = Branches()
+    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), world=world, unused="zero")
+    ours(torch.ones(1, 4), world.rank == 0).backward()
+    gradients = [net.left.bias.grad.item(), net.right.weight.grad.tolist()]
+    ours.close()
+    net = Branches()
+    try:
+        # One rank may hear of the other's error before it has its own.
+        DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), world=world)(torch.ones(1, 4), True).backward()
+    except hexagram.Error as error:
+        return gradients, str(error)
+    return gradients, None
+
+
+def mixed_precision(world):
+    """Trains with autocast and GradScaler, with an overflow; by the engine's scale; and a model of bfloat16."""
+    torch.set_num_threads(1)
+    told = {}
+    net, optimizer = made(momentum=0.0)
+    ours = DataParallel(net, optimizer, "local-sgd", world=world)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+    for step in range(4):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = net_loss(ours, world, step)
+        # Every rank overflows once, and not in the same step.
+        scaler.scale(loss * (float("inf") if step == 1 + world.rank else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    told["grad scaler"] = (ours.steps, scaler.get_scale(), bool(flat(net).isfinite().all()))
+    ours.close()
+
+    net, optimizer = made(momentum=0.0)
+    ours = DataParallel(net, "sgd", learning_rate=0.05, world=world, loss_scale=2.0**10)
+    before = flat(net)
+    overflows = []
+    for step in range(3):
+        ours.scale_loss(net_loss(ours, world, step) * (float("inf") if step == 1 and world.rank == 0 else 1)).backward()
+        overflows.append(ours.overflowed)
+        ours.optimizer.step()
+        ours.optimizer.zero_grad()
+    told["loss scale"] = (overflows, ours.steps, identical(world, net), not torch.equal(before, flat(net)))
+    ours.close()
+
+    net = digits.model(world.rank).bfloat16()
+    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 0.1), "local-sgd(period=2)", world=world)
+    images, labels, _, _ = digits.load()
+    for index in list(digits.batches(world.rank, world.size, 1))[:4]:
+        ours.optimizer.zero_grad()
+        cross_entropy(ours(images[index].bfloat16()), labels[index]).backward()
+        ours.optimizer.step()
+    told["bfloat16"] = identical(world, net)
+    mean, _ = ours.evaluate_mean(lambda: flat(net))
+    told["mean of bfloat16"] = torch.equal(mean, flat(net))
+    ours.close()
+    return told
+
+
+def net_loss(net, world, step):
+    """Returns the loss of a batch."""
+    images, labels, _, _ = digits.load()
+    index = torch.arange(16) * world.size + world.rank + 50 * step
+    return cross_entropy(net(images[index]), labels[index])
+
+
+def uneven(world):
+    """Ranks make 3 and 6 steps: all end, and replicas are identical."""
+    net, optimizer = made()
+    ours = DataParallel(net, optimizer, world=world, uneven=True)
+    with ours.join():
+        steps(ours, optimizer, world, 3 * (1 + world.rank))
+    return ours.steps, identical(world, net)
+
+
+def gossiped(world):
+    """Steps on (x − 4·rank)² / 2 by an algorithm that puts another buffer in the place of the parameters."""
+    net = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        net.weight.zero_()
+    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 0.5), "decentralized", world=world)
+    values = []
+    for _ in range(5):
+        ours.optimizer.zero_grad()
+        ((ours(torch.ones(1, 1)) - 4 * world.rank) ** 2 / 2).sum().backward()
+        ours.optimizer.step()
+        values.append(net.weight.item())
+    return values
+
+
+def evaluated(world):
+    """Evaluates the mean of replicas that differ, which are put back; then switches, settles and averages."""
+    net, optimizer = made()
+    ours = DataParallel(net, optimizer, "local-sgd(period=100)", world=world)
+    steps(ours, optimizer, world, 3)
+    own = flat(net)
+    mean, distance = ours.evaluate_mean(lambda: flat(net))
+    expected = own.clone()
+    world.communicator.all_reduce(expected, "mean")
+    put_back = torch.equal(flat(net), own)
+    ours.switch("gradient-allreduce")
+    steps(ours, optimizer, world, 2)
+    ours.average()
+    ours.begin_trace()
+    steps(ours, optimizer, world, 2)
+    report = ours.collect_trace()
+    return torch.allclose(mean, expected), distance > 0, put_back, ours.algorithm, ours.steps, report is not None
+
+
+def normalized(world):
+    """Trains a net with batch normalization over all ranks; returns parameters, and running statistics."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3 * 36, 10)).double()
+    if world is not None:
+        net = sync_batch_norm(net, world)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    ours = net if world is None else DataParallel(net, optimizer, world=world)
+    images, labels, _, _ = digits.load()
+    rank, size = (0, 1) if world is None else (world.rank, world.size)
+    for step in range(3):
+        index = torch.arange(24)[rank::size] + 24 * step
+        optimizer.zero_grad()
+        cross_entropy(ours(images[index].double().view(-1, 1, 8, 8)), labels[index]).backward()
+        optimizer.step()
+    return [value.tolist() for value in net.state_dict().values()]
+
+
+def killed(world):
+    """Rank 1 dies in the middle of a training; returns what the others are told."""
+    net, optimizer = made()
+    ours = DataParallel(net, optimizer, "bytegrad", world=world)
+    steps(ours, optimizer, world, 3)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        steps(ours, optimizer, world, 1000)
+    except hexagram.PeerFailed as error:
+        return error.rank
+    return None
+
+
+class LocalSgd(Algorithm):
+    """Local SGD: the mean of the parameters after every `period`-th step."""
+
+    def __init__(self, period: int):
+        self.period = period
+
+    def after_step(self, context, state, bucket):
+        """Replaces the parameters by their mean."""
+        if (context.step + 1) % self.period == 0:
+            context.mean(bucket.parameters)
+
+
+class Momentum(Algorithm):
+    """Gradients' mean, and a momentum of it that the state keeps."""
+
+    keeps_replicas_identical = True
+
+    def state(self, context, bucket):
+        """Returns a momentum of zero."""
+        return torch.zeros_like(bucket.gradients)
+
+    def gradients_ready(self, context, state, bucket):
+        """Steps with a momentum of the mean gradient."""
+        context.mean(bucket.gradients)
+        state.mul_(0.9).add_(bucket.gradients)
+        bucket.gradients.copy_(state)
+
+
+def in_python(world):
+    """Trains by algorithms in Python, by those in Rust, and by a loop by hand: equal?"""
+    torch.set_num_threads(1)
+    trained = {}
+    for kind, algorithm in (("python", LocalSgd(3)), ("rust", "local-sgd(period=3)")):
+        net, optimizer = made()
+        steps(DataParallel(net, optimizer, algorithm, world=world), optimizer, world, 7)
+        trained[kind] = flat(net)
+    net, optimizer = made()
+    images, labels, _, _ = digits.load()
+    own = iter(digits.batches(world.rank, world.size, 10))
+    for step in range(7):
+        optimizer.zero_grad()
+        index = next(own)
+        cross_entropy(net(images[index]), labels[index]).backward()
+        optimizer.step()
+        if (step + 1) % 3 == 0:
+            for parameter in net.parameters():
+                world.communicator.all_reduce(parameter.detach(), "mean")
+    by_hand = torch.allclose(trained["python"], flat(net), rtol=0, atol=1e-6)
+
+    net, optimizer = made(momentum=0.0)
+    ours = DataParallel(net, optimizer, Momentum(), world=world)
+    steps(ours, optimizer, world, 4)
+    saved = ours.checkpoint()
+    steps(ours, optimizer, world, 3)
+    expected = flat(net)
+    ours.restore(saved)
+    steps(ours, optimizer, world, 3)
+    return (
+        torch.equal(trained["python"], trained["rust"]),
+        by_hand,
+        torch.equal(flat(net), expected),
+        identical(world, net),
+    )
+
+
+def one_after_another(world, folder):
+    """Runs the programs of two ranks; returns what each returned, by its name."""
+    told = {"beside_ddp": beside_ddp(world, folder)}
+    optimizers = {"gradient-allreduce": "torch", "topk-ef": "adamw", "choco-sgd": "torch", "slowmo(period=3)": "adamw"}
+    told["resumed"] = {name: resumed(world, name, optimizer) for name, optimizer in optimizers.items()}
+    for program in (gossiped, mixed_precision, uneven, evaluated, normalized, in_python):
+        told[program.__name__] = program(world)
+    # No rank can go on after the error that this one provokes.
+    told["unused"] = unused(world)
+    return told
