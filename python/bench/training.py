@@ -41,7 +41,9 @@ class Mean(Algorithm):
 def made(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Returns a net and its optimizer."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 10))
+    net = nn.Sequential(
+        nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 10)
+    )
     return net, torch.optim.SGD(net.parameters(), 0.01)
 
 

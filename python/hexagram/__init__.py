@@ -17,7 +17,17 @@ import atexit
 import sys
 
 from hexagram import _native
-from hexagram._native import Communicator, Encoding, Memory, Span, Work, World, __version__
+from hexagram._native import (
+    Communicator,
+    Encoding,
+    Hierarchy,
+    LinearEncoding,
+    Memory,
+    Span,
+    Work,
+    World,
+    __version__,
+)
 from hexagram.errors import (
     Busy,
     DeadlineExceeded,
@@ -42,6 +52,8 @@ __all__ = [
     "DistributedSampler",
     "Encoding",
     "Error",
+    "Hierarchy",
+    "LinearEncoding",
     "LoadBalancingDistributedSampler",
     "Memory",
     "Mismatch",

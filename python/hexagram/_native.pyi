@@ -60,9 +60,6 @@ class Memory:
         copy: bool | None = None,
     ) -> Any: ...
 
-Elements = _DLPack | Span | Memory | bytearray | memoryview | bytes | Any
-Reduction = Literal["sum", "mean", "min", "max", "product", "band", "bor", "bxor"]
-
 class Work:
     """An operation that was begun. Dropping it does not end the operation."""
 
@@ -77,6 +74,25 @@ class Encoding:
     """A codec (``"top-k(1%)"``), what becomes of its error (``"error"``), and what both remember of one bucket."""
 
     def __init__(self, codec: str, feedback: str = "none", seed: int = 0) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+class LinearEncoding:
+    """A codec whose messages add up, what becomes of its error, and what both remember of one bucket."""
+
+    @staticmethod
+    def power_sgd(
+        shapes: Sequence[tuple[int, int]],
+        rank: int = 1,
+        *,
+        saving: float = 1.0,
+        feedback: str = "error",
+        seed: int = 0,
+    ) -> LinearEncoding: ...
+    @staticmethod
+    def random_k(codec: str = "random-k(1%)", *, feedback: str = "error", seed: int = 0) -> LinearEncoding: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 class World:
     """All ranks of one job, as this process sees them. Leave it by ``with``, :meth:`close`, or the program's end."""
@@ -125,25 +141,9 @@ class World:
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
-class Communicator:
-    """Membership of this process in a group of ranks, with every primitive as a method.
+class _Collectives:
+    """The calls that a group and its hierarchy have in common."""
 
-    Operations run one after another on each lane, in the same order on all ranks; those of different lanes and groups,
-    and messages between two ranks, run beside each other. After a failed operation no communicator of the world can be
-    used any more.
-    """
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def world_ranks(self) -> list[int]: ...
-    def lane(self, number: int) -> Communicator: ...
-    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Communicator | None: ...
-    def subgroup(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
-    def group_of(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
-    def registered(self, dtype: str, elements: int) -> Memory: ...
     @overload
     def all_reduce(
         self,
@@ -194,6 +194,191 @@ class Communicator:
         self, mine: Elements, all: Elements, *, async_op: Literal[True], timeout: float | None = None
     ) -> Work: ...
     @overload
+    def reduce_scatter(
+        self,
+        all: Elements,
+        mine: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatter(
+        self,
+        all: Elements,
+        mine: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def gossip(
+        self,
+        elements: Elements,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gossip(
+        self, elements: Elements, graph: str, step: int, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def push_sum(
+        self,
+        elements: Elements,
+        weight: float,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> float: ...
+    @overload
+    def push_sum(
+        self,
+        elements: Elements,
+        weight: float,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def all_reduce_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def all_reduce_sparse(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce_sparse(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def gossip_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        graph: str,
+        step: int,
+        *,
+        consensus: float = 1.0,
+        difference: Literal["before-mixing", "after-mixing"] = "before-mixing",
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gossip_encoded(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        graph: str,
+        step: int,
+        *,
+        consensus: float = 1.0,
+        difference: Literal["before-mixing", "after-mixing"] = "before-mixing",
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def all_reduce_linear(
+        self,
+        elements: Elements,
+        encoding: LinearEncoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce_linear(
+        self,
+        elements: Elements,
+        encoding: LinearEncoding,
+        op: Literal["sum", "mean"] = "mean",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def gossip_synchronize(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gossip_synchronize(
+        self,
+        elements: Elements,
+        encoding: Encoding,
+        graph: str,
+        step: int,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+
+class Communicator(_Collectives):
+    """Membership of this process in a group of ranks, with every primitive as a method.
+
+    Operations run one after another on each lane, in the same order on all ranks; those of different lanes and groups,
+    and messages between two ranks, run beside each other. After a failed operation no communicator of the world can be
+    used any more.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def world_ranks(self) -> list[int]: ...
+    def lane(self, number: int) -> Communicator: ...
+    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Communicator | None: ...
+    def subgroup(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
+    def group_of(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None: ...
+    def hierarchy(self, *, timeout: float | None = None) -> Hierarchy: ...
+    def registered(self, dtype: str, elements: int) -> Memory: ...
+    @overload
     def gather(
         self,
         mine: Elements,
@@ -226,26 +411,6 @@ class Communicator:
     @overload
     def scatter(
         self, all: Elements | None, mine: Elements, *, root: int, async_op: Literal[True], timeout: float | None = None
-    ) -> Work: ...
-    @overload
-    def reduce_scatter(
-        self,
-        all: Elements,
-        mine: Elements,
-        op: Reduction = "sum",
-        *,
-        async_op: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> None: ...
-    @overload
-    def reduce_scatter(
-        self,
-        all: Elements,
-        mine: Elements,
-        op: Reduction = "sum",
-        *,
-        async_op: Literal[True],
-        timeout: float | None = None,
     ) -> Work: ...
     @overload
     def all_to_all(
@@ -322,42 +487,6 @@ class Communicator:
         timeout: float | None = None,
     ) -> Work: ...
     @overload
-    def gossip(
-        self,
-        elements: Elements,
-        graph: str,
-        step: int,
-        *,
-        async_op: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> None: ...
-    @overload
-    def gossip(
-        self, elements: Elements, graph: str, step: int, *, async_op: Literal[True], timeout: float | None = None
-    ) -> Work: ...
-    @overload
-    def push_sum(
-        self,
-        elements: Elements,
-        weight: float,
-        graph: str,
-        step: int,
-        *,
-        async_op: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> float: ...
-    @overload
-    def push_sum(
-        self,
-        elements: Elements,
-        weight: float,
-        graph: str,
-        step: int,
-        *,
-        async_op: Literal[True],
-        timeout: float | None = None,
-    ) -> Work: ...
-    @overload
     def neighbour_exchange(
         self,
         neighbours: Sequence[int],
@@ -373,46 +502,6 @@ class Communicator:
         neighbours: Sequence[int],
         outgoing: Sequence[Elements],
         incoming: Sequence[Elements],
-        *,
-        async_op: Literal[True],
-        timeout: float | None = None,
-    ) -> Work: ...
-    @overload
-    def all_reduce_encoded(
-        self,
-        elements: Elements,
-        encoding: Encoding,
-        op: Literal["sum", "mean"] = "mean",
-        *,
-        async_op: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> None: ...
-    @overload
-    def all_reduce_encoded(
-        self,
-        elements: Elements,
-        encoding: Encoding,
-        op: Literal["sum", "mean"] = "mean",
-        *,
-        async_op: Literal[True],
-        timeout: float | None = None,
-    ) -> Work: ...
-    @overload
-    def all_reduce_sparse(
-        self,
-        elements: Elements,
-        encoding: Encoding,
-        op: Literal["sum", "mean"] = "mean",
-        *,
-        async_op: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> None: ...
-    @overload
-    def all_reduce_sparse(
-        self,
-        elements: Elements,
-        encoding: Encoding,
-        op: Literal["sum", "mean"] = "mean",
         *,
         async_op: Literal[True],
         timeout: float | None = None,
@@ -424,31 +513,80 @@ class Communicator:
     @overload
     def majority_vote(self, elements: Elements, *, async_op: Literal[True], timeout: float | None = None) -> Work: ...
     @overload
-    def gossip_encoded(
+    def all_gather_v(
         self,
-        elements: Elements,
-        encoding: Encoding,
-        graph: str,
-        step: int,
+        mine: Elements,
+        all: Elements,
+        counts: Sequence[int],
         *,
-        consensus: float = 1.0,
-        difference: Literal["before-mixing", "after-mixing"] = "before-mixing",
         async_op: Literal[False] = False,
         timeout: float | None = None,
     ) -> None: ...
     @overload
-    def gossip_encoded(
+    def all_gather_v(
         self,
-        elements: Elements,
-        encoding: Encoding,
-        graph: str,
-        step: int,
+        mine: Elements,
+        all: Elements,
+        counts: Sequence[int],
         *,
-        consensus: float = 1.0,
-        difference: Literal["before-mixing", "after-mixing"] = "before-mixing",
         async_op: Literal[True],
         timeout: float | None = None,
     ) -> Work: ...
+    @overload
+    def reduce_scatter_v(
+        self,
+        all: Elements,
+        counts: Sequence[int],
+        mine: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatter_v(
+        self,
+        all: Elements,
+        counts: Sequence[int],
+        mine: Elements,
+        op: Reduction = "sum",
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def mean_kept_encoded(
+        self,
+        value: Elements,
+        mean: Elements,
+        encoding: Encoding,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def mean_kept_encoded(
+        self,
+        value: Elements,
+        mean: Elements,
+        encoding: Encoding,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+
+class Hierarchy(_Collectives):
+    """The ranks of a group, by host: its calls go first within each host, then among one leader of each.
+
+    They send between hosts what the leaders alone would, and have the results of those of :class:`Communicator`. Its
+    gossip mixes the means of hosts.
+    """
+
+    @property
+    def hosts(self) -> list[list[int]]: ...
+    @property
+    def is_leader(self) -> bool: ...
+    def lane(self, number: int) -> Hierarchy: ...
 
 class RankSampler:
     """One rank's order of samples; see ``hexagram.sampler``."""

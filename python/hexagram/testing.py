@@ -17,6 +17,7 @@ Example::
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -49,15 +50,19 @@ def spawn(
     transport: str | None = None,
     timeout: float = 60.0,
     deadline: float | None = 30.0,
+    hosts: Sequence[int] | None = None,
 ) -> list[Any]:
     """Runs ``function(world, *arguments)`` as several ranks, each a new process, and returns the results by rank.
 
     ``function`` is one that can be pickled: of a module, not a lambda. ``timeout`` is the time after which all ranks
-    are killed, ``deadline`` that of their operations, both in seconds.
+    are killed, ``deadline`` that of their operations, both in seconds. With ``hosts`` rank r acts as if it were on the
+    host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
 
     Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` when the time is up.
     """
-    outcomes = outcomes_of(ranks, function, *arguments, transport=transport, timeout=timeout, deadline=deadline)
+    outcomes = outcomes_of(
+        ranks, function, *arguments, transport=transport, timeout=timeout, deadline=deadline, hosts=hosts
+    )
     for rank, outcome in enumerate(outcomes):
         if outcome.error is not None:
             raise RankFailed(f"rank {rank} raised:\n{outcome.error}")
@@ -73,6 +78,7 @@ def outcomes_of(
     transport: str | None = None,
     timeout: float = 60.0,
     deadline: float | None = 30.0,
+    hosts: Sequence[int] | None = None,
 ) -> list[Outcome]:
     """Runs as :func:`spawn` does, and returns what became of each rank, also of those that failed."""
     context = multiprocessing.get_context("spawn")
@@ -80,7 +86,8 @@ def outcomes_of(
     processes = []
     for rank, (_, theirs) in enumerate(pairs):
         options = {"transport": transport, "deadline": deadline}
-        process = context.Process(target=_rank, args=(theirs, rank, ranks, options, function, arguments))
+        host = None if hosts is None else hosts[rank]
+        process = context.Process(target=_rank, args=(theirs, rank, ranks, host, options, function, arguments))
         process.start()
         # Its end of the pipe is its own, so that the other one tells when it has died.
         theirs.close()
@@ -180,9 +187,17 @@ class _Remote:
 
 
 def _rank(
-    connection: Connection, rank: int, size: int, options: dict, function: Callable[..., Any], arguments: tuple
+    connection: Connection,
+    rank: int,
+    size: int,
+    host: int | None,
+    options: dict,
+    function: Callable[..., Any],
+    arguments: tuple,
 ) -> None:
     """Runs one rank."""
+    if host is not None:
+        os.environ["HEXAGRAM_HOST"] = f"host-{host}"
     try:
         with World.join_through(_Remote(connection), rank, size, **options) as world:
             value = function(world, *arguments)

@@ -1,11 +1,13 @@
 //! Encodings: a codec, what becomes of its error, and what both remember of one bucket.
 
-use crate::error::exception;
-use hexagram::codec;
+use crate::error::{exception, usage};
+use crate::state::{Saved, dictionary};
+use hexagram::codec::{self, Codec, LinearCodec, PowerSgd, RandomK};
 use hexagram::encoding::{AnyFeedback, Feedback};
-use hexagram::logical::spelling::{Catalogues, Spelling, Values};
+use hexagram::logical::spelling::{Catalogue, Catalogues, Spelling, Values};
 use hexagram::{Error, Result};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Codec with a feedback and the memory of both, for one bucket on one rank.
@@ -15,9 +17,15 @@ pub(crate) struct Encoding {
     described: String,
 }
 
+/// Linear codec with a feedback and the memory of both, for one bucket on one rank.
+#[pyclass(frozen, module = "hexagram")]
+pub(crate) struct LinearEncoding {
+    slot: Slot<dyn LinearCodec>,
+    described: String,
+}
+
 /// Place of an encoding while no operation has it.
-#[derive(Clone)]
-pub(crate) struct Slot(Arc<Mutex<Option<hexagram::encoding::Encoding>>>);
+pub(crate) struct Slot<C: ?Sized = dyn Codec>(Arc<Mutex<Option<hexagram::encoding::Encoding<C>>>>);
 
 #[pymethods]
 impl Encoding {
@@ -26,11 +34,56 @@ impl Encoding {
     fn new(py: Python<'_>, codec: &str, feedback: &str, seed: u64) -> PyResult<Self> {
         let made = make(codec, feedback, seed).map_err(|error| exception(py, &error))?;
         let described = format!("Encoding({codec:?}, {feedback:?}, {seed})");
-        Ok(Encoding { slot: Slot(Arc::new(Mutex::new(Some(made)))), described })
+        Ok(Encoding { slot: Slot::of(made), described })
     }
 
     fn __repr__(&self) -> &str {
         &self.described
+    }
+
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.slot.save(py)
+    }
+
+    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.slot.load(py, state)
+    }
+}
+
+#[pymethods]
+impl LinearEncoding {
+    #[staticmethod]
+    #[pyo3(signature = (shapes, rank = 1, *, saving = 1.0, feedback = "error", seed = 0))]
+    fn power_sgd(
+        py: Python<'_>,
+        shapes: Vec<(usize, usize)>,
+        rank: usize,
+        saving: f64,
+        feedback: &str,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let codec = PowerSgd::new(&shapes, rank).and_then(|codec| codec.with_saving(saving));
+        Self::of(py, codec, feedback, seed)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (codec = "random-k(1%)", *, feedback = "error", seed = 0))]
+    fn random_k(py: Python<'_>, codec: &str, feedback: &str, seed: u64) -> PyResult<Self> {
+        let known = Catalogue::new("linear codec");
+        let known = known.with(RandomK::default(), "elements at random places", std::convert::identity);
+        Self::of(py, known.named(codec), feedback, seed)
+    }
+
+    fn __repr__(&self) -> &str {
+        &self.described
+    }
+
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.slot.save(py)
+    }
+
+    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.slot.load(py, state)
     }
 }
 
@@ -41,9 +94,50 @@ impl Encoding {
     }
 }
 
-impl Slot {
+impl LinearEncoding {
+    /// Returns where an operation takes it.
+    pub(crate) fn slot(&self) -> Slot<dyn LinearCodec> {
+        self.slot.clone()
+    }
+
+    fn of<C: LinearCodec + 'static>(
+        py: Python<'_>,
+        codec: Result<C>,
+        feedback: &str,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let made = codec.and_then(|codec| Ok((named_feedback(feedback)?, codec)));
+        let (feedback, codec) = made.map_err(|error| exception(py, &error))?;
+        let described = format!("LinearEncoding({}, {feedback}, seed {seed})", codec.name());
+        let made = hexagram::encoding::Encoding::linear(Arc::new(codec));
+        Ok(LinearEncoding { slot: Slot::of(made.with_feedback(feedback).with_seed(seed)), described })
+    }
+}
+
+impl<C: ?Sized> Clone for Slot<C> {
+    fn clone(&self) -> Self {
+        Slot(Arc::clone(&self.0))
+    }
+}
+
+impl<C: ?Sized> Slot<C> {
+    fn of(encoding: hexagram::encoding::Encoding<C>) -> Self {
+        Slot(Arc::new(Mutex::new(Some(encoding))))
+    }
+
+    /// Lends the encoding to an operation, and takes it back. Fails as [`Slot::take`].
+    pub(crate) async fn lend<T>(
+        &self,
+        operation: impl AsyncFnOnce(&mut hexagram::encoding::Encoding<C>) -> Result<T>,
+    ) -> Result<T> {
+        let mut encoding = self.take()?;
+        let outcome = operation(&mut encoding).await;
+        self.put(encoding);
+        outcome
+    }
+
     /// Takes the encoding. Fails while another operation has it, and after one that was given up.
-    pub(crate) fn take(&self) -> Result<hexagram::encoding::Encoding> {
+    fn take(&self) -> Result<hexagram::encoding::Encoding<C>> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| {
             let what = "this encoding is in use by another operation";
@@ -52,19 +146,52 @@ impl Slot {
     }
 
     /// Puts the encoding back.
-    pub(crate) fn put(&self, encoding: hexagram::encoding::Encoding) {
+    fn put(&self, encoding: hexagram::encoding::Encoding<C>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(encoding);
+    }
+
+    /// Returns what the encoding remembers, with the name of what it is of.
+    fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let encoding = self.take().map_err(|error| exception(py, &error))?;
+        let saved = dictionary(py, encoding.state());
+        let name = encoding.digest().to_string();
+        self.put(encoding);
+        let saved = saved?;
+        saved.set_item("encoding", name)?;
+        Ok(saved)
+    }
+
+    /// Restores what an equal encoding has remembered.
+    fn load(&self, py: Python<'_>, saved: &Bound<'_, PyDict>) -> PyResult<()> {
+        let theirs: String = saved.as_any().get_item("encoding")?.extract()?;
+        let state = saved.extract::<Saved>()?.state(py)?;
+        let mut encoding = self.take().map_err(|error| exception(py, &error))?;
+        let ours = encoding.digest().to_string();
+        if ours == theirs {
+            *encoding.state_mut() = state;
+        }
+        self.put(encoding);
+        if ours == theirs {
+            return Ok(());
+        }
+        let what = format!("this is what another encoding remembers, {theirs} in place of {ours}");
+        Err(usage(py, what, "restore with the same codec, feedback and seed"))
     }
 }
 
-fn make(codec: &str, feedback: &str, seed: u64) -> Result<hexagram::encoding::Encoding> {
+/// Makes the encoding of a codec and a feedback by their names.
+pub(crate) fn make(codec: &str, feedback: &str, seed: u64) -> Result<hexagram::encoding::Encoding> {
     let codec = codec::named(codec)?;
+    let feedback = named_feedback(feedback)?;
+    Ok(hexagram::encoding::Encoding::new(codec).with_feedback(feedback).with_seed(seed))
+}
+
+fn named_feedback(feedback: &str) -> Result<Feedback> {
     let text: Spelling = feedback.parse()?;
     let none = Feedback::None;
     let read = AnyFeedback.read(&text, Some(&none), &Catalogues::default())?;
-    let feedback = read.ok_or_else(|| {
+    read.ok_or_else(|| {
         let remedy = format!("use {}", AnyFeedback.describe(&Catalogues::default()));
         Error::usage(format!("there is no feedback {feedback}"), remedy)
-    })?;
-    Ok(hexagram::encoding::Encoding::new(codec).with_feedback(feedback).with_seed(seed))
+    })
 }

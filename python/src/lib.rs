@@ -15,6 +15,7 @@ mod fork;
 mod memory;
 mod program;
 mod sampler;
+mod state;
 mod store;
 mod work;
 mod world;
@@ -37,7 +38,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<world::World>()?;
     module.add_class::<communicator::Communicator>()?;
+    module.add_class::<communicator::Hierarchy>()?;
     module.add_class::<encoding::Encoding>()?;
+    module.add_class::<encoding::LinearEncoding>()?;
     module.add_class::<work::Work>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::BucketView>()?;

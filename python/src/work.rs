@@ -1,7 +1,7 @@
 //! Operations under way, and how Python waits for them: without the interpreter's lock, and never deaf to Ctrl-C.
 
 use crate::callbacks;
-use crate::error::exception;
+use crate::error::{exception, usage};
 use crate::fork::Generation;
 use crate::memory::kept;
 use hexagram::logical::executor::Ticket;
@@ -123,6 +123,15 @@ impl Value {
     }
 }
 
+/// Waits for a job, however long it takes, and returns what it returns.
+pub(crate) fn outcome<T: Clone + Send>(py: Python<'_>, ticket: &Ticket<T>) -> PyResult<T> {
+    match wait(py, None, |slice| ticket.wait(Some(slice)))? {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(error)) => Err(exception(py, &error)),
+        None => Err(usage(py, "the wait for an operation has ended without it", "report it as a bug")),
+    }
+}
+
 /// Waits without the interpreter's lock, in slices between which signals are looked for; `None` if the time is up.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
@@ -162,6 +171,6 @@ pub(crate) fn interruptible<T: Send + 'static>(
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Some(None),
         }
     })?;
-    let panicked = || crate::error::usage(py, "a thread of hexagram panicked", "see its own message");
+    let panicked = || usage(py, "a thread of hexagram panicked", "see its own message");
     ended.flatten().ok_or_else(panicked)
 }

@@ -301,8 +301,8 @@ def main() -> int:
     expected = gloo_passes(run, options.parts) if options.compare else set()
     missing = (expected & outcomes.keys()) - set(passed) - DIFFERENCES.keys()
     for name in sorted(missing):
-        print("different:" if name in DIFFERENT else "missing:", name, *outcomes[name], DIFFERENT.get(name, ""))
-    return 1 if missing - DIFFERENT.keys() else 0
+        print("different:" if name in DIFFERENCES else "missing:", name, *outcomes[name], DIFFERENCES.get(name, ""))
+    return 1 if missing - DIFFERENCES.keys() else 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ use crate::codec::LinearCodec;
 use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::time::Duration;
 
 /// Group of ranks with its groups of each host and of leaders. See [`Communicator::hierarchy`].
 ///
@@ -119,6 +120,16 @@ impl Hierarchy {
             leaders: self.leaders.as_ref().map(|leaders| leaders.lane(lane)),
             hosts: self.hosts.clone(),
             mine: self.mine,
+        }
+    }
+
+    /// Returns the same ranks with a deadline of their own, as [`Communicator::with_deadline`].
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Hierarchy {
+            all: self.all.with_deadline(deadline),
+            host: self.host.with_deadline(deadline),
+            leaders: self.leaders.as_ref().map(|leaders| leaders.with_deadline(deadline)),
+            ..self.clone()
         }
     }
 

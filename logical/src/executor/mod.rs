@@ -35,7 +35,7 @@ pub use ticket::Ticket;
 use self::core::Core;
 use self::reactor::{Begin, Groups, Job, Task};
 use self::ticket::Outcome;
-use crate::{Communicator, Error, Result, World};
+use crate::{Communicator, Error, Hierarchy, Result, World};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -183,6 +183,55 @@ impl Executor {
                 let made = job(&comm).await;
                 drop(comm);
                 outcome.complete(made.map(|made| made.map(|made| groups.keep(made))));
+            })
+        };
+        self.begin(group, options, body)
+    }
+
+    /// Splits a group into its hosts and their leaders, as [`Communicator::hierarchy`] does, and keeps them: the ticket has
+    /// the handle for [`Executor::submit_in_hierarchy`]. All ranks of the group call it.
+    pub fn submit_hierarchy(&self, group: &GroupHandle, options: JobOptions) -> Ticket<GroupHandle> {
+        let number = group.number;
+        let body = move |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<_>>| -> Task {
+            let groups = Rc::clone(groups);
+            Box::pin(async move {
+                let made = comm.hierarchy().await;
+                drop(comm);
+                outcome.complete(made.and_then(|hierarchy| groups.keep_hierarchy(number, hierarchy)));
+            })
+        };
+        self.begin(group, options, body)
+    }
+
+    /// Submits a job that is run on the hosts and leaders of a group, which is one of [`Executor::submit_hierarchy`].
+    ///
+    /// Failures are those of [`Executor::submit`], and [`Error::Usage`] for a group that was not split into hosts.
+    ///
+    /// # Safety
+    /// As [`Executor::submit`], with the hierarchy in the communicator's place.
+    pub unsafe fn submit_in_hierarchy<T: Send + 'static>(
+        &self,
+        group: &GroupHandle,
+        options: JobOptions,
+        job: impl AsyncFnOnce(&Hierarchy) -> Result<T> + Send + 'static,
+    ) -> Ticket<T> {
+        let number = group.number;
+        let lane = match options.order {
+            Order::Lane(lane) => lane,
+            Order::AtOnce => 0,
+        };
+        let body = move |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<T>>| -> Task {
+            let hierarchy = groups.hierarchy(number);
+            Box::pin(async move {
+                let result = match hierarchy {
+                    Ok(hierarchy) => {
+                        let hierarchy = hierarchy.lane(lane).with_deadline(comm.deadline());
+                        job(&hierarchy).await
+                    }
+                    Err(error) => Err(error),
+                };
+                drop(comm);
+                outcome.complete(result);
             })
         };
         self.begin(group, options, body)

@@ -3,7 +3,7 @@
 use super::GroupHandle;
 use super::options::{JobOptions, Order};
 use super::ticket::Fail;
-use crate::{Communicator, Error};
+use crate::{Communicator, Error, Hierarchy, Result};
 use hexagram_physical::transport::Transport;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -37,6 +37,8 @@ pub(super) enum Command {
 pub(super) struct Groups {
     next: Cell<u64>,
     comms: RefCell<HashMap<u64, Communicator>>,
+    /// Hosts and leaders of those groups that were split into them.
+    hierarchies: RefCell<HashMap<u64, Hierarchy>>,
 }
 
 impl Groups {
@@ -47,6 +49,31 @@ impl Groups {
         self.comms.borrow_mut().insert(number, comm);
         handle
     }
+
+    /// Keeps a group once more, with its hosts and leaders, and returns the handle of that.
+    pub(super) fn keep_hierarchy(&self, group: u64, hierarchy: Hierarchy) -> Result<GroupHandle> {
+        let all = self.comms.borrow().get(&group).cloned();
+        let handle = all.map(|all| self.keep(all)).ok_or_else(released)?;
+        self.hierarchies.borrow_mut().insert(handle.number, hierarchy);
+        Ok(handle)
+    }
+
+    /// Returns the hosts and leaders of a group. Fails unless it was split into them.
+    pub(super) fn hierarchy(&self, group: u64) -> Result<Hierarchy> {
+        self.hierarchies.borrow().get(&group).cloned().ok_or_else(|| {
+            Error::usage("the group was not split into hosts", "submit the job to one of `submit_hierarchy`")
+        })
+    }
+
+    fn release(&self, group: u64) {
+        let comm = self.comms.borrow_mut().remove(&group);
+        let hierarchy = self.hierarchies.borrow_mut().remove(&group);
+        drop((comm, hierarchy));
+    }
+}
+
+fn released() -> Error {
+    Error::usage("the group was released", "release a group after its last use")
 }
 
 /// A group and a lane of it.
@@ -85,7 +112,11 @@ unsafe impl Send for Reactor {}
 impl Reactor {
     /// Returns one for a communicator of the world, and the handle of that.
     pub(super) fn new(comm: Communicator) -> (Self, GroupHandle) {
-        let groups = Rc::new(Groups { next: Cell::new(0), comms: RefCell::default() });
+        let groups = Rc::new(Groups {
+            next: Cell::new(0),
+            comms: RefCell::default(),
+            hierarchies: RefCell::default(),
+        });
         let world = groups.keep(comm.clone());
         (Reactor { comm, groups, lanes: HashMap::new(), running: Vec::new() }, world)
     }
@@ -100,7 +131,7 @@ impl Reactor {
         for command in commands {
             match command {
                 Command::Run(job) => ended += self.accept(job),
-                Command::Release(group) => drop(self.groups.comms.borrow_mut().remove(&group)),
+                Command::Release(group) => self.groups.release(group),
                 Command::Abort(error) => ended += self.abort(&error),
             }
         }
@@ -117,7 +148,7 @@ impl Reactor {
     fn accept(&mut self, job: Job) -> usize {
         let comm = self.groups.comms.borrow().get(&job.group).cloned();
         let Some(comm) = comm else {
-            job.outcome.fail(Error::usage("the group was released", "release a group after its last use"));
+            job.outcome.fail(released());
             return 1;
         };
         let job = Queued { job, comm };

@@ -9,6 +9,7 @@
 
 mod ends;
 mod failures;
+mod hierarchy;
 mod order;
 
 use hexagram_logical::executor::{Driving, Executor, ExecutorOptions, JobOptions, Order, Ticket};

@@ -1,7 +1,7 @@
 """Runs a program that knows nothing of hexagram over it, in the place of a backend that it names.
 
-    HEXAGRAM_AS=gloo python -m hexagram.torch train.py --epochs 3
-    HEXAGRAM_AS=gloo torchrun --nproc-per-node 4 -m hexagram.torch train.py --epochs 3
+HEXAGRAM_AS=gloo python -m hexagram.torch train.py --epochs 3
+HEXAGRAM_AS=gloo torchrun --nproc-per-node 4 -m hexagram.torch train.py --epochs 3
 """
 
 from __future__ import annotations

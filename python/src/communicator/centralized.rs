@@ -95,6 +95,29 @@ impl Communicator {
         })
     }
 
+    /// Gathers `mine` of rank r behind those of the ranks before it in `all`, on every rank. `counts[r]` is the number of
+    /// elements of rank r, and the same list on all ranks; it may be 0.
+    ///
+    /// >>> comm.all_gather_v(mine, all, [3, 0, 5])  # doctest: +SKIP
+    ///
+    /// Raises `UsageError` if counts and lengths do not fit, `Mismatch` if ranks differ, also in their counts.
+    #[pyo3(signature = (mine, all, counts, *, async_op = false, timeout = None))]
+    fn all_gather_v(
+        &self,
+        mine: Argument,
+        all: Argument,
+        counts: Vec<usize>,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let from = Operand::input(mine)?;
+        let mut to = Operand::output(all)?;
+        let call = Call { what: "all_gather_v", async_op, timeout };
+        self.run(mine.py(), call, async move |comm: &Comm| {
+            nothing(comm.all_gather_v(&from, &mut to, &counts).await)
+        })
+    }
+
     /// Reduces block r of `all` over all ranks to `mine` of rank r: `all` has `size` times as many elements.
     #[pyo3(signature = (all, mine, op = "sum", *, async_op = false, timeout = None))]
     fn reduce_scatter(
@@ -111,6 +134,27 @@ impl Communicator {
         let mut to = Operand::output(mine)?;
         self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |comm: &Comm| {
             nothing(comm.reduce_scatter(&from, &mut to, op).await)
+        })
+    }
+
+    /// Reduces `counts[r]` elements of `all`, behind those of the ranks before, over all ranks to `mine` of rank r. Raises
+    /// as `all_gather_v`.
+    #[pyo3(signature = (all, counts, mine, op = "sum", *, async_op = false, timeout = None))]
+    fn reduce_scatter_v(
+        &self,
+        all: Argument,
+        counts: Vec<usize>,
+        mine: Argument,
+        op: &str,
+        async_op: bool,
+        timeout: Option<f64>,
+    ) -> Returned {
+        let py = mine.py();
+        let op = reduction(py, op)?;
+        let from = Operand::input(all)?;
+        let mut to = Operand::output(mine)?;
+        self.run(py, Call { what: "reduce_scatter_v", async_op, timeout }, async move |comm: &Comm| {
+            nothing(comm.reduce_scatter_v(&from, &counts, &mut to, op).await)
         })
     }
 

@@ -1,10 +1,10 @@
 //! The group itself: its ranks, its lanes, groups of some of them, and memory that they share.
 
-use super::{Call, Comm, Communicator};
+use super::{Call, Comm, Communicator, Hierarchy};
 use crate::dtype::dtype;
-use crate::error::{exception, usage};
+use crate::error::usage;
 use crate::memory::Memory;
-use crate::work::{Value, wait};
+use crate::work::{Value, outcome};
 use hexagram::logical::executor::{GroupHandle, Order, Ticket};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,7 @@ impl Communicator {
     }
 
     /// Returns the same group on another lane, whose operations run beside those of this one.
-    fn lane(&self, number: usize) -> Self {
+    pub(super) fn lane(&self, number: usize) -> Self {
         Communicator { group: Arc::clone(&self.group), lane: number }
     }
 
@@ -63,6 +63,19 @@ impl Communicator {
         self.make_group(py, "group_of", timeout, async move |comm: &Comm| {
             comm.group_of(&ranks).await.map(Some)
         })
+    }
+
+    /// Splits the group into its hosts, for collectives that go first within each host and then among one leader of each.
+    /// All ranks call it.
+    #[pyo3(signature = (*, timeout = None))]
+    fn hierarchy(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Hierarchy> {
+        let member = &self.group.member;
+        let joined = member.get(py)?;
+        let options =
+            Call { what: "hierarchy", async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
+        let ticket = joined.executor.submit_hierarchy(&self.group.handle, options);
+        let handle = outcome(py, &ticket)?;
+        Hierarchy::new(py, Communicator::new(Arc::clone(member), handle))
     }
 
     /// Returns zeroed elements in memory that the other ranks of this host can read directly. All ranks call it in the
@@ -99,10 +112,7 @@ impl Communicator {
         // SAFETY: the job owns what it was called with, and returns a communicator that was made of its own.
         let ticket: Ticket<Option<GroupHandle>> =
             unsafe { joined.executor.submit_group(&self.group.handle, options, make) };
-        match wait(py, None, |slice| ticket.wait(Some(slice)))? {
-            Some(Ok(handle)) => Ok(handle.map(|handle| Communicator::new(Arc::clone(member), handle))),
-            Some(Err(error)) => Err(exception(py, &error)),
-            None => Ok(None),
-        }
+        let handle = outcome(py, &ticket)?;
+        Ok(handle.map(|handle| Communicator::new(Arc::clone(member), handle)))
     }
 }

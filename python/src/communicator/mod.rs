@@ -6,14 +6,17 @@ mod centralized;
 mod decentralized;
 mod encoded;
 mod groups;
+mod hierarchy;
 mod messages;
+
+pub(crate) use hierarchy::Hierarchy;
 
 use crate::callbacks;
 use crate::memory::kept;
 use crate::work::{Value, Work};
 use crate::world::{Member, seconds};
 use hexagram::Result;
-use hexagram::logical::executor::{Awaited, GroupHandle, JobOptions, Order};
+use hexagram::logical::executor::{Awaited, GroupHandle, JobOptions, Order, Ticket};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -45,13 +48,13 @@ impl Drop for Group {
 
 /// Options of a call.
 #[derive(Debug, Clone, Copy)]
-struct Call {
+pub(crate) struct Call {
     /// Name in errors.
-    what: &'static str,
+    pub(crate) what: &'static str,
     /// True if the caller goes on, with a [`Work`] in hand.
-    async_op: bool,
+    pub(crate) async_op: bool,
     /// Longest time in which nothing of the operation moves, in seconds; `None` for the world's.
-    timeout: Option<f64>,
+    pub(crate) timeout: Option<f64>,
 }
 
 impl Communicator {
@@ -87,19 +90,13 @@ impl Communicator {
         call: Call,
         operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
     ) -> Returned {
-        let member = &self.group.member;
-        let joined = member.get(py)?;
+        let joined = self.group.member.get(py)?;
         let options = call.options(py, order)?;
-        kept::sweep(py, member.generation());
-        if call.async_op {
-            // It drops what the operation keeps, should nobody else.
-            callbacks::start(py)?;
-        }
+        call.prepare(py, &self.group.member)?;
         // SAFETY: operations own their buffers and settings, all of which may move between threads, and keep nothing of
         // the communicator.
         let ticket = unsafe { joined.executor.submit(&self.group.handle, options, operation) };
-        let work = Work::new(ticket, member.generation());
-        if call.async_op { Ok(Py::new(py, work)?.into_any()) } else { work.finish(py) }
+        call.begun(py, &self.group.member, ticket)
     }
 }
 
@@ -108,6 +105,19 @@ impl Call {
         let deadline = self.timeout.map(|timeout| seconds(py, timeout)).transpose()?;
         let awaited = if self.async_op { Awaited::Later } else { Awaited::AtOnce };
         Ok(JobOptions { order, deadline, awaited, what: self.what })
+    }
+
+    /// Sees to it that what ended operations kept is dropped, and what this one will keep.
+    fn prepare(self, py: Python<'_>, member: &Member) -> PyResult<()> {
+        kept::sweep(py, member.generation());
+        // It drops what an asynchronous operation keeps, should nobody else.
+        if self.async_op { callbacks::start(py) } else { Ok(()) }
+    }
+
+    /// Returns the work of an operation that was begun, or waits for it and returns its value.
+    fn begun(self, py: Python<'_>, member: &Member, ticket: Ticket<Value>) -> Returned {
+        let work = Work::new(ticket, member.generation());
+        if self.async_op { Ok(Py::new(py, work)?.into_any()) } else { work.finish(py) }
     }
 }
 
