@@ -18,7 +18,7 @@ type Reading = Box<dyn FnOnce(&DataParallel) + Send>;
 
 /// Evaluation of the mean that is under way.
 pub(super) struct Evaluating {
-    /// What to read of the mean; the evaluation ends when this is dropped.
+    /// Part of the mean that is read; the evaluation ends when this is dropped.
     readings: Sender<Reading>,
     distance: Receiver<Result<f64>>,
 }
