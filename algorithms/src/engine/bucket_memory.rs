@@ -66,8 +66,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) while the communication thread has gradients or parameters.
     pub fn bucket_memory(&self) -> Result<Vec<BucketMemory>> {
-        let outcome = self.bring_all();
-        self.checked(outcome)?;
+        self.wait_for_all()?;
         let backward = hooks::lock(&self.backward);
         let replica = self.replica.borrow();
         let buckets = backward.plan().buckets().iter().enumerate();

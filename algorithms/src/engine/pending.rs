@@ -128,6 +128,15 @@ impl DataParallel {
         self.checked(outcome)
     }
 
+    /// Waits until all parameters are as the last step leaves them, as [`wait_for`](Self::wait_for) does for some.
+    ///
+    /// # Errors
+    /// What has ended the communication of the last step, after which no rank can go on.
+    pub fn wait_for_all(&self) -> Result<()> {
+        let outcome = self.bring_all();
+        self.checked(outcome)
+    }
+
     pub(super) fn overlaps_forward(&self) -> bool {
         self.options.overlap == Overlap::Forward
     }

@@ -10,6 +10,7 @@ mod copies;
 mod displaced;
 mod edges;
 mod fitting_optimizers;
+mod killed;
 mod late;
 #[cfg(feature = "cuda")]
 mod left_out_waits;

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from .tensors import span
 from .views import Views
 from .worlds import world_of
 
+if TYPE_CHECKING:
+    from .overlap import ForwardOverlap
+
 Result = TypeVar("Result")
 
 
@@ -44,7 +47,16 @@ class DataParallel(nn.Module):
 
     `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
     ``"listed"``), ``unused`` (``"error"``, ``"zero"``), ``buffers`` (``"broadcast"``, ``"average"``, ``"off"``),
-    ``hierarchical``, ``streams``, ``clip_norm``, ``loss_scale`` (the first scale), ``uneven``, ``seed``, ``autotune``.
+    ``hierarchical``, ``streams``, ``clip_norm``, ``loss_scale`` (the first scale), ``uneven``, ``seed``, ``autotune``,
+    ``overlap``.
+
+    With ``overlap="forward"`` neither the backward pass nor the optimizer's step waits for communication. The next forward
+    pass does, module by module, each for its own parameters; whatever else uses a parameter or its gradient waits by
+    itself. It is bit for bit the training without, needs the engine's own optimizer, and an algorithm that allows it::
+
+        model = DataParallel(model, "adamw", learning_rate=1e-3, overlap="forward")
+
+    See :mod:`hexagram.torch.overlap` for what compiled code means for it.
 
     A collective call: rank 0's parameters and buffers are those of all from then on. Raises `UsageError` on all ranks if
     these differ in model, algorithm or options; and for parameters that are not in host memory.
@@ -68,6 +80,8 @@ class DataParallel(nn.Module):
         self._is_open = False
         self._owes_step = False
         spelling = optimizer if isinstance(optimizer, str) else None
+        if options.get("overlap") == "forward":
+            check_overlap(optimizer, algorithm)
         self._world = world_of(world)
         self._engine = Engine(
             self._world,
@@ -78,6 +92,13 @@ class DataParallel(nn.Module):
         self._uneven = bool(options.get("uneven"))
         self._traits = self._engine.traits()
         self._views = Views(self._engine, parameters)
+        self._overlap: ForwardOverlap | None = None
+        if options.get("overlap") == "forward":
+            # It imports the compiler, which takes seconds.
+            from .overlap import ForwardOverlap
+
+            self._overlap = ForwardOverlap(self._engine, self._views, names)
+            self._before_forward = torch.compiler.disable(self._before_forward)
         self._adopt_optimizer(optimizer, learning_rate)
         self._start(algorithm, names)
 
@@ -113,6 +134,8 @@ class DataParallel(nn.Module):
             self._driver = Driver(algorithm, self._world, self._views, names)
         for index, parameter in enumerate(self._parameters_in_order):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
+        if self._overlap is not None:
+            self._overlap.watch(self.module)
 
     def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
         """Calls `work` with spans of tensors, and copies back what is not contiguous."""
@@ -126,7 +149,14 @@ class DataParallel(nn.Module):
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Runs the module. In training, buffers become the same on all ranks before, as ``buffers`` says."""
-        if self.training and torch.is_grad_enabled() and self._require_sync:
+        self._before_forward(torch.compiler.is_compiling())
+        return self.module(*inputs, **keywords)
+
+    def _before_forward(self, is_compiled: bool) -> None:
+        trains = self.training and torch.is_grad_enabled()
+        if self._overlap is not None and (is_compiled or not trains or self._overlap.has_parts_without_hooks()):
+            self._overlap.wait_for_all()
+        if trains and self._require_sync:
             self._settle_step()
             if buffers := model_buffers(self.module):
                 self._with_plain(buffers, self._engine.synchronize_buffers)
@@ -134,7 +164,6 @@ class DataParallel(nn.Module):
                 self._driver.before_forward(self._rate())
             elif self._traits["needs_parameters"] or self._uneven:
                 self._engine.forward()
-        return self.module(*inputs, **keywords)
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         """Returns what autograd calls once the gradient of a parameter is complete."""
@@ -158,7 +187,7 @@ class DataParallel(nn.Module):
 
     def _begin(self) -> None:
         """Begins a backward pass, at its first gradient."""
-        self._settle_step()
+        self._between_steps()
         self._engine.begin(not self._require_sync, self._rate())
         self._is_open = True
         Variable._execution_engine.queue_callback(self._finish)
@@ -172,8 +201,10 @@ class DataParallel(nn.Module):
 
     def _receive(self, generation: int | None) -> None:
         self._views.refresh(generation)
-        self._views.receive()
-        if self._traits["needs_parameters"] and self._driver is None:
+        self._views.receive(later=self._overlap is not None)
+        if self._overlap is not None:
+            self._overlap.leave()
+        elif self._traits["needs_parameters"] and self._driver is None:
             self._views.publish()
         self._owes_step = True
         if self._driver is not None:
@@ -182,7 +213,18 @@ class DataParallel(nn.Module):
     def _settle_step(self) -> None:
         """Lets the engine go on where a step was left out, as GradScaler does after an overflow."""
         if self._owes_step:
+            self._wait_for_all()
             self._after_step(self._engine.stepped())
+
+    def _wait_for_all(self) -> None:
+        """Waits for what the last step has left on its way."""
+        if self._overlap is not None:
+            self._overlap.wait_for_all()
+
+    def _between_steps(self) -> None:
+        """Makes parameters and gradients what the last step leaves, for what is no forward pass."""
+        self._settle_step()
+        self._wait_for_all()
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         """Runs after each step of an optimizer of PyTorch."""
@@ -203,7 +245,11 @@ class DataParallel(nn.Module):
         generation = self._engine.step(self._rate())
         if self._driver is not None:
             self._driver.after_step(self._rate())
-        self._after_step(generation)
+        if self._overlap is None:
+            self._after_step(generation)
+            return
+        self._owes_step = False
+        self._overlap.stepped(generation)
 
     def _after_step(self, generation: int | None) -> None:
         self._owes_step = False
@@ -250,13 +296,13 @@ class DataParallel(nn.Module):
         At its end a rank takes part in the steps of the others, with gradients of zero, until all have run out.
         """
         yield
-        self._settle_step()
+        self._between_steps()
         while self._engine.shadow():
             self._receive(None)
             for optimizer in self._stepping or [self.optimizer]:
                 if optimizer is not None:
                     optimizer.step()
-            self._settle_step()
+            self._between_steps()
 
     # Between steps.
 
@@ -266,7 +312,7 @@ class DataParallel(nn.Module):
         The distance is the root mean square of the replicas' distances from the mean; 0 where the algorithm keeps them
         identical. Replicas are put back as they were. A collective call, between steps.
         """
-        self._settle_step()
+        self._between_steps()
         if not self._traits["has_parameters"]:
             return evaluate(), 0.0
         if not self._traits["synchronous"]:
@@ -282,14 +328,14 @@ class DataParallel(nn.Module):
 
     def average(self) -> None:
         """Replaces all replicas by their mean, after the last step: the model to evaluate and to save."""
-        self._settle_step()
+        self._between_steps()
         if self._traits["has_parameters"]:
             self._engine.average()
             self._after_step(None)
 
     def settle(self) -> None:
         """Ends what the algorithm has under way in the background: call it after the last step, on all ranks."""
-        self._settle_step()
+        self._between_steps()
         self._engine.settle()
         self._after_step(None)
 
@@ -298,7 +344,7 @@ class DataParallel(nn.Module):
 
         Raises `UsageError` if the new one works on parameters, and neither the old one nor the engine's optimizer did.
         """
-        self._settle_step()
+        self._between_steps()
         generation = self._engine.switch(algorithm)
         self._traits = self._engine.traits()
         self._after_step(generation)
@@ -308,12 +354,12 @@ class DataParallel(nn.Module):
 
         A collective call, between steps. Every rank saves its own, as replicas may differ.
         """
-        self._settle_step()
+        self._between_steps()
         return saved(self._engine, self.module, self._stepping, self._driver)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first."""
-        self._settle_step()
+        self._between_steps()
         restored(state, self._engine, self.module, self._stepping, self._driver)
         self._after_step(None)
 
@@ -340,17 +386,17 @@ class DataParallel(nn.Module):
 
     def begin_trace(self) -> None:
         """Begins to record what all ranks do. A collective call, between steps."""
-        self._settle_step()
+        self._between_steps()
         self._engine.begin_trace()
 
     def collect_trace(self, file: str | None = None) -> str | None:
         """Ends the recording; returns its report on rank 0, which also writes the trace to `file`."""
-        self._settle_step()
+        self._between_steps()
         return self._engine.collect_trace(file)
 
     def close(self) -> None:
         """Ends the engine, after the last step on all ranks. The interpreter's end does it, too."""
-        self._settle_step()
+        self._between_steps()
         self._engine.close()
 
 
@@ -363,6 +409,20 @@ def engine_options(options: dict[str, Any], optimizer: str | None, is_python: bo
         raise UsageError(f"DataParallel has no option {', '.join(sorted(unknown))}; use some of {', '.join(OPTIONS)}")
     listed = {"order": "listed"} if is_python else {}
     return {"optimizer": optimizer} | dict.fromkeys(OPTIONS) | listed | options
+
+
+def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
+    """Raises `UsageError` where nothing can be communicated beside the next forward pass."""
+    if isinstance(algorithm, Algorithm):
+        raise UsageError(
+            "the hooks of an algorithm in Python run on the training thread, so that no forward pass runs beside them; "
+            'leave overlap at "backward"'
+        )
+    if optimizer is not None and not isinstance(optimizer, str):
+        raise UsageError(
+            'overlap="forward" needs an optimizer that steps on each bucket when it is there, and PyTorch\'s steps on all '
+            'parameters at once; pass the spelling of one of the engine\'s, such as "sgd(momentum=0.9)" or "adamw"'
+        )
 
 
 #: Options of the engine.
@@ -379,4 +439,5 @@ OPTIONS = (
     "uneven",
     "seed",
     "autotune",
+    "overlap",
 )

@@ -28,6 +28,8 @@ class Views:
         self.engine = engine
         self.parameters = list(parameters)
         self.gradients: list[Tensor | None] = []
+        #: Gradients of 16 bits that the engine has not told yet, by the parameters' numbers.
+        self.untold: dict[int, Tensor] = {}
         self.buckets: list[Bucket] = []
         self.generation = -1
 
@@ -74,10 +76,15 @@ class Views:
         """Copies the values of parameters of 16 bits, which the engine keeps in 32, to the model."""
         for index, parameter in enumerate(self.parameters):
             if parameter.dtype in HALVES:
-                plain = parameter.detach().contiguous()
-                self.engine.parameter(index, span(plain))
-                if plain.data_ptr() != parameter.data_ptr():
-                    parameter.data.copy_(plain)
+                self.tell(index)
+
+    def tell(self, index: int) -> None:
+        """Copies the values of one parameter of 16 bits to the model."""
+        parameter = self.parameters[index]
+        plain = parameter.detach().contiguous()
+        self.engine.parameter(index, span(plain))
+        if plain.data_ptr() != parameter.data_ptr():
+            parameter.data.copy_(plain)
 
     def collect(self) -> None:
         """Copies what an optimizer of torch has made of parameters of 16 bits to the engine."""
@@ -85,13 +92,33 @@ class Views:
             if parameter.dtype in HALVES:
                 self.engine.set_parameter(index, span(parameter.detach().contiguous()))
 
-    def receive(self) -> None:
-        """Gives every parameter its gradient, as the algorithm left it."""
+    def receive(self, later: bool = False) -> None:
+        """Gives every parameter its gradient, as the algorithm left it, or as :meth:`fetch` will later find it."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self.gradients, strict=True)):
             if view is None:
                 view = torch.empty(parameter.shape, dtype=parameter.dtype)
-                self.engine.gradient(index, span(view))
+                self.untold[index] = view
+                if not later:
+                    self.fetch(index)
             parameter.grad = view
+
+    def given(self, index: int) -> Tensor | None:
+        """Returns the gradient that :meth:`receive` gave a parameter, if it is still there."""
+        view = self.gradients[index]
+        return self.untold.get(index) if view is None else view
+
+    def fetch(self, index: int) -> None:
+        """Copies a parameter's gradient of 16 bits, before the step; after it the parameter, if that has 16 bits."""
+        if (gradient := self.untold.pop(index, None)) is not None:
+            self.engine.gradient(index, span(gradient))
+        elif self.parameters[index].dtype in HALVES:
+            self.tell(index)
+
+    def forget(self) -> None:
+        """Takes gradients away that were not fetched before the step."""
+        for index in self.untold:
+            self.parameters[index].grad = None
+        self.untold.clear()
 
 
 class Bucket:

@@ -105,6 +105,15 @@ impl Engine {
         self.thread.call(py, |engine| engine.stepped().map(|()| engine.generation()))
     }
 
+    /// Waits for what the last step has left on its way of these parameters; returns the generation.
+    fn wait_for(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<u64> {
+        self.thread.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()))
+    }
+
+    fn wait_for_all(&self, py: Python<'_>) -> PyResult<u64> {
+        self.thread.call(py, |engine| engine.wait_for_all().map(|()| engine.generation()))
+    }
+
     fn shadow(&self, py: Python<'_>) -> PyResult<bool> {
         self.thread.call(py, |engine| engine.uneven().shadow())
     }

@@ -3,7 +3,7 @@
 
 use super::outside::Outside;
 use crate::error::usage;
-use hexagram::algorithms::{optimizer, registry};
+use hexagram::algorithms::{Overlap, optimizer, registry};
 use hexagram::{AnyAlgorithm, Autotune, Buffers, EngineOptions, LossScale, Order, Parameter, Result, Unused};
 use pyo3::prelude::*;
 
@@ -24,6 +24,7 @@ pub(super) struct Options {
     uneven: Option<bool>,
     seed: Option<u64>,
     autotune: Option<bool>,
+    overlap: Option<String>,
 }
 
 /// Algorithm as Python names it: by its spelling, or one whose hooks Python calls.
@@ -71,6 +72,12 @@ impl Options {
             uneven: self.uneven.unwrap_or(usual.uneven),
             seed: self.seed.unwrap_or(usual.seed),
             autotune: self.autotune.unwrap_or(false).then(Autotune::default),
+            overlap: one_of(
+                py,
+                "overlap",
+                self.overlap,
+                &[("backward", Overlap::Backward), ("forward", Overlap::Forward)],
+            )?,
             ..usual
         })
     }

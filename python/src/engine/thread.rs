@@ -57,6 +57,9 @@ impl EngineThread {
                     // Whoever asked may have been interrupted.
                     let _ = tell.send(Ok(()));
                     todo.into_iter().for_each(|job| job(&mut engine));
+                    // What the last step has left on its way would otherwise end as an error of all ranks. If it fails,
+                    // nobody is left to be told.
+                    let _ = engine.wait_for_all();
                 }
                 Err(error) => drop(tell.send(Err(error))),
             }

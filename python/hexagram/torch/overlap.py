@@ -1,0 +1,224 @@
+"""Communication beside the next forward pass: what a step has left on its way, and who waits for it.
+
+    finish, step               return while buckets are on their way
+    parameters, gradients      become `Arriving`: other threads may be writing their values
+    module with parameters     a hook before its forward pass waits for just these, which become what they were
+    any other use of one       PyTorch asks the tensor's class first, and the class waits
+
+The hooks are the fast way. The class makes every other way right: ``F.linear(x, other.weight)``, clipping,
+``state_dict``, an optimizer of one's own. What needs no values, such as ``.shape``, ``.grad`` and ``.grad = None``, waits
+for nothing. A tensor that shares a parameter's memory, such as one that ``detach`` returned, is not a parameter: use it
+before the next step only.
+
+Compiled and scripted code reads memory without asking a tensor's class. What ``torch.compile`` has returned waits for all
+parameters inside; before what was scripted or compiled in place, `DataParallel` waits for all there are, so call it through
+that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hexagram import UsageError
+from hexagram._native import Engine
+
+from .views import Views
+
+#: Attributes that tell nothing of values.
+FREE_ATTRIBUTES = (
+    *(
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "itemsize",
+        "nbytes",
+        "requires_grad",
+        "is_leaf",
+        "grad",
+        "grad_fn",
+    ),
+    *("is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested"),
+)
+#: Functions that tell nothing of values, and change none.
+FREE = {getattr(Tensor, name).__get__ for name in FREE_ATTRIBUTES} | {
+    *(Tensor.grad.__set__, Tensor.requires_grad.__set__, Tensor.requires_grad_),
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.element_size),
+    *(Tensor.is_contiguous, Tensor.is_floating_point, Tensor.is_complex, Tensor.register_hook),
+    *(torch.is_floating_point, torch.is_complex, torch.numel),
+}
+
+
+class Arriving(Tensor):
+    """A gradient on its way. Whoever uses its values waits for them; then it is a tensor like others again."""
+
+    @classmethod
+    def __torch_function__(cls, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls a function, when all tensors on their way among its arguments are here."""
+        kwargs = kwargs or {}
+        if function in FREE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **kwargs)
+        wait_for(args, kwargs)
+        return function(*args, **kwargs)
+
+
+class ArrivingParameter(nn.Parameter):
+    """A parameter on its way, as :class:`Arriving`."""
+
+    __torch_function__ = Arriving.__dict__["__torch_function__"]
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        """Returns a copy of the parameter, when it is here: it is not on its way."""
+        wait_for(self, None)
+        return copy.deepcopy(self, memo)
+
+
+#: What each tensor on its way waits by: its overlap, and the number of its parameter.
+WAITED_BY: dict[int, tuple[ForwardOverlap, int]] = {}
+
+
+@torch.compiler.disable
+def wait_for(args: Any, kwargs: Any) -> None:
+    """Waits for all tensors on their way among arguments."""
+    for tensor in tensors_in((args, kwargs)):
+        overlap, index = WAITED_BY.get(id(tensor), (None, 0))
+        if overlap is None:
+            # Somebody has made it of the class of another.
+            tensor.__class__ = nn.Parameter if isinstance(tensor, ArrivingParameter) else Tensor
+        else:
+            overlap.wait([index])
+
+
+def tensors_in(arguments: Any) -> Iterator[Tensor]:
+    """Returns all tensors on their way in arguments, and in lists, tuples and dictionaries of them."""
+    if isinstance(arguments, (Arriving, ArrivingParameter)):
+        yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for one in arguments:
+            yield from tensors_in(one)
+    elif isinstance(arguments, dict):
+        yield from tensors_in(list(arguments.values()))
+
+
+class ForwardOverlap:
+    """What the engine's last step has left on its way, of one model."""
+
+    def __init__(self, engine: Engine, views: Views, names: Sequence[str]):
+        # They may be on their way of another engine.
+        wait_for(views.parameters, None)
+        for name, parameter in zip(names, views.parameters, strict=True):
+            if type(parameter) is not nn.Parameter:
+                raise UsageError(
+                    f"parameter `{name}` is a {type(parameter).__name__}, of which nobody can tell when it is used; "
+                    'leave overlap at "backward"'
+                )
+        self.engine = engine
+        self.views = views
+        #: Buckets on their way.
+        self.under_way: set[int] = set()
+        self.bucket_of: list[int] = []
+
+    def watch(self, module: nn.Module) -> None:
+        """Lets each module that has parameters wait for them before its forward pass."""
+        self.module = module
+        index_of = {id(parameter): index for index, parameter in enumerate(self.views.parameters)}
+
+        def watch(one: nn.Module) -> None:
+            if without_hooks(one):
+                return
+            is_compiled = hasattr(one, "_orig_mod")
+            own = [index_of[id(parameter)] for parameter in one.parameters(is_compiled) if id(parameter) in index_of]
+            if own:
+                one.register_forward_pre_hook(self.hook(own), prepend=True)
+            if not is_compiled:
+                for child in one.children():
+                    watch(child)
+
+        watch(module)
+
+    def hook(self, own: list[int]) -> Callable:
+        """Returns what waits for these parameters before a module's forward pass; for all where nothing is trained."""
+
+        @torch.compiler.disable
+        def wait(module: nn.Module, _: Any) -> None:
+            if self.under_way:
+                self.wait(own) if module.training and torch.is_grad_enabled() else self.wait_for_all()
+
+        return wait
+
+    def leave(self) -> None:
+        """Takes note that all parameters and gradients are on their way."""
+        self.bucket_of = [0] * len(self.views.parameters)
+        self.under_way = set(range(len(self.views.buckets)))
+        for at, bucket in enumerate(self.views.buckets):
+            for index, *_ in bucket.members:
+                self.bucket_of[index] = at
+                for tensor, kind in self.tensors_of(index, ArrivingParameter, Arriving):
+                    tensor.__class__ = kind
+                    WAITED_BY[id(tensor)] = (self, index)
+
+    def tensors_of(self, index: int, of_parameter: type, of_gradient: type) -> Iterator[tuple[Tensor, type]]:
+        """Returns a parameter and its gradient, each with the class that it is to be of."""
+        yield self.views.parameters[index], of_parameter
+        if (gradient := self.views.given(index)) is not None:
+            yield gradient, of_gradient
+
+    def stepped(self, generation: int) -> None:
+        """Takes note of the optimizer's step, which leaves all parameters on their way."""
+        if generation != self.views.generation:
+            self.wait_for_all()
+            self.views.refresh(generation)
+        self.views.forget()
+        self.leave()
+
+    def has_parts_without_hooks(self) -> bool:
+        """Returns whether a part of the module is such that nothing tells when it begins."""
+        return any(without_hooks(module) for module in self.module.modules())
+
+    def wait(self, parameters: Iterable[int]) -> None:
+        """Waits for the buckets of these parameters. Raises what has ended the communication of the last step."""
+        asked = [index for index in parameters if self.bucket_of[index] in self.under_way]
+        if not asked:
+            return
+        if self.engine.wait_for(asked) != self.views.generation:
+            # Taking the views anew waits for all.
+            self.wait_for_all()
+            return
+        for at in {self.bucket_of[index] for index in asked}:
+            self.arrived(at)
+
+    def wait_for_all(self) -> None:
+        """Waits for all that is on its way."""
+        if not self.under_way:
+            return
+        generation = self.engine.wait_for_all()
+        for index in range(len(self.bucket_of)):
+            self.free(index)
+        self.views.refresh(generation)
+        for at in list(self.under_way):
+            self.arrived(at)
+
+    def arrived(self, at: int) -> None:
+        """Gives a bucket's parameters and gradients back, as they now are."""
+        self.under_way.discard(at)
+        for index, *_ in self.views.buckets[at].members:
+            self.free(index)
+            self.views.fetch(index)
+
+    def free(self, index: int) -> None:
+        """Makes a parameter and its gradient what they were."""
+        for tensor, kind in self.tensors_of(index, nn.Parameter, Tensor):
+            if WAITED_BY.pop(id(tensor), None):
+                tensor.__class__ = kind
+
+
+def without_hooks(module: nn.Module) -> bool:
+    """Returns whether hooks of a module and of those inside are not called: it is scripted, or compiled in place."""
+    return isinstance(module, torch.jit.ScriptModule) or module._compiled_call_impl is not None
