@@ -16,7 +16,7 @@ from __future__ import annotations
 import atexit
 import sys
 
-from hexagram import _native
+from hexagram import _native, asynchronous
 from hexagram._native import (
     Communicator,
     Encoding,
@@ -67,6 +67,7 @@ __all__ = [
     "Work",
     "World",
     "__version__",
+    "asynchronous",
     "bench",
     "check",
     "init",

@@ -113,6 +113,16 @@ def outcomes_of(
     return outcomes
 
 
+def alone(*, deadline: float | None = 30.0) -> World:
+    """Returns a world of this process alone, to try things out without other ranks.
+
+    >>> with alone() as world:
+    ...     world.size
+    1
+    """
+    return World.join_through(_Own(), 0, 1, deadline=deadline)
+
+
 def _wait_for(processes: Sequence[Any], timeout: float) -> None:
     """Waits until all processes have ended; raises ``TimeoutError`` when the time is up."""
     left = {process.sentinel: rank for rank, process in enumerate(processes)}
@@ -147,6 +157,16 @@ class _Store:
     def remove(self, key: str) -> None:
         with self.changed:
             self.values.pop(key, None)
+
+
+class _Own(_Store):
+    """The store of a rank without others."""
+
+    def get(self, key: str, seconds: float) -> bytes:
+        value = super().get(key, seconds)
+        if value is None:
+            raise TimeoutError(f"nobody has put {key} within {seconds} s")
+        return value
 
 
 def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:

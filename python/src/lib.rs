@@ -2,8 +2,9 @@
 //! `hexagram/_native.pyi`.
 //!
 //! Reading order: `memory` (what an argument is), `communicator` (the primitives), `work` (how a call waits), `callbacks`
-//! (what is done later), `world` (joining and leaving).
+//! (what is done later), `world` (joining and leaving), `asynchronous` (what has threads of its own).
 
+mod asynchronous;
 mod callbacks;
 mod communication_hook;
 mod communicator;
@@ -42,6 +43,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<encoding::Encoding>()?;
     module.add_class::<encoding::LinearEncoding>()?;
     module.add_class::<work::Work>()?;
+    module.add_class::<asynchronous::Service>()?;
+    module.add_class::<asynchronous::Window>()?;
+    module.add_class::<asynchronous::PairExchange>()?;
+    module.add_class::<asynchronous::Clock>()?;
+    module.add_class::<asynchronous::Server>()?;
+    module.add_class::<asynchronous::Background>()?;
+    module.add_class::<asynchronous::Average>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::BucketView>()?;
     module.add_function(wrap_pyfunction!(engine::algorithms, module)?)?;

@@ -12,14 +12,20 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Result of an operation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) enum Value {
     /// Nothing but that it has ended.
     Nothing,
     /// Rank from which a message came.
     Rank(usize),
+    /// Number of clocks, or of an element.
+    Count(u64),
     /// Number, such as a weight.
     Number(f64),
+    /// Numbers of one exchange on both of its ranks.
+    Exchanged(u64, u64),
+    /// Clock of what was pulled, and the versions of the shards that it is from.
+    Pulled(u64, Vec<u64>),
 }
 
 /// An operation that was begun.
@@ -45,7 +51,7 @@ impl Work {
     /// Waits for the end and returns what the operation returns.
     pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.outcome(py, None) {
-            Ok(Some(Ok(value))) => value.to_python(py),
+            Ok(Some(Ok(value))) => value.into_python(py),
             Ok(Some(Err(error))) => Err(exception(py, &error)),
             Ok(None) => Ok(py.None()),
             Err(interrupted) => {
@@ -63,7 +69,7 @@ impl Work {
     ///
     /// Raises what went wrong in it.
     #[pyo3(signature = (timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         match self.outcome(py, timeout)? {
             Some(Ok(_)) => Ok(true),
             Some(Err(error)) => Err(exception(py, &error)),
@@ -86,7 +92,7 @@ impl Work {
     }
 
     /// Returns true once the operation has ended, well or not.
-    fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.generation.is_now() && self.ticket.is_done()
     }
 
@@ -114,11 +120,14 @@ impl Work {
 }
 
 impl Value {
-    fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Value::Nothing => Ok(py.None()),
             Value::Rank(rank) => Ok(rank.into_pyobject(py)?.into_any().unbind()),
+            Value::Count(count) => Ok(count.into_pyobject(py)?.into_any().unbind()),
             Value::Number(number) => Ok(number.into_pyobject(py)?.into_any().unbind()),
+            Value::Exchanged(mine, theirs) => Ok((mine, theirs).into_pyobject(py)?.into_any().unbind()),
+            Value::Pulled(clock, versions) => Ok((clock, versions).into_pyobject(py)?.into_any().unbind()),
         }
     }
 }

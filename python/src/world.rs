@@ -10,6 +10,7 @@ use hexagram::{Error, JoinOptions, Result};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,15 @@ use std::time::Duration;
 pub(crate) struct Member {
     generation: Generation,
     joined: Mutex<Option<Joined>>,
+    /// What has threads of its own in this world, in the order in which it was started.
+    open: Mutex<Vec<Arc<dyn Closes>>>,
+    gave_up: AtomicBool,
+}
+
+/// Something of a world that has a thread of its own, and ends before the world is left. All ranks end it.
+pub(crate) trait Closes: Send + Sync {
+    /// Ends it. A second call does nothing. Never called with the interpreter's lock.
+    fn close(&self) -> Result<()>;
 }
 
 /// A rank in its world.
@@ -50,6 +60,25 @@ impl Member {
         joined.ok_or_else(|| usage(py, "this world is closed", "join another one by `hexagram.init()`"))
     }
 
+    /// Keeps something until it is closed, at the latest as the world is left: no end of a Python object closes it, which
+    /// takes until the other ranks do so, too.
+    pub(crate) fn keep(&self, closes: Arc<dyn Closes>) {
+        self.open().push(closes);
+    }
+
+    /// Closes something that is kept.
+    pub(crate) fn close(&self, py: Python<'_>, closes: Arc<dyn Closes>) -> PyResult<()> {
+        if !self.generation.is_now() {
+            return Ok(());
+        }
+        self.open().retain(|other| !Arc::ptr_eq(other, &closes));
+        interruptible(py, move || closes.close())?.map_err(|error| exception(py, &error))
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<Arc<dyn Closes>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Forgets a group that nobody uses any more.
     pub(crate) fn release(&self, group: &GroupHandle) {
         if self.generation.is_now()
@@ -66,11 +95,16 @@ impl Member {
         }
         members().retain(|member| !std::ptr::eq(&raw const **member, self));
         let Some(joined) = self.joined().take() else { return Ok(()) };
-        let left = interruptible(py, || {
+        let open = std::mem::take(&mut *self.open());
+        let gave_up = self.gave_up.load(Ordering::Acquire);
+        let left = interruptible(py, move || {
+            let closed = close_all(&open);
+            drop(open);
             let Joined { executor, world } = joined;
             let ended = executor.shutdown(LINGER);
             drop((executor, world));
-            ended
+            // Who has given up has said why.
+            if gave_up { ended } else { closed.and(ended) }
         })?;
         left.map_err(|error| exception(py, &error))
     }
@@ -79,10 +113,17 @@ impl Member {
     fn give_up(&self, because: &str) {
         let joined = if self.generation.is_now() { self.joined().clone() } else { None };
         if let Some(joined) = joined {
+            self.gave_up.store(true, Ordering::Release);
             joined.world.health().give_up(because);
             joined.executor.abort(Error::usage(format!("this rank {because}"), "start it again"));
         }
     }
+}
+
+/// Closes everything; returns the first error.
+fn close_all(open: &[Arc<dyn Closes>]) -> Result<()> {
+    let ended: Vec<Result<()>> = open.iter().map(|closes| closes.close()).collect();
+    ended.into_iter().collect()
 }
 
 /// Longest time for which leaving a world waits for operations that nobody has waited for.
@@ -258,6 +299,11 @@ impl World {
 }
 
 impl World {
+    /// Returns the communicator of all ranks, on lane 0.
+    pub(crate) fn all(&self) -> Communicator {
+        self.communicator.get().lane(0)
+    }
+
     /// Returns what this process is in the world.
     pub(crate) fn member(&self) -> &Arc<Member> {
         &self.member
@@ -280,7 +326,12 @@ impl World {
         })?;
         let joined = joined.map_err(|error: Error| exception(py, &error))?;
         let handle = joined.executor.world().clone();
-        let member = Arc::new(Member { generation: Generation::now(), joined: Mutex::new(Some(joined)) });
+        let member = Arc::new(Member {
+            generation: Generation::now(),
+            joined: Mutex::new(Some(joined)),
+            open: Mutex::default(),
+            gave_up: AtomicBool::new(false),
+        });
         members().push(Arc::clone(&member));
         let communicator = Py::new(py, Communicator::new(Arc::clone(&member), handle))?;
         Ok(World { member, communicator })

@@ -2,24 +2,23 @@
 
 use super::{Call, Comm, Communicator, Hierarchy};
 use crate::dtype::dtype;
-use crate::error::usage;
 use crate::memory::Memory;
-use crate::work::{Value, outcome};
+use crate::work::outcome;
 use hexagram::logical::executor::{GroupHandle, Order, Ticket};
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 #[pymethods]
 impl Communicator {
     /// Returns this rank in the group.
     #[getter]
-    pub(super) fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.group.handle.rank()
     }
 
     /// Returns the number of ranks in the group.
     #[getter]
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.group.handle.size()
     }
 
@@ -34,7 +33,7 @@ impl Communicator {
     }
 
     /// Returns the same group on another lane, whose operations run beside those of this one.
-    pub(super) fn lane(&self, number: usize) -> Self {
+    pub(crate) fn lane(&self, number: usize) -> Self {
         Communicator { group: Arc::clone(&self.group), lane: number }
     }
 
@@ -82,18 +81,9 @@ impl Communicator {
     /// same order, and pass such memory to a collective either all or none.
     fn registered(&self, py: Python<'_>, dtype: &str, elements: usize) -> PyResult<Memory> {
         let dtype = self::dtype(py, dtype)?;
-        let made = Arc::new(Mutex::new(None));
-        let home = Arc::clone(&made);
-        let call = Call { what: "registered", async_op: false, timeout: None };
-        self.run(py, call, async move |comm: &Comm| {
-            let buffer = comm.registered(dtype, elements)?;
-            *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(buffer);
-            Ok(Value::Nothing)
-        })?;
-        let buffer = made.lock().unwrap_or_else(PoisonError::into_inner).take();
-        buffer
-            .map(Memory::new)
-            .ok_or_else(|| usage(py, "the memory was not registered", "see the error of the other ranks"))
+        let buffer =
+            self.make(py, "registered", async move |comm: &Comm| comm.registered(dtype, elements))?;
+        Ok(Memory::new(buffer))
     }
 }
 

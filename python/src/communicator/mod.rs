@@ -12,20 +12,21 @@ mod messages;
 pub(crate) use hierarchy::Hierarchy;
 
 use crate::callbacks;
+use crate::error::usage;
 use crate::memory::kept;
 use crate::work::{Value, Work};
 use crate::world::{Member, seconds};
 use hexagram::Result;
 use hexagram::logical::executor::{Awaited, GroupHandle, JobOptions, Order, Ticket};
 use pyo3::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An argument with elements.
-type Argument<'a, 'py> = &'a Bound<'py, PyAny>;
+pub(crate) type Argument<'a, 'py> = &'a Bound<'py, PyAny>;
 /// Result of a call: a value, or a [`Work`].
-type Returned = PyResult<Py<PyAny>>;
+pub(crate) type Returned = PyResult<Py<PyAny>>;
 /// The communicator that an operation runs on.
-type Comm = hexagram::Communicator;
+pub(crate) type Comm = hexagram::Communicator;
 
 /// Membership of this process in a group of ranks.
 #[pyclass(frozen, module = "hexagram")]
@@ -63,7 +64,7 @@ impl Communicator {
     }
 
     /// Runs a collective, after those before it on this lane.
-    fn run(
+    pub(crate) fn run(
         &self,
         py: Python<'_>,
         call: Call,
@@ -73,13 +74,36 @@ impl Communicator {
     }
 
     /// Runs an operation beside all others.
-    fn run_at_once(
+    pub(crate) fn run_at_once(
         &self,
         py: Python<'_>,
         call: Call,
         operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
     ) -> Returned {
         self.run_in(py, Order::AtOnce, call, operation)
+    }
+
+    /// Runs a collective that makes something, and returns that.
+    pub(crate) fn make<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        what: &'static str,
+        make: impl AsyncFnOnce(&Comm) -> Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        let made = Arc::new(Mutex::new(None));
+        let home = Arc::clone(&made);
+        self.run(py, Call { what, async_op: false, timeout: None }, async move |comm: &Comm| {
+            let made = make(comm).await?;
+            *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+            Ok(Value::Nothing)
+        })?;
+        let made = made.lock().unwrap_or_else(PoisonError::into_inner).take();
+        made.ok_or_else(|| usage(py, format!("{what} has made nothing"), "report it as a bug"))
+    }
+
+    /// Returns what this process is in the world of the group.
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.group.member
     }
 
     /// Begins an operation, and waits for it unless it is to be asynchronous.
@@ -122,6 +146,6 @@ impl Call {
 }
 
 /// Returns what an operation without a value of its own returns.
-fn nothing(outcome: Result<()>) -> Result<Value> {
+pub(crate) fn nothing(outcome: Result<()>) -> Result<Value> {
     outcome.map(|()| Value::Nothing)
 }

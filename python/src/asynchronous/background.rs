@@ -1,0 +1,186 @@
+//! Averages in the background: the mean over ranks of a snapshot, while this rank goes on computing.
+
+use super::home::Home;
+use crate::communicator::{Argument, Call, Comm, Communicator};
+use crate::encoding::Encoding;
+use crate::error::{exception, usage};
+use crate::memory::Operand;
+use crate::work::{Value, Work, interruptible};
+use crate::world::{Closes, World};
+use hexagram::{Buffer, ReduceOp, Result, asynchronous};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Thread of this rank that averages over ranks beside what it computes. See `World.background`.
+#[pyclass(frozen, module = "hexagram.asynchronous")]
+pub(crate) struct Background {
+    all: Communicator,
+    home: Arc<Home<Running>>,
+}
+
+type Running = Mutex<asynchronous::Background>;
+
+/// A mean that was begun, to be applied to the elements it is of.
+///
+/// With s the snapshot and r its mean over ranks, `apply` does x ← (x − s) + r: what was added to x meanwhile is kept.
+#[pyclass(frozen, module = "hexagram.asynchronous")]
+pub(crate) struct Average {
+    work: Py<Work>,
+    elements: Py<PyAny>,
+    found: Arc<Mutex<Found>>,
+}
+
+/// Progress of an average.
+enum Found {
+    Nothing,
+    /// All ranks agreed not to begin it.
+    Aborted,
+    Mean {
+        snapshot: Buffer,
+        mean: Buffer,
+    },
+    Applied,
+}
+
+impl Closes for Home<Running> {
+    fn close(&self) -> Result<()> {
+        // Waits for what was posted.
+        drop(self.take());
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl World {
+    /// Starts a thread that averages over ranks beside what this one computes. All ranks call it.
+    ///
+    /// >>> parameters = numpy.ones(3)
+    /// >>> background = world.background()
+    /// >>> average = background.mean(parameters)
+    /// >>> parameters += 1  # compute meanwhile
+    /// >>> average.apply()
+    /// True
+    fn background(&self, py: Python<'_>) -> PyResult<Background> {
+        let all = self.all();
+        let start = async |comm: &Comm| asynchronous::Background::start(comm).await;
+        let made = all.make(py, "background", start)?;
+        let home = Home::new("background thread", Mutex::new(made));
+        self.member().keep(Arc::clone(&home) as Arc<dyn Closes>);
+        Ok(Background { all, home })
+    }
+}
+
+#[pymethods]
+impl Background {
+    /// Copies the elements, floats, and begins their mean over all ranks; with an encoding, of f32 in low precision. All
+    /// ranks begin the same ones in the same order. Begin the next one of the same elements when the last was applied.
+    ///
+    /// Raises `UsageError` for other elements than floats, and those that are read-only.
+    #[pyo3(signature = (elements, encoding = None))]
+    fn mean(&self, elements: Argument, encoding: Option<&Encoding>) -> PyResult<Average> {
+        let py = elements.py();
+        let running = self.home.get(py)?;
+        let operand = Operand::output(elements)?;
+        if !operand.dtype().is_float() {
+            let what = format!("the mean of {} is no {}", operand.dtype(), operand.dtype());
+            return Err(usage(py, what, "use a float type"));
+        }
+        let slot = encoding.map(Encoding::slot);
+        let pending = py.detach(|| {
+            let snapshot = operand.copied()?;
+            drop(operand);
+            let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(running.call(async move |comm: &Comm| {
+                let mut mean = snapshot.copied()?;
+                match slot {
+                    None => comm.all_reduce(&mut mean, ReduceOp::Mean).await?,
+                    Some(slot) => {
+                        let reduce = async |encoding: &mut _| {
+                            comm.all_reduce_encoded(&mut mean, ReduceOp::Mean, encoding).await
+                        };
+                        slot.lend(reduce).await?;
+                    }
+                }
+                Ok((snapshot, mean))
+            }))
+        });
+        let pending = pending.map_err(|error: hexagram::Error| exception(py, &error))?;
+        let found = Arc::new(Mutex::new(Found::Nothing));
+        let told = Arc::clone(&found);
+        let call = Call { what: "mean", async_op: true, timeout: None };
+        let work = self.all.run_at_once(py, call, async move |_: &Comm| {
+            let found = match pending.await? {
+                Some((snapshot, mean)) => Found::Mean { snapshot, mean },
+                None => Found::Aborted,
+            };
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            Ok(Value::Nothing)
+        })?;
+        let work = work.bind(py).cast::<Work>()?.clone().unbind();
+        Ok(Average { work, elements: elements.clone().unbind(), found })
+    }
+
+    /// Gives up the averages that no rank has begun. All ranks call it, however many each has begun; what is begun
+    /// afterwards runs as ever.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self.home.get(py)?;
+        let aborted = interruptible(py, move || {
+            running.lock().unwrap_or_else(PoisonError::into_inner).blocking().abort()
+        })?;
+        aborted.map_err(|error| exception(py, &error))
+    }
+
+    /// Waits for the averages that were begun, and ends the thread. All ranks call it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.all.member().close(py, Arc::clone(&self.home) as Arc<dyn Closes>)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Background(rank {})", self.all.rank())
+    }
+}
+
+#[pymethods]
+impl Average {
+    /// Returns true once the mean is there, or has failed.
+    fn is_done(&self) -> bool {
+        self.work.get().is_done()
+    }
+
+    /// Waits until the mean is there; returns false if `timeout` seconds have passed before. Raises what went wrong.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.work.get().wait(py, timeout)
+    }
+
+    /// Waits for the mean, and adds to the elements what it differs by from the snapshot: nobody else may change them
+    /// meanwhile. Returns false, and leaves them as they are, if all ranks have aborted it.
+    ///
+    /// Raises what went wrong, and `UsageError` if it was applied before.
+    fn apply(&self, py: Python<'_>) -> PyResult<bool> {
+        self.work.get().wait(py, None)?;
+        let found = std::mem::replace(
+            &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner),
+            Found::Applied,
+        );
+        match found {
+            Found::Mean { snapshot, mean } => {
+                let elements = Operand::output(self.elements.bind(py))?;
+                let applied = py.detach(|| {
+                    let mut x = elements.write_all()?;
+                    x.add_scaled(-1.0, &snapshot.read_all()?)?;
+                    x.add_scaled(1.0, &mean.read_all()?)
+                });
+                applied.map(|()| true).map_err(|error| exception(py, &error))
+            }
+            Found::Aborted => Ok(false),
+            Found::Nothing | Found::Applied => {
+                Err(usage(py, "this mean was applied before", "begin another one"))
+            }
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Average({})", if self.is_done() { "done" } else { "under way" })
+    }
+}

@@ -1,0 +1,89 @@
+//! Pair exchanges: two ranks average their values at any time, without a third.
+
+use super::home::Home;
+use super::window::{restored, states};
+use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
+use crate::error::exception;
+use crate::memory::Operand;
+use crate::state::Saved;
+use crate::work::Value;
+use hexagram::asynchronous;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One rank's value, which it averages with that of one other rank at a time. The mean over all ranks stays as it is.
+///
+/// See `Service.pair_exchange`.
+#[pyclass(frozen, module = "hexagram.asynchronous")]
+pub(crate) struct PairExchange {
+    all: Communicator,
+    home: Arc<Home<asynchronous::PairExchange>>,
+}
+
+#[pymethods]
+impl PairExchange {
+    /// Averages this rank's value with that of rank `peer`, whose program takes no part in it; returns the number of the
+    /// exchange on either rank.
+    ///
+    /// Raises `UsageError` if `peer` is this rank, or none.
+    #[pyo3(signature = (peer, *, async_op = false))]
+    fn exchange(&self, py: Python<'_>, peer: usize, async_op: bool) -> Returned {
+        let pair = self.home.get(py)?;
+        let call = Call { what: "exchange", async_op, timeout: None };
+        self.all.run_at_once(py, call, async move |_: &Comm| {
+            let done = pair.exchange(peer).await?;
+            Ok(Value::Exchanged(done.mine, done.theirs))
+        })
+    }
+
+    /// Returns the number of exchanges that have changed this rank's value.
+    #[getter]
+    fn exchanges(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.home.get(py)?.exchanges())
+    }
+
+    /// Copies this rank's value into elements of its type and length.
+    fn load(&self, into: Argument) -> Returned {
+        let pair = self.home.get(into.py())?;
+        let mut buffer = Operand::output(into)?;
+        let call = Call { what: "load", async_op: false, timeout: None };
+        self.all.run_at_once(into.py(), call, async move |_: &Comm| nothing(pair.load(&mut buffer).await))
+    }
+
+    /// Adds a step of this rank's own: x ← x + weight · elements. Exchanges that are under way keep it.
+    #[pyo3(signature = (elements, weight = 1.0))]
+    fn add(&self, elements: Argument, weight: f64) -> Returned {
+        let pair = self.home.get(elements.py())?;
+        let buffer = Operand::input(elements)?;
+        let call = Call { what: "add", async_op: false, timeout: None };
+        self.all
+            .run_at_once(elements.py(), call, async move |_: &Comm| nothing(pair.add(weight, &buffer).await))
+    }
+
+    /// Returns everything that this rank holds and remembers, to be pickled. Save on all ranks when no exchange is under
+    /// way: after a barrier.
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let pair = self.home.get(py)?;
+        states(py, py.detach(|| pair.blocking().save()))
+    }
+
+    /// Goes on where `state_dict` was called, in a pair exchange that was made alike; on all ranks, before the first
+    /// exchange.
+    fn load_state_dict(&self, py: Python<'_>, state: BTreeMap<String, Saved>) -> PyResult<()> {
+        let pair = self.home.get(py)?;
+        let states = restored(py, state)?;
+        py.detach(|| pair.blocking().restore(states)).map_err(|error| exception(py, &error))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PairExchange(rank {})", self.all.rank())
+    }
+}
+
+impl PairExchange {
+    pub(super) fn new(all: Communicator, home: Arc<Home<asynchronous::PairExchange>>) -> Self {
+        PairExchange { all, home }
+    }
+}

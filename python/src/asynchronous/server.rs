@@ -1,0 +1,181 @@
+//! The parameter server on all ranks: each keeps a shard, and changes it by what the others push.
+
+use super::home::Home;
+use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing};
+use crate::error::{exception, usage};
+use crate::memory::Operand;
+use crate::state::{Saved, dictionary};
+use crate::work::Value;
+use hexagram::asynchronous::{self, Add, ServerOptions, SgdUpdate};
+use hexagram::encoding::Encoding;
+use hexagram::{Buffer, Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A vector of f32 that is spread over all ranks, chunk r on rank r, and changed there by what any rank pushes.
+///
+/// A pull at clock c has all pushes of clocks before c − staleness, all of its own rank, and whatever else has come; with
+/// staleness 0 exactly those of the clocks before c, applied in the order of clocks and ranks. See `Service.server`.
+#[pyclass(frozen, module = "hexagram.asynchronous")]
+pub(crate) struct Server {
+    /// On a lane of its own, so that its calls are carried out in their order.
+    all: Communicator,
+    home: Arc<Home<Kept>>,
+    parameters: usize,
+}
+
+/// Place of a server while no call has it.
+type Kept = Mutex<Option<asynchronous::Server>>;
+
+/// Encodings of what is pushed and pulled.
+pub(super) struct ServerCodecs {
+    pub(super) pushed: Option<Encoding>,
+    pub(super) pulled: Option<Encoding>,
+}
+
+impl ServerCodecs {
+    /// Starts a server on all ranks, which adds what is pushed, or takes it as gradients.
+    pub(super) async fn start(
+        self,
+        comm: &Comm,
+        service: &asynchronous::Service,
+        clock: &asynchronous::Clock,
+        initial: &Buffer,
+        rate: Option<f32>,
+    ) -> Result<asynchronous::Server> {
+        let ServerCodecs { pushed, pulled } = self;
+        let options = ServerOptions { pushed, pulled };
+        match rate {
+            None => asynchronous::Server::start(comm, service, clock, initial, Add, options).await,
+            Some(rate) => {
+                let update = SgdUpdate { rate };
+                asynchronous::Server::start(comm, service, clock, initial, update, options).await
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Server {
+    fn __len__(&self) -> usize {
+        self.parameters
+    }
+
+    /// Sends f32 to the ranks that keep the parameters from `start` on. Does not wait for them: what fails there shows in
+    /// what is called next.
+    ///
+    /// Raises `UsageError` if there are not so many parameters, `NotFinite` where the codec refuses them.
+    ///
+    /// >>> server.push(gradient)  # doctest: +SKIP
+    #[pyo3(signature = (delta, start = 0, *, async_op = false))]
+    fn push(&self, delta: Argument, start: usize, async_op: bool) -> Returned {
+        let buffer = Operand::input(delta)?;
+        let range = start..start.saturating_add(buffer.len());
+        self.run(delta.py(), "push", async_op, async move |server: &mut asynchronous::Server| {
+            nothing(server.push(range, &buffer).await)
+        })
+    }
+
+    /// Copies the parameters from `start` on into `into`, f32, once the clock lets this rank go on. With `cached`, what came
+    /// in this way before serves again while it is young enough. Returns the clock before which every rank's pushes are in
+    /// it, and how many pushes each shard that it is from had applied.
+    ///
+    /// Raises `DeadlineExceeded` with the rank that is late, `PeerFailed` with the one that failed.
+    #[pyo3(signature = (into, start = 0, *, cached = false, async_op = false))]
+    fn pull(&self, into: Argument, start: usize, cached: bool, async_op: bool) -> Returned {
+        let mut buffer = Operand::output(into)?;
+        let range = start..start.saturating_add(buffer.len());
+        self.run(into.py(), "pull", async_op, async move |server: &mut asynchronous::Server| {
+            let pulled = match cached {
+                true => server.pull_cached(range, &mut buffer).await,
+                false => server.pull(range, &mut buffer).await,
+            };
+            pulled.map(|pulled| Value::Pulled(pulled.clock, pulled.versions))
+        })
+    }
+
+    /// Copies this rank's parameters into `into`, f32, and returns the first one's number. To save a server, call it on all
+    /// ranks after `Clock.settle`; to restore it, start one with what was saved.
+    fn shard(&self, into: Argument) -> Returned {
+        let buffer = Operand::output(into)?;
+        self.run(into.py(), "shard", false, async move |server: &mut asynchronous::Server| {
+            let (range, parameters) = server.shard().await?;
+            buffer.write_all()?.copy_from(&Buffer::from_slice(&parameters)?.read_all()?)?;
+            Ok(Value::Count(range.start as u64))
+        })
+    }
+
+    /// Returns what the encoding of pushes remembers on this rank, to be pickled; empty without one.
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let mut server = self.take(py)?;
+        let saved = server.pushed().map(|encoding| dictionary(py, encoding.state()));
+        self.put(py, server)?;
+        saved.unwrap_or_else(|| Ok(PyDict::new(py)))
+    }
+
+    /// Restores what `state_dict` has returned, in a server that was made alike.
+    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        if state.is_empty() {
+            return Ok(());
+        }
+        let state = state.extract::<Saved>()?.state(py)?;
+        let mut server = self.take(py)?;
+        let restored = server.pushed().map(|encoding| *encoding.state_mut() = state);
+        self.put(py, server)?;
+        restored.ok_or_else(|| {
+            usage(py, "this server encodes no pushes", "restore into one with the same codecs")
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Server({} parameters, rank {})", self.parameters, self.all.rank())
+    }
+}
+
+impl Server {
+    pub(super) fn new(all: &Communicator, home: Arc<Home<Kept>>, parameters: usize) -> Self {
+        // Nothing that is called on these lanes is a collective, so that none needs a tag of it.
+        static LANES: AtomicUsize = AtomicUsize::new(0);
+        let lane = usize::MAX - LANES.fetch_add(1, Ordering::Relaxed);
+        Server { all: all.lane(lane), home, parameters }
+    }
+
+    /// Runs a call after those before it.
+    fn run(
+        &self,
+        py: Python<'_>,
+        what: &'static str,
+        async_op: bool,
+        work: impl AsyncFnOnce(&mut asynchronous::Server) -> Result<Value> + Send + 'static,
+    ) -> Returned {
+        let kept = self.home.get(py)?;
+        self.all.run(py, Call { what, async_op, timeout: None }, async move |_: &Comm| {
+            let mut server = take(&kept)?;
+            let outcome = work(&mut server).await;
+            put(&kept, server);
+            outcome
+        })
+    }
+
+    fn take(&self, py: Python<'_>) -> PyResult<asynchronous::Server> {
+        take(&*self.home.get(py)?).map_err(|error| exception(py, &error))
+    }
+
+    fn put(&self, py: Python<'_>, server: asynchronous::Server) -> PyResult<()> {
+        put(&*self.home.get(py)?, server);
+        Ok(())
+    }
+}
+
+fn take(kept: &Kept) -> Result<asynchronous::Server> {
+    let taken = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+    taken.ok_or_else(|| {
+        Error::usage("this server is in use by a call that is under way", "wait for that call first")
+    })
+}
+
+fn put(kept: &Kept, server: asynchronous::Server) {
+    *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+}
