@@ -1,5 +1,5 @@
-//! What encodings, windows and servers remember, as plain Python values: a dictionary of numbers and bytes that can be
-//! pickled, and read without this library.
+//! States of encodings, windows and servers as plain Python values: a dictionary of numbers and bytes that can be pickled,
+//! and read without this library.
 
 use crate::dtype::dtype;
 use crate::error::{exception, usage};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Elements by their type and their bytes.
 type Entry = (String, Vec<u8>);
 
-/// What one encoding remembers.
+/// State that one encoding remembers.
 #[derive(FromPyObject)]
 pub(crate) struct Saved {
     #[pyo3(item)]
