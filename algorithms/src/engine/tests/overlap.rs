@@ -346,7 +346,7 @@ fn an_error_under_the_forward_pass_reaches_the_next_wait_of_every_rank() {
     for transport in TransportKind::ALL {
         let errors = spawn(transport, 3, |comm| {
             let gate = Gated { fails: true, ..Gated::default() };
-            let until_it_fails = || {
+            let until_it_fails = || -> Result<()> {
                 let mut engine = gated(&comm, &gate)?;
                 pass(&mut engine, Mode::Synchronize, &vec![vec![1.0; 32]; LAYERS])?;
                 engine.step()?;
@@ -369,7 +369,7 @@ fn a_rank_that_ends_with_a_step_on_its_way_is_told_to_settle_and_named_by_the_ot
     for transport in TransportKind::ALL {
         let errors = spawn(transport, 3, |comm| {
             let gate = Gated::default();
-            let until_one_ends = || {
+            let until_one_ends = || -> Result<()> {
                 let mut engine = gated(&comm, &gate)?;
                 pass(&mut engine, Mode::Synchronize, &vec![vec![1.0; 32]; LAYERS])?;
                 engine.step()?;
