@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::health::Vigilance;
 use crate::native::Check;
 use crate::path::Wish;
+use crate::transport::TransportKind;
 use std::sync::Once;
 use tracing::level_filters::LevelFilter;
 
@@ -59,7 +60,7 @@ const fn internal(name: &'static str) -> KnownVariable {
 }
 
 /// All variables, in the order of the documentation.
-const KNOWN: [KnownVariable; 19] = [
+const KNOWN: [KnownVariable; 21] = [
     judged("HEXAGRAM_RANK", "a whole number", is_number),
     judged("HEXAGRAM_SIZE", "a whole number", is_number),
     judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
@@ -72,6 +73,8 @@ const KNOWN: [KnownVariable; 19] = [
     judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
     judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
+    judged("HEXAGRAM_TRANSPORT", "`mixed`, `shm`, `tcp`, `mpi`", is_transport),
+    free("HEXAGRAM_AS", "a backend of PyTorch's"),
     judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),
     free("HEXAGRAM_TLS_CERT", "a file"),
     free("HEXAGRAM_TLS_KEY", "a file"),
@@ -111,6 +114,13 @@ fn parse_level(text: &str) -> Result<LevelFilter> {
 
 fn is_number(name: &str, text: &str) -> Result<()> {
     parse_number(name, text).map(drop)
+}
+
+fn is_transport(name: &str, text: &str) -> Result<()> {
+    text.trim().parse::<TransportKind>().map(drop).map_err(|_| {
+        let what = format!("{name}={text} is no transport of this build");
+        Error::setup(what, "use mixed, shm or tcp, or mpi in a build that has it")
+    })
 }
 
 /// Warns of the variables in the environment that look like this library's and are not, once a process; of a job, its
@@ -180,6 +190,7 @@ mod tests {
             ("HEXAGRAM_SILENCE", "0.5"),
             ("HEXAGRAM_CHECK", "foo"),
             ("HEXAGRAM_DEVICE_PATH", "rdma"),
+            ("HEXAGRAM_TRANSPORT", "pigeon"),
             ("HEXAGRAM_LOG", "loud"),
         ] {
             let error = refused(name, value).unwrap();
@@ -198,7 +209,8 @@ mod tests {
             ("HEXAGRAM_SILENSE", "HEXAGRAM_SILENCE?"),
             ("HEXAGRAM_TCP_SOCKET", "HEXAGRAM_TCP_SOCKETS?"),
             ("HEXAGRAM_INTERFCE", "HEXAGRAM_INTERFACE?"),
-            ("HEXAGRAM_TRASPORT", "docs/starting.md"),
+            ("HEXAGRAM_TRASPORT", "HEXAGRAM_TRANSPORT?"),
+            ("HEXAGRAM_COLOUR", "docs/starting.md"),
         ] {
             let warning = unknown(name).unwrap();
             assert!(warning.contains(name) && warning.contains(meant), "{warning}");
@@ -226,7 +238,8 @@ mod tests {
     #[test]
     fn every_name_in_the_sources_is_known() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let crates = ["physical", "logical", "algorithms", "sampler", "cli", "adapters", "examples", "src"];
+        let crates =
+            ["physical", "logical", "algorithms", "sampler", "cli", "adapters", "examples", "python", "src"];
         let mut folders: Vec<_> = crates.iter().map(|name| root.join(name)).collect();
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {

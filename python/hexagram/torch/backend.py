@@ -31,7 +31,7 @@ def register() -> None:
     """Registers the backends; PyTorch's entry point calls this, and importing `hexagram.torch` does."""
     add(GROUP, creator(GROUP, HexagramProcessGroup))
     add(DEVICE, creator(GROUP, HexagramBackend))
-    if alias := os.environ.get(ALIAS):
+    if alias := os.environ.get(ALIAS, "").strip():
         add(alias, creator(alias, HexagramProcessGroup))
 
 

@@ -49,7 +49,7 @@ def join(store: Store, rank: int, size: int, seconds: float) -> World:
         KeyValueStore(store),
         rank,
         size,
-        transport=os.environ.get(TRANSPORT),
+        transport=os.environ.get(TRANSPORT, "").strip() or None,
         timeout=seconds,
         deadline=seconds,
     )
