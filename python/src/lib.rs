@@ -13,6 +13,7 @@ mod encoding;
 mod engine;
 mod error;
 mod fork;
+mod leaving;
 mod memory;
 mod program;
 mod sampler;

@@ -166,9 +166,23 @@ pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    interruptible_then(py, move || (work(), ()))
+}
+
+/// Runs something as `interruptible` does, and returns the first of what it returns. The other is dropped on that thread
+/// afterwards, for which nobody waits.
+pub(crate) fn interruptible_then<T: Send + 'static, R: 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> (T, R) + Send + 'static,
+) -> PyResult<T> {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("hexagram join".to_owned());
-    thread.spawn(move || tell.send(work())).map_err(|cause| {
+    let run = move || {
+        let (done, rest) = work();
+        drop(tell.send(done));
+        drop(rest);
+    };
+    thread.spawn(run).map_err(|cause| {
         exception(py, &hexagram::Error::system("start a thread", cause, "let this process have more threads"))
     })?;
     let told = std::sync::Mutex::new(told);

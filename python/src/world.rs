@@ -3,8 +3,9 @@
 use crate::communicator::Communicator;
 use crate::error::{exception, usage};
 use crate::fork::Generation;
+use crate::leaving::{self, Leaving};
 use crate::store::PythonStore;
-use crate::work::interruptible;
+use crate::work::{interruptible, interruptible_then};
 use hexagram::logical::executor::{Executor, ExecutorOptions, GroupHandle};
 use hexagram::{Error, JoinOptions, Result};
 use pyo3::exceptions::PyException;
@@ -88,25 +89,34 @@ impl Member {
         }
     }
 
-    /// Leaves the world when the operations under way have ended, or were given up.
+    /// Leaves the world when the operations under way have ended, or were given up. If it was this process's last one,
+    /// waits until all worlds that it has left are gone.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let ended = self.begin_to_leave(py)?;
+        if self.generation.is_now() && members().is_empty() {
+            leaving::wait(py)?;
+        }
+        ended.map_err(|error| exception(py, &error))
+    }
+
+    /// Ends the operations under way, and has the rest done by a thread: rank 0 of a world waits until the others have
+    /// left it, too, who may leave other worlds first.
+    fn begin_to_leave(&self, py: Python<'_>) -> PyResult<Result<()>> {
         if !self.generation.is_now() {
-            return Ok(());
+            return Ok(Ok(()));
         }
         members().retain(|member| !std::ptr::eq(&raw const **member, self));
-        let Some(joined) = self.joined().take() else { return Ok(()) };
+        let Some(Joined { executor, world }) = self.joined().take() else { return Ok(Ok(())) };
         let open = std::mem::take(&mut *self.open());
         let gave_up = self.gave_up.load(Ordering::Acquire);
-        let left = interruptible(py, move || {
+        let leaving = Leaving::begin();
+        interruptible_then(py, move || {
             let closed = close_all(&open);
             drop(open);
-            let Joined { executor, world } = joined;
             let ended = executor.shutdown(LINGER);
-            drop((executor, world));
             // Who has given up has said why.
-            if gave_up { ended } else { closed.and(ended) }
-        })?;
-        left.map_err(|error| exception(py, &error))
+            (if gave_up { ended } else { closed.and(ended) }, (executor, world, leaving))
+        })
     }
 
     /// Tells the other ranks that this one has given up, and ends what it has under way.
@@ -132,17 +142,19 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Leaves all worlds, as the interpreter ends.
 pub(crate) fn leave_all(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
     let all = members().clone();
+    let mut first = Ok(());
     for member in all {
         if let Some(because) = because {
             member.give_up(because);
         }
-        let left = member.leave(py);
+        let left = member.begin_to_leave(py)?;
         // Who has given up has said why.
-        if because.is_none() {
-            left?;
+        if because.is_none() && first.is_ok() {
+            first = left;
         }
     }
-    Ok(())
+    leaving::wait(py)?;
+    first.map_err(|error| exception(py, &error))
 }
 
 /// All ranks of one job, as this process sees them.
@@ -262,7 +274,8 @@ impl World {
         }
     }
 
-    /// Leaves the world when the operations under way have ended. Rank 0 waits until the others have left, too.
+    /// Leaves the world when the operations under way have ended. In the last world of this process, rank 0 waits until
+    /// the others have left, too; in another one a thread waits, since the others may leave their worlds in another order.
     ///
     /// Raises `UsageError` if operations were still under way after a while, which are given up.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
