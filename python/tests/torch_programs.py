@@ -260,18 +260,23 @@ ALL = [
 ]  # fmt: skip
 
 
+#: PyTorch before 2.14 has no groups of several devices for a backend that is written in Python.
+HAS_DEVICES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
+OURS = ["hexagram", "cpu:hexagram_device"] if HAS_DEVICES else ["hexagram"]
+
+
 def run_all(rank: int, folder: str) -> dict[str, dict[str, object]]:
-    """Runs all programs over both backends, in a process group each; returns results by backend and name."""
+    """Runs all programs over all backends, in a process group each; returns results by backend and name."""
     import hexagram.torch  # noqa: F401
 
-    results: dict[str, dict[str, object]] = {"gloo": {}, "hexagram": {}}
+    results: dict[str, dict[str, object]] = {backend: {} for backend in ["gloo", *OURS]}
     # Gloo aborts the process if its group is freed on its own thread, by a callback that was the last to hold it.
     groups = []
     for program in [*ALL, beyond_gloo]:
-        for backend in results if program is not beyond_gloo else ["hexagram"]:
+        for backend in results if program is not beyond_gloo else OURS:
             dist.init_process_group(
                 backend,
-                init_method=f"file://{folder}/{backend}-{program.__name__}",
+                init_method=f"file://{folder}/{backend.replace(':', '-')}-{program.__name__}",
                 rank=rank,
                 world_size=2,
                 timeout=timedelta(seconds=30),

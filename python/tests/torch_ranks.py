@@ -41,9 +41,10 @@ def run_each(
 
     A rank has "hung" that has not exited in time, also after its program ended.
     """
-    # Importing torch takes seconds, of one process rather than of each; but what is in the environment for malloc is read
-    # when a program starts.
-    context = multiprocessing.get_context("spawn" if "MALLOC_PERTURB_" in os.environ else "forkserver")
+    # Importing torch takes seconds, of one process rather than of each; but what is in the environment for malloc, or to
+    # take its place, is read when a program starts.
+    is_special = "MALLOC_PERTURB_" in os.environ or "LD_PRELOAD" in os.environ
+    context = multiprocessing.get_context("spawn" if is_special else "forkserver")
     multiprocessing.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp"])
     outcomes: list[tuple[str, Any]] = [("hung", None)] * ranks
     with tempfile.TemporaryDirectory() as folder:

@@ -27,7 +27,7 @@ from .monitor import MonitoredBarrier
 from .sparse import all_reduce_sparse
 from .steps import Step
 from .tensors import readable, span, writable
-from .work import Finished, Operation, Posted, future_work, seconds
+from .work import Finished, Operation, Pending, seconds
 
 
 class Operations:
@@ -67,7 +67,9 @@ class Operations:
                 steps = list(steps)
                 natives = [step.call(async_op=True, timeout=timeout) for step in steps]
                 finishes = [step.finish for step in steps if step.finish is not None]
-                return future_work(Operation(natives, finishes, self.ranks, end), result)
+                operation = Operation(natives, finishes, self.ranks, end)
+                operation.finish_alone()
+                return Pending(operation, result)
             for step in steps:
                 step.call(timeout=timeout)
                 if step.finish is not None:
@@ -209,14 +211,14 @@ class Operations:
         call: Callable,
         finish: Callable | None = None,
         source: int | None = None,
-    ) -> Posted:
+    ) -> Pending:
         """Posts a message, of which nobody has to wait for the end."""
         end = profile.begin(f"{self.backend_name}:{title}", tensors)
         try:
             native = call()
         except hexagram.Error as error:
             raise in_job(error, self.ranks)
-        return Posted(Operation([native], [] if finish is None else [finish], self.ranks, end), tensors, source)
+        return Pending(Operation([native], [] if finish is None else [finish], self.ranks, end), tensors, source)
 
     # The group itself.
 
@@ -262,7 +264,10 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
     """A process group of PyTorch, all of whose tensors are on the CPU."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
-        dist.ProcessGroup.__init__(self, store, rank, len(ranks))
+        try:
+            dist.ProcessGroup.__init__(self, store, rank, len(ranks))
+        except TypeError:  # PyTorch 2.8 lets a subclass have no store beneath.
+            dist.ProcessGroup.__init__(self, rank, len(ranks))
         self.store = store
         self.group_rank = rank
         self.group_size = len(ranks)
@@ -312,12 +317,45 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
     def _set_default_backend(self, kind: Any) -> None:
         """Does nothing: the group is its own backend."""
 
+    # What `dist.split_group` asks for from PyTorch 2.14 on; before, it is for groups of NCCL only.
+    supports_splitting = True
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> HexagramProcessGroup | None:
+        """Returns a group of these members of this one, numbered in this order; None on ranks that are not among them.
+
+        Without a name, the members' numbers are one: only one such group at a time then.
+        """
+        if self.group_rank not in ranks:
+            return None
+        name = group_name or f"{self.label}/split/{'-'.join(map(str, ranks))}"
+        in_job = [self.ranks[member] for member in ranks]
+        limit = timeout or timedelta(seconds=self.timeout)
+        store = dist.PrefixStore(f"{name}/", self.store)
+        group = HexagramProcessGroup(self.backend_name, store, list(ranks).index(self.group_rank), in_job, limit)
+        group.setGroupName(name)
+        group.setGroupDesc(group_desc or f"{self.description}:split")
+        return group
+
 
 class HexagramBackend(Operations, Backend):
     """What carries the CPU's tensors in a group of several devices."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int], timeout: timedelta):
-        Backend.__init__(self, rank, len(ranks))
+        try:
+            Backend.__init__(self, rank, len(ranks))
+        except TypeError:
+            raise UsageError(
+                f"PyTorch {torch.__version__} has no groups of several devices for a backend that is written in Python; "
+                'use "hexagram", whose tensors are on the CPU, or PyTorch from 2.14 on'
+            )
         self.group_rank = rank
         self.group_size = len(ranks)
         self.open(name, store, ranks, timeout)

@@ -1,29 +1,32 @@
-"""What a caller holds of an operation in flight: `Work`, in the three forms that PyTorch needs.
+"""What a caller holds of an operation: `Work`, in the two forms that PyTorch needs.
 
 - `Finished`: a synchronous call has ended when it returns, so this holds its result only.
-- `Posted`: a send or a receive, waited for by whoever posted it.
-- `future_work`: an asynchronous collective. Its Work is PyTorch's own, around a future: C++ may keep it longer than
-  Python does, and would find nothing behind a Python class then.
+- `Pending`: anything else, in flight until it is waited for or found to have ended.
 
 The native layer keeps the memory of an operation until it ends, whoever drops the Work before.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import torch
 from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed import Work
 from torch.futures import Future
 
 from hexagram import Error, _native
 
-from .errors import in_job
+from .errors import StillUnderWay, in_job
 
 NO_TIME = timedelta(0)
+#: Works that the program dropped without a wait. C++ may hold what is beneath one and wait for it, as DDP does while
+#: ranks join with uneven inputs, and would find nothing once the Python object is gone. It holds one at a time.
+_dropped: deque[Pending] = deque(maxlen=64)
 
 
 class Operation:
@@ -51,18 +54,25 @@ class Operation:
     def wait(self, seconds: float | None = None) -> None:
         """Waits for the end, `seconds` at most for each native work; raises what went wrong there.
 
-        Raises `TimeoutError` if the time is up; the operation goes on then.
+        Raises `StillUnderWay` if the time is up; the operation goes on then.
         """
         try:
             for native in self.natives:
                 if not native.wait(seconds):
-                    raise TimeoutError(f"the operation is under way after {seconds} s; wait for longer")
+                    raise StillUnderWay(
+                        f"[hexagram] Timed out waiting for {seconds} s: the operation goes on; wait for it again"
+                    )
         except Error as error:
             raise in_job(error, self.ranks)
         with self.lock:
             finishes, self.finishes = self.finishes, ()
             for finish in finishes:
                 finish()
+
+    def finish_alone(self) -> None:
+        """Has what follows the end done then, also if nobody waits."""
+        if self.finishes and self.natives:
+            self.natives[-1].on_done(lambda _: self.wait())
 
 
 class Finished(Work):
@@ -96,8 +106,11 @@ class Finished(Work):
         return future
 
 
-class Posted(Work):
-    """Work of a send or a receive. Whoever waits drives it; nobody has to."""
+class Pending(Work):
+    """Work of an operation in flight, which goes on whether anybody waits or not.
+
+    `source` is the rank that a receive is from; None if any rank may send it.
+    """
 
     def __init__(self, operation: Operation, result: list[Tensor], source: int | None = None):
         super().__init__()
@@ -106,13 +119,22 @@ class Posted(Work):
         self.source = source
         self.error: Exception | None = None
         self.future: Future | None = None
+        self.waited = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits for the end, and for `timeout` at most; returns True. Raises what went wrong.
+
+        Raises `StillUnderWay` if the time is up; the operation goes on, and may be waited for again.
+        """
         try:
             self.operation.wait(seconds(timeout))
+        except StillUnderWay:
+            raise
         except Exception as error:
+            self.waited = True
             self.error = error
             raise
+        self.waited = True
         return True
 
     def synchronize(self) -> None:
@@ -145,9 +167,16 @@ class Posted(Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future:
+        """Returns a future of the result. In a backward pass, the pass raises what went wrong, as `end_with_pass` says."""
         if self.future is None:
             self.future = future_of(self.operation, self.outcome)
+            end_with_pass(self.operation)
         return self.future
+
+    def __del__(self) -> None:
+        if not self.waited and self.future is None and not sys.is_finalizing():
+            self.waited, self.outcome = True, []
+            _dropped.append(self)
 
 
 def seconds(timeout: timedelta | None) -> float | None:
@@ -161,7 +190,7 @@ def future_of(operation: Operation, result: list[Tensor]) -> Future:
     """Returns a future of `result`, done when the operation has ended.
 
     What went wrong is raised inside of a callback: a future whose exception is set from Python holds a value that C++
-    takes for tensors.
+    takes for tensors. PyTorch keeps its text only; `errors.original` finds the exception.
     """
     ended: Future = Future()
 
@@ -177,6 +206,25 @@ def future_of(operation: Operation, result: list[Tensor]) -> Future:
     return future
 
 
-def future_work(operation: Operation, result: list[Tensor]) -> Work:
-    """Returns the Work of an asynchronous collective, which C++ may keep."""
-    return _create_work_from_future(future_of(operation, result))
+def end_with_pass(operation: Operation) -> None:
+    """Has the backward pass that runs on this thread, if one does, end with the operation, and raise what went wrong.
+
+    DDP asks for a future of each bucket and waits for it in C++ at the end of the pass, where only an error's text is
+    left. What is queued here comes before that. Not in a pass inside of another, as checkpoints with `use_reentrant` have
+    them: its end is too early to wait, and there DDP raises a `RuntimeError` with the text.
+    """
+    if torch._C._current_graph_task_id() != -1 and passes_on_stack() == 1:
+        torch.autograd.Variable._execution_engine.queue_callback(operation.wait)
+
+
+def passes_on_stack() -> int:
+    """Returns how many backward passes this thread is in, by the functions of PyTorch that run them."""
+    passes = 0
+    frame = sys._getframe(1)
+    while frame is not None:
+        passes += frame.f_code is _RUN.__code__
+        frame = frame.f_back
+    return passes
+
+
+_RUN = torch.autograd.graph._engine_run_backward
