@@ -175,7 +175,7 @@ def refused_tensors(world):
 
 def test_tensors_that_cannot_be_are_refused():
     pytest.importorskip("torch")
-    spawn(1, refused_tensors)
+    spawn(1, refused_tensors, timeout=500)
 
 
 ENDS = """

@@ -21,7 +21,7 @@ class Failed(Exception):
 
 
 def run(
-    backend: str | None, ranks: int, program: Callable, *arguments: Any, seconds: float = 60, timeout: float = 30
+    backend: str | None, ranks: int, program: Callable, *arguments: Any, seconds: float = 300, timeout: float = 30
 ) -> list:
     """Runs `program(rank, *arguments)` on each rank in a process group; returns what each returned.
 
@@ -35,7 +35,7 @@ def run(
 
 
 def run_each(
-    backend: str | None, ranks: int, program: Callable, *arguments: Any, seconds: float = 100, timeout: float = 30
+    backend: str | None, ranks: int, program: Callable, *arguments: Any, seconds: float = 300, timeout: float = 30
 ) -> list[tuple[str, Any]]:
     """Runs a program as `run` does; returns each rank's outcome: "returned", "raised", "died" or "hung", and a value.
 
