@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) struct Member {
     generation: Generation,
     joined: Mutex<Option<Joined>>,
-    /// What has threads of its own in this world, in the order in which it was started.
+    /// Things with threads of their own in this world, in the order in which they were started.
     open: Mutex<Vec<Arc<dyn Closes>>>,
     gave_up: AtomicBool,
 }

@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "hexagram.asynchronous")]
 pub(crate) struct Background {
     all: Communicator,
-    home: Arc<Home<Running>>,
+    home: Arc<Home<Means>>,
 }
 
-type Running = Mutex<asynchronous::Background>;
+type Means = Mutex<asynchronous::Background>;
 
 /// A mean that was begun, to be applied to the elements it is of.
 ///
@@ -42,7 +42,7 @@ enum Found {
     Applied,
 }
 
-impl Closes for Home<Running> {
+impl Closes for Home<Means> {
     fn close(&self) -> Result<()> {
         // Waits for what was posted.
         drop(self.take());
@@ -70,6 +70,16 @@ impl World {
     }
 }
 
+/// Returns the elements of an argument, into which a mean can be written.
+fn floats(elements: Argument) -> PyResult<Operand> {
+    let operand = Operand::output(elements)?;
+    if operand.dtype().is_float() {
+        return Ok(operand);
+    }
+    let what = format!("the mean of {} is no {}", operand.dtype(), operand.dtype());
+    Err(usage(elements.py(), what, "use a float type"))
+}
+
 #[pymethods]
 impl Background {
     /// Copies the elements, floats, and begins their mean over all ranks; with an encoding, of f32 in low precision. All
@@ -80,11 +90,7 @@ impl Background {
     fn mean(&self, elements: Argument, encoding: Option<&Encoding>) -> PyResult<Average> {
         let py = elements.py();
         let running = self.home.get(py)?;
-        let operand = Operand::output(elements)?;
-        if !operand.dtype().is_float() {
-            let what = format!("the mean of {} is no {}", operand.dtype(), operand.dtype());
-            return Err(usage(py, what, "use a float type"));
-        }
+        let operand = floats(elements)?;
         let slot = encoding.map(Encoding::slot);
         let pending = py.detach(|| {
             let snapshot = operand.copied()?;
