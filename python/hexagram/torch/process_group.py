@@ -61,7 +61,7 @@ class Operations:
     ) -> dist.Work:
         """Carries out steps in their order: to the end for a synchronous call, else in the background."""
         timeout = self.seconds(opts)
-        end = profile.begin(f"{self.backend_name}:{title}", inputs)
+        end = profile.begin(self.backend_name, title, inputs)
         try:
             if getattr(opts, "asyncOp", True):
                 steps = list(steps)
@@ -97,7 +97,7 @@ class Operations:
         return self.allreduce(tensors, opts)
 
     def allreduce_sparse(self, tensors: list[Tensor], op: Any, opts: Any) -> dist.Work:
-        end = profile.begin(f"{self.backend_name}:sparse_all_reduce", [])
+        end = profile.begin(self.backend_name, "sparse_all_reduce", [])
         try:
             for tensor in tensors:
                 all_reduce_sparse(self.comm, tensor, op, self.seconds(opts))
@@ -213,7 +213,7 @@ class Operations:
         source: int | None = None,
     ) -> Pending:
         """Posts a message, of which nobody has to wait for the end."""
-        end = profile.begin(f"{self.backend_name}:{title}", tensors)
+        end = profile.begin(self.backend_name, title, tensors)
         try:
             native = call()
         except hexagram.Error as error:

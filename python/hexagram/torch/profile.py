@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 
-def begin(title: str, tensors: Sequence[Tensor]) -> Callable[[], None] | None:
-    """Begins an event; returns what ends it, once, and None while no profiler runs."""
+def begin(backend: str, title: str, tensors: Sequence[Tensor]) -> Callable[[], None] | None:
+    """Begins the event of an operation; returns what ends it, once, and None while no profiler runs."""
     if not torch.autograd._profiler_enabled():
         return None
-    handle = torch.autograd._record_function_with_args_enter(title, *tensors)
+    handle = torch.autograd._record_function_with_args_enter(f"{backend}:{title}", *tensors)
 
     def end() -> None:
         thread = threading.Thread(target=torch.autograd._record_function_with_args_exit, args=(handle,))

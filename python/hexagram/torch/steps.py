@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +19,14 @@ from hexagram import Communicator, UsageError
 from .tensors import Finish, copy_rows, equal_shapes, readable, reduction, rows, span, writable
 
 
-class Step(NamedTuple):
+class Step:
     """A native collective, to be called with `async_op` and `timeout`, and what follows when it has ended."""
 
-    call: Callable
-    finish: Finish = None
+    __slots__ = ("call", "finish")
+
+    def __init__(self, call: Callable, finish: Finish = None):
+        self.call = call
+        self.finish = finish
 
 
 def all_reduce(comm: Communicator, tensor: Tensor, op: ReduceOp) -> Step:

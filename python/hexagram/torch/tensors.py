@@ -43,6 +43,9 @@ REDUCTIONS: dict[ReduceOp.RedOpType, str] = {
     ReduceOp.BXOR: "bxor",
 }
 
+#: The same by number: the members themselves are slow to look up.
+_BY_NUMBER = {kind.value: name for kind, name in REDUCTIONS.items()}
+
 #: What is to be done once an operation has ended: mostly a copy back. None: nothing.
 Finish = Callable[[], object] | None
 
@@ -53,7 +56,7 @@ def reduction(op: ReduceOp | ReduceOp.RedOpType, tensor: Tensor) -> str:
     Raises `UsageError` where there is none, or the tensor's elements cannot be reduced so.
     """
     kind = getattr(op, "op", op)
-    name = REDUCTIONS.get(kind)
+    name = _BY_NUMBER.get(kind.value)
     if name is None:
         raise UsageError(f"hexagram has no reduction {kind}; use one of {names(REDUCTIONS)}")
     if tensor.dtype in DTYPES:
@@ -89,7 +92,7 @@ def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
     cannot travel.
     """
     plain = readable(tensor)
-    if plain.data_ptr() == tensor.data_ptr():
+    if plain is tensor or plain.data_ptr() == tensor.data_ptr():
         return plain, None
     target = tensor.detach()
     return plain, lambda: target.copy_(torch.view_as_complex(plain) if target.is_complex() else plain)
