@@ -2,10 +2,11 @@
 
     python python/bench/training.py [--width 1448] [--steps 30]
 
-Two ranks train a net of three layers, 8.4 M parameters by default, in rounds of one step of each kind, so that other work
+Two ranks train a net of three layers, 8.4 M parameters by default, in rounds of two steps of each kind, so that other work
 on the machine meets all alike. Printed are medians in milliseconds. "bare" makes the passes and the optimizer's step,
 and between them one all-reduce of all gradients in registered memory: what no step that waits for its gradients can
-avoid, but for overlap. "python" is the engine with an algorithm in Python that does what gradient-allreduce does.
+avoid, but for overlap. Kinds that begin with "python" are the engine with an algorithm in Python, beside its twin in Rust;
+of these the ratio is printed, too: the median of those of single rounds.
 """
 
 from __future__ import annotations
@@ -38,6 +39,19 @@ class Mean(Algorithm):
         context.mean(bucket.gradients)
 
 
+class LocalSgd(Algorithm):
+    """Mean of the parameters after every second step."""
+
+    def after_step(self, context, state, bucket):
+        """Replaces the parameters of a bucket by their mean."""
+        if context.step % 2:
+            context.mean(bucket.parameters)
+
+
+#: Algorithms in Python, each with its twin in Rust.
+TWINS = {"python mean": "engine", "python local": "local-sgd"}
+
+
 def made(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Returns a net and its optimizer."""
     torch.manual_seed(0)
@@ -68,7 +82,14 @@ def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
         "local": trained(net, optimizer, x),
         "bare": trained(net, optimizer, x, lambda: world.communicator.all_reduce(memory, "mean")),
     }
-    for name, algorithm in (("engine", "gradient-allreduce"), ("bytegrad", "bytegrad"), ("python", Mean())):
+    algorithms = {
+        "engine": "gradient-allreduce",
+        "python mean": Mean(),
+        "local-sgd": "local-sgd(period=2)",
+        "python local": LocalSgd(),
+        "bytegrad": "bytegrad",
+    }
+    for name, algorithm in algorithms.items():
         net, optimizer = made(width)
         steps[name] = trained(DataParallel(net, optimizer, algorithm, world=world), optimizer, x)
     for name in ("ddp gloo", "ddp hook"):
@@ -80,8 +101,8 @@ def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
     return steps
 
 
-def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[str, float]:
-    """Returns the median time of a step of each kind, in milliseconds."""
+def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[str, list[float]]:
+    """Returns the times of two steps of each kind in every round, in seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=world.rank, world_size=world.size)
     steps = kinds(world, width)
@@ -91,10 +112,11 @@ def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[st
             world.communicator.barrier()
             begun = time.perf_counter()
             step()
+            step()
             if at >= 5:
                 times[name].append(time.perf_counter() - begun)
     dist.destroy_process_group()
-    return {name: 1e3 * median(of) for name, of in times.items()}
+    return times
 
 
 def main() -> None:
@@ -104,8 +126,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for name, milliseconds in spawn(2, timed, folder, options.width, options.steps, timeout=550.0)[0].items():
-            print(f"{name:10} {milliseconds:8.2f} ms")
+        times = spawn(2, timed, folder, options.width, options.steps, timeout=3600.0, deadline=300.0)[0]
+    for name, of in times.items():
+        print(f"{name:13} {1e3 * median(of) / 2:8.2f} ms")
+    for name, twin in TWINS.items():
+        ratios = [python / rust for python, rust in zip(times[name], times[twin], strict=True)]
+        print(f"{name} takes {median(ratios):.2f} times as long as {twin}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python python/examples/digits.py                                              # 4 ranks, which this process starts
     python python/examples/digits.py --algorithm "choco-sgd(codec=top-k(5%))"     # any algorithm, in any spelling
+    python python/examples/digits.py --algorithm qadam --rate 0.002               # docs/algorithms.md has the rates
     torchrun --nproc-per-node 4 python/examples/digits.py                         # ranks of another launcher
 
 Each rank takes every n-th sample of each epoch; the picture is written to ``digits.svg`` by rank 0.
@@ -13,13 +14,15 @@ import argparse
 import csv
 import gzip
 import os
+import sys
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import torch
 from torch import Tensor, nn
 
 import hexagram
-from hexagram.testing import spawn
+from hexagram.testing import RankFailed, spawn
 from hexagram.torch.data_parallel import DataParallel
 
 DATA = Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz"
@@ -37,12 +40,13 @@ def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     images, labels = load(options.data)
-    held_out = torch.arange(len(images)) % 5 == 4
+    held_out = torch.arange(len(images)) % 5 == 0
     test_images, test_labels = images[held_out], labels[held_out]
     images, labels = images[~held_out], labels[~held_out]
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(net.parameters(), lr=options.rate, momentum=0.9)
-    model = DataParallel(net, optimizer, algorithm=options.algorithm, world=world)
+    # MuLoCo names the engine's optimizer that it goes with.
+    sgd = None if options.algorithm.startswith("muloco") else torch.optim.SGD(net.parameters(), lr=options.rate)
+    model = DataParallel(net, sgd, algorithm=options.algorithm, learning_rate=options.rate, world=world)
     loss_of = nn.CrossEntropyLoss()
     accuracies = []
     for epoch in range(options.epochs):
@@ -50,12 +54,13 @@ def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
         own = order[: len(order) // world.size * world.size][world.rank :: world.size]
         for batch in own.split(options.batch):
-            optimizer.zero_grad()
+            model.optimizer.zero_grad()
             loss_of(model(images[batch]), labels[batch]).backward()
-            optimizer.step()
+            model.optimizer.step()
         with torch.no_grad():
-            hits = net(test_images).argmax(1) == test_labels
-        accuracies.append(hits.float().mean().item())
+            # Of the mean of all replicas, which some algorithms let differ.
+            accuracy, _ = model.evaluate_mean(lambda: (net(test_images).argmax(1) == test_labels).float().mean().item())
+        accuracies.append(accuracy)
         if world.rank == 0:
             print(f"epoch {epoch + 1:2}: {accuracies[-1]:6.1%} of the digits held out are read right", flush=True)
     return accuracies
@@ -63,25 +68,37 @@ def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
 
 def draw(accuracies: list[float], title: str, file: Path) -> None:
     """Writes a picture of the accuracy after each epoch, as SVG."""
-    width, height, margin = 480, 300, 50
-    across = (width - 2 * margin) / max(1, len(accuracies) - 1)
-    points = [
-        (margin + at * across, height - margin - value * (height - 2 * margin)) for at, value in enumerate(accuracies)
-    ]
-    lines = [
-        f'<line x1="{margin}" x2="{width - margin}" y1="{y}" y2="{y}" stroke="#ddd"/>'
-        f'<text x="{margin - 8}" y="{y + 4}" text-anchor="end">{share:.0%}</text>'
-        for share in (0, 0.25, 0.5, 0.75, 1)
-        for y in (height - margin - share * (height - 2 * margin),)
-    ]
-    curve = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    name = title.replace("&", "&amp;").replace("<", "&lt;")
+    width, height, left, top, right, bottom = 560, 340, 60, 44, 64, 52
+    least = min(int(10 * value) / 10 for value in accuracies)
+
+    def place(epoch: float, value: float) -> tuple[float, float]:
+        """Returns where an accuracy after an epoch is drawn."""
+        across = (epoch - 1) / max(1, len(accuracies) - 1)
+        up = (value - least) / (1 - least) if least < 1 else 1
+        return left + across * (width - left - right), height - bottom - up * (height - top - bottom)
+
+    def text(x: float, y: float, words: str, anchor: str = "middle", style: str = "") -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {style}>{words}</text>'
+
+    drawn = [text(width / 2, 24, escape(title), style='font-size="15"'), text(width / 2, height - 10, "epoch")]
+    for tenth in range(round(10 * least), 11):
+        y = place(1, tenth / 10)[1]
+        drawn.append(f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        drawn.append(text(left - 8, y + 4, f"{10 * tenth} %", "end"))
+    stride = max(1, len(accuracies) // 10)
+    for epoch in range(stride, len(accuracies) + 1, stride):
+        drawn.append(text(place(epoch, 0)[0], height - bottom + 18, str(epoch)))
+    points = [place(at + 1, value) for at, value in enumerate(accuracies)]
+    drawn.append(
+        f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"'
+        ' fill="none" stroke="#1f77b4" stroke-width="2"/>'
+    )
+    x, y = points[-1]
+    drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="#1f77b4"/>')
+    drawn.append(text(x + 8, y + 4, f"{accuracies[-1]:.1%}", "start", 'fill="#1f77b4"'))
     file.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif"'
-        f' font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(lines)}'
-        f'<text x="{width / 2}" y="24" text-anchor="middle" font-size="14">{name}</text>'
-        f'<text x="{width / 2}" y="{height - 14}" text-anchor="middle">epoch, 1 to {len(accuracies)}</text>'
-        f'<polyline points="{curve}" fill="none" stroke="#1f77b4" stroke-width="2"/></svg>\n'
+        f' font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(drawn)}</svg>\n'
     )
 
 
@@ -92,18 +109,24 @@ def main() -> None:
     parser.add_argument("--algorithm", default="gradient-allreduce")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=16, help="samples of one rank in one step")
-    parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--rate", type=float, default=0.15, help="learning rate; docs/algorithms.md has each one's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=Path("digits.svg"))
     options = parser.parse_args()
+    if not options.data.is_file():
+        parser.error(f"there is no file {options.data}; run this from a checkout of the repository, or give --data")
     title = f"{options.algorithm}, {options.ranks} ranks"
     if {"HEXAGRAM_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"} & os.environ.keys():
         with hexagram.init() as world:
             accuracies, rank = train(world, options), world.rank
             title = f"{options.algorithm}, {world.size} ranks"
     else:
-        accuracies, rank = spawn(options.ranks, train, options, timeout=600.0)[0], 0
+        try:
+            accuracies, rank = spawn(options.ranks, train, options, timeout=600.0)[0], 0
+        except RankFailed as error:
+            # The last line of the traceback says what is wrong.
+            sys.exit(f"digits.py: {str(error).strip().splitlines()[-1]}")
     if rank == 0:
         draw(accuracies, title, options.out)
         print(f"wrote {options.out}")

@@ -3,10 +3,11 @@ MNIST.
 
     hexagram run -n 4 -- python python/examples/from_bluefog.py --algorithm "d-psgd(graph=one-peer-exponential)"
 
-Its topologies and kinds of optimizers are options of algorithms here: ``neighbor_allreduce`` is ``d-psgd``, with
-``graph=ring``, ``torus`` or another; ``push_sum`` is ``sgp``; ``win_put`` and ``pull_get``, where nobody waits, are
-``ad-psgd``; ``gradient_allreduce`` has its own name. Neighbours that change with every step are those of a graph that is
-a schedule, and not the program's. Parameters are broadcast by ``DataParallel``.
+Its kinds of optimizers and its topologies are options of algorithms here: ``neighbor_allreduce`` is ``d-psgd``, with
+``graph=ring``, ``torus`` or another, where neighbours that change with every step are those of a graph that is a schedule,
+and not the program's; ``--atc-style`` is ``adapt-then-combine=true``; ``allreduce`` is ``local-sgd(period=1)``; ``win_put``, where
+nobody waits, is ``ad-psgd``; ``gradient_allreduce`` has its own name. Parameters and the optimizer's state are broadcast
+by ``DataParallel``. Left out are CUDA and progress within an epoch; the net is one for images of 8 × 8.
 """
 
 import argparse
@@ -25,16 +26,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--momentum", type=float, default=0.5)
-    parser.add_argument("--algorithm", default="d-psgd")
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--algorithm", default="d-psgd(graph=one-peer-exponential)")
     args = parser.parse_args()
 
     with hexagram.init() as world:
         torch.set_num_threads(1)
         train_images, train_labels, test_images, test_labels = load()
         net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
-        optimizer = optim.SGD(net.parameters(), lr=args.lr * world.size, momentum=args.momentum)
+        optimizer = optim.Adam(net.parameters(), lr=args.lr * world.size)
         model = DataParallel(net, optimizer, args.algorithm, world=world)
 
         def accuracy():

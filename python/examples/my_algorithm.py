@@ -6,6 +6,7 @@ Write the hooks that the algorithm needs, on flat tensors of each bucket; `conte
 the hooks change in place is what the model trains with.
 """
 
+import argparse
 import csv
 import gzip
 from pathlib import Path
@@ -41,12 +42,12 @@ def load():
     """Returns images ``(samples, 64)`` from 0 to 1 and labels to train on, and those of every fifth, held out."""
     with gzip.open(Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz", "rt") as lines:
         rows = torch.tensor([[float(field) for field in row] for row in csv.reader(lines)])
-    held_out = torch.arange(len(rows)) % 5 == 4
+    held_out = torch.arange(len(rows)) % 5 == 0
     images, labels = rows[:, :64] / 16, rows[:, 64].long()
     return images[~held_out], labels[~held_out], images[held_out], labels[held_out]
 
 
-def batches(world, epoch: int, size: int, samples: int = 1438):
+def batches(world, epoch: int, size: int, samples: int = 1437):
     """Returns the indices of this rank's batches of an epoch, as many as the other ranks have."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
     order = order[: samples // (size * world.size) * size * world.size]
@@ -55,13 +56,16 @@ def batches(world, epoch: int, size: int, samples: int = 1438):
 
 def main():
     """Trains the digits, and prints the accuracy of the mean of all replicas."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=10)
+    args = parser.parse_args()
     with hexagram.init() as world:
         torch.set_num_threads(1)
         images, labels, test_images, test_labels = load()
         net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.15)
         model = DataParallel(net, optimizer, algorithm=Pull(), world=world)
-        for epoch in range(10):
+        for epoch in range(args.epochs):
             for index in batches(world, epoch, 16):
                 optimizer.zero_grad()
                 F.cross_entropy(model(images[index]), labels[index]).backward()

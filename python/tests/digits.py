@@ -1,13 +1,27 @@
-"""The handwritten digits of this repository, and a small model of them: what tests and figures train."""
+"""The handwritten digits of this repository, and small models of them: what tests and figures train.
+
+`Net`, `net` and `order` are those of the Rust program `examples/train`: the same parameters to begin with, and the same
+samples in the same steps, so that its losses and accuracies can be compared with those of Python.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
+from torch.optim import Optimizer
+
+from hexagram import World
+from hexagram.sampler import DistributedSampler
+from hexagram.torch.data_parallel import DataParallel
 
 FILE = Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz"
 
@@ -32,7 +46,7 @@ def load() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with gzip.open(FILE, "rt") as lines:
         rows = torch.tensor([[float(field) for field in row] for row in csv.reader(lines)])
     images, labels = rows[:, :64] / 16, rows[:, 64].long()
-    held_out = torch.arange(len(rows)) % 5 == 4
+    held_out = torch.arange(len(rows)) % 5 == 0
     return images[~held_out], labels[~held_out], images[held_out], labels[held_out]
 
 
@@ -42,13 +56,87 @@ def model(seed: int = 0, width: int = 64) -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def batches(rank: int, size: int, epochs: int, batch: int = 16, samples: int = 1438):
+def batches(rank: int, size: int, epochs: int, batch: int = 16, samples: int = 1437):
     """Yields the indices of a rank's batches: every epoch another order, the same number on all ranks."""
     generator = torch.Generator().manual_seed(5)
     for _ in range(epochs):
         order = torch.randperm(samples, generator=generator)
         order = order[: samples // (batch * size) * batch * size]
         yield from order[rank::size].split(batch)
+
+
+class Pool(torch.autograd.Function):
+    """Maxima of windows of 2 × 2, with the gradient that candle 0.11 gives them, of which PyTorch's differs.
+
+    Where k of a window's four elements are its maximum, each of these gets k/4 of the gradient; in PyTorch, one of them
+    gets all of it.
+    """
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        """Returns the maxima, of half the rows and columns."""
+        windows = x.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))
+        most = windows.amax((3, 5), keepdim=True)
+        context.save_for_backward(windows == most)
+        return most.squeeze((3, 5))
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        """Returns the gradient of the elements."""
+        (mask,) = context.saved_tensors
+        share = gradient * mask.to(gradient.dtype).mean((3, 5))
+        return (share[:, :, :, None, :, None] * mask).flatten(4, 5).flatten(2, 3)
+
+
+class Net(nn.Module):
+    """Two convolutions with pooling, two linear layers: as `examples/src/net.rs`. Takes images ``(samples, 64)``."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.hidden = nn.Linear(32 * 2 * 2, 64)
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns logits ``(samples, 10)``."""
+        x = images.view(-1, 1, 8, 8)
+        for convolution in (self.conv1, self.conv2):
+            x = Pool.apply(relu(convolution(x)))
+        return self.out(relu(self.hidden(x.flatten(1))))
+
+
+def net(seed: int = 0) -> Net:
+    """Returns an untrained net with the parameters that `examples/train --seed` begins with."""
+    made = Net()
+    generator = numpy.random.RandomState(seed)
+    parameters = dict(made.named_parameters())
+    with torch.no_grad():
+        for name in sorted(parameters):
+            parameter = parameters[name]
+            fan_in = parameters[name.replace("bias", "weight")][0].numel()
+            bound = 1 / math.sqrt(fan_in) if name.endswith("bias") else math.sqrt(6 / fan_in)
+            words = generator.randint(2**32, size=parameter.shape, dtype=numpy.uint32)
+            parameter.copy_(torch.from_numpy((words / (2**32 - 1) * 2 - 1) * bound))
+    return made
+
+
+def order(rank: int, size: int, epoch: int, seed: int = 0, batch: int = 16, samples: int = 1437) -> Iterator[Tensor]:
+    """Yields the indices of a rank's batches of an epoch, from 0, as `examples/train --seed` takes them."""
+    sampler = DistributedSampler(range(samples), size, rank, seed=seed, drop_last=True)
+    sampler.set_epoch(epoch)
+    indices = torch.tensor(list(sampler))
+    yield from indices[: len(indices) // batch * batch].split(batch)
+
+
+def replica(net: nn.Module, algorithm: str, world: World) -> tuple[DataParallel, Optimizer]:
+    """Returns the engine of a net on all ranks, and what steps, with the algorithm's learning rate."""
+    rate = RATES.get(algorithm.split("(")[0], 0.15)
+    # That one names the engine's optimizer that it goes with.
+    optimizer = None if algorithm == "muloco" else torch.optim.SGD(net.parameters(), rate)
+    # The order in which candle completes gradients, and so the places that codecs find them in.
+    model = DataParallel(net, optimizer, algorithm, learning_rate=rate, world=world, order="listed")
+    return model, model.optimizer
 
 
 def accuracy(net: nn.Module, images: Tensor, labels: Tensor) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
+from itertools import islice
+from pathlib import Path
 
 import digits
 import torch
@@ -25,14 +28,18 @@ def flat(net: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
 
 
-def identical(world: hexagram.World, net: nn.Module) -> bool:
-    """Returns whether all ranks have the same parameters, bit for bit."""
-    own = flat(net)
-    first = own.clone()
+def same(world: hexagram.World, tensor: torch.Tensor) -> bool:
+    """Returns whether all ranks have the same tensor, bit for bit."""
+    first = tensor.detach().clone()
     world.communicator.broadcast(first, 0)
-    equal = torch.tensor([int(torch.equal(own, first))], dtype=torch.int32)
+    equal = torch.tensor([int(torch.equal(tensor, first))], dtype=torch.int32)
     world.communicator.all_reduce(equal, "min")
     return bool(equal.item())
+
+
+def identical(world: hexagram.World, net: nn.Module) -> bool:
+    """Returns whether all ranks have the same parameters, bit for bit."""
+    return same(world, flat(net))
 
 
 def gloo(world: hexagram.World, folder: str) -> None:
@@ -73,16 +80,18 @@ def beside_ddp(world, folder):
         steps(ddp, optimizer, world, 8, accumulate=accumulate)
         expected = flat(net)
 
-        # Another start on rank 1, which the engine and DDP replace by rank 0's.
-        net, optimizer = made(seed=world.rank)
-        ours = DataParallel(net, optimizer, world=world, first_bucket_bytes=1 << 10, bucket_bytes=1 << 10)
-        steps(ours, optimizer, world, 8, accumulate=accumulate)
-        equal.append(torch.equal(flat(net), expected))
-        views = [
-            parameter.grad.data_ptr() == view.data_ptr()
-            for parameter, view in zip(net.parameters(), ours._views.gradients, strict=True)
-        ]
-        equal.append(all(views))
+        for order in ("observed", "listed"):
+            # Another start on rank 1, which the engine and DDP replace by rank 0's.
+            net, optimizer = made(seed=world.rank)
+            small = {"first_bucket_bytes": 1 << 10, "bucket_bytes": 1 << 10}
+            ours = DataParallel(net, optimizer, world=world, order=order, **small)
+            steps(ours, optimizer, world, 8, accumulate=accumulate)
+            equal.append(torch.equal(flat(net), expected))
+            views = [
+                parameter.grad.data_ptr() == view.data_ptr()
+                for parameter, view in zip(net.parameters(), ours._views.gradients, strict=True)
+            ]
+            equal.append(all(views))
 
         net, optimizer = made(seed=world.rank)
         hooked = DistributedDataParallel(net, bucket_cap_mb=0.01)
@@ -116,24 +125,46 @@ def hooks(world, folder):
     return told
 
 
+def first_losses(world, names, count):
+    """Trains by each algorithm; returns the first losses, means over the ranks, and whether replicas stay identical."""
+    torch.set_num_threads(1)
+    images, labels, _, _ = digits.load()
+    told = {}
+    for name in names:
+        net = digits.net()
+        ours, optimizer = digits.replica(net, name, world)
+        losses = []
+        for index in islice(digits.order(world.rank, world.size, 0), count):
+            optimizer.zero_grad()
+            loss = cross_entropy(ours(images[index]), labels[index])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        mean = torch.tensor(losses, dtype=torch.float64)
+        world.communicator.all_reduce(mean, "mean")
+        ours.settle()
+        told[name] = (mean.tolist(), identical(world, net) or not ours._traits["identical"])
+        ours.close()
+    return told
+
+
 def every_algorithm(world, names, epochs):
     """Trains the digits by each algorithm; returns the mean's accuracy and whether replicas are identical, by name."""
     torch.set_num_threads(1)
     images, labels, test_images, test_labels = digits.load()
     told = {}
     for name in names:
-        net = digits.model()
-        rate = digits.RATES.get(name, 0.15)
-        optimizer = None if name == "muloco" else torch.optim.SGD(net.parameters(), rate)
-        ours = DataParallel(net, optimizer, name, learning_rate=rate, world=world)
-        for index in digits.batches(world.rank, world.size, epochs):
-            ours.optimizer.zero_grad()
-            cross_entropy(ours(images[index]), labels[index]).backward()
-            ours.optimizer.step()
+        net = digits.net()
+        ours, optimizer = digits.replica(net, name, world)
+        for epoch in range(epochs):
+            for index in digits.order(world.rank, world.size, epoch):
+                optimizer.zero_grad()
+                cross_entropy(ours(images[index]), labels[index]).backward()
+                optimizer.step()
         ours.settle()
         same = identical(world, net)
         ours.average()
-        told[name] = (digits.accuracy(net, test_images, test_labels), same, ours._traits["identical"])
+        told[name] = (digits.accuracy(net, test_images, test_labels), same or not ours._traits["identical"])
         ours.close()
     return told
 
@@ -196,19 +227,23 @@ def mixed_precision(world):
     """Trains with autocast and GradScaler, with an overflow; by the engine's scale; and a model of bfloat16."""
     torch.set_num_threads(1)
     told = {}
-    net, optimizer = made(momentum=0.0)
-    ours = DataParallel(net, optimizer, "local-sgd", world=world)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-    for step in range(4):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = net_loss(ours, world, step)
-        # Every rank overflows once, and not in the same step.
-        scaler.scale(loss * (float("inf") if step == 1 + world.rank else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    told["grad scaler"] = (ours.steps, scaler.get_scale(), bool(flat(net).isfinite().all()))
-    ours.close()
+    trained = []
+    for kind, algorithm in (("rust", "local-sgd(period=1)"), ("python", LocalSgd(1))):
+        net, optimizer = made(momentum=0.0)
+        ours = DataParallel(net, optimizer, algorithm, world=world)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+        for step in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = net_loss(ours, world, step)
+            # Every rank overflows once, and not in the same step: others make their steps meanwhile.
+            scaler.scale(loss * (float("inf") if step == 1 + world.rank else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        told[kind] = (ours.steps, scaler.get_scale(), bool(flat(net).isfinite().all()), identical(world, net))
+        trained.append(flat(net))
+        ours.close()
+    told["python as rust"] = torch.equal(*trained)
 
     net, optimizer = made(momentum=0.0)
     ours = DataParallel(net, "sgd", learning_rate=0.05, world=world, loss_scale=2.0**10)
@@ -243,13 +278,89 @@ def net_loss(net, world, step):
     return cross_entropy(net(images[index]), labels[index])
 
 
+def clipped(world):
+    """Trains with the engine's clipping, with PyTorch's on what the engine leaves, and by hand: norms, and equal?"""
+    torch.set_num_threads(1)
+    trained = []
+    norms = []
+    for kind in ("engine", "torch", "by hand"):
+        net, optimizer = made(momentum=0.0)
+        ours = net
+        if kind != "by hand":
+            ours = DataParallel(net, optimizer, world=world, clip_norm=0.1 if kind == "engine" else None)
+        for step in range(4):
+            optimizer.zero_grad()
+            net_loss(ours, world, step).backward()
+            gradients = [parameter.grad for parameter in net.parameters()]
+            if kind == "by hand":
+                for gradient in gradients:
+                    world.communicator.all_reduce(gradient, "mean")
+            if kind != "engine":
+                nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            norms.append(torch.cat([gradient.reshape(-1) for gradient in gradients]).norm().item())
+            optimizer.step()
+        trained.append(flat(net))
+    return norms, [torch.allclose(one, trained[-1], rtol=0, atol=1e-7) for one in trained]
+
+
+def warm(world):
+    """Rank 0 comes with an optimizer that has stepped: has rank 1 its state, its options, and the same parameters later?"""
+    told = {}
+    for kind in ("adam", "momentum"):
+        net = digits.model(world.rank)
+        rate = 0.01 * (1 + world.rank)
+        optimizer = torch.optim.Adam(net.parameters(), rate)
+        if kind == "momentum":
+            optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9)
+        if world.rank == 0:
+            steps(net, optimizer, world, 3)
+        ours = DataParallel(net, optimizer, world=world)
+        state = optimizer.state_dict()["state"]
+        values = [value for _, one in sorted(state.items()) for _, value in sorted(one.items())]
+        alike = all([same(world, value) for value in values])
+        steps(ours, optimizer, world, 3)
+        told[kind] = (len(values), alike, optimizer.param_groups[0]["lr"], identical(world, net))
+        ours.close()
+    return told
+
+
+def refused(world):
+    """Builds engines that cannot be; returns what each is told, by name."""
+    told = {}
+
+    def attempt(name, net, optimizer=None, algorithm="gradient-allreduce", **options):
+        optimizer = torch.optim.SGD(net.parameters(), 0.1) if optimizer is None else optimizer
+        try:
+            DataParallel(net, optimizer, algorithm, world=world, **options)
+        except hexagram.UsageError as error:
+            told[name] = str(error)
+
+    net = digits.model()
+    attempt("spelling", net, algorithm="bytegrads")
+    attempt("option of an algorithm", net, algorithm="local-sgd(periods=3)")
+    attempt("option", net, clip=1.0)
+    attempt("value", net, unused="maybe")
+    attempt("algorithms", net, algorithm=("bytegrad", "sgp")[world.rank])
+    attempt("attributes", net, algorithm=LocalSgd(3 + world.rank))
+    attempt("models", digits.model(width=64 + 8 * world.rank))
+    kind = (torch.optim.SGD, torch.optim.Adagrad)[world.rank]
+    attempt("optimizers", net, kind(net.parameters(), 0.1))
+    attempt("groups", net, torch.optim.SGD([*net.parameters()][world.rank :], 0.1))
+    attempt("forward hook", net, algorithm=Forward(3), uneven=True)
+    return told
+
+
 def uneven(world):
     """Ranks make 3 and 6 steps: all end, and replicas are identical."""
-    net, optimizer = made()
-    ours = DataParallel(net, optimizer, world=world, uneven=True)
-    with ours.join():
-        steps(ours, optimizer, world, 3 * (1 + world.rank))
-    return ours.steps, identical(world, net)
+    told = []
+    for algorithm in ("gradient-allreduce", Momentum()):
+        net, optimizer = made()
+        ours = DataParallel(net, optimizer, algorithm, world=world, uneven=True)
+        with ours.join():
+            steps(ours, optimizer, world, 3 * (1 + world.rank))
+        told.append((ours.steps, identical(world, net)))
+        ours.close()
+    return told
 
 
 def gossiped(world):
@@ -282,8 +393,13 @@ def evaluated(world):
     ours.average()
     ours.begin_trace()
     steps(ours, optimizer, world, 2)
-    report = ours.collect_trace()
-    return torch.allclose(mean, expected), distance > 0, put_back, ours.algorithm, ours.steps, report is not None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        report = ours.collect_trace(str(file))
+        events = json.loads(file.read_text())["traceEvents"] if file.exists() else []
+    # Rank 0 alone has the trace of all.
+    traced = report, sorted({event["name"] for event in events if event["name"].startswith("step ")})
+    return torch.allclose(mean, expected), distance > 0, put_back, ours.algorithm, ours.steps, traced
 
 
 def normalized(world):
@@ -346,6 +462,34 @@ class Momentum(Algorithm):
         bucket.gradients.copy_(state)
 
 
+class Forward(LocalSgd):
+    """Local SGD whose mean is taken before the forward pass."""
+
+    after_step = Algorithm.after_step
+
+    def before_forward(self, context, state, bucket):
+        """Replaces the parameters by their mean."""
+        if context.step % self.period == 0:
+            context.mean(bucket.parameters)
+
+
+def switched(world):
+    """Goes on by an algorithm in Rust after one in Python, and all in Rust: spellings, and equal?"""
+    trained = []
+    spellings = []
+    for first in (LocalSgd(3), "local-sgd(period=3)"):
+        net, optimizer = made()
+        ours = DataParallel(net, optimizer, first, world=world)
+        spellings.append(ours.algorithm)
+        steps(ours, optimizer, world, 4)
+        ours.switch("gradient-allreduce")
+        spellings.append(ours.algorithm)
+        steps(ours, optimizer, world, 3)
+        trained.append(flat(net))
+        ours.close()
+    return spellings, torch.equal(*trained)
+
+
 def in_python(world):
     """Trains by algorithms in Python, by those in Rust, and by a loop by hand: equal?"""
     torch.set_num_threads(1)
@@ -388,7 +532,8 @@ def one_after_another(world, folder):
     told = {"beside_ddp": beside_ddp(world, folder)}
     optimizers = {"gradient-allreduce": "torch", "topk-ef": "adamw", "choco-sgd": "torch", "slowmo(period=3)": "adamw"}
     told["resumed"] = {name: resumed(world, name, optimizer) for name, optimizer in optimizers.items()}
-    for program in (gossiped, mixed_precision, uneven, evaluated, normalized, in_python):
+    programs = gossiped, mixed_precision, clipped, warm, uneven, evaluated, normalized, in_python, switched, refused
+    for program in programs:
         told[program.__name__] = program(world)
     # No rank can go on after the error that this one provokes.
     told["unused"] = unused(world)

@@ -89,11 +89,19 @@ class Algorithm:
     #: True for one bucket of each element type, in the place of several by size.
     whole_buckets: bool = False
 
+    def spelling(self) -> str:
+        """Returns the class with its attributes, which ranks compare: ``Pull(period=4, strength=0.5)``."""
+        options = ", ".join(f"{name}={value!r}" for name, value in sorted(vars(self).items()))
+        return f"{type(self).__name__}({options})"
+
+    def written(self) -> set[str]:
+        """Returns the names of the hooks that the class writes: the others are not called."""
+        return {hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Algorithm, hook)}
+
     def declared(self) -> dict[str, Any]:
         """Returns what the engine compares between ranks, and what it provides."""
-        options = ", ".join(f"{name}={value!r}" for name, value in sorted(vars(self).items()))
         return {
-            "described": f"{type(self).__name__}({options})",
+            "described": self.spelling(),
             "centralized": self.centralized,
             "full_precision": self.full_precision,
             "identical": self.keeps_replicas_identical,
@@ -117,11 +125,16 @@ class Algorithm:
         """Runs when the optimizer has changed the parameters."""
 
 
+#: Hooks of an algorithm that run in every step.
+HOOKS = ("before_forward", "gradients_ready", "after_backward", "after_step")
+
+
 class Driver:
     """What calls an algorithm's hooks, in the same order on all ranks."""
 
     def __init__(self, algorithm: Algorithm, world: World, views: Views, names: Sequence[str]):
         self.algorithm = algorithm
+        self.written = algorithm.written()
         self.context = Context(world.communicator)
         self.views = views
         self.names = names
@@ -145,7 +158,9 @@ class Driver:
         return PythonBucket(index, bucket.gradients, bucket.parameters, tensors)
 
     def call(self, hook: str, rate: float | None) -> None:
-        """Calls a hook for each bucket."""
+        """Calls a hook for each bucket, if it is written."""
+        if hook not in self.written:
+            return
         self.context.learning_rate = rate
         self.follow()
         for bucket, state in zip(self.buckets, self.states, strict=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
 from .checkpoint import restored, saved
+from .initial import share_optimizers
 from .model import described, model_buffers, model_parameters
 from .optimizer import EngineOptimizer, form
 from .tensors import span
@@ -58,8 +60,8 @@ class DataParallel(nn.Module):
 
     See :mod:`hexagram.torch.overlap` for what compiled code means for it.
 
-    A collective call: rank 0's parameters and buffers are those of all from then on. Raises `UsageError` on all ranks if
-    these differ in model, algorithm or options; and for parameters that are not in host memory.
+    A collective call: rank 0's parameters, buffers and optimizer state are those of all from then on. Raises `UsageError`
+    on all ranks if these differ in model, optimizer, algorithm or options; and for parameters that are not in host memory.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class DataParallel(nn.Module):
             self._world,
             described(names, parameters),
             algorithm.declared() if isinstance(algorithm, Algorithm) else algorithm,
-            engine_options(options, spelling, isinstance(algorithm, Algorithm)),
+            engine_options(options, spelling, algorithm),
         )
         self._uneven = bool(options.get("uneven"))
         self._traits = self._engine.traits()
@@ -100,7 +102,7 @@ class DataParallel(nn.Module):
             self._overlap = ForwardOverlap(self._engine, self._views, names)
             self._before_forward = torch.compiler.disable(self._before_forward)
         self._adopt_optimizer(optimizer, learning_rate)
-        self._start(algorithm, names)
+        self._start(algorithm, names, options.get("order") == "listed")
 
     def _adopt_optimizer(self, optimizer: Optimizer | Sequence[Optimizer] | str | None, rate: float | None) -> None:
         """Takes what steps: the engine's optimizer, or PyTorch's, whose steps are noticed."""
@@ -117,7 +119,7 @@ class DataParallel(nn.Module):
             self._engine.check_optimizer(form(one), type(one).__name__)
             one.register_step_post_hook(self._after_optimizer)
 
-    def _start(self, algorithm: str | Algorithm, names: Sequence[str]) -> None:
+    def _start(self, algorithm: str | Algorithm, names: Sequence[str], listed: bool) -> None:
         """Gives all ranks rank 0's state, and lets gradients lie in the buckets."""
         has_parameters = self._traits["has_parameters"]
         self._views.adopt() if has_parameters else self._views.refresh()
@@ -127,10 +129,13 @@ class DataParallel(nn.Module):
         self._with_plain(tensors, self._engine.broadcast_state)
         if has_parameters:
             self._views.publish()
+        share_optimizers(self._stepping, self._world, partial(self._with_plain, work=self._engine.broadcast_state))
         self._driver: Driver | None = None
-        if isinstance(algorithm, Algorithm):
+        if isinstance(algorithm, Algorithm) or listed:
+            # The first pass would move the buckets, with gradients in them.
             self._engine.prepare()
             self._views.refresh()
+        if isinstance(algorithm, Algorithm):
             self._driver = Driver(algorithm, self._world, self._views, names)
         for index, parameter in enumerate(self._parameters_in_order):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
@@ -214,7 +219,7 @@ class DataParallel(nn.Module):
         """Lets the engine go on where a step was left out, as GradScaler does after an overflow."""
         if self._owes_step:
             self._wait_for_all()
-            self._after_step(self._engine.stepped())
+            self._end_step()
 
     def _wait_for_all(self) -> None:
         """Waits for what the last step has left on its way."""
@@ -236,6 +241,10 @@ class DataParallel(nn.Module):
         self._stepped_so_far.clear()
         if self._traits["has_parameters"]:
             self._views.collect()
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """Ends a step of PyTorch's optimizer, also one that was left out: other ranks may have made theirs."""
         if self._driver is not None:
             self._driver.after_step(self._rate())
         self._after_step(self._engine.stepped())
@@ -346,6 +355,7 @@ class DataParallel(nn.Module):
         """
         self._between_steps()
         generation = self._engine.switch(algorithm)
+        self._driver = None
         self._traits = self._engine.traits()
         self._after_step(generation)
 
@@ -365,8 +375,8 @@ class DataParallel(nn.Module):
 
     @property
     def algorithm(self) -> str:
-        """Spelling of the algorithm in use."""
-        return self._engine.algorithm
+        """Spelling of the algorithm in use; of one in Python, its class and attributes."""
+        return self._engine.algorithm if self._driver is None else self._driver.algorithm.spelling()
 
     @property
     def steps(self) -> int:
@@ -400,14 +410,21 @@ class DataParallel(nn.Module):
         self._engine.close()
 
 
-def engine_options(options: dict[str, Any], optimizer: str | None, is_python: bool) -> dict[str, Any]:
+def engine_options(options: dict[str, Any], optimizer: str | None, algorithm: str | Algorithm) -> dict[str, Any]:
     """Returns all options of the engine by name, None for those with their defaults.
 
-    Raises `UsageError` for a name that there is not.
+    Raises `UsageError` for a name that there is not, and for what an algorithm in Python cannot do.
     """
     if unknown := set(options) - set(OPTIONS):
         raise UsageError(f"DataParallel has no option {', '.join(sorted(unknown))}; use some of {', '.join(OPTIONS)}")
-    listed = {"order": "listed"} if is_python else {}
+    listed = {}
+    if isinstance(algorithm, Algorithm):
+        listed = {"order": "listed"}
+        if options.get("uneven") and "before_forward" in algorithm.written():
+            raise UsageError(
+                f"a rank that has run out of data makes no forward pass, for which {algorithm.spelling()} has a hook; "
+                "communicate in after_step, or leave out uneven"
+            )
     return {"optimizer": optimizer} | dict.fromkeys(OPTIONS) | listed | options
 
 

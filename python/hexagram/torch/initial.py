@@ -1,0 +1,134 @@
+"""What optimizers of PyTorch begin with: rank 0's state on all ranks, as parameters and buffers do.
+
+An optimizer that has stepped before, or was restored on rank 0 alone, would take other steps there than elsewhere. An
+outline of rank 0's state goes first: its structure, with an empty tensor in the place of each. Tensors follow.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hexagram import UsageError, World
+
+from .tensors import span
+
+#: Replaces the tensors of a list by those of rank 0. A collective call.
+Broadcast = Callable[[Sequence[Tensor]], None]
+
+
+def share_optimizers(optimizers: Sequence[Optimizer], world: World, broadcast: Broadcast) -> None:
+    """Gives the optimizers of all ranks the state and the options of rank 0's, bit for bit. A collective call.
+
+    Options that are neither numbers, texts nor tensors, such as functions, stay each rank's own. Raises `UsageError` on
+    all ranks if their optimizers are of other kinds or have other groups than rank 0's, or have a state that cannot travel.
+
+    >>> share_optimizers([torch.optim.Adam(net.parameters())], world, engine.broadcast_state)  # doctest: +SKIP
+    """
+    own = [outline(optimizer) for optimizer in optimizers]
+    sent = outline_of_rank_0(own if world.rank == 0 else None, broadcast)
+    agree(sent, own, world)
+    for optimizer, one in zip(optimizers, sent, strict=True):
+        if world.rank == 0:
+            broadcast(tensors_in(plain(optimizer.state_dict())))
+            continue
+        state = with_tensors(one["state"], lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
+        broadcast(tensors_in(state))
+        adopt(optimizer, state)
+
+
+def outline(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns an optimizer's kind, the sizes of its groups, and its state with tensors that have no elements.
+
+    ``error`` is there for a state that cannot travel, and says why.
+    """
+    told: dict[str, Any] = {
+        "kind": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
+        "groups": [[list(one.shape) for one in group["params"]] for group in optimizer.param_groups],
+    }
+    state = plain(optimizer.state_dict())
+    elsewhere = [str(one.device) for one in tensors_in(state) if not one.is_cpu]
+    if elsewhere or not is_plain(state):
+        told["error"] = f"tensors on {elsewhere[0]}" if elsewhere else "more than numbers, texts and tensors"
+        return told
+    return told | {"state": with_tensors(state, lambda tensor: tensor.to("meta"))}
+
+
+def outline_of_rank_0(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> list[dict[str, Any]]:
+    """Returns what rank 0 gives, which is the only one to give anything."""
+    file = io.BytesIO()
+    if own is not None:
+        torch.save(own, file)
+    length = torch.tensor([len(file.getvalue())])
+    broadcast([length])
+    data = torch.zeros(int(length.item()), dtype=torch.uint8)
+    if own is not None:
+        data.copy_(torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8))
+    broadcast([data])
+    return own if own is not None else torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+
+
+def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], world: World) -> None:
+    """Raises `UsageError` on all ranks unless the state of rank 0 fits everywhere."""
+    if errors := [f"{one['kind']} has a state of {one['error']}" for one in sent if "error" in one]:
+        raise UsageError(
+            f"rank 0's optimizer cannot be that of all ranks: {errors[0]}; make it anew, or give it a plain state"
+        )
+    alike = [(one["kind"], one["groups"]) for one in sent] == [(one["kind"], one["groups"]) for one in own]
+    other = torch.tensor([-1 if alike else world.rank])
+    world.communicator.all_reduce(span(other), "max")
+    if (rank := int(other.item())) >= 0:
+        theirs = f" ({kinds(own)}, and rank 0 has {kinds(sent)})" if rank == world.rank else ""
+        raise UsageError(
+            f"ranks train with different optimizers: rank {rank} has other ones than rank 0, or other groups of "
+            f"parameters in them{theirs}; give all ranks the same"
+        )
+
+
+def kinds(outlines: Sequence[dict[str, Any]]) -> str:
+    """Returns optimizers as a message has them."""
+    return ", ".join(f"{one['kind'].rsplit('.', 1)[-1]} of {sum(map(len, one['groups']))}" for one in outlines)
+
+
+def adopt(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Gives an optimizer rank 0's state; options that did not travel stay its own."""
+    groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
+    optimizer.load_state_dict(state | {"param_groups": [own | sent for own, sent in groups]})
+
+
+def plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Returns the state of an optimizer without options that cannot travel."""
+    groups = [{name: value for name, value in group.items() if is_plain(value)} for group in state["param_groups"]]
+    return state | {"param_groups": groups}
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether a value consists of numbers, texts and dense tensors alone."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value)) and all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, Tensor):
+        return value.layout is torch.strided and not value.is_quantized
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def with_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Returns a plain value in which each tensor is replaced by what `function` returns for it."""
+    if isinstance(value, dict):
+        return {name: with_tensors(inner, function) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(with_tensors(inner, function) for inner in value)
+    return function(value) if isinstance(value, Tensor) else value
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Returns the tensors of a plain value, in order."""
+    found: list[Tensor] = []
+    with_tensors(value, lambda tensor: found.append(tensor.detach()) or tensor)
+    return found

@@ -1,0 +1,52 @@
+"""The example programs, run as their own documentation says, with few epochs: they end, and what they train learns."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+#: Each program with its arguments, and the least accuracy at the end, in percent.
+PROGRAMS = [
+    ("my_algorithm.py", (), 85),
+    ("from_bagua.py", ("--algorithm", "bytegrad"), 60),
+    ("from_bluefog.py", ("--algorithm", "d-psgd(graph=one-peer-exponential)"), 40),
+]
+
+
+def program(*command, cwd=None):
+    """Runs a program; returns its exit code, and what it printed."""
+    texts = [str(part) for part in command]
+    done = subprocess.run(texts, capture_output=True, text=True, timeout=500, check=False, cwd=cwd)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("name", "arguments", "least"), PROGRAMS)
+def test_examples_train(name, arguments, least):
+    ranks = [sys.executable, "-m", "hexagram", "run", "-n", "2", "--"]
+    code, out, error = program(*ranks, sys.executable, EXAMPLES / name, "--epochs", "4", *arguments)
+    assert code == 0, error
+    last = out.splitlines()[-1]
+    assert last.startswith("[0]") and float(re.search(r"([\d.]+)%", last)[1]) > least, out
+
+
+def test_the_digits_are_trained_and_drawn(tmp_path):
+    code, out, error = program(sys.executable, EXAMPLES / "digits.py", "--ranks", "2", "--epochs", "3", cwd=tmp_path)
+    assert code == 0, error
+    # Plain lines, as this is no terminal.
+    assert re.fullmatch(r"(epoch +\d: +[\d.]+% of the digits held out are read right\n){3}wrote digits.svg\n", out)
+    drawn = (tmp_path / "digits.svg").read_text()
+    assert drawn.startswith("<svg ") and "gradient-allreduce, 2 ranks" in drawn
+
+
+def test_the_digits_say_what_is_wrong():
+    digits = [sys.executable, EXAMPLES / "digits.py", "--ranks", "2"]
+    code, _, error = program(*digits, "--data", "nowhere.csv.gz")
+    assert code == 2 and "there is no file nowhere.csv.gz" in error.splitlines()[-1]
+    code, _, error = program(*digits, "--algorithm", "bytegrads")
+    assert code == 1 and "bytegrad" in error.splitlines()[-1] and "Traceback" not in error
