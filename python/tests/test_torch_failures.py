@@ -228,6 +228,58 @@ def test_exit_with_works_in_flight():
     assert [kind for kind, _ in run_each("hexagram", 2, exit_in_flight, timeout=5)] == ["returned"] * 2
 
 
+ALIVE = """
+import sys
+import torch
+import torch.distributed as dist
+import hexagram.torch
+
+dist.init_process_group("hexagram", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+nets = [torch.nn.Linear(8, 8) for _ in range(2)]
+ddp = torch.nn.parallel.DistributedDataParallel(nets[0])
+ddp.register_comm_hook(*hexagram.torch.hook("bytegrad"))
+engine = hexagram.torch.DataParallel(nets[1], torch.optim.SGD(nets[1].parameters(), 0.1), algorithm="choco-sgd")
+for net in (ddp, engine):
+    net(torch.randn(4, 8)).sum().backward()
+works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(20)]
+works[3].get_future().then(lambda done: done.value()[0].sum())
+print("ends", flush=True)
+"""
+
+
+def test_the_interpreter_ends_with_everything_alive(tmp_path):
+    program = tmp_path / "alive.py"
+    program.write_text(ALIVE)
+    commands = [[sys.executable, program, tmp_path / "store", str(rank)] for rank in range(2)]
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    said = [rank.communicate(timeout=500)[0] for rank in ranks]
+    assert ([rank.returncode for rank in ranks], said) == ([0, 0], ["ends\n"] * 2)
+
+
+def abort(rank: int) -> str:
+    """Aborts the group on rank 1; returns what the other learns."""
+    import torch
+    import torch.distributed as dist
+
+    import hexagram
+
+    if rank == 1:
+        dist.group.WORLD.abort()
+        return ""
+    try:
+        dist.all_reduce(torch.ones(1))
+    except hexagram.PeerFailed as error:
+        return f"rank {error.rank} {error.cause}"
+    return "nothing"
+
+
+def test_an_aborted_group_is_told_to_all():
+    outcomes = run_each("hexagram", 2, abort)
+    assert outcomes[1] == ("returned", "")
+    assert outcomes[0][0] == "returned" and outcomes[0][1].startswith("rank 1 "), outcomes
+    assert "aborted the process group" in outcomes[0][1]
+
+
 def leave_in_another_order(rank: int) -> float:
     """Leaves a group before what the other rank does before leaving it; then two worlds, each rank 0 of one, crosswise."""
     import torch
