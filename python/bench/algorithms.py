@@ -171,15 +171,15 @@ def table(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> str:
         spreads += [variance(side) for side in sides if len(side) > 1]
         cells = [cell for side in sides for cell in (", ".join(f"{one:.2f}" for one in side), f"{mean(side):.2f}")]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {differences[-1]:+.2f} |")
-    spread = mean(spreads) ** 0.5 if spreads else float("nan")
-    bound = 2 * spread * (2 / len(seeds)) ** 0.5
-    outside = [name for name, one in zip(names, differences, strict=True) if abs(one) > bound]
-    told = (
-        f"Standard deviation of a run over the seeds, all runs pooled: {spread:.2f} percentage points; two means of "
-        f"{len(seeds)} then differ by {bound:.2f} at most in 95 % of all cases. Outside are {len(outside)} of {len(names)}"
-        f"{': ' + ', '.join(f'`{name}`' for name in outside) if outside else ''}. Mean of all differences: "
-        f"{mean(differences):+.2f}."
-    )
+    told = f"Mean of the differences: {mean(differences):+.2f}; largest: {max(differences, key=abs):+.2f}."
+    if spreads:
+        spread = mean(spreads) ** 0.5
+        bound = 2 * spread * (2 / len(seeds)) ** 0.5
+        outside = [f"`{name}`" for name, one in zip(names, differences, strict=True) if abs(one) > bound]
+        told += (
+            f" Standard deviation of a run over the seeds, of all runs: {spread:.2f}; two means of {len(seeds)} then differ "
+            f"by at most {bound:.2f} in 95 % of all cases. Outside: {', '.join(outside) or 'none'}."
+        )
     return "\n".join([*lines, "", told])
 
 

@@ -95,7 +95,7 @@ def draw(accuracies: list[float], title: str, file: Path) -> None:
     )
     x, y = points[-1]
     drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="#1f77b4"/>')
-    drawn.append(text(x + 8, y + 4, f"{accuracies[-1]:.1%}", "start", 'fill="#1f77b4"'))
+    drawn.append(text(x + 8, y + 4, f"{100 * accuracies[-1]:.1f} %", "start", 'fill="#1f77b4"'))
     file.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif"'
         f' font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(drawn)}</svg>\n'

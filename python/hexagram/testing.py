@@ -216,6 +216,7 @@ def _rank(
     arguments: tuple,
 ) -> None:
     """Runs one rank."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if host is not None:
         os.environ["HEXAGRAM_HOST"] = f"host-{host}"
     try:
@@ -225,3 +226,11 @@ def _rank(
         connection.send(("error", traceback.format_exc()))
     else:
         connection.send(("value", value))
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it has ended: nobody is left who would take its result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

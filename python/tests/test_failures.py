@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import numpy
 import pytest
@@ -217,3 +219,48 @@ def test_an_uncaught_exception_is_told_to_the_others(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     assert "[1] ValueError: bad sample" in done.stderr, done.stderr
+
+
+ORPHANS = """
+import os, sys, time
+from pathlib import Path
+from hexagram.testing import spawn
+
+def waits(world, folder):
+    new = Path(folder, f"{world.rank}.new")
+    new.write_text(str(os.getpid()))
+    new.rename(Path(folder, str(world.rank)))
+    time.sleep(500)
+
+if __name__ == "__main__":
+    spawn(2, waits, sys.argv[1], timeout=500.0)
+"""
+
+
+def runs(pid):
+    """Returns whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(holds):
+    """Waits until something holds; fails if it takes 100 s."""
+    last = time.monotonic() + 100
+    while not holds():
+        assert time.monotonic() < last
+        time.sleep(0.05)
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path):
+    program = tmp_path / "orphans.py"
+    program.write_text(ORPHANS)
+    parent = subprocess.Popen([sys.executable, program, tmp_path])
+    files = [tmp_path / str(rank) for rank in range(2)]
+    until(lambda: all(file.exists() for file in files))
+    pids = [int(file.read_text()) for file in files]
+    assert all(map(runs, pids))
+    parent.kill()
+    parent.wait()
+    until(lambda: not any(map(runs, pids)))
