@@ -32,6 +32,7 @@ from hexagram.errors import (
     Busy,
     DeadlineExceeded,
     Error,
+    LoaderError,
     Mismatch,
     NotFinite,
     PeerFailed,
@@ -40,7 +41,13 @@ from hexagram.errors import (
     SystemFailure,
     UsageError,
 )
-from hexagram.sampler import DistributedSampler, LoadBalancingDistributedSampler
+from hexagram.loader import DataLoader
+from hexagram.sampler import (
+    CostBalancedSampler,
+    DistributedSampler,
+    ElasticSampler,
+    LoadBalancingDistributedSampler,
+)
 from hexagram.tools import bench, check
 
 init = World.join
@@ -48,13 +55,17 @@ init = World.join
 __all__ = [
     "Busy",
     "Communicator",
+    "CostBalancedSampler",
+    "DataLoader",
     "DeadlineExceeded",
     "DistributedSampler",
+    "ElasticSampler",
     "Encoding",
     "Error",
     "Hierarchy",
     "LinearEncoding",
     "LoadBalancingDistributedSampler",
+    "LoaderError",
     "Memory",
     "Mismatch",
     "NotFinite",

@@ -14,9 +14,9 @@ mod engine;
 mod error;
 mod fork;
 mod leaving;
+mod loader;
 mod memory;
 mod program;
-mod sampler;
 mod state;
 mod store;
 mod work;
@@ -29,6 +29,7 @@ use pyo3::prelude::*;
 #[pyo3(signature = (because = None))]
 fn shut_down(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
     engine::end_all(py)?;
+    loader::end_all(py);
     let left = world::leave_all(py, because);
     callbacks::stop(py);
     left
@@ -57,7 +58,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communication_hook::CommunicationHook>()?;
     module.add_class::<memory::Span>()?;
     module.add_class::<memory::Memory>()?;
-    module.add_class::<sampler::RankSampler>()?;
+    module.add_class::<loader::RankSampler>()?;
+    module.add_class::<loader::BatchSampler>()?;
+    module.add_class::<loader::Loader>()?;
+    module.add_class::<loader::Batches>()?;
     module.add_function(wrap_pyfunction!(program::main, module)?)?;
     module.add_function(wrap_pyfunction!(shut_down, module)?)
 }

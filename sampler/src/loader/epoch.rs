@@ -77,6 +77,14 @@ impl<B: Send + 'static> DataLoader<B> {
     /// [`set_epoch`](Self::set_epoch) said.
     #[allow(clippy::iter_not_returning_iterator, reason = "an epoch is an iterator")]
     pub fn iter(&mut self) -> Epoch<'_, B> {
+        self.begin();
+        Epoch { loader: self }
+    }
+
+    /// Begins the epoch that [`iter`](Self::iter) would give, for whoever cannot borrow the loader as long as it lasts,
+    /// such as an iterator of another language: [`poll_next`](Self::poll_next) has its batches, and [`end`](Self::end)
+    /// ends it.
+    pub fn begin(&mut self) {
         let (epoch, position) = self.run.next;
         // Unless the workers have begun with it already, and nothing of another epoch is under way.
         if !self.run.over || !self.run.ahead || (self.plan.epoch(), 0) != (epoch, position) {
@@ -90,7 +98,21 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.over = false;
         self.run.items = 0;
         self.run.deadline = None;
-        Epoch { loader: self }
+    }
+
+    /// Polls for the next batch of the epoch that was [begun](Self::begin): `None` at its end.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
+        self.poll_waking(context.waker())
+    }
+
+    /// Ends the epoch that was [begun](Self::begin), as dropping an [`Epoch`] does.
+    pub fn end(&mut self) {
+        if !std::mem::replace(&mut self.run.over, true) {
+            self.cancel();
+        }
+        if !self.persistent {
+            self.stop();
+        }
     }
 
     /// Chooses the epoch that the next [`iter`](Self::iter) gives. Without it epochs follow each other.
@@ -359,7 +381,7 @@ impl<B: Send + 'static> Epoch<'_, B> {
 
     /// Polls for the next batch, as [`next_async`](Self::next_async) does: for a stream of your own.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
-        self.loader.poll_waking(context.waker())
+        self.loader.poll_next(context)
     }
 
     /// Returns the position of the loader: after the last batch that was handed out.
@@ -378,12 +400,6 @@ impl<B: Send + 'static> Iterator for Epoch<'_, B> {
 
 impl<B: Send + 'static> Drop for Epoch<'_, B> {
     fn drop(&mut self) {
-        let loader = &mut *self.loader;
-        if !std::mem::replace(&mut loader.run.over, true) {
-            loader.cancel();
-        }
-        if !loader.persistent {
-            loader.stop();
-        }
+        self.loader.end();
     }
 }
