@@ -40,7 +40,7 @@ class Span:
 class Memory:
     """Elements in memory that the other ranks of this host can read directly, so that collectives need no copies.
 
-    Pass it to a collective on all ranks, and look at it with ``numpy.asarray`` or ``torch.from_dlpack``.
+    Pass it to a collective on all ranks, and look at it with ``numpy.asarray``, ``memoryview`` or ``torch.from_dlpack``.
     """
 
     @property
@@ -49,6 +49,7 @@ class Memory:
     def dtype(self) -> str: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __dlpack__(

@@ -165,3 +165,28 @@ def by_host(world):
 
 def test_hierarchy():
     spawn(3, by_host, hosts=HOSTS)
+
+
+def views(world):
+    comm = world.communicator
+    for name in ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"):
+        memory = comm.registered(name, 3)
+        array = numpy.frombuffer(memory, name)
+        array[:] = 1
+        comm.all_reduce(memory, "max")
+        view = memoryview(memory)
+        assert array.tolist() == [1, 1, 1] and not view.readonly and view.format == array.dtype.char.replace("l", "q")
+        assert (view.shape, view.strides, view.nbytes) == ((3,), (array.itemsize,), 3 * array.itemsize)
+        array[1] = 0
+        assert numpy.asarray(memory).tolist() == [1, 0, 1] and bytes(memory) == array.tobytes()
+        # A view keeps the memory.
+        del memory, array
+        assert numpy.asarray(view).tolist() == [1, 0, 1]
+    incoming = [comm.registered("bf16", 2)]
+    comm.neighbour_exchange([1 - comm.rank], [comm.registered("bf16", 2)], incoming)
+    with pytest.raises(BufferError, match="DLPack"):
+        memoryview(incoming[0])
+
+
+def test_registered_memory_is_a_buffer():
+    spawn(2, views)

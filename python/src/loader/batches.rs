@@ -14,18 +14,18 @@ use std::time::Duration;
 
 /// Batches of a data set, epoch after epoch. `hexagram.loader.DataLoader` stands on it.
 #[pyclass(frozen, module = "hexagram._native")]
-pub(crate) struct Loader(Arc<Running>);
+pub(crate) struct Loader(Arc<Open>);
 
 /// One epoch of a loader.
 #[pyclass(frozen, module = "hexagram._native")]
 pub(crate) struct Batches {
-    running: Arc<Running>,
+    running: Arc<Open>,
     /// Number of the epochs that were begun before.
     turn: u64,
 }
 
 /// A loader until it is closed.
-struct Running {
+struct Open {
     generation: Generation,
     /// Never locked by who has the interpreter's lock: the workers may want that.
     state: Mutex<State>,
@@ -39,7 +39,7 @@ struct State {
 }
 
 /// Loaders that may still have workers as the interpreter ends.
-static LOADERS: Mutex<Vec<Weak<Running>>> = Mutex::new(Vec::new());
+static LOADERS: Mutex<Vec<Weak<Open>>> = Mutex::new(Vec::new());
 
 /// Ends the workers of all loaders, as the interpreter ends.
 pub(crate) fn end_all(py: Python<'_>) {
@@ -62,7 +62,7 @@ impl Loader {
         let made = DataLoader::with_collate(Fetched { fetch, len }, options, assemble);
         let loader = Some(made.map_err(|error| exception(py, &error))?);
         let state = Mutex::new(State { loader, turns: 0 });
-        let running = Arc::new(Running { generation: Generation::now(), state });
+        let running = Arc::new(Open { generation: Generation::now(), state });
         let mut loaders = LOADERS.lock().unwrap_or_else(PoisonError::into_inner);
         loaders.retain(|loader| loader.strong_count() > 0);
         loaders.push(Arc::downgrade(&running));
@@ -149,7 +149,7 @@ impl State {
     }
 }
 
-impl Running {
+impl Open {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,7 +192,7 @@ impl Drop for Batches {
     }
 }
 
-impl Drop for Running {
+impl Drop for Open {
     fn drop(&mut self) {
         let Some(loader) = self.lock().loader.take() else { return };
         if !self.generation.is_now() {

@@ -18,18 +18,18 @@ const FULL_READ_ONLY: c_int = 0x011c;
 /// `Py_buffer`.
 #[repr(C)]
 #[derive(Debug)]
-struct Raw {
-    address: *mut c_void,
-    object: *mut PyObject,
-    bytes: Py_ssize_t,
-    item_bytes: Py_ssize_t,
-    read_only: c_int,
-    dimensions: c_int,
-    format: *const c_char,
-    shape: *const Py_ssize_t,
-    strides: *const Py_ssize_t,
-    suboffsets: *const Py_ssize_t,
-    internal: *mut c_void,
+pub(super) struct Raw {
+    pub(super) address: *mut c_void,
+    pub(super) object: *mut PyObject,
+    pub(super) bytes: Py_ssize_t,
+    pub(super) item_bytes: Py_ssize_t,
+    pub(super) read_only: c_int,
+    pub(super) dimensions: c_int,
+    pub(super) format: *const c_char,
+    pub(super) shape: *const Py_ssize_t,
+    pub(super) strides: *const Py_ssize_t,
+    pub(super) suboffsets: *const Py_ssize_t,
+    pub(super) internal: *mut c_void,
 }
 
 unsafe extern "C" {

@@ -10,6 +10,7 @@ pub(crate) mod export;
 pub(crate) mod kept;
 mod registered;
 mod span;
+mod views;
 
 pub(crate) use registered::Memory;
 pub(crate) use span::Span;
@@ -119,6 +120,9 @@ fn find(argument: &Bound<'_, PyAny>) -> PyResult<Elements> {
     let py = argument.py();
     if let Ok(span) = argument.cast_exact::<Span>() {
         return Ok(span.get().elements(py));
+    }
+    if let Ok(memory) = argument.cast_exact::<Memory>() {
+        return Ok(memory.get().elements(argument.clone().unbind()));
     }
     if View::is_offered_by(argument) {
         return View::of(argument)?.into_elements(argument);

@@ -1,9 +1,11 @@
 //! Memory that the other ranks of this host can read: collectives on it need no staging copies.
 
-use super::Home;
 use super::export::{Asked, DEVICE, Lent, capsule};
+use super::kept::{Held, Kept};
+use super::{Elements, Home};
 use crate::error::usage;
 use hexagram::{Buffer, DType};
+use pyo3::ffi::Py_ssize_t;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex};
@@ -15,6 +17,9 @@ pub(crate) struct Memory {
     address: usize,
     elements: usize,
     dtype: DType,
+    /// Number of elements, and bytes of each, where views point to.
+    shape: Py_ssize_t,
+    stride: Py_ssize_t,
 }
 
 #[pymethods]
@@ -88,7 +93,26 @@ impl Memory {
         let elements = buffer.len();
         let address = buffer.address().as_ptr().expose_provenance();
         let dtype = buffer.dtype();
-        Memory { home: Arc::new(Mutex::new(Some(buffer))), address, elements, dtype }
+        // No memory has more bytes than that.
+        let shape = Py_ssize_t::try_from(elements).unwrap_or(Py_ssize_t::MAX);
+        let stride = Py_ssize_t::try_from(dtype.size()).unwrap_or(1);
+        Memory { home: Arc::new(Mutex::new(Some(buffer))), address, elements, dtype, shape, stride }
+    }
+
+    /// Returns the elements, which the object keeps that they are of.
+    pub(super) fn elements(&self, object: Py<PyAny>) -> Elements {
+        let kept = Kept::new(Held::Object(object));
+        Elements { address: self.address, dtype: self.dtype, len: self.elements, writable: true, kept }
+    }
+
+    /// Returns the number of elements and the bytes of each, as long as the memory is there.
+    pub(super) fn layout(&self) -> (&Py_ssize_t, &Py_ssize_t) {
+        (&self.shape, &self.stride)
+    }
+
+    /// Returns the address and the type of the elements.
+    pub(super) fn place(&self) -> (usize, DType) {
+        (self.address, self.dtype)
     }
 
     /// Returns where the buffer is while no operation has it.
