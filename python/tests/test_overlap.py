@@ -4,10 +4,12 @@ A step on what is on its way is made when somebody waits for it, so that without
 before: what is wrong here is wrong whatever arrives when.
 """
 
-import overlap_programs as programs
 import pytest
 
 from hexagram.testing import outcomes_of, spawn
+
+pytest.importorskip("torch")
+import overlap_programs as programs  # noqa: E402 (it imports torch)
 
 #: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
 LIMIT = 540

@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
-import training_programs as programs
 
 from hexagram import _native
 from hexagram.testing import outcomes_of, spawn
+
+torch = pytest.importorskip("torch")
+import training_programs as programs  # noqa: E402 (it imports torch)
 
 #: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
 LIMIT = 540
