@@ -16,7 +16,7 @@
 //! what hooks and copies cost, as there is no all-reduce; what communication overlaps with, `train --trace` draws.
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::{Linear, Module, ModuleT, Optimizer, SGD, VarBuilder, VarMap, linear};
+use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear};
 use clap::Parser;
 use hexagram::algorithms::{EngineOptions, GradientAllReduce, Sgd};
 use hexagram::launch::{Job, as_rank};
@@ -26,7 +26,7 @@ use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, Transport
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
 use hexagram_examples::device::Place;
-use hexagram_examples::model::Model;
+use hexagram_examples::model::{Model, Parts};
 use hexagram_examples::progress::{EXIT_CODES, failure, options};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn start(options: &Options) -> Result<ExitCode, Failure> {
 
 enum Net {
     Square(Vec<Linear>),
-    Known(Box<dyn ModuleT>),
+    Known(Box<dyn Parts>),
 }
 
 /// Channels, rows and columns of the images for a model that `train` knows.

@@ -19,7 +19,7 @@ use hexagram_examples::data::Images;
 use hexagram_examples::device::Place;
 use hexagram_examples::log::{Judged, Log, Spent};
 use hexagram_examples::made_with::{MadeWith, differing};
-use hexagram_examples::model::{correct, seeded};
+use hexagram_examples::model::{Parts, correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision};
 use hexagram_examples::progress::{failure, options};
 use hexagram_examples::saves::{Resumed, Saves};
@@ -64,7 +64,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     let varmap = seeded(options.seed, (dtype, &device), |vb| options.model.build(vb, data.shape))?;
 
     // Here, and where `replica` steps in `Run::steps`, this differs from a program for one process.
-    let engine = EngineOptions { queue, ..checked.stepper.engine() };
+    let engine = EngineOptions { queue, ..checked.engine() };
     let of_rank = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };
     let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype, ..of_rank };
     let build = |vb| options.model.build(vb, data.shape);
@@ -85,7 +85,7 @@ struct Run<'a> {
     checked: &'a Checked,
     comm: &'a Communicator,
     numbers: Numbers,
-    model: Box<dyn ModuleT>,
+    model: Box<dyn Parts>,
     replica: Replica,
     loader: DataLoader<Batch>,
     /// Queue that copies batches to the device.
@@ -147,8 +147,10 @@ impl Run<'_> {
             let images = self.replica.tensor(&images.elements, &images.shape)?;
             let images = images.to_dtype(self.numbers.dtype)?;
             let labels = self.numbers.labels(&labels)?;
-            let forward = || -> Result<Tensor, Failure> {
-                Ok(loss::cross_entropy(&self.model.forward_t(&images, true)?, &labels)?)
+            let forward = |replica: &Replica| -> Result<Tensor, Failure> {
+                let mut wait = |part: &str| replica.wait_for(part).map_err(candle_core::Error::wrap);
+                let logits = self.model.forward_parts(&images, true, &mut wait)?;
+                Ok(loss::cross_entropy(&logits, &labels)?)
             };
             let loss = self.replica.step_with(forward)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);

@@ -21,12 +21,27 @@ pub enum Model {
     Resnet50,
 }
 
+/// Model that says where in its forward pass each of its parts begins, for a training that waits there for what the last
+/// step has left on its way.
+pub trait Parts: ModuleT {
+    /// Returns what [`ModuleT::forward_t`] does, and calls `before` each part with the name of its parameters' builder.
+    ///
+    /// # Errors
+    /// What `before` and candle return.
+    fn forward_parts(
+        &self,
+        images: &Tensor,
+        train: bool,
+        before: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Tensor>;
+}
+
 impl Model {
     /// Builds the model for images of channels × rows × columns, taking its parameters from `vb`.
     ///
     /// # Errors
     /// What `vb` returns.
-    pub fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn ModuleT>> {
+    pub fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn Parts>> {
         let blocks = match self {
             Model::Small => return Ok(Box::new(Net::new(vb, shape)?)),
             Model::Resnet14 => ResNet::OF_14,

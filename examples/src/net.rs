@@ -1,6 +1,7 @@
 //! A small convolutional net for small images, written as any candle program would: nothing here knows of ranks.
 
 use crate::digits::CLASSES;
+use crate::model::Parts;
 use candle_core::{Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, conv2d, linear};
 
@@ -32,10 +33,25 @@ impl Net {
 impl Module for Net {
     /// Returns the logits (batch × classes) of images (batch × channels × rows × columns).
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        self.forward_parts(images, true, &mut |_| Ok(()))
+    }
+}
+
+impl Parts for Net {
+    fn forward_parts(
+        &self,
+        images: &Tensor,
+        _: bool,
+        before: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Tensor> {
         let mut x = images.clone();
-        for convolution in &self.convolutions {
+        for (name, convolution) in ["conv1", "conv2"].into_iter().zip(&self.convolutions) {
+            before(name)?;
             x = convolution.forward(&x)?.relu()?.max_pool2d(2)?;
         }
-        self.out.forward(&self.hidden.forward(&x.flatten_from(1)?)?.relu()?)
+        before("hidden")?;
+        let x = self.hidden.forward(&x.flatten_from(1)?)?.relu()?;
+        before("out")?;
+        self.out.forward(&x)
     }
 }

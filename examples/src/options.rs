@@ -7,11 +7,11 @@ use crate::model::Model;
 use crate::progress::EXIT_CODES;
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::trace::check_writable;
-use hexagram::algorithms::{AnyAlgorithm, LearningRate, Registry};
+use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram::{Error, TransportKind};
-use hexagram_lab::program::{Chosen, Stepper, Stepping, folder_name, rehearse};
+use hexagram_lab::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,6 +47,10 @@ pub struct Options {
     /// Samples per rank and step
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
+    /// Computation that communication runs beside: the backward pass, or also the next forward pass, in which each part
+    /// of the model then waits for its own parameters
+    #[arg(long, value_enum, default_value_t = Passes::Backward)]
+    pub overlap: Passes,
     /// Optimizer and learning rate.
     #[command(flatten)]
     pub stepping: Stepping,
@@ -135,7 +139,12 @@ impl Checked {
     /// One line that says what is wrong.
     pub fn check_for(&self, ranks: usize) -> Result<(), Error> {
         self.check_share(ranks)?;
-        rehearse(&self.algorithm, &self.stepper.engine(), ranks)
+        rehearse(&self.algorithm, &self.engine(), ranks)
+    }
+
+    /// Returns the engine's options.
+    pub fn engine(&self) -> EngineOptions {
+        EngineOptions { overlap: self.options.overlap.overlap(), ..self.stepper.engine() }
     }
 
     /// Returns the learning rate of every step of a training, whose epochs have so many each.

@@ -6,6 +6,7 @@
 //! that the first convolution is one of 3 × 3 without stride, and no pooling follows it.
 
 use crate::digits::CLASSES;
+use crate::model::Parts;
 use candle_core::{D, Result, Tensor};
 use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, batch_norm, conv2d_no_bias, linear,
@@ -21,7 +22,8 @@ const EPSILON: f64 = 1e-5;
 /// Four stages of bottleneck blocks between a convolution and a linear layer.
 pub struct ResNet {
     first: Unit,
-    blocks: Vec<Block>,
+    /// Blocks, each with the name of its builder.
+    blocks: Vec<(String, Block)>,
     out: Linear,
 }
 
@@ -42,8 +44,9 @@ impl ResNet {
         for (stage, count) in blocks.into_iter().enumerate() {
             for number in 0..count {
                 let stride = if stage > 0 && number == 0 { 2 } else { 1 };
-                let vb = vb.pp(format!("layer{}.{number}", stage + 1));
-                all.push(Block::new(&vb, from, WIDTH << stage, stride)?);
+                let name = format!("layer{}.{number}", stage + 1);
+                let block = Block::new(&vb.pp(&name), from, WIDTH << stage, stride)?;
+                all.push((name, block));
                 from = EXPANSION * (WIDTH << stage);
             }
         }
@@ -54,8 +57,25 @@ impl ResNet {
 impl ModuleT for ResNet {
     /// Returns the logits (batch × classes) of images (batch × channels × rows × columns).
     fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        let x = self.first.forward_t(images, train)?.relu()?;
-        let x = self.blocks.iter().try_fold(x, |x, block| block.forward_t(&x, train))?;
+        self.forward_parts(images, train, &mut |_| Ok(()))
+    }
+}
+
+impl Parts for ResNet {
+    fn forward_parts(
+        &self,
+        images: &Tensor,
+        train: bool,
+        before: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Tensor> {
+        before("conv1")?;
+        before("bn1")?;
+        let mut x = self.first.forward_t(images, train)?.relu()?;
+        for (name, block) in &self.blocks {
+            before(name)?;
+            x = block.forward_t(&x, train)?;
+        }
+        before("fc")?;
         self.out.forward(&x.mean(D::Minus1)?.mean(D::Minus1)?)
     }
 }

@@ -38,7 +38,7 @@ pub use compare::{CompareOptions, compare};
 pub use names::{Chosen, folder_name, information};
 pub use rehearsal::rehearse;
 pub use setting::Setting;
-pub use step::{StepOptions, step};
+pub use step::{Passes, StepOptions, step};
 pub use stepping::{Stepper, Stepping};
 pub use suite::{SuiteOptions, suite};
 pub use train::{TrainOptions, train};

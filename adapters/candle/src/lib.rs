@@ -49,6 +49,11 @@
 //! model sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete
 //! (`tap.rs`); that costs memory for a copy of the parameters.
 //!
+//! With [`Overlap::Forward`] in the engine's options a step leaves its parameters on their way, and the forward pass calls
+//! [`Replica::wait_for`] before each module.
+//!
+//! [`Overlap::Forward`]: algorithms::Overlap::Forward
+//!
 //! # Features
 //! | feature | adds | needs |
 //! |---|---|---|
@@ -61,11 +66,13 @@
 //! [`sync_batch_norm`] is for models in host memory. **The feature compiles; it has not run on a GPU yet.**
 
 mod checkpoint;
+mod checks;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod home;
 mod mean;
+mod overlap;
 mod parameters;
 mod replica;
 mod sync_batch_norm;

@@ -11,9 +11,12 @@ use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReadView, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{
-    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Mode, Parameter, StepForm,
+    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Mode, Overlap, Parameter,
+    StepForm,
 };
 use std::any::{TypeId, type_name};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Options of a [`Replica`]: how a model is built and trained. All ranks must use the same.
@@ -61,11 +64,15 @@ pub struct Replica {
     /// Everything that makes the replica, running statistics included.
     pub(crate) tensors: Vec<Entry>,
     /// Backward passes so far.
-    passes: u64,
+    pub(crate) passes: u64,
     /// True if the algorithm is told the loss.
     tells_loss: bool,
     /// Sum of the losses of the step under way.
     loss: f64,
+    /// True if a step leaves parameters on their way: [`Overlap::Forward`].
+    pub(crate) overlaps_forward: bool,
+    /// Parameters that the last step has left on its way, and no wait has brought to the model yet.
+    pub(crate) awaited: RefCell<BTreeSet<usize>>,
     /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
     pub(crate) unreached: Option<&'static str>,
 }
@@ -113,6 +120,7 @@ impl Replica {
         let tensors = entries.lock().clone();
         let parameters: Vec<Entry> = tensors.iter().filter(|entry| entry.tap.is_some()).cloned().collect();
         let listed: Result<Vec<Parameter>> = parameters.iter().map(announce).collect();
+        let overlaps_forward = options.engine.overlap == Overlap::Forward;
         let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
@@ -124,6 +132,8 @@ impl Replica {
             tensors,
             passes: 0,
             loss: 0.0,
+            overlaps_forward,
+            awaited: RefCell::default(),
             unreached: None,
         };
         replica.broadcast()?;
@@ -180,7 +190,8 @@ impl Replica {
         self.finish_and_step()
     }
 
-    /// Makes a whole step on one batch, of which `loss` runs the forward pass: [`Replica::forward`], [`Replica::step`],
+    /// Makes a whole step on one batch, of which `loss` runs the forward pass, with the replica to
+    /// [wait](Self::wait_for) by: [`Replica::forward`], [`Replica::step`],
     /// and in between as many more passes as the algorithm takes gradients of the batch, with parameters that it has
     /// moved. Returns the loss of the first.
     ///
@@ -189,7 +200,7 @@ impl Replica {
     /// # use candle_nn::{Linear, Module, loss};
     /// # use hexagram_candle::{Replica, Result};
     /// fn step(replica: &mut Replica, model: &Linear, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    ///     replica.step_with(|| Ok(loss::mse(&model.forward(x)?, y)?))
+    ///     replica.step_with(|_| Ok(loss::mse(&model.forward(x)?, y)?))
     /// }
     /// ```
     ///
@@ -198,14 +209,14 @@ impl Replica {
     /// of another batch; as [`Replica::forward`] and [`Replica::step`].
     pub fn step_with<E: From<Error>>(
         &mut self,
-        mut loss: impl FnMut() -> Result<Tensor, E>,
+        mut loss: impl FnMut(&Self) -> Result<Tensor, E>,
     ) -> Result<Tensor, E> {
         self.forward()?;
-        let first = loss()?;
+        let first = loss(self)?;
         self.computed(&first, Mode::Synchronize)?;
         while self.evaluate_again()? {
             self.engine.forward().map_err(Error::from)?;
-            self.differentiated(&loss()?, Mode::Synchronize)?;
+            self.differentiated(&loss(self)?, Mode::Synchronize)?;
         }
         self.finish_and_step()?;
         Ok(first)
@@ -223,11 +234,18 @@ impl Replica {
 
     /// Ends the step's last pass, and steps with the engine's optimizer.
     fn finish_and_step(&mut self) -> Result<()> {
+        self.loss = 0.0;
+        if self.overlaps_forward {
+            let outcome = self.engine.finish_and_step().map_err(Error::from);
+            // candle may change what was compared.
+            let outcome = outcome.and_then(|()| self.home.exchange(|| Ok(())));
+            *self.awaited.get_mut() = (0..self.parameters.len()).collect();
+            return self.told(outcome);
+        }
         let home = &self.home;
         let engine = &mut self.engine;
         let publish = |index: usize, values: &ReadView| self.parameters[index].publish(home, values);
         let outcome = home.exchange(|| engine.finish_and_step_into(publish));
-        self.loss = 0.0;
         self.told(outcome)
     }
 
@@ -308,7 +326,7 @@ impl Replica {
     /// Runs a pass, but for its end, and tells the algorithm no loss.
     fn differentiated(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.passes += 1;
-        let outcome = self.check_fresh().and_then(|()| {
+        let outcome = self.check_awaited().and_then(|()| self.check_fresh()).and_then(|()| {
             self.engine.begin(mode)?;
             let gradients = loss.backward()?;
             self.check_untapped(&gradients)
@@ -321,39 +339,13 @@ impl Replica {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
-    /// Checks that the copies with which the model computes are fresh. If they are stale, the loss is that of another
-    /// model, on this rank only. Looking at all of them would cost a pass over the parameters; a step of an optimizer
-    /// shows in any few elements, and a lasting change of a single one in a large tensor is found some steps later.
-    /// What is changed and changed back is not. On a GPU all are looked at, and it is told a pass later.
-    fn check_fresh(&self) -> Result<()> {
-        let Some(stale) = self.home.stale(&self.parameters, self.passes)? else { return Ok(()) };
-        let what = format!("parameter `{}` was changed without its replica", self.parameters[stale].name);
-        let remedy = "step with the replica (step, step_with, backward_step, Synchronized::step), or call Replica::refresh \
-                      after a change of your own";
-        Err(Error::usage(what, remedy))
-    }
-
-    /// Checks that no gradient reached a parameter past its tap: it would not be synchronized.
-    fn check_untapped(&self, gradients: &GradStore) -> Result<()> {
-        match self.tensors.iter().find(|entry| gradients.get(&entry.var).is_some()) {
-            None => Ok(()),
-            Some(Entry { name, tap: Some(_), .. }) => {
-                let what = format!("parameter `{name}` was used past its builder, as a Var of the VarMap");
-                Err(Error::usage(what, "use the tensor that the VarBuilder returned"))
-            }
-            Some(Entry { name, tap: None, .. }) => {
-                let what = format!("`{name}` got a gradient, but by its name it is a running statistic");
-                Err(Error::usage(what, "give trainable parameters another name"))
-            }
-        }
-    }
-
     /// Brings model and engine up to date after the program itself has changed `Var`s, for example by loading them. All
     /// ranks must make the same change.
     ///
     /// # Errors
     /// [`Error::Candle`] from the copy.
     pub fn refresh(&mut self) -> Result<()> {
+        self.check_awaited()?;
         let flat = self.engine.works_on_parameters();
         let home = &self.home;
         for (index, Entry { var, tap, .. }) in self.parameters.iter().enumerate() {
@@ -374,7 +366,9 @@ impl Replica {
         let home = &self.home;
         home.exchange(|| {
             all.try_for_each(|(index, entry)| entry.publish(home, &self.engine.parameter(index)?))
-        })
+        })?;
+        self.awaited.borrow_mut().clear();
+        Ok(())
     }
 
     /// Lets the algorithm do its part, now that candle's optimizer has stepped.
@@ -433,6 +427,7 @@ impl Replica {
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
     pub fn is_identical(&self) -> Result<bool> {
+        self.wait_for("")?;
         let mut digest = hash::START;
         for Entry { var, .. } in &self.parameters {
             self.home.lend(var, |values| {

@@ -92,7 +92,8 @@ pub enum Passes {
 }
 
 impl Passes {
-    fn overlap(self) -> Overlap {
+    /// Returns it as the engine's option.
+    pub fn overlap(self) -> Overlap {
         match self {
             Passes::Backward => Overlap::Backward,
             Passes::Forward => Overlap::Forward,

@@ -84,7 +84,7 @@ fn a_second_gradient_of_the_batch_is_taken_where_the_algorithm_moved_the_model()
             for step in 0..5 {
                 let mine = batch(step, DType::F64).narrow(0, comm.rank() * 6, 6)?;
                 let before = values(&varmap);
-                let loss = replica.step_with(|| Ok::<_, Error>(model.loss(&mine)?))?;
+                let loss = replica.step_with(|_| Ok::<_, Error>(model.loss(&mine)?))?;
                 let told = replica.engine().metrics()["loss"];
                 assert_eq!(
                     told,
@@ -124,11 +124,12 @@ fn a_step_whose_second_loss_failed_is_not_ended_with_another_batch() {
             let (model, mut replica) = Replica::build(&comm, &varmap, with_sam(), Net::new)?;
             let first = model.loss(&batch(0, DType::F64))?;
             let mut losses = vec![first];
-            let only_once = || losses.pop().ok_or_else(|| Error::from(candle_core::Error::msg("no batch")));
+            let only_once =
+                |_: &Replica| losses.pop().ok_or_else(|| Error::from(candle_core::Error::msg("no batch")));
             replica.step_with(only_once).unwrap_err();
             let next = model.loss(&batch(1, DType::F64))?;
             Ok([
-                replica.step_with(|| Ok::<_, Error>(next.clone())).map(drop),
+                replica.step_with(|_| Ok::<_, Error>(next.clone())).map(drop),
                 replica.forward(),
                 replica.step(&next),
                 replica.backward_no_sync(&next),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod evaluations;
+mod overlap;
 
 use candle_core::{
     CpuStorage, CustomOp1, DType, Device, Layout, Module, ModuleT, Result, Shape, Tensor, Var,
