@@ -4,7 +4,7 @@ use super::libraries::program;
 use super::report::Report;
 use crate::say;
 use crate::transports::{built_in, mpi};
-use hexagram::launch::{Job, Outcome, Output, as_rank};
+use hexagram::launch::{Job, Outcome, Output, as_rank, this_program};
 use hexagram::logical::runtime::{self, Instant};
 use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use std::ffi::OsString;
@@ -65,8 +65,7 @@ fn arguments(transport: TransportKind) -> Vec<OsString> {
 
 /// Runs the same two ranks, started by mpirun.
 fn under(mpirun: &Path, transport: TransportKind) -> Result<(), String> {
-    let this = std::env::current_exe()
-        .map_err(|cause| format!("this program's own file is not to be found: {cause}"))?;
+    let this = this_program().map_err(|error| error.to_string())?;
     let mut command = Command::new(mpirun);
     command.args(["-n", "2", "--oversubscribe"]).arg(this).args(arguments(transport));
     let status = command.status().map_err(|cause| format!("mpirun cannot be started: {cause}"))?;

@@ -12,6 +12,11 @@ use std::time::Instant;
 /// Three ranks that communicate memory of GPUs until something fails: rank 1 has a driver that is set so. `None` without
 /// the fake driver.
 fn job(transport: TransportKind, settings: &str) -> Option<Job> {
+    job_of("device", transport, settings)
+}
+
+/// Three ranks of a role, as [`job`] says.
+fn job_of(role: &str, transport: TransportKind, settings: &str) -> Option<Job> {
     if !devices().is_ok_and(|gpus| gpus.iter().any(|gpu| gpu.name.starts_with("Fake"))) {
         report(format_args!("skipped: no fake CUDA driver"));
         return None;
@@ -21,7 +26,7 @@ fn job(transport: TransportKind, settings: &str) -> Option<Job> {
         command.env("HEXAGRAM_TEST_DEVICE", "cuda").env("HEXAGRAM_FAKE_CUDA", settings);
         command
     });
-    let mut job = Job::of(commands, "device", transport);
+    let mut job = Job::of(commands, role, transport);
     job.all_hear("ready");
     Some(job)
 }
@@ -54,13 +59,13 @@ fn a_launch_that_is_refused_is_told_to_all() {
 
 #[test]
 fn memory_that_runs_out_is_told_to_all_with_what_was_asked_and_what_is_free() {
-    let settings = "seed=2,memory=5M";
+    let settings = "seed=2,memory=8M";
     all_are_told(TransportKind::Shm, settings, "CUDA_ERROR_OUT_OF_MEMORY", " bytes on cuda:0, where ");
 }
 
 #[test]
 fn a_stream_that_never_ends_is_a_deadline_and_keeps_no_process() {
-    let Some(mut job) = job(TransportKind::Tcp, "seed=2,hang=150") else { return };
+    let Some(mut job) = job_of("impatient device", TransportKind::Tcp, "seed=2,hang=150") else { return };
     let begun = Instant::now();
     for rank in 0..3 {
         let Failed { culprit, text, .. } = job.failure(rank);
@@ -84,7 +89,7 @@ fn a_rank_that_is_killed_is_named_by_those_whose_gpus_are_at_work() {
 
 /// Three ranks with a GPU each that communicate through NCCL until something fails: that of rank 1 is set so. `None`
 /// without the fakes.
-fn job_by_nccl(transport: TransportKind, settings: &str) -> Option<Job> {
+fn job_by_nccl(role: &str, transport: TransportKind, settings: &str) -> Option<Job> {
     if nccl::version().is_err()
         || !devices().is_ok_and(|gpus| gpus.iter().any(|gpu| gpu.name.starts_with("Fake")))
     {
@@ -97,7 +102,7 @@ fn job_by_nccl(transport: TransportKind, settings: &str) -> Option<Job> {
         command.env("HEXAGRAM_FAKE_NCCL", if rank == 1 { settings } else { "seed=2" });
         command
     });
-    let mut job = Job::of(commands, "device", transport);
+    let mut job = Job::of(commands, role, transport);
     job.all_hear("ready");
     Some(job)
 }
@@ -105,7 +110,7 @@ fn job_by_nccl(transport: TransportKind, settings: &str) -> Option<Job> {
 #[test]
 fn a_rank_that_is_killed_is_named_by_those_whose_streams_wait_for_it() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
-        let Some(mut job) = job_by_nccl(transport, "seed=2") else { return };
+        let Some(mut job) = job_by_nccl("device", transport, "seed=2") else { return };
         let killed = job.signal(1, Signal::KILL);
         let worst = all_blame(&mut job, [0, 2].into_iter(), 1, "died", killed);
         assert!(worst < PROMPT, "over {transport} it took {worst:?}");
@@ -116,7 +121,7 @@ fn a_rank_that_is_killed_is_named_by_those_whose_streams_wait_for_it() {
 
 #[test]
 fn work_of_nccl_that_never_ends_is_a_deadline_and_keeps_no_process() {
-    let Some(mut job) = job_by_nccl(TransportKind::Tcp, "seed=2,hang=40") else { return };
+    let Some(mut job) = job_by_nccl("impatient device", TransportKind::Tcp, "seed=2,hang=40") else { return };
     for rank in 0..3 {
         let Failed { text, .. } = job.failure(rank);
         // Whoever comes first: the watch of the work, or who waits for the queue.
@@ -127,7 +132,7 @@ fn work_of_nccl_that_never_ends_is_a_deadline_and_keeps_no_process() {
 
 #[test]
 fn an_error_of_nccl_s_is_told_to_all() {
-    let Some(mut job) = job_by_nccl(TransportKind::Shm, "seed=2,async_error=40:3") else { return };
+    let Some(mut job) = job_by_nccl("device", TransportKind::Shm, "seed=2,async_error=40:3") else { return };
     let Failed { at, text, .. } = job.failure(1);
     assert!(text.contains("ncclInternalError"), "{text}");
     let worst = all_blame(&mut job, [0, 2].into_iter(), 1, "ncclInternalError", at);

@@ -1,6 +1,6 @@
 //! What the ranks of a job do, each in a process of its own.
 
-use super::job::{ROLE, TRANSPORT};
+use super::job::{DEADLINE, ROLE, TRANSPORT};
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
 };
@@ -47,7 +47,7 @@ fn play(role: &str) -> Result<()> {
     if ["chain", "absent", "circle", "leaver", "early end"].contains(&role) {
         options.vigilance = Some(Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE });
     }
-    if role == "device" {
+    if role.ends_with("device") {
         options.vigilance = Some(Vigilance { beat: BEAT, late: LATE, ..Vigilance::default() });
     }
     let world = World::join(&options)?;
@@ -58,7 +58,8 @@ fn play(role: &str) -> Result<()> {
             world.set_deadline(Duration::from_secs(5));
             collectives(&world)
         }
-        "device" => on_device(&world),
+        "device" => on_device(&world, DEADLINE),
+        "impatient device" => on_device(&world, Duration::from_secs(5)),
         "chain" => chain(&world),
         "absent" => absent(&world),
         "circle" => circle(&world),
@@ -106,8 +107,8 @@ fn collectives(world: &World) -> Result<()> {
 }
 
 /// One collective after the other on memory of the device under test, until something fails.
-fn on_device(world: &World) -> Result<()> {
-    world.set_deadline(Duration::from_secs(5));
+fn on_device(world: &World, deadline: Duration) -> Result<()> {
+    world.set_deadline(deadline);
     let comm = Communicator::open(world, 0)?;
     let queue = testing::queue();
     comm.attach(&queue)?;

@@ -17,7 +17,7 @@ use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::types::CUdeviceptr;
-use crate::error::{Error, Result};
+use crate::error::{During, Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::health::Health;
 use crate::memory::{ReadView, Span, WriteView};
@@ -95,7 +95,9 @@ impl Reach {
             held.push(of_this_process(rank, notice)?);
             return Ok(notice.address);
         }
-        self.imports.find(&self.gpu, rank, notice, bytes)
+        // The driver refuses the memory of a process that has been killed, which is not this rank's failure.
+        let found = self.imports.find(&self.gpu, rank, notice, bytes);
+        found.map_err(|error| self.health.explain(error, During::Registering))
     }
 }
 

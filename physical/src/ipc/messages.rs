@@ -209,8 +209,7 @@ impl IpcEndpoint {
             // It may have been given up.
             let Some(at) = state.messages.sending.iter().position(is_it) else { continue };
             if let Err(error) = self.send(state, at) {
-                let sending = state.messages.sending.remove(at);
-                state.tickets.finish(sending.ticket, Err(error));
+                self.fail_messages(state, &error);
             }
         }
         !replies.is_empty()
@@ -285,8 +284,7 @@ impl IpcEndpoint {
             };
             let Some(at) = state.messages.receiving.iter().position(is_it) else { continue };
             if let Err(error) = self.receive(state, at, ready.position) {
-                let receiving = state.messages.receiving.remove(at);
-                state.tickets.finish(receiving.ticket, Err(error));
+                self.fail_messages(state, &error);
             }
         }
         has_moved
@@ -337,6 +335,22 @@ impl IpcEndpoint {
             mail.pop();
         }
         Ok(true)
+    }
+
+    /// Ends all messages after the failure of one, as this rank may wait for another of them first, whose sender waits for
+    /// the one that has failed.
+    fn fail_messages(&self, state: &mut State, error: &Error) {
+        let Messages { sending, receiving, .. } = &state.messages;
+        let sent = sending.iter().map(|sending| sending.ticket);
+        let tickets: Vec<Ticket> = sent.chain(receiving.iter().map(|receiving| receiving.ticket)).collect();
+        for ticket in tickets {
+            state.tickets.finish(ticket, Err(error.clone()));
+            self.cancel_message(state, ticket);
+        }
+        // Messages that come all the same have no ticket any more.
+        let void = state.tickets.open();
+        state.tickets.close(void);
+        state.messages.receiving.iter_mut().for_each(|receiving| receiving.ticket = void);
     }
 
     /// Gives a message up, if the ticket is of one.

@@ -11,7 +11,7 @@
 //! | `node` | jobs on several machines |
 //! | `supervise`, `signals` | the rule by which one failure ends all, and the signals to the launcher |
 //! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
-//! | `own` | programs that start their own ranks |
+//! | `own`, `program` | programs that start their own ranks, and the file of such a program |
 
 mod descendants;
 mod environment;
@@ -21,6 +21,7 @@ mod node;
 mod outcome;
 mod output;
 mod own;
+mod program;
 mod rank;
 mod rendezvous;
 mod report;
@@ -32,6 +33,7 @@ pub use node::Node;
 pub use outcome::{FirstFailure, Outcome};
 pub(crate) use own::side_by_side;
 pub use own::{as_rank, as_threads};
+pub use program::this_program;
 
 use crate::error::{Error, Result};
 use crate::limits;

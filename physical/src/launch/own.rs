@@ -1,7 +1,7 @@
 //! Programs that start their own ranks: the program itself as a [`Job`], or its ranks as threads. Open this file to
 //! write a program that works under every launcher and under none.
 
-use super::{Job, Output};
+use super::{Job, Output, this_program};
 use crate::error::{Error, Result};
 use crate::world::World;
 use std::fmt::Display;
@@ -15,10 +15,8 @@ impl Job {
     /// # Errors
     /// [`Error::System`] if the system does not tell the program's path.
     pub fn of_this_program(ranks: usize) -> Result<Self> {
-        let program = std::env::current_exe()
-            .map_err(|cause| Error::system("find this program's own file", cause, "start it by its path"))?;
         let arguments = std::env::args_os().skip(1).collect();
-        Ok(Job { arguments, output: Output::Inherit, ..Job::new(ranks, program) })
+        Ok(Job { arguments, output: Output::Inherit, ..Job::new(ranks, this_program()?) })
     }
 }
 
