@@ -9,14 +9,9 @@ use hexagram_physical::nccl;
 use rustix::process::Signal;
 use std::time::Instant;
 
-/// Three ranks that communicate memory of GPUs until something fails: rank 1 has a driver that is set so. `None` without
-/// the fake driver.
-fn job(transport: TransportKind, settings: &str) -> Option<Job> {
-    job_of("device", transport, settings)
-}
-
-/// Three ranks of a role, as [`job`] says.
-fn job_of(role: &str, transport: TransportKind, settings: &str) -> Option<Job> {
+/// Three ranks of a role that communicate memory of GPUs until something fails: rank 1 has a driver that is set so. `None`
+/// without the fake driver.
+fn started(role: &str, transport: TransportKind, settings: &str) -> Option<Job> {
     if !devices().is_ok_and(|gpus| gpus.iter().any(|gpu| gpu.name.starts_with("Fake"))) {
         report(format_args!("skipped: no fake CUDA driver"));
         return None;
@@ -26,14 +21,19 @@ fn job_of(role: &str, transport: TransportKind, settings: &str) -> Option<Job> {
         command.env("HEXAGRAM_TEST_DEVICE", "cuda").env("HEXAGRAM_FAKE_CUDA", settings);
         command
     });
-    let mut job = Job::of(commands, role, transport);
+    Some(Job::of(commands, role, transport))
+}
+
+/// Ranks as [`started`] makes them, once all have communicated.
+fn job(role: &str, transport: TransportKind, settings: &str) -> Option<Job> {
+    let mut job = started(role, transport, settings)?;
     job.all_hear("ready");
     Some(job)
 }
 
 /// Rank 1 fails with words that contain `cause` and `more`, and the others name it with `cause`, promptly.
 fn all_are_told(transport: TransportKind, settings: &str, cause: &str, more: &str) {
-    let Some(mut job) = job(transport, settings) else { return };
+    let Some(mut job) = started("device", transport, settings) else { return };
     let Failed { at, text, .. } = job.failure(1);
     assert!(text.contains(cause) && text.contains(more), "{text}");
     let worst = all_blame(&mut job, [0, 2].into_iter(), 1, cause, at);
@@ -65,7 +65,7 @@ fn memory_that_runs_out_is_told_to_all_with_what_was_asked_and_what_is_free() {
 
 #[test]
 fn a_stream_that_never_ends_is_a_deadline_and_keeps_no_process() {
-    let Some(mut job) = job_of("impatient device", TransportKind::Tcp, "seed=2,hang=150") else { return };
+    let Some(mut job) = job("impatient device", TransportKind::Tcp, "seed=2,hang=150") else { return };
     let begun = Instant::now();
     for rank in 0..3 {
         let Failed { culprit, text, .. } = job.failure(rank);
@@ -79,7 +79,7 @@ fn a_stream_that_never_ends_is_a_deadline_and_keeps_no_process() {
 #[test]
 fn a_rank_that_is_killed_is_named_by_those_whose_gpus_are_at_work() {
     for transport in transports() {
-        let Some(mut job) = job(transport, "seed=2") else { return };
+        let Some(mut job) = job("device", transport, "seed=2") else { return };
         let killed = job.signal(1, Signal::KILL);
         let worst = all_blame(&mut job, [0, 2].into_iter(), 1, "died", killed);
         assert!(worst < PROMPT, "over {transport} it took {worst:?}");
