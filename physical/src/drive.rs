@@ -60,6 +60,9 @@ impl Wake for Driver {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.store(true, Ordering::SeqCst);
+        if let Some(runtime) = runtime::current() {
+            runtime.wake();
+        }
         if let Some(bell) = &*self.parked() {
             bell.ring();
         }
@@ -153,7 +156,9 @@ impl Wait {
         let at_most = limit.min(TICK);
         if let Some(runtime) = runtime::current() {
             // Nobody spins in virtual time: it would not pass.
-            return DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, at_most)));
+            let start = runtime.now();
+            DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, at_most)));
+            return count_if_over(start, at_most);
         }
         let beside = BESIDE.get();
         if self.idle.is_multiple_of(LOOKS) && !beside {
@@ -179,6 +184,7 @@ impl Wait {
             None => self.round(transport),
             Some(_) if has_moved(transport) => {}
             Some(runtime) => {
+                let start = runtime.now();
                 let mut is_over = false;
                 let rested = |context: &mut Context<'_>| {
                     if std::mem::replace(&mut is_over, true) {
@@ -187,6 +193,7 @@ impl Wait {
                     runtime.poll_park(&transport, TICK, context)
                 };
                 poll_fn(rested).await;
+                count_if_over(start, TICK);
             }
         }
     }
@@ -194,6 +201,13 @@ impl Wait {
     fn look_around(&mut self, transport: &dyn Transport) {
         self.spent = self.stopwatch.get_or_insert_with(|| Stopwatch::with_gap(LOOKING)).elapsed();
         self.crowded = transport.crowded();
+    }
+}
+
+/// Counts a park that began at `start` if nothing but its end has ended it.
+fn count_if_over(start: runtime::Instant, at_most: Duration) {
+    if start.elapsed() >= at_most {
+        PARKS.set(PARKS.get().wrapping_add(1));
     }
 }
 

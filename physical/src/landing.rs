@@ -61,6 +61,14 @@ impl Landing {
         }
     }
 
+    /// Lets a message that has a size only take the time of its landing.
+    #[cfg(feature = "sim")]
+    pub(crate) fn charge(&self, bytes: usize) {
+        if matches!(self.land, Land::Reduce(_)) {
+            crate::runtime::charge(|| crate::runtime::Work::Reduce { bytes });
+        }
+    }
+
     pub(crate) fn stored(&mut self, bytes: usize) {
         self.filled += bytes;
     }

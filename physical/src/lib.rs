@@ -24,6 +24,7 @@
 //! |---|---|---|
 //! | `tls` | control and TCP connections inside TLS | a C compiler |
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//! | `sim` | simulated clusters: ranks as fibers, in virtual time | |
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 //! | `fuzzing` | the decoders of bytes from outside, for the fuzzers of this repository | |
 
@@ -70,6 +71,8 @@ mod patience;
 mod process;
 pub mod runtime;
 mod shm;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod socket;
 mod staging;
 pub mod stdout;

@@ -47,6 +47,20 @@ impl Posted {
         Ok(Got { peer: from, bytes })
     }
 
+    /// Lands a message of rank `from` that has a size only, and returns the outcome.
+    ///
+    /// # Errors
+    /// As [`Posted::land`].
+    #[cfg(feature = "sim")]
+    pub(crate) fn land_size(self, from: usize, bytes: usize, health: &Health) -> Result<Got> {
+        if !self.landing.fits(bytes as u64) {
+            let peer = health.peers()[from].clone();
+            return Err(self.label.wrong_size(bytes as u64, self.landing.capacity(), peer));
+        }
+        self.landing.charge(bytes);
+        Ok(Got { peer: from, bytes })
+    }
+
     /// Returns the error of a receive that met a message of rank `from` with another fingerprint.
     pub fn mismatch(&self, from: usize, theirs: Fingerprint, health: &Health) -> Error {
         self.label.mismatch(theirs, health.peers()[from].clone())

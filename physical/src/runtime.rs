@@ -23,6 +23,7 @@ mod instant;
 mod network;
 mod thread;
 mod virtual_time;
+pub mod work;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use network::{connect, connect_local, is_of_this_host, listen, listen_local,
 pub use rustix::event::{PollFd, PollFlags};
 pub use thread::{Task, Thread, block_on, receive, spawn, spawn_task, wait_for, wait_while};
 pub use virtual_time::VirtualTime;
+pub use work::Work;
 
 use crate::doorbell::Bell;
 use std::cell::{Cell, RefCell};
@@ -66,6 +68,23 @@ pub trait Runtime: Send + Sync {
         let _ = context;
         self.park(endpoint, at_most);
         Poll::Ready(())
+    }
+
+    /// Waits until another thread of this process may have changed what this one waits for, or `at_most` is over: for
+    /// memory that threads share, a change of which tells nobody. `in_vain` is true if the caller has looked since it last
+    /// waited, and found nothing new. The default looks again after a millisecond.
+    fn look_again(&self, at_most: Duration, in_vain: bool) {
+        let _ = in_vain;
+        self.sleep(at_most.min(LOOK));
+    }
+
+    /// Is told that a future was woken which a thread of the caller's process drives.
+    fn wake(&self) {}
+
+    /// Is told of arithmetic that the caller's thread does, so that a world whose time does not pass by itself can let
+    /// it take some.
+    fn charge(&self, work: &Work) {
+        let _ = work;
     }
 
     /// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over. `None` waits for ever.
@@ -129,6 +148,9 @@ pub trait Park {
     /// Waits as the system does: until there is something to do, the bell rings, or `at_most` is over.
     fn park(&self, at_most: Duration);
 }
+
+/// Time between two looks at what another thread has to do, where a look cannot be waited for.
+const LOOK: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// Set while there is a runtime other than the system. Apart from it, as it needs no destructor and so no check.
@@ -202,5 +224,32 @@ pub fn yield_now() {
     match current() {
         Some(runtime) => runtime.sleep(Duration::ZERO),
         None => std::thread::yield_now(),
+    }
+}
+
+/// A wait for what another thread of this process does, which looks whether it has been done.
+#[derive(Default)]
+struct Looks {
+    in_vain: bool,
+}
+
+impl Looks {
+    /// Waits until it may be worth another look, for `at_most` so long.
+    fn again(&mut self, at_most: Duration) {
+        let in_vain = std::mem::replace(&mut self.in_vain, true);
+        match current() {
+            Some(runtime) => runtime.look_again(at_most, in_vain),
+            None => std::thread::sleep(at_most.min(LOOK)),
+        }
+    }
+}
+
+/// Tells the runtime of arithmetic that this thread does. On the system it takes the time that it takes.
+#[inline]
+pub(crate) fn charge(work: impl FnOnce() -> Work) {
+    if is_replaced()
+        && let Some(runtime) = current()
+    {
+        runtime.charge(&work());
     }
 }

@@ -157,6 +157,12 @@ pub trait Transport {
         Ok(None)
     }
 
+    /// Returns true if it sends from and receives into memory of every device by itself. Memory of devices goes by way of
+    /// the host for all other transports, which never see it.
+    fn takes_devices(&self) -> bool {
+        false
+    }
+
     /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between;
     /// ordinary memory where the backend has no such thing, and for all ranks if any of them has its queue on another
     /// device than the host. All ranks call this in the same order with the same type and length; it waits for them at

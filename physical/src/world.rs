@@ -122,7 +122,7 @@ impl World {
         Ok(ThreadFabric::all(size).into_iter().enumerate().map(world).collect())
     }
 
-    fn assemble(
+    pub(crate) fn assemble(
         rank: usize,
         local: (usize, usize),
         hosts: Vec<usize>,
@@ -221,7 +221,10 @@ impl World {
             .0
             .fabric
             .open(channel)
-            .map(|endpoint| Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())));
+            .map(|endpoint| match endpoint.takes_devices() {
+                true => endpoint,
+                false => Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())),
+            });
         opened.map_err(|error| self.not_opened(channel, error))
     }
 

@@ -9,12 +9,16 @@ use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
+use crate::runtime::{Work, charge};
 
 impl WriteView {
     /// Sets every element to 0.
     pub fn clear(&mut self) {
         match self.host_bytes_mut() {
-            Some(to) => to.fill(0),
+            Some(to) => {
+                charge(|| Work::Fill { bytes: to.len() });
+                to.fill(0);
+            }
             None => elsewhere::clear(self),
         }
     }
@@ -26,7 +30,10 @@ impl WriteView {
     pub fn copy_from(&mut self, from: &ReadView) -> Result<()> {
         alike(from, self)?;
         match (from.host_bytes(), self.host_bytes_mut()) {
-            (Some(from), Some(to)) => to.copy_from_slice(from),
+            (Some(from), Some(to)) => {
+                charge(|| Work::Copy { bytes: to.len() });
+                to.copy_from_slice(from);
+            }
             _ => elsewhere::copy(from, self)?,
         }
         Ok(())

@@ -1,13 +1,37 @@
 //! The host's kernels on bytes that have a type. Open this to see what every device's results must equal.
 
-use super::{reduce, weighted};
+use super::{reduce as arithmetic, weighted};
 use crate::codec::{self, Codec, CodecError};
+use crate::dtype::{DType, ReduceOp};
+use crate::runtime::{Work, charge};
 
-pub(crate) use reduce::{add_scaled, reduce, scale};
-pub(crate) use weighted::sum as weighted_sum;
+/// Combines each element of `to` with that of `from`.
+pub(crate) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
+    charge(|| Work::Reduce { bytes: to.len() });
+    arithmetic::reduce(op, dtype, from, to);
+}
+
+/// Multiplies each element.
+pub(crate) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
+    charge(|| Work::Scale { bytes: to.len() });
+    arithmetic::scale(dtype, factor, to);
+}
+
+/// Adds a multiple of each element of `from` to that of `to`.
+pub(crate) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) {
+    charge(|| Work::Reduce { bytes: to.len() });
+    arithmetic::add_scaled(dtype, weight, from, to);
+}
+
+/// Stores a weighted sum of runs, of which `None` is what is stored already.
+pub(crate) fn weighted_sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
+    charge(|| Work::WeightedSum { terms: terms.len(), bytes: to.len() });
+    weighted::sum(dtype, terms, to);
+}
 
 /// Encodes the f32 that `from` holds to the beginning of `to`, which has room for the largest message.
 pub(crate) fn encode(codec: &dyn Codec, from: &[u8], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
+    charge(|| Work::Encode { codec: codec.name(), elements: from.len() / size_of::<f32>() });
     codec::encode(codec, bytemuck::cast_slice(from), to, seed)
 }
 
@@ -18,6 +42,7 @@ pub(crate) fn decode(
     weight: Option<f32>,
     to: &mut [u8],
 ) -> Result<(), CodecError> {
+    charge(|| Work::Decode { codec: codec.name(), elements: to.len() / size_of::<f32>() });
     let to: &mut [f32] = bytemuck::cast_slice_mut(to);
     match weight {
         Some(weight) => codec.decode_add(from, weight, to),

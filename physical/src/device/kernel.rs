@@ -9,6 +9,7 @@ use super::program::Program;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
+use crate::runtime::{Work, charge};
 use std::fmt;
 use std::sync::Arc;
 
@@ -115,6 +116,11 @@ pub fn apply<const R: usize, const W: usize>(
 
 /// Runs a kernel on views of host memory.
 pub(super) fn run(kernel: &dyn Kernel, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
+    charge(|| {
+        let read: usize = reads.iter().map(ReadView::byte_len).sum();
+        let written: usize = writes.iter().map(WriteView::byte_len).sum();
+        Work::Kernel { bytes: read + written }
+    });
     kernel.run(Operands {
         reads: reads.iter().map(|view| (view.dtype(), view.bytes())).collect(),
         writes: writes.iter_mut().map(|view| (view.dtype(), view.bytes_mut())).collect(),

@@ -1,6 +1,6 @@
 //! Threads and tasks, and how one waits for another.
 
-use super::{current, enter, is_replaced, sleep, within};
+use super::{Looks, current, enter, is_replaced, within};
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +10,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Builder};
 use std::time::Duration;
-
-/// Time between two looks at what another thread has to do, where a look cannot be waited for.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Polls of a thread that waits for another, before it parks: much comes within them.
 const POLLS: u32 = 10;
@@ -42,12 +39,15 @@ impl Thread {
     pub fn join(self) -> End {
         match self.0 {
             Kind::System(thread) => thread.join(),
-            Kind::Given(end) => loop {
-                if let Some(end) = end.get() {
-                    return end.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(Ok(()));
+            Kind::Given(end) => {
+                let mut looks = Looks::default();
+                loop {
+                    if let Some(end) = end.get() {
+                        return end.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(Ok(()));
+                    }
+                    looks.again(Duration::MAX);
                 }
-                sleep(LOOK);
-            },
+            }
         }
     }
 
@@ -151,13 +151,14 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut polls = 0;
+    let mut looks = Looks::default();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
         polls += 1;
         match polls {
-            _ if is_replaced() => sleep(LOOK),
+            _ if is_replaced() => looks.again(Duration::MAX),
             ..POLLS => thread::yield_now(),
             _ => {
                 polls = POLLS;
@@ -188,11 +189,12 @@ pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T
     if !is_replaced() {
         return block();
     }
+    let mut looks = Looks::default();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        sleep(LOOK);
+        looks.again(Duration::MAX);
     }
 }
 
@@ -209,6 +211,7 @@ pub fn wait_while<'a, T>(
         return waited.unwrap_or_else(PoisonError::into_inner).0;
     }
     let start = super::now();
+    let mut looks = Looks::default();
     loop {
         let mut held = lock();
         if !waits(&mut held) || start.elapsed() >= at_most {
@@ -216,6 +219,6 @@ pub fn wait_while<'a, T>(
         }
         // Not while it sleeps: others have to change it.
         drop(held);
-        sleep(LOOK);
+        looks.again(at_most.saturating_sub(start.elapsed()));
     }
 }

@@ -1,0 +1,52 @@
+//! Arithmetic as a simulated world is told of it. Open this to see what such a world can let take time.
+
+/// Arithmetic on host memory, or on memory that has sizes only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// Setting elements to a value.
+    Fill {
+        /// Bytes that are written.
+        bytes: usize,
+    },
+    /// Copying.
+    Copy {
+        /// Bytes that are written.
+        bytes: usize,
+    },
+    /// Combining elements with others in place, as a reduction or a multiple of them that is added.
+    Reduce {
+        /// Bytes that are written.
+        bytes: usize,
+    },
+    /// Multiplying elements in place.
+    Scale {
+        /// Bytes that are written.
+        bytes: usize,
+    },
+    /// A weighted sum of several runs.
+    WeightedSum {
+        /// Number of runs.
+        terms: usize,
+        /// Bytes that are written.
+        bytes: usize,
+    },
+    /// Encoding by a codec.
+    Encode {
+        /// The codec's name, with its options.
+        codec: String,
+        /// Elements that are encoded.
+        elements: usize,
+    },
+    /// Decoding by a codec.
+    Decode {
+        /// The codec's name, with its options.
+        codec: String,
+        /// Elements that are decoded.
+        elements: usize,
+    },
+    /// A kernel that is somebody's own, such as a step of an optimizer.
+    Kernel {
+        /// Bytes that it reads and writes.
+        bytes: usize,
+    },
+}

@@ -1,0 +1,64 @@
+//! Connects the ranks of a simulated cluster, which know each other from the start.
+
+use super::endpoint::{RankBell, SimEndpoint};
+use super::schedule::Schedule;
+use crate::error::{Error, Peer, Result};
+use crate::health::Health;
+use crate::transport::{Backend, Bell, Fabric, Prepared, Site, Traffic, Transport, TransportKind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Transport of simulated ranks. They are of one process, so that none joins.
+pub(crate) struct SimBackend;
+
+impl Backend for SimBackend {
+    fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Err(Error::setup(
+            "the sim transport connects ranks that are simulated, not processes",
+            "use mixed, shm or tcp, or simulate the ranks with sim::Simulation",
+        ))
+    }
+}
+
+/// Opens channels of one rank.
+pub(super) struct SimFabric {
+    bell: Arc<RankBell>,
+    health: Arc<Health>,
+    traffic: Arc<Traffic>,
+}
+
+impl SimFabric {
+    /// Creates the fabrics of all ranks of a new world, whose hosts are given.
+    pub(super) fn all(hosts: &[usize], schedule: &Arc<Schedule>) -> Vec<Arc<SimFabric>> {
+        let peer = |(rank, host): (usize, &usize)| Peer { rank, host: format!("host{host}").into(), pid: rank as u32 };
+        let health = Health::new(0, hosts.iter().enumerate().map(peer).collect());
+        let fabric = |rank| {
+            let bell = Arc::new(RankBell { rank, schedule: Arc::clone(schedule) });
+            let health = Arc::new(health.of_rank(rank));
+            let rung: Arc<dyn Bell> = bell.clone();
+            health.wake(Arc::downgrade(&rung));
+            Arc::new(SimFabric { bell, health, traffic: Arc::default() })
+        };
+        (0..hosts.len()).map(fabric).collect()
+    }
+}
+
+impl Fabric for SimFabric {
+    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+        let tally = self.traffic.tally(TransportKind::Sim);
+        let (bell, health) = (Arc::clone(&self.bell), Arc::clone(&self.health));
+        Ok(Rc::new(SimEndpoint::new(channel, bell, health, tally)))
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
+    }
+
+    fn leave(&self) {
+        self.health.leave(self.bell.rank);
+    }
+}

@@ -1,0 +1,174 @@
+//! Endpoint of one rank of a simulated cluster: gives its messages to the wires, matches what arrives with receives and
+//! lands it.
+
+use super::schedule::Schedule;
+use super::wires::{Content, Parcel};
+use crate::error::Result;
+use crate::health::Health;
+use crate::matching::{Early, Match, Matcher, Posted};
+use crate::memory::{ReadView, WriteView};
+use crate::tickets::Tickets;
+use crate::transport::{Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Bell of a rank: it ends the parks of all its threads.
+pub(super) struct RankBell {
+    pub(super) rank: usize,
+    pub(super) schedule: Arc<Schedule>,
+}
+
+impl Bell for RankBell {
+    fn ring(&self) {
+        self.schedule.ring(self.rank);
+    }
+}
+
+/// Operations of one endpoint.
+#[derive(Default)]
+struct Operations {
+    tickets: Tickets,
+    matcher: Matcher<Parcel>,
+}
+
+/// Endpoint of one rank on one channel.
+pub(super) struct SimEndpoint {
+    pub(super) rank: usize,
+    pub(super) channel: u16,
+    pub(super) bell: Arc<RankBell>,
+    pub(super) health: Arc<Health>,
+    pub(super) tally: Arc<Tally>,
+    operations: RefCell<Operations>,
+}
+
+impl SimEndpoint {
+    /// Creates the endpoint of the rank that has this bell.
+    pub(super) fn new(channel: u16, bell: Arc<RankBell>, health: Arc<Health>, tally: Arc<Tally>) -> Self {
+        SimEndpoint { rank: bell.rank, channel, bell, health, tally, operations: RefCell::default() }
+    }
+
+    fn schedule(&self) -> &Schedule {
+        &self.bell.schedule
+    }
+
+    /// Lands a message in its receive.
+    fn deliver(&self, operations: &mut Operations, parcel: Parcel, posted: Posted) {
+        let ticket = posted.ticket();
+        self.schedule().receive(parcel.bytes);
+        let outcome = match &parcel.content {
+            Content::View(view) if view.is_on_host() => posted.land(parcel.from, view.bytes(), &self.health),
+            Content::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
+            Content::View(_) | Content::Size | Content::Void => {
+                posted.land_size(parcel.from, parcel.bytes, &self.health)
+            }
+        };
+        operations.tickets.finish(ticket, outcome);
+    }
+
+    /// Matches a message that has arrived with the receives that are posted.
+    fn arrive(&self, operations: &mut Operations, parcel: Parcel) {
+        match operations.matcher.find_posted(parcel.from, &parcel.label) {
+            Match::Found(posted) => self.deliver(operations, parcel, posted),
+            Match::Conflict(posted, _) => self.disagree(operations, &posted, &parcel),
+            Match::Nothing => {
+                let (from, label) = (parcel.from, parcel.label);
+                operations.matcher.keep_early(Early { from, label, message: parcel });
+            }
+        }
+    }
+
+    /// Fails a receive whose peer performs another operation.
+    fn disagree(&self, operations: &mut Operations, posted: &Posted, parcel: &Parcel) {
+        let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
+        operations.tickets.finish(posted.ticket(), Err(error));
+    }
+}
+
+impl Transport for SimEndpoint {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Sim
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.health.peers().len()
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    fn bell(&self) -> Arc<dyn Bell> {
+        Arc::clone(&self.bell) as Arc<dyn Bell>
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        let ticket = self.operations.borrow_mut().tickets.open();
+        let bytes = view.byte_len();
+        self.tally.sent(HEADER_BYTES + bytes);
+        let (channel, from) = (self.channel, self.rank);
+        let content = Content::View(view);
+        self.schedule().send(Parcel { channel, from, to, label, bytes, content, ticket: Some(ticket) });
+        ticket
+    }
+
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        let operations = &mut *self.operations.borrow_mut();
+        let ticket = operations.tickets.open();
+        let posted = Posted::new(ticket, source, label, view, land);
+        match operations.matcher.find_early(source, &label) {
+            Match::Found(early) => self.deliver(operations, early.message, posted),
+            Match::Conflict(early, _) => self.disagree(operations, &posted, &early.message),
+            Match::Nothing => operations.matcher.keep_posted(posted),
+        }
+        ticket
+    }
+
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+        self.operations.borrow_mut().tickets.poll(ticket)
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let operations = &mut *self.operations.borrow_mut();
+        operations.matcher.cancel(ticket);
+        operations.tickets.close(ticket);
+        self.schedule().cancel(self.channel, self.rank, ticket);
+    }
+
+    fn progress(&self) -> bool {
+        let Some(mail) = self.schedule().take_mail(self.channel, self.rank) else { return false };
+        let operations = &mut *self.operations.borrow_mut();
+        for (ticket, got) in mail.sent {
+            operations.tickets.finish(ticket, Ok(got));
+        }
+        mail.arrived.into_iter().for_each(|parcel| self.arrive(operations, parcel));
+        true
+    }
+
+    fn crowded(&self) -> bool {
+        false
+    }
+
+    fn park(&self, at_most: Duration) {
+        crate::runtime::sleep(at_most);
+    }
+
+    fn ended(&self, peer: usize) -> Option<String> {
+        let nothing_comes = || !self.schedule().is_awaited(self.channel, peer, self.rank) && !self.progress();
+        (self.health.has_left(peer) && nothing_comes()).then(|| "finished".to_owned())
+    }
+
+    fn moved(&self, _: Ticket) -> u64 {
+        // A message lands in one go, and its operation is done.
+        0
+    }
+
+    fn takes_devices(&self) -> bool {
+        true
+    }
+}

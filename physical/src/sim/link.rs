@@ -1,0 +1,155 @@
+//! Links of a simulated cluster: how they are described. Open this to give a link another property.
+
+use crate::error::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A link between two places of a cluster, which has its bandwidth in each direction.
+///
+/// It is written as bandwidth and latency, with what else it does after them:
+///
+/// ```
+/// use hexagram_physical::sim::LinkSpec;
+/// use std::time::Duration;
+///
+/// let link: LinkSpec = "10gbit,50us,jitter=5us,stall=0.001:200ms".parse()?;
+/// assert_eq!(link.bandwidth, 1.25e9);
+/// assert_eq!(link.latency, Duration::from_micros(50));
+/// assert_eq!(link.to_string(), "10gbit,50us,jitter=5us,stall=0.001:200ms");
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkSpec {
+    /// Bytes a second, in each direction.
+    pub bandwidth: f64,
+    /// Time from the moment at which a message's last byte leaves to that at which it arrives.
+    pub latency: Duration,
+    /// Longest time by which a message comes later than that; each draws its own, evenly spread.
+    pub jitter: Duration,
+    /// Share of messages that stall, as one does of which TCP lost a packet.
+    pub stalls: f64,
+    /// Time by which such a message comes later.
+    pub stall: Duration,
+}
+
+impl LinkSpec {
+    /// Returns a link of so many bytes a second and this latency, which does nothing else.
+    pub fn new(bandwidth: f64, latency: Duration) -> Self {
+        LinkSpec { bandwidth, latency, jitter: Duration::ZERO, stalls: 0.0, stall: Duration::ZERO }
+    }
+
+    /// Returns a link that is one of two on the same way: with half of the latency.
+    #[must_use]
+    pub fn half(self) -> Self {
+        LinkSpec { latency: self.latency / 2, jitter: self.jitter / 2, stalls: self.stalls / 2.0, ..self }
+    }
+}
+
+impl FromStr for LinkSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            let what = format!("`{text}` is no link");
+            Error::usage(what, "write bandwidth and latency, as in 10gbit,50us or 1gbit,20ms,jitter=1ms,stall=0.01:200ms")
+        };
+        let mut parts = text.split(',').map(str::trim);
+        let bandwidth = parts.next().and_then(bandwidth).ok_or_else(wrong)?;
+        let latency = parts.next().and_then(duration).ok_or_else(wrong)?;
+        let mut link = LinkSpec::new(bandwidth, latency);
+        for part in parts {
+            match part.split_once('=').ok_or_else(wrong)? {
+                ("jitter", value) => link.jitter = duration(value).ok_or_else(wrong)?,
+                ("stall", value) => {
+                    let (share, time) = value.split_once(':').ok_or_else(wrong)?;
+                    let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+                    link.stalls = share.ok_or_else(wrong)?;
+                    link.stall = duration(time).ok_or_else(wrong)?;
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(link)
+    }
+}
+
+impl fmt::Display for LinkSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}", Bandwidth(self.bandwidth), Time(self.latency))?;
+        if !self.jitter.is_zero() {
+            write!(f, ",jitter={}", Time(self.jitter))?;
+        }
+        if self.stalls > 0.0 {
+            write!(f, ",stall={}:{}", self.stalls, Time(self.stall))?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes a second, as they are written.
+struct Bandwidth(f64);
+
+impl fmt::Display for Bandwidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.0 * 8.0;
+        let unit = BITS.iter().rev().find(|(_, unit)| bits >= *unit).unwrap_or(&BITS[0]);
+        write!(f, "{}{}", bits / unit.1, unit.0)
+    }
+}
+
+/// A duration, as it is written.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        let unit = TIMES.iter().rev().find(|(_, unit)| seconds >= *unit).unwrap_or(&TIMES[0]);
+        write!(f, "{}{}", (self.0.as_nanos() as f64) / (unit.1 * 1e9), unit.0)
+    }
+}
+
+/// Units of bandwidth, in bits a second, the smallest first.
+const BITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
+/// Units of time, in seconds, the smallest first.
+const TIMES: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+
+/// Returns a number in front of a unit, in the unit that is one.
+fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let text = text.trim();
+    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().ok()?;
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    Some(number * factor).filter(|value| value.is_finite())
+}
+
+/// Decodes a bandwidth, such as `10gbit` or `300mbit`; returns bytes a second, more than none.
+pub fn bandwidth(text: &str) -> Option<f64> {
+    measure(text, &BITS).map(|bits| bits / 8.0).filter(|bytes| *bytes > 0.0)
+}
+
+/// Decodes a time, such as `50us` or `1.5ms`.
+pub fn duration(text: &str) -> Option<Duration> {
+    measure(text, &TIMES).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_link_is_refused_with_one_that_is() {
+        for text in ["", "10gbit", "10,50us", "50us,10gbit", "0gbit,1us", "1gbit,1us,jitter", "1gbit,1us,stall=2:1ms", "1gbit,1us,x=1"] {
+            let error = text.parse::<LinkSpec>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("10gbit,50us"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_written_as_it_is_read() {
+        for text in ["10gbit,50us", "300mbit,1.5ms", "400gbit,0ns", "1gbit,20ms,jitter=1ms", "1kbit,1s,stall=0.5:200ms"] {
+            assert_eq!(text.parse::<LinkSpec>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The simulated cluster: the ranks of a job as fibers of one thread, on a network whose time is virtual. Use it to see
+//! what an algorithm does on a cluster that you do not have.
+//!
+//! The code of a rank is the same as anywhere: it gets a [`World`], opens endpoints, and computes. What waits, waits
+//! in virtual time, which passes at once; what computes does so for real, and takes the time that [`Rates`] say. A run
+//! follows from its arguments and its seed, to the last bit, on every machine.
+//!
+//! `cluster` and `link` describe what is simulated, `rates` what takes time. `schedule` has the clock and says which fiber
+//! runs, `agenda` what happens when, `wires` how messages travel and `flows` how they share links. `connect` and
+//! `endpoint` are the transport, as in every backend.
+
+mod agenda;
+mod cluster;
+mod connect;
+mod endpoint;
+mod fiber;
+mod flows;
+mod link;
+mod rates;
+mod schedule;
+#[cfg(test)]
+mod tests;
+mod wires;
+
+pub use cluster::Cluster;
+pub(crate) use connect::SimBackend;
+pub use link::{LinkSpec, bandwidth, duration};
+pub use rates::Rates;
+
+use crate::error::{Error, Result};
+use crate::runtime::{Runtime, within};
+use crate::transport::TransportKind;
+use crate::world::World;
+use connect::SimFabric;
+use schedule::Schedule;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use wires::Wires;
+
+/// A cluster with the rates of its ranks, and a seed.
+///
+/// ```
+/// use hexagram_physical::sim::{Cluster, Simulation};
+/// use hexagram_physical::runtime;
+/// use std::time::Duration;
+///
+/// let cluster = Cluster::flat(8, 2, "10gbit,50us".parse()?, "300gbit,2us".parse()?)?;
+/// let outcome = Simulation::new(cluster).run(|world| {
+///     runtime::sleep(Duration::from_secs(3600) * world.rank() as u32);
+///     world.rank()
+/// })?;
+/// assert_eq!(outcome.results, [0, 1, 2, 3, 4, 5, 6, 7]);
+/// assert_eq!(outcome.elapsed, Duration::from_secs(7 * 3600));
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Simulation {
+    /// Ranks, hosts and links.
+    pub cluster: Cluster,
+    /// Time that arithmetic and messages take a rank.
+    pub rates: Rates,
+    /// Seed of all that is drawn: jitter, stalls, and with `shuffled` the order of what happens at once.
+    pub seed: u64,
+    /// True to let the seed choose the order of what happens at once, to find what depends on it.
+    pub shuffled: bool,
+}
+
+/// Outcome of a simulated run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<R> {
+    /// What each rank has returned, by rank.
+    pub results: Vec<R>,
+    /// Virtual time from the start to the end of the last rank.
+    pub elapsed: Duration,
+    /// Number of departures and arrivals of messages.
+    pub events: u64,
+    /// Hash of all of them, with their times: equal runs have equal ones.
+    pub fingerprint: u64,
+}
+
+impl Simulation {
+    /// Returns a simulation in which only the network takes time, with seed 0.
+    pub fn new(cluster: Cluster) -> Self {
+        Simulation { cluster, rates: Rates::free(), seed: 0, shuffled: false }
+    }
+
+    /// Runs `rank` on every rank from time zero until all have ended, with the threads that they start.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a rank panics, or waits for what never comes; [`Error::System`] if memory for stacks runs out.
+    pub fn run<R: Send + 'static>(&self, rank: impl Fn(&World) -> R + Send + Sync + 'static) -> Result<Outcome<R>> {
+        let hosts = self.cluster.hosts();
+        let wires = Wires::new(&self.cluster, self.seed);
+        let shuffle = self.shuffled.then_some(self.seed);
+        let schedule = Arc::new(Schedule::new(hosts.len(), wires, self.rates.clone(), shuffle));
+        let runtime: Arc<dyn Runtime> = schedule.clone();
+        let rank = Arc::new(rank);
+        let results: Arc<Mutex<Vec<Option<Result<R>>>>> = Arc::new(Mutex::new(hosts.iter().map(|_| None).collect()));
+        for (number, fabric) in SimFabric::all(hosts, &schedule).into_iter().enumerate() {
+            let (rank, results) = (Arc::clone(&rank), Arc::clone(&results));
+            let world = World::assemble(number, local(hosts, number), hosts.to_vec(), TransportKind::Sim, fabric, None);
+            let work = move || {
+                let outcome = catch_unwind(AssertUnwindSafe(|| rank(&world)));
+                let outcome = outcome.map_err(|panic| Error::panicked("a simulated rank", &*panic));
+                drop(world);
+                results.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(outcome);
+            };
+            schedule.begin(number, Box::new(work));
+        }
+        let counts = within(runtime, || schedule.run())?;
+        let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Outcome {
+            results: results.into_iter().flatten().collect::<Result<_>>()?,
+            elapsed: counts.elapsed,
+            events: counts.events,
+            fingerprint: counts.fingerprint,
+        })
+    }
+}
+
+/// Returns the number of a rank among those of its host, and their number.
+fn local(hosts: &[usize], rank: usize) -> (usize, usize) {
+    let of_host = |ranks: &[usize]| ranks.iter().filter(|host| **host == hosts[rank]).count();
+    (of_host(&hosts[..rank]), of_host(hosts))
+}

@@ -1,0 +1,172 @@
+//! Rates: the time that arithmetic and messages take a rank of a simulated cluster. Open this to see what is charged.
+//!
+//! A simulated rank computes for real, or not at all, on whatever machine simulates it. So time comes from a table of
+//! rates, and never from a clock: the same run takes the same virtual time everywhere.
+
+use super::link::duration;
+use crate::error::{Error, Result};
+use crate::runtime::Work;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Rates of one machine, in bytes a second where nothing else is said. Infinity stands for no time at all.
+///
+/// A file of them has a rate a line, as [`Display`](fmt::Display) writes it:
+///
+/// ```
+/// use hexagram_physical::sim::Rates;
+///
+/// let rates: Rates = "copy 8e9\nreduce 6e9\nencode bytegrad 1.5e9\nmessage 3us\n".parse()?;
+/// assert_eq!(rates.copy, 8e9);
+/// assert_eq!(rates.encode["bytegrad"], 1.5e9);
+/// assert_eq!(rates.scale, f64::INFINITY);
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rates {
+    /// Setting elements to a value, by bytes written.
+    pub fill: f64,
+    /// Copying, by bytes written.
+    pub copy: f64,
+    /// Combining elements with others, by bytes written.
+    pub reduce: f64,
+    /// Multiplying elements, by bytes written.
+    pub scale: f64,
+    /// Weighted sums, by bytes read.
+    pub weighted_sum: f64,
+    /// Kernels such as steps of optimizers, by bytes read and written.
+    pub kernel: f64,
+    /// Encoding by each codec, in elements a second: by its name with options, or without. The name `*` stands for all
+    /// others.
+    pub encode: BTreeMap<String, f64>,
+    /// Decoding, likewise.
+    pub decode: BTreeMap<String, f64>,
+    /// Time of each message at either end, whatever its size.
+    pub message: Duration,
+    /// What a processor does to send, by bytes.
+    pub send: f64,
+    /// What a processor does to receive, by bytes.
+    pub receive: f64,
+}
+
+impl Rates {
+    /// Returns the rates of a machine on which nothing takes time but the network.
+    pub fn free() -> Self {
+        let free = f64::INFINITY;
+        Rates {
+            fill: free,
+            copy: free,
+            reduce: free,
+            scale: free,
+            weighted_sum: free,
+            kernel: free,
+            encode: BTreeMap::new(),
+            decode: BTreeMap::new(),
+            message: Duration::ZERO,
+            send: free,
+            receive: free,
+        }
+    }
+
+    /// Returns the time of some arithmetic, in seconds.
+    pub(super) fn seconds(&self, work: &Work) -> f64 {
+        match work {
+            Work::Fill { bytes } => *bytes as f64 / self.fill,
+            Work::Copy { bytes } => *bytes as f64 / self.copy,
+            Work::Reduce { bytes } => *bytes as f64 / self.reduce,
+            Work::Scale { bytes } => *bytes as f64 / self.scale,
+            Work::WeightedSum { terms, bytes } => (terms * bytes) as f64 / self.weighted_sum,
+            Work::Kernel { bytes } => *bytes as f64 / self.kernel,
+            Work::Encode { codec, elements } => *elements as f64 / of_codec(&self.encode, codec),
+            Work::Decode { codec, elements } => *elements as f64 / of_codec(&self.decode, codec),
+        }
+    }
+
+    fn plain(&mut self) -> [(&'static str, &mut f64); 8] {
+        [
+            ("fill", &mut self.fill),
+            ("copy", &mut self.copy),
+            ("reduce", &mut self.reduce),
+            ("scale", &mut self.scale),
+            ("weighted_sum", &mut self.weighted_sum),
+            ("kernel", &mut self.kernel),
+            ("send", &mut self.send),
+            ("receive", &mut self.receive),
+        ]
+    }
+
+    /// Decodes a line; returns `None` if it is none.
+    fn set(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split_whitespace();
+        let (name, value) = (words.next()?, words.next()?);
+        let rate = |text: &str| text.parse().ok().filter(|rate: &f64| *rate > 0.0);
+        match name {
+            "message" => self.message = duration(value)?,
+            "encode" => drop(self.encode.insert(value.to_owned(), rate(words.next()?)?)),
+            "decode" => drop(self.decode.insert(value.to_owned(), rate(words.next()?)?)),
+            _ => *self.plain().into_iter().find(|(other, _)| *other == name)?.1 = rate(value)?,
+        }
+        words.next().is_none().then_some(())
+    }
+}
+
+/// Returns the rate of a codec: that of its whole name, or of the name without options, or of all others.
+fn of_codec(rates: &BTreeMap<String, f64>, codec: &str) -> f64 {
+    let bare = codec.split(['(', ' ', '-']).next().unwrap_or(codec);
+    let stem = codec.split('(').next().unwrap_or(codec);
+    let found = [codec, stem, bare, "*"].iter().find_map(|name| rates.get(*name));
+    found.copied().unwrap_or(f64::INFINITY)
+}
+
+impl FromStr for Rates {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut rates = Rates::free();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() && rates.set(line).is_none() {
+                let what = format!("line {}: `{line}` is no rate", at + 1);
+                let names = rates.plain().map(|(name, _)| name).join(", ");
+                let remedy = format!("write `NAME BYTES_A_SECOND` with one of {names}; `encode CODEC ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`");
+                return Err(Error::usage(what, remedy));
+            }
+        }
+        Ok(rates)
+    }
+}
+
+impl fmt::Display for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, rate) in self.clone().plain() {
+            if rate.is_finite() {
+                writeln!(f, "{name} {rate:e}")?;
+            }
+        }
+        for (name, rates) in [("encode", &self.encode), ("decode", &self.decode)] {
+            rates.iter().try_for_each(|(codec, rate)| writeln!(f, "{name} {codec} {rate:e}"))?;
+        }
+        writeln!(f, "message {}ns", self.message.as_nanos())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_it_is_written_and_a_wrong_line_is_named() {
+        let text = "# a machine\ncopy 8e9\nencode top-k(1%) 5e8 # slow\nencode * 1e9\nmessage 2us\n";
+        let rates: Rates = text.parse().unwrap();
+        assert_eq!(rates.to_string().parse::<Rates>().unwrap(), rates);
+        assert_eq!(rates.seconds(&Work::Encode { codec: "top-k(1%)".into(), elements: 500 }), 1e-6);
+        assert_eq!(rates.seconds(&Work::Encode { codec: "sign".into(), elements: 1000 }), 1e-6);
+        assert_eq!(rates.seconds(&Work::Decode { codec: "sign".into(), elements: 1000 }), 0.0);
+        for wrong in ["copy", "copy fast", "copy -1", "cpoy 1e9", "encode sign", "message 3", "copy 1e9 1e9"] {
+            let error = format!("fill 1e9\n{wrong}\n").parse::<Rates>().unwrap_err().to_string();
+            assert!(error.contains("line 2") && error.contains(wrong) && error.contains("weighted_sum"), "{error}");
+        }
+    }
+}

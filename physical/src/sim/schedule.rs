@@ -1,0 +1,430 @@
+//! The schedule: which thread of a simulated world runs next, and when. Open this to see how virtual time passes.
+//!
+//! One thread runs at a time, until it waits. When all wait, the clock moves to the next event of the agenda. A thread's
+//! arithmetic is charged by [`Rates`]: its own clock goes ahead of the world's, what it sends leaves at that time, and when
+//! it waits, it does so at least until then. Two threads of a rank thus compute at the same time, as on two cores.
+//!
+//! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
+
+use super::agenda::{Agenda, Time, from_seconds, nanoseconds};
+use super::fiber::{self, Fiber};
+use super::rates::Rates;
+use super::wires::{self, Mail, Parcel, Wires};
+use crate::error::{Error, Result};
+use crate::hash;
+use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
+use crate::transport::Ticket;
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Number of a thread, in the order of their starts.
+type Number = usize;
+
+/// Something that happens at a time.
+pub(super) enum Event {
+    /// A thread may have waited long enough.
+    Wake(Number),
+    Wires(wires::Event),
+}
+
+impl From<wires::Event> for Event {
+    fn from(event: wires::Event) -> Self {
+        Event::Wires(event)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// It runs, or is about to.
+    Ready,
+    /// Until its time has come.
+    Asleep,
+    /// For a message, a bell, or a future.
+    Parked,
+    /// For what other threads of its rank change.
+    Looking,
+    Ended,
+}
+
+struct Thread {
+    rank: usize,
+    wait: Wait,
+    /// End of the wait.
+    until: Time,
+    /// First time at which the agenda has it; the end of time if it has not.
+    due: Time,
+    /// Its own clock, if that is later than the world's.
+    ahead: Time,
+}
+
+type Begin = Box<dyn FnOnce() + Send>;
+
+struct State {
+    now: Time,
+    agenda: Agenda<Event>,
+    threads: Vec<Thread>,
+    /// Threads of each rank that have not ended.
+    of_rank: Vec<Vec<Number>>,
+    ready: VecDeque<Number>,
+    running: Number,
+    begun: Vec<(Number, Begin)>,
+    living: usize,
+    wires: Wires,
+    rates: Rates,
+    events: u64,
+    fingerprint: u64,
+}
+
+/// Counts of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) elapsed: Duration,
+    pub(super) events: u64,
+    pub(super) fingerprint: u64,
+}
+
+/// The clock, the threads and the messages of a simulated world.
+pub(super) struct Schedule(Mutex<State>);
+
+impl State {
+    /// Returns the time of the thread that runs, which may be ahead of the world's.
+    fn local_time(&self) -> Time {
+        self.threads.get(self.running).map_or(self.now, |thread| thread.ahead.max(self.now))
+    }
+
+    fn begin(&mut self, rank: usize, work: Begin) {
+        let number = self.threads.len();
+        let ahead = self.local_time();
+        self.threads.push(Thread { rank, wait: Wait::Asleep, until: ahead, due: Time::MAX, ahead });
+        self.of_rank[rank].push(number);
+        self.begun.push((number, work));
+        self.living += 1;
+        self.arm(number);
+    }
+
+    /// Puts the end of a thread's wait on the agenda, unless that has an earlier look at it.
+    fn arm(&mut self, number: Number) {
+        let thread = &mut self.threads[number];
+        if thread.until <= self.now {
+            thread.wait = Wait::Ready;
+            self.ready.push_back(number);
+        } else if thread.until < thread.due {
+            thread.due = thread.until;
+            self.agenda.add(thread.until, Event::Wake(number));
+        }
+    }
+
+    /// Lets the thread that runs wait.
+    fn wait(&mut self, wait: Wait, at_most: Duration) {
+        let now = self.now;
+        let thread = &mut self.threads[self.running];
+        let at_most = nanoseconds(at_most);
+        if thread.ahead > now && wait != Wait::Asleep {
+            // It computes until then.
+            thread.wait = Wait::Asleep;
+            thread.until = thread.ahead;
+        } else {
+            thread.wait = wait;
+            thread.until = thread.ahead.max(now).saturating_add(at_most);
+        }
+        if thread.until < Time::MAX {
+            self.arm(self.running);
+        }
+    }
+
+    fn wake(&mut self, number: Number) {
+        self.threads[number].wait = Wait::Ready;
+        self.ready.push_back(number);
+    }
+
+    /// Wakes the threads of a rank that wait for messages, bells and futures.
+    fn wake_parked(&mut self, rank: usize) {
+        for at in 0..self.of_rank[rank].len() {
+            let number = self.of_rank[rank][at];
+            if self.threads[number].wait == Wait::Parked {
+                self.wake(number);
+            }
+        }
+    }
+
+    /// Ends a turn.
+    fn has_run(&mut self, number: Number, has_ended: bool, in_vain: bool) {
+        let rank = self.threads[number].rank;
+        if has_ended {
+            self.threads[number].wait = Wait::Ended;
+            self.of_rank[rank].retain(|other| *other != number);
+            self.living -= 1;
+        }
+        if in_vain && !has_ended {
+            return;
+        }
+        for at in 0..self.of_rank[rank].len() {
+            let other = self.of_rank[rank][at];
+            if other != number && self.threads[other].wait == Wait::Looking {
+                self.wake(other);
+            }
+        }
+    }
+
+    /// Returns the thread that runs next; `None` once nothing is to happen any more.
+    fn next(&mut self) -> Option<Number> {
+        loop {
+            if let Some(number) = self.ready.pop_front() {
+                self.running = number;
+                return Some(number);
+            }
+            if self.living == 0 {
+                return None;
+            }
+            let next = self.agenda.next_time();
+            if next != Some(self.now) && self.wires.has_changed() {
+                self.wires.share(self.now, &mut self.agenda);
+                continue;
+            }
+            let (at, event) = self.agenda.take()?;
+            self.now = at;
+            self.happen(event);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Wake(number) => {
+                let now = self.now;
+                let thread = &mut self.threads[number];
+                if thread.due == now {
+                    thread.due = Time::MAX;
+                }
+                if !matches!(thread.wait, Wait::Ready | Wait::Ended) && thread.until < Time::MAX {
+                    self.arm(number);
+                }
+            }
+            Event::Wires(event) => {
+                self.record(&event);
+                let mut told = Vec::new();
+                self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
+                told.into_iter().for_each(|rank| self.wake_parked(rank));
+            }
+        }
+    }
+
+    /// Mixes an event into the fingerprint of the run.
+    fn record(&mut self, event: &wires::Event) {
+        let (kind, parcel) = match event {
+            wires::Event::Depart(parcel) => (1, parcel),
+            wires::Event::Arrive(parcel) => (2, parcel),
+            wires::Event::Flow(_) => return,
+        };
+        self.events += 1;
+        let words = [self.now, kind, parcel.from as u64, parcel.to as u64, parcel.bytes as u64, parcel.channel.into()];
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        self.fingerprint = hash::of_bytes(self.fingerprint, bytes);
+    }
+}
+
+impl Schedule {
+    pub(super) fn new(ranks: usize, wires: Wires, rates: Rates, seed: Option<u64>) -> Self {
+        Schedule(Mutex::new(State {
+            now: 0,
+            agenda: Agenda::new(seed),
+            threads: Vec::new(),
+            of_rank: vec![Vec::new(); ranks],
+            ready: VecDeque::new(),
+            running: Number::MAX,
+            begun: Vec::new(),
+            living: 0,
+            wires,
+            rates,
+            events: 0,
+            fingerprint: hash::START,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a thread of a rank.
+    pub(super) fn begin(&self, rank: usize, work: Begin) {
+        self.lock().begin(rank, work);
+    }
+
+    /// Runs until all threads have ended.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory for stacks runs out; [`Error::Usage`] if threads wait for what never comes.
+    pub(super) fn run(&self) -> Result<Counts> {
+        let mut fibers: Vec<Option<Fiber>> = Vec::new();
+        loop {
+            let (begun, next) = {
+                let mut state = self.lock();
+                let begun = mem::take(&mut state.begun);
+                (begun, state.next())
+            };
+            for (number, work) in begun {
+                fibers.resize_with(fibers.len().max(number + 1), || None);
+                let fiber = Fiber::new(work);
+                fibers[number] = Some(fiber.map_err(|cause| Error::system("make the stack of a rank", cause, "simulate fewer ranks"))?);
+            }
+            let Some(number) = next else { break };
+            let Some(fiber) = &mut fibers[number] else { continue };
+            let has_ended = fiber.resume();
+            if has_ended {
+                fibers[number] = None;
+            }
+            let in_vain = IN_VAIN.replace(false);
+            self.lock().has_run(number, has_ended, in_vain);
+        }
+        let state = self.lock();
+        if state.living > 0 {
+            let waiting = state.threads.iter().filter(|thread| thread.wait != Wait::Ended);
+            let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
+            ranks.dedup();
+            // Their stacks hold what other stacks wait for: to unwind them would begin what cannot end.
+            fibers.into_iter().for_each(mem::forget);
+            let what = format!("the simulated ranks {ranks:?} wait for what never comes");
+            return Err(Error::usage(what, "wait by hexagram_physical::runtime, and for what other ranks do"));
+        }
+        Ok(Counts {
+            elapsed: Duration::from_nanos(state.now),
+            events: state.events,
+            fingerprint: state.fingerprint,
+        })
+    }
+
+    /// Sends a message, at the time of the thread that does.
+    pub(super) fn send(&self, parcel: Parcel) {
+        let mut state = self.lock();
+        let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
+        state.charge(cost);
+        let at = state.local_time();
+        state.agenda.add(at, wires::Event::Depart(Box::new(parcel)).into());
+    }
+
+    /// Lets the thread that runs take the time of receiving a message.
+    pub(super) fn receive(&self, bytes: usize) {
+        let mut state = self.lock();
+        let cost = state.rates.message.as_secs_f64() + bytes as f64 / state.rates.receive;
+        state.charge(cost);
+    }
+
+    pub(super) fn take_mail(&self, channel: u16, rank: usize) -> Option<Mail> {
+        let mut state = self.lock();
+        if state.wires.mail(channel, rank).is_empty() {
+            return None;
+        }
+        Some(state.wires.take_mail(channel, rank))
+    }
+
+    pub(super) fn cancel(&self, channel: u16, from: usize, ticket: Ticket) {
+        self.lock().wires.cancel(channel, from, ticket);
+    }
+
+    pub(super) fn is_awaited(&self, channel: u16, from: usize, to: usize) -> bool {
+        self.lock().wires.is_awaited(channel, from, to)
+    }
+
+    /// Ends the park of a rank's threads.
+    pub(super) fn ring(&self, rank: usize) {
+        self.lock().wake_parked(rank);
+    }
+
+    fn suspend(&self, wait: Wait, at_most: Duration) {
+        self.lock().wait(wait, at_most);
+        fiber::suspend();
+    }
+}
+
+impl State {
+    /// Lets the thread that runs take so many seconds.
+    fn charge(&mut self, seconds: f64) {
+        if seconds > 0.0 {
+            let end = self.local_time().saturating_add(from_seconds(seconds));
+            if let Some(thread) = self.threads.get_mut(self.running) {
+                thread.ahead = end;
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Set by a thread that waits again as it has found nothing new.
+    static IN_VAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+fn no_sockets() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "ranks of this simulated world have no sockets")
+}
+
+impl Runtime for Schedule {
+    fn now(&self) -> Instant {
+        Instant::after_origin(Duration::from_nanos(self.lock().local_time()))
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_nanos(self.lock().local_time())
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.suspend(Wait::Asleep, duration);
+    }
+
+    fn park(&self, _: &dyn Park, at_most: Duration) {
+        self.suspend(Wait::Parked, at_most);
+    }
+
+    fn look_again(&self, at_most: Duration, in_vain: bool) {
+        IN_VAIN.set(in_vain);
+        self.suspend(Wait::Looking, at_most);
+    }
+
+    fn wake(&self) {
+        let mut state = self.lock();
+        if let Some(thread) = state.threads.get(state.running) {
+            let rank = thread.rank;
+            state.wake_parked(rank);
+        }
+    }
+
+    fn charge(&self, work: &Work) {
+        let mut state = self.lock();
+        let seconds = state.rates.seconds(work);
+        state.charge(seconds);
+    }
+
+    fn poll(&self, _: &mut [PollFd<'_>], _: Option<Duration>) -> io::Result<usize> {
+        Err(no_sockets())
+    }
+
+    fn spawn(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let mut state = self.lock();
+        let rank = state.threads.get(state.running).map_or(0, |thread| thread.rank);
+        state.begin(rank, work);
+        Ok(())
+    }
+
+    fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+        Err(no_sockets())
+    }
+
+    fn connect(&self, _: &SocketAddr, _: Duration) -> io::Result<TcpStream> {
+        Err(no_sockets())
+    }
+
+    fn listen(&self, _: SocketAddr) -> io::Result<TcpListener> {
+        Err(no_sockets())
+    }
+
+    fn connect_local(&self, _: &str, _: Duration) -> io::Result<UnixStream> {
+        Err(no_sockets())
+    }
+
+    fn listen_local(&self, _: &str) -> io::Result<UnixListener> {
+        Err(no_sockets())
+    }
+}

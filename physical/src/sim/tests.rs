@@ -1,0 +1,149 @@
+//! What a simulated message takes, and that runs are alike.
+
+use super::*;
+use crate::drive;
+use crate::dtype::DType;
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::memory::Buffer;
+use crate::runtime;
+use crate::tag::Tag;
+use crate::transport::{HEADER_BYTES, Label, Land, Source, Transport};
+use std::future::poll_fn;
+use std::rc::Rc;
+
+fn cluster(ranks: usize, hosts: usize) -> Cluster {
+    Cluster::flat(ranks, hosts, "8gbit,50us".parse().unwrap(), "80gbit,2us".parse().unwrap()).unwrap()
+}
+
+fn label(sequence: u64, count: usize) -> Label {
+    let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, count);
+    Label { tag: Tag::new(0, 0, sequence, 0).unwrap(), fingerprint }
+}
+
+/// Sends and receives so many bytes, and returns when that is done.
+fn exchange(endpoint: &Rc<dyn Transport>, to: Option<usize>, from: Option<usize>, sequence: u64, bytes: usize) -> Duration {
+    let start = runtime::now();
+    let out = Buffer::from_slice(&vec![endpoint.rank() as u8; bytes]).unwrap();
+    let into = Buffer::zeroed(DType::U8, bytes).unwrap();
+    let label = label(sequence, bytes);
+    let sent = to.map(|to| endpoint.post_send(to, label, out.read_all().unwrap()));
+    let got = from.map(|from| endpoint.post_recv(Source::Rank(from), label, into.write_all().unwrap(), Land::Copy));
+    for ticket in sent.into_iter().chain(got) {
+        drive::block_on(&**endpoint, poll_fn(|context| endpoint.poll(ticket, context))).unwrap();
+    }
+    if let Some(from) = from {
+        assert!(into.host::<u8>().unwrap().iter().all(|byte| *byte == from as u8));
+    }
+    start.elapsed()
+}
+
+#[test]
+fn a_message_takes_its_bytes_over_the_bandwidth_and_a_latency() {
+    let bytes = 1_000_000 - HEADER_BYTES;
+    let run = |to: usize| {
+        let outcome = Simulation::new(cluster(4, 2)).run(move |world| {
+            let endpoint = world.open(0).unwrap();
+            match world.rank() {
+                0 => exchange(&endpoint, Some(to), None, 0, bytes),
+                rank if rank == to => exchange(&endpoint, None, Some(0), 0, bytes),
+                _ => Duration::ZERO,
+            }
+        });
+        outcome.unwrap().results
+    };
+    let micros = Duration::from_micros;
+    assert_eq!(run(3)[3], micros(1000 + 50), "between hosts");
+    assert_eq!(run(3)[0], micros(1000), "the sender's memory is its own when the last byte has left");
+    assert_eq!(run(1)[1], micros(100 + 2), "on one host");
+}
+
+#[test]
+fn ranks_of_a_host_share_its_link() {
+    let bytes = 1_000_000 - HEADER_BYTES;
+    let outcome = Simulation::new(cluster(4, 2)).run(move |world| {
+        let endpoint = world.open(0).unwrap();
+        let other = (world.rank() + 2) % 4;
+        exchange(&endpoint, Some(other), Some(other), 0, bytes)
+    });
+    // Two ranks send and two receive on each, and both directions are free.
+    assert_eq!(outcome.unwrap().results, [Duration::from_micros(2050); 4]);
+}
+
+fn ring(seed: u64, shuffled: bool, link: &str) -> Outcome<Duration> {
+    let cluster = Cluster::flat(6, 3, link.parse().unwrap(), "80gbit,2us".parse().unwrap()).unwrap();
+    let simulation = Simulation { seed, shuffled, ..Simulation::new(cluster) };
+    let outcome = simulation.run(|world| {
+        let endpoint = world.open(0).unwrap();
+        let (rank, size) = (world.rank(), world.size());
+        let steps = (0..20).map(|step| {
+            exchange(&endpoint, Some((rank + 1) % size), Some((rank + size - 1) % size), step, 1000 * (step as usize + 1))
+        });
+        steps.sum()
+    });
+    outcome.unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let jitter = "1gbit,50us,jitter=20us";
+    assert_eq!(ring(1, false, jitter), ring(1, false, jitter));
+    assert_ne!(ring(1, false, jitter).fingerprint, ring(2, false, jitter).fingerprint);
+    assert_eq!(ring(1, false, "1gbit,50us"), ring(2, false, "1gbit,50us"), "nothing is drawn");
+    assert_ne!(ring(1, true, "1gbit,50us").fingerprint, ring(2, true, "1gbit,50us").fingerprint);
+}
+
+#[test]
+fn threads_of_a_rank_wait_for_each_other_without_time_passing() {
+    let outcome = Simulation::new(cluster(2, 1)).run(|_| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = runtime::spawn("hexagram-test", move || {
+            runtime::sleep(Duration::from_millis(3));
+            sender.send(7).unwrap();
+            runtime::sleep(Duration::from_millis(4));
+        });
+        assert_eq!(runtime::receive(&receiver), Ok(7));
+        let came = runtime::now();
+        thread.unwrap().join().unwrap();
+        came.elapsed()
+    });
+    let outcome = outcome.unwrap();
+    assert_eq!(outcome.results, [Duration::from_millis(4); 2]);
+    assert_eq!(outcome.elapsed, Duration::from_millis(7));
+}
+
+#[test]
+fn arithmetic_takes_the_time_of_its_rates_and_two_threads_compute_at_once() {
+    let rates: Rates = "scale 1e9\nreduce 1e9\n".parse().unwrap();
+    let simulation = Simulation { rates, ..Simulation::new(cluster(1, 1)) };
+    let outcome = simulation.run(|_| {
+        let work = || {
+            let mut buffer = Buffer::zeroed(DType::F32, 250_000).unwrap();
+            buffer.write_all().unwrap().scale(2.0).unwrap();
+            let _ = &mut buffer;
+        };
+        let start = runtime::now();
+        let other = runtime::spawn("hexagram-test", work).unwrap();
+        work();
+        work();
+        let mine = start.elapsed();
+        other.join().unwrap();
+        (mine, start.elapsed())
+    });
+    let millis = Duration::from_millis;
+    assert_eq!(outcome.unwrap().results, [(millis(2), millis(2))]);
+}
+
+#[test]
+fn what_never_comes_and_a_panic_are_errors() {
+    let simulation = Simulation::new(cluster(2, 1));
+    let stuck = simulation.run(|world| {
+        if world.rank() == 1 {
+            let (_kept, receiver) = std::sync::mpsc::channel::<()>();
+            let _ = runtime::receive(&receiver);
+        }
+    });
+    let error = stuck.unwrap_err().to_string();
+    assert!(error.contains("[1]") && error.contains("never comes"), "{error}");
+    let panicked = simulation.run(|world| assert_eq!(world.rank(), 0, "on purpose"));
+    assert!(panicked.unwrap_err().to_string().contains("on purpose"));
+}
