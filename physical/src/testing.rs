@@ -34,7 +34,12 @@ const JOIN: Duration = Duration::from_secs(30);
 /// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
 /// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do,
 /// and which are left out, and why.
+///
+/// With `HEXAGRAM_TEST=sim`, in a build with the feature `sim`, the ranks of a simulated cluster only.
 pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
+    if is_simulated() {
+        return ranks.iter().map(|ranks| (TransportKind::Sim, *ranks)).collect();
+    }
     if !is_under_mpi() {
         let with = |transport| ranks.iter().map(move |ranks| (transport, *ranks));
         return TransportKind::ALL.into_iter().flat_map(with).collect();
@@ -55,7 +60,7 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
 /// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: every transport
 /// whose ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
-    let skipped = skipped_under_mpi("its ranks wait at a barrier of the process");
+    let skipped = skipped_under_mpi("its ranks wait at a barrier of the process") || is_simulated();
     TransportKind::ALL.into_iter().filter(move |_| !skipped)
 }
 
@@ -76,6 +81,11 @@ pub fn skipped_under_mpi(reason: &str) -> bool {
         tell(&format!("skipped: {reason}"));
     }
     is_under_mpi()
+}
+
+/// Returns true if this process is to run tests on simulated ranks.
+fn is_simulated() -> bool {
+    cfg!(feature = "sim") && variable("HEXAGRAM_TEST").is_some_and(|what| what == "sim")
 }
 
 /// Returns true if `mpirun` has started this process to run tests over MPI.
@@ -110,6 +120,10 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
         let options = JoinOptions { transport, ..options() };
         return run(vec![move || World::join(&options)], body);
     }
+    #[cfg(feature = "sim")]
+    if transport == TransportKind::Sim {
+        return simulated(ranks, body);
+    }
     if transport != TransportKind::Thread {
         let options = JoinOptions { transport, ..options() };
         return spawn_as(&vec![options; ranks], body);
@@ -119,6 +133,22 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
         Ok(worlds) => run(worlds.into_iter().map(|world| move || Ok(world)).collect(), body),
         Err(error) => fail(error),
     }
+}
+
+/// Runs `body` on the ranks of a simulated cluster of one host, whose messages come sooner or later.
+#[cfg(feature = "sim")]
+fn simulated<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    use crate::sim::{Cluster, LinkSpec, Simulation};
+    let link = LinkSpec { jitter: Duration::from_micros(20), ..LinkSpec::new(1e10, Duration::from_micros(10)) };
+    let simulation = Cluster::flat(ranks, 1, link, link).map(Simulation::new);
+    let simulation = simulation.map(|simulation| Simulation { shuffled: true, ..simulation });
+    let outcome = simulation.and_then(|simulation| {
+        simulation.run(|world| {
+            device::take_place(world.rank());
+            body(world)
+        })
+    });
+    outcome.map_or_else(|error| fail(error), |outcome| outcome.results)
 }
 
 /// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.

@@ -227,7 +227,9 @@ mod tests {
     /// Runs flows, each of links and bytes and a time at which it begins, and returns when each ends.
     fn run(bandwidths: &[f64], flows: &[(&[Link], usize, Time)]) -> Vec<Time> {
         let mut network = Flows::default();
-        bandwidths.iter().for_each(|bandwidth| drop(network.add_link(*bandwidth)));
+        for bandwidth in bandwidths {
+            network.add_link(*bandwidth);
+        }
         let mut ended = vec![0; flows.len()];
         let mut begun: Vec<(Number, usize)> = Vec::new();
         let mut due: Vec<(Time, Number)> = Vec::new();
@@ -298,7 +300,9 @@ mod tests {
             let mut network = Flows::default();
             let links = 2 + draws.word() as usize % 8;
             let capacities: Vec<f64> = (0..links).map(|_| 1.0 + draws.fraction()).collect();
-            capacities.iter().for_each(|capacity| drop(network.add_link(capacity * 1e9)));
+            for capacity in &capacities {
+                network.add_link(capacity * 1e9);
+            }
             for _ in 0..20 {
                 let mut route: Vec<Link> = (0..3).map(|_| (draws.word() % links as u64) as Link).collect();
                 route.sort_unstable();

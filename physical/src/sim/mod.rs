@@ -16,6 +16,7 @@ mod endpoint;
 mod fiber;
 mod flows;
 mod link;
+mod phantom;
 mod rates;
 mod schedule;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod wires;
 
 pub use cluster::Cluster;
 pub(crate) use connect::SimBackend;
+pub use phantom::Phantom;
 pub use link::{LinkSpec, bandwidth, duration};
 pub use rates::Rates;
 
@@ -89,24 +91,25 @@ impl Simulation {
     ///
     /// # Errors
     /// [`Error::Usage`] if a rank panics, or waits for what never comes; [`Error::System`] if memory for stacks runs out.
-    pub fn run<R: Send + 'static>(&self, rank: impl Fn(&World) -> R + Send + Sync + 'static) -> Result<Outcome<R>> {
+    pub fn run<R: Send>(&self, rank: impl Fn(World) -> R + Sync) -> Result<Outcome<R>> {
         let hosts = self.cluster.hosts();
         let wires = Wires::new(&self.cluster, self.seed);
         let shuffle = self.shuffled.then_some(self.seed);
         let schedule = Arc::new(Schedule::new(hosts.len(), wires, self.rates.clone(), shuffle));
         let runtime: Arc<dyn Runtime> = schedule.clone();
-        let rank = Arc::new(rank);
-        let results: Arc<Mutex<Vec<Option<Result<R>>>>> = Arc::new(Mutex::new(hosts.iter().map(|_| None).collect()));
+        let results: Mutex<Vec<Option<Result<R>>>> = Mutex::new(hosts.iter().map(|_| None).collect());
+        let (rank, found) = (&rank, &results);
         for (number, fabric) in SimFabric::all(hosts, &schedule).into_iter().enumerate() {
-            let (rank, results) = (Arc::clone(&rank), Arc::clone(&results));
             let world = World::assemble(number, local(hosts, number), hosts.to_vec(), TransportKind::Sim, fabric, None);
-            let work = move || {
-                let outcome = catch_unwind(AssertUnwindSafe(|| rank(&world)));
+            let work: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
+                let outcome = catch_unwind(AssertUnwindSafe(|| rank(world)));
                 let outcome = outcome.map_err(|panic| Error::panicked("a simulated rank", &*panic));
-                drop(world);
-                results.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(outcome);
-            };
-            schedule.begin(number, Box::new(work));
+                found.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(outcome);
+            });
+            // SAFETY: what it borrows outlives this call. The schedule drops or ends all work before `run` returns, or
+            // leaks the stack of what has not ended, which then never goes on.
+            let work: Box<dyn FnOnce() + Send + 'static> = unsafe { std::mem::transmute(work) };
+            schedule.begin(number, work);
         }
         let counts = within(runtime, || schedule.run())?;
         let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
