@@ -139,7 +139,8 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
 #[cfg(feature = "sim")]
 fn simulated<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     use crate::sim::{Cluster, LinkSpec, Simulation};
-    let link = LinkSpec { jitter: Duration::from_micros(20), ..LinkSpec::new(1e10, Duration::from_micros(10)) };
+    let link =
+        LinkSpec { jitter: Duration::from_micros(20), ..LinkSpec::new(1e10, Duration::from_micros(10)) };
     let simulation = Cluster::flat(ranks, 1, link, link).map(Simulation::new);
     let simulation = simulation.map(|simulation| Simulation { shuffled: true, ..simulation });
     let outcome = simulation.and_then(|simulation| {

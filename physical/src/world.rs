@@ -217,14 +217,10 @@ impl World {
             }
             open.push(channel);
         }
-        let opened = self
-            .0
-            .fabric
-            .open(channel)
-            .map(|endpoint| match endpoint.takes_devices() {
-                true => endpoint,
-                false => Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())),
-            });
+        let opened = self.0.fabric.open(channel).map(|endpoint| match endpoint.takes_devices() {
+            true => endpoint,
+            false => Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())),
+        });
         opened.map_err(|error| self.not_opened(channel, error))
     }
 

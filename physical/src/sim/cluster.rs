@@ -72,8 +72,13 @@ impl Cluster {
         let mut cluster = Self::on_hosts(ranks, hosts, within)?;
         let fits = hosts_per_rack > 0 && hosts.is_multiple_of(hosts_per_rack);
         if !fits || !(1.0..=hosts_per_rack as f64).contains(&oversubscription) {
-            let what = format!("{hosts} hosts do not fill racks of {hosts_per_rack} with oversubscription {oversubscription}");
-            return Err(Error::usage(what, "use full racks, and an oversubscription from 1 to the hosts of a rack"));
+            let what = format!(
+                "{hosts} hosts do not fill racks of {hosts_per_rack} with oversubscription {oversubscription}"
+            );
+            return Err(Error::usage(
+                what,
+                "use full racks, and an oversubscription from 1 to the hosts of a rack",
+            ));
         }
         let top = cluster.add_place();
         let uplink = between.bandwidth * hosts_per_rack as f64 / oversubscription;
@@ -119,7 +124,10 @@ impl Cluster {
     fn on_hosts(ranks: usize, hosts: usize, within: LinkSpec) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&ranks) || hosts == 0 || !ranks.is_multiple_of(hosts) {
             let what = format!("{ranks} ranks cannot be spread evenly over {hosts} hosts");
-            return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks, and as many for every host")));
+            return Err(Error::usage(
+                what,
+                format!("ask for 1 to {MAX_RANKS} ranks, and as many for every host"),
+            ));
         }
         let of_ranks: Vec<usize> = (0..ranks).map(|rank| rank * hosts / ranks).collect();
         let to_host = |(rank, host): (usize, &usize)| (rank as Place, (ranks + host) as Place, within.half());

@@ -30,7 +30,11 @@ pub(super) struct SimFabric {
 impl SimFabric {
     /// Creates the fabrics of all ranks of a new world, whose hosts are given.
     pub(super) fn all(hosts: &[usize], schedule: &Arc<Schedule>) -> Vec<Arc<SimFabric>> {
-        let peer = |(rank, host): (usize, &usize)| Peer { rank, host: format!("host{host}").into(), pid: rank as u32 };
+        let peer = |(rank, host): (usize, &usize)| Peer {
+            rank,
+            host: format!("host{host}").into(),
+            pid: rank as u32,
+        };
         let health = Health::new(0, hosts.iter().enumerate().map(peer).collect());
         let fabric = |rank| {
             let bell = Arc::new(RankBell { rank, schedule: Arc::clone(schedule) });

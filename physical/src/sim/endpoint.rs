@@ -8,7 +8,9 @@ use crate::health::Health;
 use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{ReadView, WriteView};
 use crate::tickets::Tickets;
-use crate::transport::{Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind};
+use crate::transport::{
+    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -52,7 +52,10 @@ impl FromStr for LinkSpec {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             let what = format!("`{text}` is no link");
-            Error::usage(what, "write bandwidth and latency, as in 10gbit,50us or 1gbit,20ms,jitter=1ms,stall=0.01:200ms")
+            Error::usage(
+                what,
+                "write bandwidth and latency, as in 10gbit,50us or 1gbit,20ms,jitter=1ms,stall=0.01:200ms",
+            )
         };
         let mut parts = text.split(',').map(str::trim);
         let bandwidth = parts.next().and_then(bandwidth).ok_or_else(wrong)?;
@@ -140,7 +143,16 @@ mod tests {
 
     #[test]
     fn what_is_no_link_is_refused_with_one_that_is() {
-        for text in ["", "10gbit", "10,50us", "50us,10gbit", "0gbit,1us", "1gbit,1us,jitter", "1gbit,1us,stall=2:1ms", "1gbit,1us,x=1"] {
+        for text in [
+            "",
+            "10gbit",
+            "10,50us",
+            "50us,10gbit",
+            "0gbit,1us",
+            "1gbit,1us,jitter",
+            "1gbit,1us,stall=2:1ms",
+            "1gbit,1us,x=1",
+        ] {
             let error = text.parse::<LinkSpec>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")) && error.contains("10gbit,50us"), "{error}");
         }
@@ -148,7 +160,13 @@ mod tests {
 
     #[test]
     fn a_link_is_written_as_it_is_read() {
-        for text in ["10gbit,50us", "300mbit,1.5ms", "400gbit,0ns", "1gbit,20ms,jitter=1ms", "1kbit,1s,stall=0.5:200ms"] {
+        for text in [
+            "10gbit,50us",
+            "300mbit,1.5ms",
+            "400gbit,0ns",
+            "1gbit,20ms,jitter=1ms",
+            "1kbit,1s,stall=0.5:200ms",
+        ] {
             assert_eq!(text.parse::<LinkSpec>().unwrap().to_string(), text);
         }
     }

@@ -25,8 +25,8 @@ mod wires;
 
 pub use cluster::Cluster;
 pub(crate) use connect::SimBackend;
-pub use phantom::Phantom;
 pub use link::{LinkSpec, bandwidth, duration};
+pub use phantom::Phantom;
 pub use rates::Rates;
 
 use crate::error::{Error, Result};
@@ -100,7 +100,14 @@ impl Simulation {
         let results: Mutex<Vec<Option<Result<R>>>> = Mutex::new(hosts.iter().map(|_| None).collect());
         let (rank, found) = (&rank, &results);
         for (number, fabric) in SimFabric::all(hosts, &schedule).into_iter().enumerate() {
-            let world = World::assemble(number, local(hosts, number), hosts.to_vec(), TransportKind::Sim, fabric, None);
+            let world = World::assemble(
+                number,
+                local(hosts, number),
+                hosts.to_vec(),
+                TransportKind::Sim,
+                fabric,
+                None,
+            );
             let work: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
                 let outcome = catch_unwind(AssertUnwindSafe(|| rank(world)));
                 let outcome = outcome.map_err(|panic| Error::panicked("a simulated rank", &*panic));

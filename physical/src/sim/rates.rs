@@ -130,7 +130,9 @@ impl FromStr for Rates {
             if !line.is_empty() && rates.set(line).is_none() {
                 let what = format!("line {}: `{line}` is no rate", at + 1);
                 let names = rates.plain().map(|(name, _)| name).join(", ");
-                let remedy = format!("write `NAME BYTES_A_SECOND` with one of {names}; `encode CODEC ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`");
+                let remedy = format!(
+                    "write `NAME BYTES_A_SECOND` with one of {names}; `encode CODEC ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`"
+                );
                 return Err(Error::usage(what, remedy));
             }
         }
@@ -164,9 +166,13 @@ mod tests {
         assert_eq!(rates.seconds(&Work::Encode { codec: "top-k(1%)".into(), elements: 500 }), 1e-6);
         assert_eq!(rates.seconds(&Work::Encode { codec: "sign".into(), elements: 1000 }), 1e-6);
         assert_eq!(rates.seconds(&Work::Decode { codec: "sign".into(), elements: 1000 }), 0.0);
-        for wrong in ["copy", "copy fast", "copy -1", "cpoy 1e9", "encode sign", "message 3", "copy 1e9 1e9"] {
+        for wrong in ["copy", "copy fast", "copy -1", "cpoy 1e9", "encode sign", "message 3", "copy 1e9 1e9"]
+        {
             let error = format!("fill 1e9\n{wrong}\n").parse::<Rates>().unwrap_err().to_string();
-            assert!(error.contains("line 2") && error.contains(wrong) && error.contains("weighted_sum"), "{error}");
+            assert!(
+                error.contains("line 2") && error.contains(wrong) && error.contains("weighted_sum"),
+                "{error}"
+            );
         }
     }
 }

@@ -11,7 +11,6 @@ use super::fiber::{self, Fiber};
 use super::rates::Rates;
 use super::wires::{self, Mail, Parcel, Wires};
 use crate::error::{Error, Result};
-use crate::hash;
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
 use crate::transport::Ticket;
 use std::collections::VecDeque;
@@ -76,8 +75,6 @@ struct State {
     living: usize,
     wires: Wires,
     rates: Rates,
-    events: u64,
-    fingerprint: u64,
 }
 
 /// Counts of a run.
@@ -205,25 +202,11 @@ impl State {
                 }
             }
             Event::Wires(event) => {
-                self.record(&event);
                 let mut told = Vec::new();
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
                 told.into_iter().for_each(|rank| self.wake_parked(rank));
             }
         }
-    }
-
-    /// Mixes an event into the fingerprint of the run.
-    fn record(&mut self, event: &wires::Event) {
-        let (kind, parcel) = match event {
-            wires::Event::Depart(parcel) => (1, parcel),
-            wires::Event::Arrive(parcel) => (2, parcel),
-            wires::Event::Flow(_) => return,
-        };
-        self.events += 1;
-        let words = [self.now, kind, parcel.from as u64, parcel.to as u64, parcel.bytes as u64, parcel.channel.into()];
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-        self.fingerprint = hash::of_bytes(self.fingerprint, bytes);
     }
 }
 
@@ -240,8 +223,6 @@ impl Schedule {
             living: 0,
             wires,
             rates,
-            events: 0,
-            fingerprint: hash::START,
         }))
     }
 
@@ -269,7 +250,9 @@ impl Schedule {
             for (number, work) in begun {
                 fibers.resize_with(fibers.len().max(number + 1), || None);
                 let fiber = Fiber::new(work);
-                fibers[number] = Some(fiber.map_err(|cause| Error::system("make the stack of a rank", cause, "simulate fewer ranks"))?);
+                fibers[number] = Some(fiber.map_err(|cause| {
+                    Error::system("make the stack of a rank", cause, "simulate fewer ranks")
+                })?);
             }
             let Some(number) = next else { break };
             let Some(fiber) = &mut fibers[number] else { continue };
@@ -288,13 +271,13 @@ impl Schedule {
             // Their stacks hold what other stacks wait for: to unwind them would begin what cannot end.
             fibers.into_iter().for_each(mem::forget);
             let what = format!("the simulated ranks {ranks:?} wait for what never comes");
-            return Err(Error::usage(what, "wait by hexagram_physical::runtime, and for what other ranks do"));
+            return Err(Error::usage(
+                what,
+                "wait by hexagram_physical::runtime, and for what other ranks do",
+            ));
         }
-        Ok(Counts {
-            elapsed: Duration::from_nanos(state.now),
-            events: state.events,
-            fingerprint: state.fingerprint,
-        })
+        let (events, fingerprint) = state.wires.counts();
+        Ok(Counts { elapsed: Duration::from_nanos(state.now), events, fingerprint })
     }
 
     /// Sends a message, at the time of the thread that does.
@@ -303,7 +286,8 @@ impl Schedule {
         let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
         state.charge(cost);
         let at = state.local_time();
-        state.agenda.add(at, wires::Event::Depart(Box::new(parcel)).into());
+        let State { wires, agenda, .. } = &mut *state;
+        wires.send(at, parcel, agenda);
     }
 
     /// Lets the thread that runs take the time of receiving a message.

@@ -21,13 +21,20 @@ fn label(sequence: u64, count: usize) -> Label {
 }
 
 /// Sends and receives so many bytes, and returns when that is done.
-fn exchange(endpoint: &Rc<dyn Transport>, to: Option<usize>, from: Option<usize>, sequence: u64, bytes: usize) -> Duration {
+fn exchange(
+    endpoint: &Rc<dyn Transport>,
+    to: Option<usize>,
+    from: Option<usize>,
+    sequence: u64,
+    bytes: usize,
+) -> Duration {
     let start = runtime::now();
     let out = Buffer::from_slice(&vec![endpoint.rank() as u8; bytes]).unwrap();
     let into = Buffer::zeroed(DType::U8, bytes).unwrap();
     let label = label(sequence, bytes);
     let sent = to.map(|to| endpoint.post_send(to, label, out.read_all().unwrap()));
-    let got = from.map(|from| endpoint.post_recv(Source::Rank(from), label, into.write_all().unwrap(), Land::Copy));
+    let got =
+        from.map(|from| endpoint.post_recv(Source::Rank(from), label, into.write_all().unwrap(), Land::Copy));
     for ticket in sent.into_iter().chain(got) {
         drive::block_on(&**endpoint, poll_fn(|context| endpoint.poll(ticket, context))).unwrap();
     }
@@ -76,7 +83,13 @@ fn ring(seed: u64, shuffled: bool, link: &str) -> Outcome<Duration> {
         let endpoint = world.open(0).unwrap();
         let (rank, size) = (world.rank(), world.size());
         let steps = (0..20).map(|step| {
-            exchange(&endpoint, Some((rank + 1) % size), Some((rank + size - 1) % size), step, 1000 * (step as usize + 1))
+            exchange(
+                &endpoint,
+                Some((rank + 1) % size),
+                Some((rank + size - 1) % size),
+                step,
+                1000 * (step as usize + 1),
+            )
         });
         steps.sum()
     });

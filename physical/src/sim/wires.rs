@@ -8,6 +8,7 @@ use super::agenda::{Agenda, Draws, Time, nanoseconds};
 use super::cluster::{Cluster, Routes};
 use super::flows::{Flows, Link, Number};
 use super::link::LinkSpec;
+use crate::hash;
 use crate::memory::ReadView;
 use crate::transport::{Got, HEADER_BYTES, Label, Ticket};
 use std::collections::{HashMap, VecDeque};
@@ -42,14 +43,15 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
-    /// Frees the sender's memory, of which a copy travels on.
-    fn release(&mut self) {
+    /// Frees the sender's memory, of which a copy travels on; returns the ticket of which the sender has to be told.
+    fn release(&mut self) -> Option<Ticket> {
         if let Content::View(view) = &self.content {
             self.content = match view.host_bytes() {
                 Some(bytes) => Content::Bytes(bytes.into()),
                 None => Content::Size,
             };
         }
+        self.ticket.take()
     }
 }
 
@@ -67,13 +69,21 @@ impl Mail {
 }
 
 /// Something that happens to messages.
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
-    /// A rank has come to send a message.
-    Depart(Box<Parcel>),
+    /// The time has come to send a message of a line.
+    Depart(usize),
     /// A flow may have ended.
     Flow(Number),
-    /// A message has arrived.
-    Arrive(Box<Parcel>),
+    /// The next message of a line has arrived.
+    Arrive(usize),
+}
+
+/// What happens to a message, as the fingerprint has it.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Departure = 1,
+    Arrival = 2,
 }
 
 /// Messages from one rank to another on one channel.
@@ -82,12 +92,14 @@ struct Line {
     /// Links of the cluster, for what they do beside having a bandwidth.
     links: Vec<LinkSpec>,
     latency: Time,
-    /// The first is on its way, unless the line is idle.
-    queue: VecDeque<Box<Parcel>>,
-    /// Time at which the last message arrives: none overtakes another.
-    last: Time,
+    /// Messages that have not left, and from when on they may; the first may be leaving.
+    waiting: VecDeque<(Time, Parcel)>,
+    /// Number of those that may leave by now.
+    due: usize,
     /// Messages that have left and not arrived.
-    flying: usize,
+    flying: VecDeque<Parcel>,
+    /// Time at which the last of them arrives: none overtakes another.
+    last: Time,
 }
 
 /// All messages of a simulated cluster.
@@ -103,6 +115,8 @@ pub(super) struct Wires {
     mail: HashMap<u16, Vec<Mail>>,
     ranks: usize,
     draws: Draws,
+    events: u64,
+    fingerprint: u64,
 }
 
 impl Wires {
@@ -124,6 +138,8 @@ impl Wires {
             mail: HashMap::new(),
             ranks: cluster.ranks(),
             draws: Draws::new(seed),
+            events: 0,
+            fingerprint: hash::START,
         }
     }
 
@@ -137,7 +153,9 @@ impl Wires {
     /// Returns true if a message of `from` is still on its way to `to`, or waits to leave.
     pub(super) fn is_awaited(&self, channel: u16, from: usize, to: usize) -> bool {
         let number = self.numbers.get(&(channel, from as u32, to as u32));
-        number.is_some_and(|number| self.lines[*number].flying > 0 || !self.lines[*number].queue.is_empty())
+        number.is_some_and(|number| {
+            !self.lines[*number].flying.is_empty() || !self.lines[*number].waiting.is_empty()
+        })
     }
 
     /// Returns true if [`Wires::share`] has to be called before time passes.
@@ -150,7 +168,14 @@ impl Wires {
         self.flows.share(now, |at, flow| agenda.add(at, Event::Flow(flow).into()));
     }
 
-    /// Lets an event happen; returns the ranks that have something to look at.
+    /// Takes a message that is to leave at a time, and lets the agenda tell of it.
+    pub(super) fn send(&mut self, at: Time, parcel: Parcel, agenda: &mut Agenda<super::schedule::Event>) {
+        let line = self.line(&parcel);
+        self.lines[line].waiting.push_back((at, parcel));
+        agenda.add(at, Event::Depart(line).into());
+    }
+
+    /// Lets an event happen; calls `tell` with each rank that has something to look at.
     pub(super) fn happen(
         &mut self,
         now: Time,
@@ -159,36 +184,53 @@ impl Wires {
         mut tell: impl FnMut(usize),
     ) {
         match event {
-            Event::Depart(mut parcel) => {
-                let line = self.line(&parcel);
-                if HEADER_BYTES + parcel.bytes <= BUFFER {
-                    self.tell_sender(&mut parcel, &mut tell);
-                }
-                self.lines[line].queue.push_back(parcel);
-                if self.lines[line].queue.len() == 1 {
-                    self.leave(now, line, agenda, &mut tell);
-                }
-            }
+            Event::Depart(line) => self.depart(now, line, agenda, &mut tell),
             Event::Flow(flow) => {
-                for flow in self.flows.finish(now, flow) {
-                    self.has_left(now, self.of_flow[flow as usize], agenda, &mut tell);
-                }
+                // All of them first, as the next messages take their numbers.
+                let done: Vec<usize> =
+                    self.flows.finish(now, flow).iter().map(|flow| self.of_flow[*flow as usize]).collect();
+                done.into_iter().for_each(|line| self.has_left(now, line, agenda, &mut tell));
             }
-            Event::Arrive(parcel) => {
-                let line = self.line(&parcel);
-                self.lines[line].flying -= 1;
-                tell(parcel.to);
+            Event::Arrive(line) => {
+                let Some(parcel) = self.lines[line].flying.pop_front() else { return };
+                let Parcel { channel, from, to, bytes, .. } = parcel;
+                self.record(now, Kind::Arrival, [from, to, bytes, channel.into()]);
+                tell(to);
                 if !matches!(parcel.content, Content::Void) {
-                    self.mail(parcel.channel, parcel.to).arrived.push(*parcel);
+                    self.mail(channel, to).arrived.push(parcel);
                 }
             }
         }
     }
 
+    /// Lets the messages of a line leave whose time has come.
+    fn depart(
+        &mut self,
+        now: Time,
+        line: usize,
+        agenda: &mut Agenda<super::schedule::Event>,
+        tell: &mut impl FnMut(usize),
+    ) {
+        let is_idle = self.lines[line].due == 0;
+        while let Line { waiting, due, .. } = &mut self.lines[line]
+            && let Some((at, parcel)) = waiting.get_mut(*due)
+            && *at <= now
+        {
+            *due += 1;
+            let is_small = HEADER_BYTES + parcel.bytes <= BUFFER;
+            let told = is_small.then(|| parcel.release()).flatten();
+            let Parcel { channel, from, to, bytes, .. } = *parcel;
+            self.record(now, Kind::Departure, [from, to, bytes, channel.into()]);
+            self.tell_sender(channel, from, told, Got { peer: to, bytes }, tell);
+        }
+        if is_idle {
+            self.leave(now, line, agenda, tell);
+        }
+    }
+
     /// Cancels the send that has this ticket: a message that has not left yet never arrives.
     pub(super) fn cancel(&mut self, channel: u16, from: usize, ticket: Ticket) {
-        let lines = self.lines.iter_mut().filter(|line| !line.queue.is_empty());
-        for parcel in lines.flat_map(|line| &mut line.queue) {
+        for (_, parcel) in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
             if parcel.channel == channel && parcel.from == from && parcel.ticket == Some(ticket) {
                 parcel.content = Content::Void;
                 parcel.ticket = None;
@@ -204,17 +246,20 @@ impl Wires {
         agenda: &mut Agenda<super::schedule::Event>,
         tell: &mut impl FnMut(usize),
     ) {
-        let Line { route, queue, .. } = &self.lines[line];
-        let Some(parcel) = queue.front() else { return };
-        if route.is_empty() {
-            return self.has_left(now, line, agenda, tell);
+        // One after another, as many may be of no way at all.
+        while let Line { route, waiting, due, .. } = &self.lines[line]
+            && *due > 0
+            && let Some((_, parcel)) = waiting.front()
+        {
+            if !route.is_empty() {
+                let flow = self.flows.begin(now, route.clone(), HEADER_BYTES + parcel.bytes);
+                let place = flow as usize;
+                self.of_flow.resize(self.of_flow.len().max(place + 1), 0);
+                self.of_flow[place] = line;
+                return;
+            }
+            self.pass(now, line, agenda, tell);
         }
-        let flow = self.flows.begin(now, route.clone(), HEADER_BYTES + parcel.bytes);
-        let place = flow as usize;
-        if place >= self.of_flow.len() {
-            self.of_flow.resize(place + 1, 0);
-        }
-        self.of_flow[place] = line;
     }
 
     /// Ends the first message of a line at its sender, and begins the next.
@@ -225,24 +270,57 @@ impl Wires {
         agenda: &mut Agenda<super::schedule::Event>,
         tell: &mut impl FnMut(usize),
     ) {
-        let Some(mut parcel) = self.lines[line].queue.pop_front() else { return };
-        self.tell_sender(&mut parcel, tell);
-        let late = self.lateness(line);
-        let Line { latency, last, flying, .. } = &mut self.lines[line];
-        *last = now.saturating_add(*latency).saturating_add(late).max(*last);
-        *flying += 1;
-        agenda.add(*last, Event::Arrive(parcel).into());
+        self.pass(now, line, agenda, tell);
         self.leave(now, line, agenda, tell);
     }
 
-    /// Tells the sender of a message that its memory is its own again.
-    fn tell_sender(&mut self, parcel: &mut Parcel, tell: &mut impl FnMut(usize)) {
-        parcel.release();
-        if let Some(ticket) = parcel.ticket.take() {
-            let got = Got { peer: parcel.to, bytes: parcel.bytes };
-            self.mail(parcel.channel, parcel.from).sent.push((ticket, got));
-            tell(parcel.from);
+    /// Lets the first message of a line fly.
+    fn pass(
+        &mut self,
+        now: Time,
+        line: usize,
+        agenda: &mut Agenda<super::schedule::Event>,
+        tell: &mut impl FnMut(usize),
+    ) {
+        let late = self.lateness(line);
+        let Line { waiting, due, latency, last, flying, .. } = &mut self.lines[line];
+        let Some((_, mut parcel)) = waiting.pop_front() else { return };
+        *due -= 1;
+        *last = now.saturating_add(*latency).saturating_add(late).max(*last);
+        agenda.add(*last, Event::Arrive(line).into());
+        let told = parcel.release();
+        let Parcel { channel, from, to, bytes, .. } = parcel;
+        flying.push_back(parcel);
+        self.tell_sender(channel, from, told, Got { peer: to, bytes }, tell);
+    }
+
+    /// Returns the number of departures and arrivals so far, and a hash of all of them.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.events, self.fingerprint)
+    }
+
+    /// Tells the sender of a message, if it does not know yet, that its memory is its own again.
+    fn tell_sender(
+        &mut self,
+        channel: u16,
+        from: usize,
+        ticket: Option<Ticket>,
+        got: Got,
+        tell: &mut impl FnMut(usize),
+    ) {
+        if let Some(ticket) = ticket {
+            self.mail(channel, from).sent.push((ticket, got));
+            tell(from);
         }
+    }
+
+    /// Mixes a departure or an arrival into the fingerprint of the run.
+    fn record(&mut self, now: Time, kind: Kind, words: [usize; 4]) {
+        self.events += 1;
+        let words = words.map(|word| word as u64);
+        // Rotated, as hashes of whole words lose what their highest bits say.
+        let mix = |hash: u64, word| hash::step(hash.rotate_left(23), word);
+        self.fingerprint = [now, kind as u64].into_iter().chain(words).fold(self.fingerprint, mix);
     }
 
     /// Draws by how much later than usual a message arrives.
@@ -271,9 +349,10 @@ impl Wires {
             route: route.links.iter().map(|(link, back)| (2 * link + usize::from(*back)) as Link).collect(),
             latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
             links: links.into_iter().filter(|link| !link.jitter.is_zero() || link.stalls > 0.0).collect(),
-            queue: VecDeque::new(),
+            waiting: VecDeque::new(),
+            due: 0,
+            flying: VecDeque::new(),
             last: 0,
-            flying: 0,
         };
         self.lines.push(line);
         self.numbers.insert((channel, from as u32, to as u32), self.lines.len() - 1);
