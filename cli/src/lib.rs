@@ -29,7 +29,9 @@ mod sample;
 use clap::{Parser, Subcommand};
 use hexagram::algorithms::Registry;
 use hexagram::physical::health::SILENCE_HELP;
-use hexagram_lab::program::{StepOptions, prepare, ranks, say, step, table, transports};
+use hexagram_lab::program::{
+    SimulateOptions, StepOptions, prepare, ranks, say, simulate, step, table, transports,
+};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -48,6 +50,7 @@ enum Command {
     Check(check::Check),
     Sample(sample::Sample),
     Step(StepOptions),
+    Simulate(SimulateOptions),
 }
 
 /// Runs the program with these arguments, its name first, and returns the code with which to exit. Call it once, and
@@ -65,6 +68,9 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Bench(bench) => bench.execute(),
         Command::Check(check) => check.execute(),
         Command::Sample(sample) => sample.execute(),
+        Command::Simulate(options) => {
+            say::ended("hexagram simulate", simulate(&Registry::built_in(), &options))
+        }
         Command::Step(options) => say::ended("hexagram step", step(&Registry::built_in(), &options)),
     }
 }

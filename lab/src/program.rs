@@ -12,7 +12,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs` | each program, with its options |
+//! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs` | each program, with its options |
 //! | `setting.rs`, `stepping.rs` | options of several: task, data and ranks; optimizer and learning rate |
 //! | `names.rs` | algorithms as they are typed, what is printed of them, and the names of their runs' folders |
 //! | `record.rs` | the figures of a training on disk |
@@ -27,6 +27,7 @@ mod record;
 mod rehearsal;
 pub mod say;
 mod setting;
+mod simulate;
 mod step;
 mod stepping;
 mod suite;
@@ -38,6 +39,7 @@ pub use compare::{CompareOptions, compare};
 pub use names::{Chosen, folder_name, information};
 pub use rehearsal::rehearse;
 pub use setting::Setting;
+pub use simulate::{SimulateOptions, simulate};
 pub use step::{Passes, StepOptions, step};
 pub use stepping::{Stepper, Stepping};
 pub use suite::{SuiteOptions, suite};
@@ -73,6 +75,7 @@ enum Command {
     Compare(CompareOptions),
     Suite(SuiteOptions),
     Step(StepOptions),
+    Simulate(SimulateOptions),
 }
 
 /// Runs the program that the command line asks for, with the algorithms of a registry; returns what to exit with.
@@ -93,6 +96,7 @@ pub fn main(registry: Registry) -> ExitCode {
         Command::Compare(options) => say::ended(&say::name("compare"), compare(&registry, &options)),
         Command::Suite(options) => say::ended(&say::name("suite"), suite(&registry, &options).map(|()| 0)),
         Command::Step(options) => say::ended(&say::name("step"), step(&registry, &options)),
+        Command::Simulate(options) => say::ended(&say::name("simulate"), simulate(&registry, &options)),
     }
 }
 

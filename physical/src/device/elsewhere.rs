@@ -5,7 +5,7 @@
 //! the host; that is slow, and hardly ever needed.
 
 use super::queue::{host_memory, synchronize};
-use super::{DeviceQueue, Event, Kernel, host, kernel};
+use super::{DeviceQueue, Event, Kernel, Queue, host, kernel};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -71,7 +71,8 @@ pub(super) fn encode(
     seed: u64,
 ) -> Result<Result<usize, CodecError>> {
     let mut enqueued = false;
-    if codec.has_fixed_size() && !to.is_on_host() {
+    let has_content = |queue: &Queue| queue.device().is_none_or(|device| device.has_content());
+    if (codec.has_fixed_size() || !has_content(&to.queue())) && !to.is_on_host() {
         with(from, to, |queue, from, to| enqueued = queue.encode(codec, from, to, seed))?;
     }
     let largest = codec.encoded_len(from.len());

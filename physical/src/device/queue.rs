@@ -270,6 +270,11 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// the host does it.
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool;
 
+    /// Returns false if its memory has sizes and no content, so that nobody need look at the elements.
+    fn has_content(&self) -> bool {
+        true
+    }
+
     /// Is told of a copy of `bytes` bytes to the host that somebody waits for, and that is no message: because the
     /// program looks at elements, or because there is no kernel. For a device that counts them.
     fn count_copy_down(&self, bytes: usize) {

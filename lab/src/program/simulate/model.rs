@@ -1,0 +1,290 @@
+//! Models to simulate: the sizes of their parameters, and what share of a step's time each takes.
+
+use hexagram::algorithms::Parameter;
+use hexagram::physical::input;
+use hexagram::{DType, Error, Result};
+use std::path::Path;
+use std::time::Duration;
+
+/// The most bytes of a file with a model.
+const LONGEST: u64 = 16 << 20;
+/// Elements of one parameter that are likely a slip of the finger.
+const MOST: usize = 1 << 36;
+
+/// One parameter of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Layer {
+    pub(super) name: String,
+    pub(super) elements: usize,
+    /// Time of its part of the backward pass.
+    pub(super) backward: Duration,
+}
+
+/// A model, in the order of its forward pass.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Model {
+    pub(super) layers: Vec<Layer>,
+}
+
+/// Ratio of the time of a forward pass to that of the backward pass, which multiplies twice as many matrices.
+const FORWARD: f64 = 0.5;
+
+/// Models that are known by name, with the time of their passes on a V100: docs/simulation.md says whence.
+pub(super) const NAMES: [(&str, Duration); 5] = [
+    ("vgg16", Duration::from_micros(141_600)),
+    ("resnet50", Duration::from_micros(90_000)),
+    ("bert-large", Duration::from_micros(520_000)),
+    ("gpt2", Duration::from_micros(300_000)),
+    ("llama-7b", Duration::from_secs(4)),
+];
+
+impl Model {
+    /// Returns a model by its name, or reads it from a file, and gives its passes this time in all.
+    ///
+    /// # Errors
+    /// One line with the file, the line and what is right.
+    pub(super) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
+        let Some((_, usual)) = NAMES.iter().find(|(name, _)| *name == text) else {
+            let model = Self::read(Path::new(text))?;
+            return Ok(match compute {
+                Some(time) => model.taking(time),
+                None => model,
+            });
+        };
+        let parts = match text {
+            "vgg16" => vgg16(),
+            "resnet50" => resnet50(),
+            "bert-large" => transformer(24, 1024, 4096, 30_522 + 512 + 2),
+            "gpt2" => transformer(12, 768, 3072, 50_257 + 1024),
+            _ => llama(32, 4096, 11_008, 32_000),
+        };
+        let layers = parts.into_iter().map(|(name, elements, work)| Layer {
+            name,
+            elements,
+            backward: Duration::from_secs_f64(work),
+        });
+        Ok(Model { layers: layers.collect() }.taking(compute.unwrap_or(*usual)))
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let text = input::read_text(path, LONGEST).map_err(|cause| {
+            let names = NAMES.map(|(name, _)| name).join(", ");
+            let remedy = format!(
+                "name one of {names}, or a file with a line `NAME ELEMENTS BACKWARD_MS` for each parameter"
+            );
+            Error::system(format!("read the model {}", path.display()), cause, remedy)
+        })?;
+        let mut layers = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            layers.push(layer(line).ok_or_else(|| {
+                let what = format!("{}, line {}: `{line}` is no parameter", path.display(), at + 1);
+                Error::usage(what, "write `NAME ELEMENTS BACKWARD_MS`, as in `conv1.weight 1728 0.4`")
+            })?);
+        }
+        if layers.is_empty() {
+            let what = format!("{} has no parameters", path.display());
+            return Err(Error::usage(
+                what,
+                "write `NAME ELEMENTS BACKWARD_MS` for each, in the order of the forward pass",
+            ));
+        }
+        Ok(Model { layers })
+    }
+
+    /// Returns the same model whose passes take so long together.
+    fn taking(mut self, compute: Duration) -> Self {
+        let backward = compute.as_secs_f64() / (1.0 + FORWARD);
+        let now: f64 = self.layers.iter().map(|layer| layer.backward.as_secs_f64()).sum();
+        for layer in &mut self.layers {
+            layer.backward =
+                Duration::from_secs_f64(layer.backward.as_secs_f64() * backward / now.max(1e-12));
+        }
+        self
+    }
+
+    /// Returns the parameters as the engine takes them.
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let parameter = |layer: &Layer| Parameter {
+            name: layer.name.clone(),
+            dtype: DType::F32,
+            shape: matrix(layer.elements),
+        };
+        self.layers.iter().map(parameter).collect()
+    }
+
+    /// Returns the number of elements.
+    pub(super) fn elements(&self) -> usize {
+        self.layers.iter().map(|layer| layer.elements).sum()
+    }
+}
+
+impl Layer {
+    /// Returns the time of its part of the forward pass.
+    pub(super) fn forward(&self) -> Duration {
+        self.backward.mul_f64(FORWARD)
+    }
+}
+
+/// Returns the shape of a parameter of so many elements: of two dimensions if it is large, as algorithms that work on
+/// matrices mean it.
+fn matrix(elements: usize) -> Vec<usize> {
+    let widths = [4096, 1024, 768, 512, 256, 128, 64];
+    let width =
+        widths.into_iter().find(|width| elements.is_multiple_of(*width) && elements / width >= *width);
+    width.map_or_else(|| vec![elements], |width| vec![elements / width, width])
+}
+
+/// Decodes a line.
+fn layer(line: &str) -> Option<Layer> {
+    let mut words = line.split_whitespace();
+    let name = words.next()?.to_owned();
+    let elements = words.next()?.parse().ok().filter(|elements| (1..=MOST).contains(elements))?;
+    let millis: f64 = words.next()?.parse().ok().filter(|millis: &f64| (0.0..1e9).contains(millis))?;
+    words.next().is_none().then(|| Layer { name, elements, backward: Duration::from_secs_f64(millis / 1e3) })
+}
+
+/// Parameter with its number of elements, and work in arbitrary units.
+type Part = (String, usize, f64);
+
+/// Returns a layer's weights and biases; its work is that of each weight as often as it is used.
+fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) -> [Part; 2] {
+    let part =
+        |kind: &str, elements: usize| (format!("{name}.{kind}"), elements, (elements * uses) as f64 * 1e-12);
+    [part("weight", weights), part("bias", biases)]
+}
+
+/// Simonyan and Zisserman, "Very deep convolutional networks", configuration D, on images of 224 × 224.
+fn vgg16() -> Vec<Part> {
+    let mut parts = Vec::new();
+    let (mut size, mut channels) = (224usize, 3);
+    for (block, (count, width)) in [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)].into_iter().enumerate() {
+        for at in 0..count {
+            let name = format!("conv{}_{}", block + 1, at + 1);
+            parts.extend(weights_and_biases(&name, 9 * channels * width, width, size * size));
+            channels = width;
+        }
+        size /= 2;
+    }
+    for (at, (from, to)) in [(25_088, 4096), (4096, 4096), (4096, 1000)].into_iter().enumerate() {
+        parts.extend(weights_and_biases(&format!("fc{}", at + 1), from * to, to, 1));
+    }
+    parts
+}
+
+/// He et al., "Deep residual learning", 50 layers, on images of 224 × 224.
+fn resnet50() -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut convolution = |name: String, taps: usize, from: usize, to: usize, size: usize| {
+        let uses = size * size;
+        parts.push((format!("{name}.weight"), taps * from * to, (taps * from * to * uses) as f64 * 1e-12));
+        parts.push((format!("{name}.norm.weight"), to, (to * uses) as f64 * 1e-12));
+        parts.push((format!("{name}.norm.bias"), to, (to * uses) as f64 * 1e-12));
+    };
+    convolution("stem".into(), 49, 3, 64, 112);
+    let mut from = 64;
+    for (stage, (blocks, width)) in [(3, 64), (4, 128), (6, 256), (3, 512)].into_iter().enumerate() {
+        let size = 56 >> stage;
+        for block in 0..blocks {
+            let name = |part: &str| format!("layer{}.{block}.{part}", stage + 1);
+            convolution(name("conv1"), 1, from, width, size);
+            convolution(name("conv2"), 9, width, width, size);
+            convolution(name("conv3"), 1, width, 4 * width, size);
+            if block == 0 {
+                convolution(name("downsample"), 1, from, 4 * width, size);
+            }
+            from = 4 * width;
+        }
+    }
+    parts.extend(weights_and_biases("fc", 2048 * 1000, 1000, 1));
+    parts
+}
+
+/// A transformer as BERT and GPT-2 have them: attention with biases, two linear layers, two norms.
+fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Vec<Part> {
+    // Embeddings are looked up: hardly any work.
+    let mut parts: Vec<Part> = vec![("embeddings".into(), embedded * width, 1e-9)];
+    for layer in 0..layers {
+        let mut linear = |name: &str, from: usize, to: usize| {
+            parts.extend(weights_and_biases(&format!("layer{layer}.{name}"), from * to, to, 1));
+        };
+        ["query", "key", "value", "output"].into_iter().for_each(|name| linear(name, width, width));
+        linear("norm1", 1, width);
+        linear("intermediate", width, inner);
+        linear("reduced", inner, width);
+        linear("norm2", 1, width);
+    }
+    parts
+}
+
+/// Touvron et al., "LLaMA": no biases, three matrices in the feed-forward part, an output of its own.
+fn llama(layers: usize, width: usize, inner: usize, words: usize) -> Vec<Part> {
+    let weight = |name: String, elements: usize| (name, elements, elements as f64 * 1e-12);
+    let mut parts: Vec<Part> = vec![("embeddings".into(), words * width, 1e-9)];
+    for layer in 0..layers {
+        for name in ["query", "key", "value", "output"] {
+            parts.push(weight(format!("layer{layer}.{name}"), width * width));
+        }
+        for name in ["gate", "up", "down"] {
+            parts.push(weight(format!("layer{layer}.{name}"), width * inner));
+        }
+        parts.push(weight(format!("layer{layer}.norm1"), width));
+        parts.push(weight(format!("layer{layer}.norm2"), width));
+    }
+    parts.push(weight("norm".into(), width));
+    parts.push(weight("output".into(), words * width));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_have_as_many_parameters_as_published() {
+        let millions = |name| (Model::named(name, None).unwrap().elements() as f64 / 1e5).round() / 10.0;
+        assert_eq!(millions("vgg16"), 138.4);
+        assert_eq!(millions("resnet50"), 25.6);
+        assert!((millions("bert-large") - 335.0).abs() < 3.0, "{}", millions("bert-large"));
+        assert!((millions("gpt2") - 124.0).abs() < 1.0, "{}", millions("gpt2"));
+        assert_eq!(millions("llama-7b"), 6738.4);
+    }
+
+    #[test]
+    fn passes_take_the_time_that_is_asked_for() {
+        for (name, usual) in NAMES {
+            for (asked, want) in [(None, usual), (Some(Duration::from_secs(1)), Duration::from_secs(1))] {
+                let model = Model::named(name, asked).unwrap();
+                let taken: Duration = model.layers.iter().map(|layer| layer.backward + layer.forward()).sum();
+                assert!((taken.as_secs_f64() - want.as_secs_f64()).abs() < 1e-5, "{name}: {taken:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_of_a_file_is_named() {
+        let path = std::env::temp_dir().join(format!("hexagram-model-{}", std::process::id()));
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Model::named(path.to_str().unwrap(), None).map_err(|error| error.to_string())
+        };
+        let model = read("# two layers\na 10 1.5\n\nb 20 3 # the last\n").unwrap();
+        assert_eq!(
+            model.layers[1],
+            Layer { name: "b".into(), elements: 20, backward: Duration::from_millis(3) }
+        );
+        for wrong in ["a 10", "a ten 1", "a 10 -1", "a 0 1", "a 10 1 1"] {
+            let error = read(&format!("a 1 1\n{wrong}\n")).unwrap_err();
+            assert!(
+                error.contains("line 2") && error.contains(wrong) && error.contains("ELEMENTS"),
+                "{error}"
+            );
+        }
+        assert!(read("# nothing\n").unwrap_err().contains("no parameters"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(Model::named("vgg17", None).unwrap_err().to_string().contains("vgg16, resnet50"));
+    }
+}

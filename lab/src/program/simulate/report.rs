@@ -1,0 +1,114 @@
+//! What `simulate` prints: a table, or one JSON object.
+
+use super::SimulateOptions;
+use super::model::Model;
+use super::run::Figures;
+use crate::program::say::{PrintError, bytes, markdown_heading, markdown_row, percent, print};
+use hexagram::physical::sim::LinkSpec;
+use serde_json::{Value, json};
+
+/// Figures of one algorithm on one cluster.
+pub(super) struct Row {
+    pub(super) algorithm: String,
+    pub(super) ranks: usize,
+    pub(super) hosts: usize,
+    pub(super) link: LinkSpec,
+    pub(super) figures: Figures,
+    /// Seconds of a step without communication.
+    pub(super) local_s: f64,
+}
+
+impl Row {
+    /// Returns the share of a step in which the rank waits for communication.
+    fn communication(&self) -> f64 {
+        (1.0 - self.local_s / self.figures.step_s).max(0.0)
+    }
+
+    fn told(&self) -> String {
+        markdown_row(&[
+            format!("`{}`", self.algorithm),
+            format!("{} on {}", self.ranks, self.hosts),
+            self.link.to_string(),
+            format!("{:.2}", self.figures.step_s * 1e3),
+            format!("{:.1}", self.ranks as f64 / self.figures.step_s),
+            bytes(self.figures.bytes as u64),
+            percent(self.communication()),
+        ])
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "algorithm": self.algorithm,
+            "ranks": self.ranks,
+            "hosts": self.hosts,
+            "bandwidth_bps": self.link.bandwidth * 8.0,
+            "latency_s": self.link.latency.as_secs_f64(),
+            "step_s": self.figures.step_s,
+            "bytes_per_rank_step": self.figures.bytes,
+            "comm_fraction": self.communication(),
+            "events": self.figures.events,
+            "fingerprint": format!("{:016x}", self.figures.fingerprint),
+        })
+    }
+}
+
+const HEADING: [&str; 7] = [
+    "algorithm",
+    "ranks on hosts",
+    "link",
+    "ms a step",
+    "batches/s",
+    "sent a rank and step",
+    "in communication",
+];
+
+/// Report of a run of `simulate`.
+pub(super) struct Report<'a> {
+    options: &'a SimulateOptions,
+    rows: Vec<Value>,
+    heading: Option<String>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(options: &'a SimulateOptions, model: &Model) -> Self {
+        let millions = model.elements() as f64 / 1e6;
+        let about = format!("{}, {millions:.1} million parameters, in virtual time", options.model);
+        let heading = format!("{about}\n\n{}", markdown_heading(&HEADING));
+        Report { options, rows: Vec::new(), heading: Some(heading) }
+    }
+
+    /// Adds a row, and prints it unless all are to be one object.
+    pub(super) fn add(&mut self, row: Row) -> Result<(), PrintError> {
+        if !self.options.json {
+            if let Some(heading) = self.heading.take() {
+                print(&heading)?;
+            }
+            print(&row.told())?;
+        }
+        self.rows.push(row.json());
+        Ok(())
+    }
+
+    /// Prints what is printed at the end.
+    pub(super) fn finish(self) -> Result<(), PrintError> {
+        if !self.options.json {
+            return Ok(());
+        }
+        let options = self.options;
+        let arguments = json!({
+            "algorithm": options.algorithm,
+            "ranks": options.ranks,
+            "hosts": options.hosts,
+            "flat": options.flat,
+            "link": options.link.to_string(),
+            "intra": options.intra.to_string(),
+            "model": options.model,
+            "compute_ms": options.compute,
+            "straggler": options.straggler,
+            "sweep": options.sweep,
+            "steps": options.steps,
+            "seed": options.seed,
+        });
+        print(&json!({ "arguments": arguments, "results": self.rows }).to_string())
+    }
+}

@@ -1,0 +1,103 @@
+//! One simulated training: the real engine and algorithm on every rank, with buffers that have sizes only.
+
+use super::model::Model;
+use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
+use hexagram::physical::Device;
+use hexagram::physical::runtime::{self, Instant};
+use hexagram::physical::sim::{Phantom, Simulation};
+use hexagram::{Communicator, Result, World};
+use std::time::Duration;
+
+/// Learning rate: of numbers that are not there.
+const LEARNING_RATE: f64 = 1e-3;
+
+/// A training to simulate.
+pub(super) struct Scene<'a> {
+    pub(super) model: &'a Model,
+    pub(super) algorithm: AnyAlgorithm,
+    pub(super) engine: EngineOptions,
+    pub(super) steps: u32,
+    pub(super) warmup: u32,
+    /// Factor by which the passes of each rank take longer.
+    pub(super) slowness: &'a [f64],
+}
+
+/// Figures of a simulated training.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Figures {
+    /// Seconds a step, of the rank that took longest.
+    pub(super) step_s: f64,
+    /// Bytes that a rank sends in a step, mean of all ranks.
+    pub(super) bytes: f64,
+    /// Events of the simulation.
+    pub(super) events: u64,
+    /// Hash of all events.
+    pub(super) fingerprint: u64,
+}
+
+/// Steps of one rank that count.
+struct Counted {
+    began: Instant,
+    ended: Instant,
+    sent: u64,
+}
+
+impl Scene<'_> {
+    /// Runs the training on the ranks of a cluster.
+    ///
+    /// # Errors
+    /// That of a rank.
+    pub(super) fn run(&self, simulation: &Simulation) -> Result<Figures> {
+        let outcome = simulation.run(|world| self.rank(&world))?;
+        let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
+        let steps = f64::from(self.steps);
+        let taken = |one: &Counted| one.ended.duration_since(one.began).as_secs_f64();
+        let sent: u64 = counted.iter().map(|one| one.sent).sum();
+        Ok(Figures {
+            step_s: counted.iter().map(taken).fold(0.0, f64::max) / steps,
+            bytes: sent as f64 / steps / counted.len() as f64,
+            events: outcome.events,
+            fingerprint: outcome.fingerprint,
+        })
+    }
+
+    /// Trains as one rank.
+    fn rank(&self, world: &World) -> Result<Counted> {
+        let comm = Communicator::open(world, 0)?;
+        let slowness = self.slowness[world.rank()];
+        let engine = EngineOptions { queue: Phantom.queue()?, ..self.engine.clone() };
+        let mut engine = DataParallel::new(&comm, self.model.parameters(), self.algorithm.clone(), engine)?;
+        engine.set_learning_rate(LEARNING_RATE);
+        for _ in 0..self.warmup {
+            self.step(&mut engine, slowness)?;
+        }
+        let began = runtime::now();
+        let before = world.traffic().payload_sent();
+        for _ in 0..self.steps {
+            self.step(&mut engine, slowness)?;
+        }
+        let counted = Counted { began, ended: runtime::now(), sent: world.traffic().payload_sent() - before };
+        engine.settle()?;
+        Ok(counted)
+    }
+
+    fn step(&self, engine: &mut DataParallel, slowness: f64) -> Result<()> {
+        let layers = &self.model.layers;
+        let pass = |time: Duration| runtime::sleep(time.mul_f64(slowness));
+        engine.step_with(|engine| {
+            engine.forward()?;
+            for (parameter, layer) in layers.iter().enumerate() {
+                engine.wait_for(&[parameter])?;
+                pass(layer.forward());
+            }
+            engine.set_loss(1.0);
+            engine.begin(Mode::Synchronize)?;
+            let hooks = engine.hooks();
+            for (parameter, layer) in layers.iter().enumerate().rev() {
+                pass(layer.backward);
+                hooks.ready_as_it_lies(parameter)?;
+            }
+            Ok(())
+        })
+    }
+}
