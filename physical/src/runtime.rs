@@ -70,12 +70,18 @@ pub trait Runtime: Send + Sync {
         Poll::Ready(())
     }
 
-    /// Waits until another thread of this process may have changed what this one waits for, or `at_most` is over: for
-    /// memory that threads share, a change of which tells nobody. `in_vain` is true if the caller has looked since it last
-    /// waited, and found nothing new. The default looks again after a millisecond.
-    fn look_again(&self, at_most: Duration, in_vain: bool) {
-        let _ = in_vain;
-        self.sleep(at_most.min(LOOK));
+    /// Waits until `look` returns true, or `at_most` is over: for memory that threads of this process share, a change of
+    /// which tells nobody. It is called on whatever thread, one call after another, and does not wait itself. The default
+    /// looks once a millisecond.
+    fn look_until(&self, look: &mut dyn FnMut() -> bool, at_most: Duration) {
+        let start = self.now();
+        while !look() {
+            let left = at_most.saturating_sub(self.now().duration_since(start));
+            if left.is_zero() {
+                return;
+            }
+            self.sleep(left.min(LOOK));
+        }
     }
 
     /// Is told that a future was woken which a thread of the caller's process drives.
@@ -149,7 +155,7 @@ pub trait Park {
     fn park(&self, at_most: Duration);
 }
 
-/// Time between two looks at what another thread has to do, where a look cannot be waited for.
+/// Time between two looks at what another thread does, where it cannot be waited for.
 const LOOK: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -224,23 +230,6 @@ pub fn yield_now() {
     match current() {
         Some(runtime) => runtime.sleep(Duration::ZERO),
         None => std::thread::yield_now(),
-    }
-}
-
-/// A wait for what another thread of this process does, which looks whether it has been done.
-#[derive(Default)]
-struct Looks {
-    in_vain: bool,
-}
-
-impl Looks {
-    /// Waits until it may be worth another look, for `at_most` so long.
-    fn again(&mut self, at_most: Duration) {
-        let in_vain = std::mem::replace(&mut self.in_vain, true);
-        match current() {
-            Some(runtime) => runtime.look_again(at_most, in_vain),
-            None => std::thread::sleep(at_most.min(LOOK)),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Threads and tasks, and how one waits for another.
 
-use super::{Looks, current, enter, is_replaced, within};
+use super::{LOOK, Park, current, enter, within};
+use crate::doorbell::Bell;
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,13 +41,9 @@ impl Thread {
         match self.0 {
             Kind::System(thread) => thread.join(),
             Kind::Given(end) => {
-                let mut looks = Looks::default();
-                loop {
-                    if let Some(end) = end.get() {
-                        return end.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(Ok(()));
-                    }
-                    looks.again(Duration::MAX);
-                }
+                look_until(|| end.get().is_some(), Duration::MAX);
+                let end = end.get().and_then(|end| end.lock().unwrap_or_else(PoisonError::into_inner).take());
+                end.unwrap_or(Ok(()))
             }
         }
     }
@@ -141,30 +138,59 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
 /// Runs `future` to its end on this thread, which parks until it is woken: for what waits for other threads only.
 /// Operations of an endpoint are better driven by [`drive::block_on`](crate::drive::block_on).
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
     let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let unpark = Arc::new(Unpark(thread::current()));
+    let waker = Waker::from(Arc::clone(&unpark));
     let mut context = Context::from_waker(&waker);
     let mut polls = 0;
-    let mut looks = Looks::default();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
         polls += 1;
-        match polls {
-            _ if is_replaced() => looks.again(Duration::MAX),
-            ..POLLS => thread::yield_now(),
-            _ => {
+        match current() {
+            Some(runtime) => runtime.park(&unpark, LOOK),
+            None if polls < POLLS => thread::yield_now(),
+            None => {
                 polls = POLLS;
                 thread::park();
             }
         }
+    }
+}
+
+/// Waker of a thread that is parked.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+}
+
+impl Bell for Unpark {
+    fn ring(&self) {
+        if let Some(runtime) = current() {
+            runtime.wake();
+        }
+        self.0.unpark();
+    }
+}
+
+impl Park for Arc<Unpark> {
+    fn bell(&self) -> Arc<dyn Bell> {
+        Arc::clone(self) as Arc<dyn Bell>
+    }
+
+    fn park(&self, at_most: Duration) {
+        thread::park_timeout(at_most);
+    }
+}
+
+/// Waits until `look` returns true, or `at_most` is over, by this thread's runtime.
+fn look_until(mut look: impl FnMut() -> bool, at_most: Duration) {
+    if let Some(runtime) = current() {
+        runtime.look_until(&mut look, at_most);
     }
 }
 
@@ -186,15 +212,17 @@ pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> Result<T, RecvError> {
 /// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where
 /// the threads of a [runtime](super::Runtime) take turns by `look`, which returns `None` until then.
 pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T>) -> T {
-    if !is_replaced() {
-        return block();
-    }
-    let mut looks = Looks::default();
+    let Some(runtime) = current() else { return block() };
+    let mut found = None;
     loop {
-        if let Some(found) = look() {
+        let mut look = || {
+            found = look();
+            found.is_some()
+        };
+        runtime.look_until(&mut look, Duration::MAX);
+        if let Some(found) = found.take() {
             return found;
         }
-        looks.again(Duration::MAX);
     }
 }
 
@@ -206,19 +234,11 @@ pub fn wait_while<'a, T>(
     mut waits: impl FnMut(&mut T) -> bool,
 ) -> MutexGuard<'a, T> {
     let lock = || mutex.lock().unwrap_or_else(PoisonError::into_inner);
-    if !is_replaced() {
+    let Some(runtime) = current() else {
         let waited = condition.wait_timeout_while(lock(), at_most, waits);
         return waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
-    let start = super::now();
-    let mut looks = Looks::default();
-    loop {
-        let mut held = lock();
-        if !waits(&mut held) || start.elapsed() >= at_most {
-            return held;
-        }
-        // Not while it sleeps: others have to change it.
-        drop(held);
-        looks.again(at_most.saturating_sub(start.elapsed()));
-    }
+    };
+    // Not held while it waits: others have to change it.
+    runtime.look_until(&mut || !waits(&mut lock()), at_most);
+    lock()
 }

@@ -18,6 +18,7 @@ use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,7 +60,18 @@ struct Thread {
     due: Time,
     /// Its own clock, if that is later than the world's.
     ahead: Time,
+    /// What it waits for, while it looks.
+    look: Option<Look>,
+    /// Set once that has been found.
+    found: bool,
 }
+
+/// Look of a thread that waits, on that thread's stack.
+#[derive(Clone, Copy)]
+struct Look(NonNull<dyn FnMut() -> bool>);
+
+// SAFETY: it is called on the thread that runs the schedule, on which the thread that waits runs, too.
+unsafe impl Send for Look {}
 
 type Begin = Box<dyn FnOnce() + Send>;
 
@@ -97,7 +109,15 @@ impl State {
     fn begin(&mut self, rank: usize, work: Begin) {
         let number = self.threads.len();
         let ahead = self.local_time();
-        self.threads.push(Thread { rank, wait: Wait::Asleep, until: ahead, due: Time::MAX, ahead });
+        self.threads.push(Thread {
+            rank,
+            wait: Wait::Asleep,
+            until: ahead,
+            due: Time::MAX,
+            ahead,
+            look: None,
+            found: false,
+        });
         self.of_rank[rank].push(number);
         self.begun.push((number, work));
         self.living += 1;
@@ -150,22 +170,22 @@ impl State {
     }
 
     /// Ends a turn.
-    fn has_run(&mut self, number: Number, has_ended: bool, in_vain: bool) {
+    fn has_run(&mut self, number: Number, has_ended: bool) {
         let rank = self.threads[number].rank;
         if has_ended {
             self.threads[number].wait = Wait::Ended;
             self.of_rank[rank].retain(|other| *other != number);
             self.living -= 1;
         }
-        if in_vain && !has_ended {
-            return;
-        }
-        for at in 0..self.of_rank[rank].len() {
-            let other = self.of_rank[rank][at];
-            if other != number && self.threads[other].wait == Wait::Looking {
-                self.wake(other);
-            }
-        }
+    }
+
+    /// Returns the other threads of a rank that look, with what they look at.
+    fn looking(&self, number: Number) -> Vec<(Number, Look)> {
+        let rank = self.threads[number].rank;
+        let looking = self.of_rank[rank]
+            .iter()
+            .filter(|other| **other != number && self.threads[**other].wait == Wait::Looking);
+        looking.filter_map(|other| Some((*other, self.threads[*other].look?))).collect()
     }
 
     /// Returns the thread that runs next; `None` once nothing is to happen any more.
@@ -260,8 +280,12 @@ impl Schedule {
             if has_ended {
                 fibers[number] = None;
             }
-            let in_vain = IN_VAIN.replace(false);
-            self.lock().has_run(number, has_ended, in_vain);
+            let looking = {
+                let mut state = self.lock();
+                state.has_run(number, has_ended);
+                state.looking(number)
+            };
+            looking.into_iter().for_each(|(other, look)| self.look(other, look));
         }
         let state = self.lock();
         if state.living > 0 {
@@ -318,6 +342,17 @@ impl Schedule {
         self.lock().wake_parked(rank);
     }
 
+    /// Lets a thread look, and wakes it if it has found what it waits for.
+    fn look(&self, number: Number, Look(mut look): Look) {
+        self.lock().running = number;
+        // SAFETY: the thread waits in `look_until`, whose stack has what this points to, and nobody else calls it.
+        if unsafe { look.as_mut() }() {
+            let mut state = self.lock();
+            state.threads[number].found = true;
+            state.wake(number);
+        }
+    }
+
     fn suspend(&self, wait: Wait, at_most: Duration) {
         self.lock().wait(wait, at_most);
         fiber::suspend();
@@ -334,11 +369,6 @@ impl State {
             }
         }
     }
-}
-
-thread_local! {
-    /// Set by a thread that waits again as it has found nothing new.
-    static IN_VAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 fn no_sockets() -> io::Error {
@@ -362,9 +392,35 @@ impl Runtime for Schedule {
         self.suspend(Wait::Parked, at_most);
     }
 
-    fn look_again(&self, at_most: Duration, in_vain: bool) {
-        IN_VAIN.set(in_vain);
-        self.suspend(Wait::Looking, at_most);
+    fn look_until(&self, look: &mut dyn FnMut() -> bool, at_most: Duration) {
+        let end = self.lock().local_time().saturating_add(nanoseconds(at_most));
+        while !look() {
+            let left = {
+                let mut state = self.lock();
+                let left = end.saturating_sub(state.local_time());
+                let running = state.running;
+                // SAFETY: the lifetime is erased until the look is taken away again, below, before it ends.
+                let look: &mut (dyn FnMut() -> bool + 'static) = unsafe { std::mem::transmute(&mut *look) };
+                if let Some(thread) = state.threads.get_mut(running) {
+                    thread.look = Some(Look(NonNull::from(look)));
+                }
+                left
+            };
+            if left == 0 {
+                return;
+            }
+            self.suspend(
+                Wait::Looking,
+                if end == Time::MAX { Duration::MAX } else { Duration::from_nanos(left) },
+            );
+            let mut state = self.lock();
+            let running = state.running;
+            let Some(thread) = state.threads.get_mut(running) else { return };
+            thread.look = None;
+            if std::mem::take(&mut thread.found) {
+                return;
+            }
+        }
     }
 
     fn wake(&self) {
