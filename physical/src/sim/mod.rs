@@ -71,7 +71,7 @@ pub struct Simulation {
 /// Outcome of a simulated run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<R> {
-    /// What each rank has returned, by rank.
+    /// Values that the ranks have returned, by rank.
     pub results: Vec<R>,
     /// Virtual time from the start to the end of the last rank.
     pub elapsed: Duration,

@@ -45,9 +45,9 @@ pub struct Rates {
     pub decode: BTreeMap<String, f64>,
     /// Time of each message at either end, whatever its size.
     pub message: Duration,
-    /// What a processor does to send, by bytes.
+    /// Work of a processor to send, by bytes.
     pub send: f64,
-    /// What a processor does to receive, by bytes.
+    /// Work of a processor to receive, by bytes.
     pub receive: f64,
 }
 

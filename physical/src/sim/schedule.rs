@@ -60,7 +60,7 @@ struct Thread {
     due: Time,
     /// Its own clock, if that is later than the world's.
     ahead: Time,
-    /// What it waits for, while it looks.
+    /// Look by which it waits, while it does.
     look: Option<Look>,
     /// Set once that has been found.
     found: bool,

@@ -55,7 +55,7 @@ impl Parcel {
     }
 }
 
-/// What a rank's endpoint has to look at.
+/// Messages and ends of sends that a rank's endpoint has to look at.
 #[derive(Default)]
 pub(super) struct Mail {
     pub(super) arrived: Vec<Parcel>,
@@ -79,7 +79,7 @@ pub(super) enum Event {
     Arrive(usize),
 }
 
-/// What happens to a message, as the fingerprint has it.
+/// Kind of event, as the fingerprint has it.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Departure = 1,

@@ -157,7 +157,8 @@ fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) ->
     [part("weight", weights), part("bias", biases)]
 }
 
-/// Simonyan and Zisserman, "Very deep convolutional networks", configuration D, on images of 224 × 224.
+/// Returns VGG of 16 layers, on images of 224 × 224: Simonyan and Zisserman, "Very deep convolutional networks", configuration
+/// D.
 fn vgg16() -> Vec<Part> {
     let mut parts = Vec::new();
     let (mut size, mut channels) = (224usize, 3);
@@ -175,7 +176,7 @@ fn vgg16() -> Vec<Part> {
     parts
 }
 
-/// He et al., "Deep residual learning", 50 layers, on images of 224 × 224.
+/// Returns the residual network of 50 layers, on images of 224 × 224: He et al., "Deep residual learning".
 fn resnet50() -> Vec<Part> {
     let mut parts = Vec::new();
     let mut convolution = |name: String, taps: usize, from: usize, to: usize, size: usize| {
@@ -203,7 +204,7 @@ fn resnet50() -> Vec<Part> {
     parts
 }
 
-/// A transformer as BERT and GPT-2 have them: attention with biases, two linear layers, two norms.
+/// Returns a transformer as BERT and GPT-2 have them: attention with biases, two linear layers, two norms.
 fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Vec<Part> {
     // Embeddings are looked up: hardly any work.
     let mut parts: Vec<Part> = vec![("embeddings".into(), embedded * width, 1e-9)];
@@ -220,7 +221,8 @@ fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Ve
     parts
 }
 
-/// Touvron et al., "LLaMA": no biases, three matrices in the feed-forward part, an output of its own.
+/// Returns a transformer without biases, with three matrices in the feed-forward part and an output of its own: Touvron et
+/// al., "LLaMA".
 fn llama(layers: usize, width: usize, inner: usize, words: usize) -> Vec<Part> {
     let weight = |name: String, elements: usize| (name, elements, elements as f64 * 1e-12);
     let mut parts: Vec<Part> = vec![("embeddings".into(), words * width, 1e-9)];

@@ -1,4 +1,4 @@
-//! What `simulate` prints: a table, or one JSON object.
+//! Output of `simulate`: a table, or one JSON object.
 
 use super::SimulateOptions;
 use super::model::Model;
