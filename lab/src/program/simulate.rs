@@ -227,8 +227,8 @@ impl SimulateOptions {
             ..EngineOptions::default()
         };
         let algorithm = chosen.algorithm.clone();
-        let (steps, warmup, slowness) = (self.steps, self.warmup, &*slowness);
-        let scene = Scene { model, algorithm, engine, steps, warmup, slowness };
+        let slowness = &*slowness;
+        let scene = Scene { model, algorithm, engine, steps: self.steps, warmup: self.warmup, slowness };
         let figures = scene.run(&simulation)?;
         let local_s = self.local(&scene, rates)?;
         Ok(Row { algorithm: chosen.spelling.clone(), ranks, hosts, link, figures, local_s })

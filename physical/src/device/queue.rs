@@ -209,8 +209,7 @@ pub trait DeviceQueue: Any + Send + Sync {
     ///
     /// # Errors
     /// [`Error::System`] or [`Error::Usage`] if the device cannot run the program.
-    fn prepare(&self, program: &Program) -> Result<()> {
-        let _ = program;
+    fn prepare(&self, _program: &Program) -> Result<()> {
         Ok(())
     }
 
@@ -270,16 +269,14 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// the host does it.
     fn run(&self, kernel: &Arc<dyn Kernel>, reads: Vec<Span>, writes: Vec<Span>) -> bool;
 
-    /// Returns false if its memory has sizes and no content, so that nobody need look at the elements.
+    /// Returns false if its memory has sizes and no content.
     fn has_content(&self) -> bool {
         true
     }
 
     /// Is told of a copy of `bytes` bytes to the host that somebody waits for, and that is no message: because the
     /// program looks at elements, or because there is no kernel. For a device that counts them.
-    fn count_copy_down(&self, bytes: usize) {
-        let _ = bytes;
-    }
+    fn count_copy_down(&self, _bytes: usize) {}
 
     /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the
     /// queue has then.
@@ -298,9 +295,7 @@ pub trait DeviceQueue: Any + Send + Sync {
     }
 
     /// Sets that time.
-    fn set_limit(&self, limit: Duration) {
-        let _ = limit;
-    }
+    fn set_limit(&self, _limit: Duration) {}
 
     /// Takes the first failure of work that is done.
     fn take_failure(&self) -> Option<Failure>;

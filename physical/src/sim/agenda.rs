@@ -40,7 +40,7 @@ impl Draws {
     }
 }
 
-struct Entry<E> {
+struct Appointment<E> {
     at: Time,
     /// Drawn, so that a seed has an order of its own of what happens at once.
     tie: u64,
@@ -49,27 +49,27 @@ struct Entry<E> {
     event: E,
 }
 
-impl<E> Entry<E> {
+impl<E> Appointment<E> {
     fn key(&self) -> (Time, u64, u64) {
         (self.at, self.tie, self.number)
     }
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for Appointment<E> {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for Appointment<E> {}
 
-impl<E> PartialOrd for Entry<E> {
+impl<E> PartialOrd for Appointment<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl<E> Ord for Appointment<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(&other.key())
     }
@@ -77,7 +77,7 @@ impl<E> Ord for Entry<E> {
 
 /// Events to come.
 pub(super) struct Agenda<E> {
-    entries: BinaryHeap<Reverse<Entry<E>>>,
+    entries: BinaryHeap<Reverse<Appointment<E>>>,
     added: u64,
     /// `None` for the order in which they were added.
     draws: Option<Draws>,
@@ -94,7 +94,7 @@ impl<E> Agenda<E> {
     pub(super) fn add(&mut self, at: Time, event: E) {
         self.added += 1;
         let tie = self.draws.as_mut().map_or(0, Draws::word);
-        self.entries.push(Reverse(Entry { at, tie, number: self.added, event }));
+        self.entries.push(Reverse(Appointment { at, tie, number: self.added, event }));
     }
 
     /// Returns the time of the next event.

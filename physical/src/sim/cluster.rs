@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// A place of a cluster: a rank, a host, or a switch.
-pub(super) type Place = u32;
+pub(super) type Vertex = u32;
 
 /// A cluster to simulate: ranks on hosts, and the links between them.
 ///
@@ -30,7 +30,7 @@ pub struct Cluster {
     /// Number of places.
     places: usize,
     /// Links, each of which leads both ways.
-    links: Vec<(Place, Place, LinkSpec)>,
+    links: Vec<(Vertex, Vertex, LinkSpec)>,
 }
 
 /// Way that messages take from one rank to another.
@@ -108,7 +108,7 @@ impl Cluster {
             let what = format!("{hosts} hosts cannot be spread evenly over {sites} sites");
             return Err(Error::usage(what, "use a number of sites that divides that of hosts"));
         }
-        let switches: Vec<Place> = (0..sites).map(|_| cluster.add_place()).collect();
+        let switches: Vec<Vertex> = (0..sites).map(|_| cluster.add_place()).collect();
         for host in 0..hosts {
             let switch = switches[host * sites / hosts];
             cluster.links.push((cluster.host(host), switch, between.half()));
@@ -130,18 +130,19 @@ impl Cluster {
             ));
         }
         let of_ranks: Vec<usize> = (0..ranks).map(|rank| rank * hosts / ranks).collect();
-        let to_host = |(rank, host): (usize, &usize)| (rank as Place, (ranks + host) as Place, within.half());
+        let to_host =
+            |(rank, host): (usize, &usize)| (rank as Vertex, (ranks + host) as Vertex, within.half());
         let links = of_ranks.iter().enumerate().map(to_host).collect();
         Ok(Cluster { hosts: of_ranks, places: ranks + hosts, links })
     }
 
-    fn add_place(&mut self) -> Place {
+    fn add_place(&mut self) -> Vertex {
         self.places += 1;
-        (self.places - 1) as Place
+        (self.places - 1) as Vertex
     }
 
-    fn host(&self, host: usize) -> Place {
-        (self.hosts.len() + host) as Place
+    fn host(&self, host: usize) -> Vertex {
+        (self.hosts.len() + host) as Vertex
     }
 
     /// Returns the number of ranks.
@@ -173,7 +174,7 @@ impl Cluster {
 pub(super) struct Routes {
     hosts: Vec<usize>,
     /// For each place: links from it, whether they are followed against their direction, and where they lead.
-    from: Vec<Vec<(usize, bool, Place)>>,
+    from: Vec<Vec<(usize, bool, Vertex)>>,
     between: HashMap<(usize, usize), Route>,
 }
 
@@ -191,24 +192,25 @@ impl Routes {
     /// from host to host, as the links of ranks are their host's affair.
     pub(super) fn route(&mut self, from: usize, to: usize) -> Route {
         let ranks = self.hosts.len();
-        let (here, there) = (self.hosts[from], self.hosts[to]);
+        let here = self.hosts[from];
+        let there = self.hosts[to];
         if from == to {
             return Route::default();
         }
         if here == there {
-            return self.shortest(from as Place, to as Place);
+            return self.shortest(from as Vertex, to as Vertex);
         }
         if let Some(route) = self.between.get(&(here, there)) {
             return route.clone();
         }
-        let route = self.shortest((ranks + here) as Place, (ranks + there) as Place);
+        let route = self.shortest((ranks + here) as Vertex, (ranks + there) as Vertex);
         self.between.insert((here, there), route.clone());
         route
     }
 
     /// Returns the way with fewest links; of several, the one whose links come first.
-    fn shortest(&self, from: Place, to: Place) -> Route {
-        let mut way: Vec<Option<(usize, bool, Place)>> = vec![None; self.from.len()];
+    fn shortest(&self, from: Vertex, to: Vertex) -> Route {
+        let mut way: Vec<Option<(usize, bool, Vertex)>> = vec![None; self.from.len()];
         let mut queue = VecDeque::from([from]);
         while let Some(place) = queue.pop_front() {
             if place == to {
@@ -242,7 +244,8 @@ mod tests {
 
     #[test]
     fn routes_are_short_and_the_same_both_ways() {
-        let (between, within) = (link("10gbit,50us"), link("300gbit,2us"));
+        let between = link("10gbit,50us");
+        let within = link("300gbit,2us");
         let millis = Duration::from_millis;
         let racks = Cluster::racks(16, 8, (between, within), 4, 4.0, millis(1)).unwrap();
         let sites = Cluster::sites(8, 8, (between, within), 4, link("1gbit,20ms")).unwrap();
@@ -261,7 +264,8 @@ mod tests {
 
     #[test]
     fn what_is_no_cluster_is_refused() {
-        let (between, within) = (link("10gbit,50us"), link("300gbit,2us"));
+        let between = link("10gbit,50us");
+        let within = link("300gbit,2us");
         assert!(Cluster::flat(10, 4, between, within).is_err());
         assert!(Cluster::flat(0, 1, between, within).is_err());
         assert!(Cluster::racks(8, 8, (between, within), 3, 1.0, Duration::ZERO).is_err());

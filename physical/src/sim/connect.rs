@@ -1,7 +1,7 @@
 //! Connects the ranks of a simulated cluster, which know each other from the start.
 
 use super::endpoint::{RankBell, SimEndpoint};
-use super::schedule::Schedule;
+use super::schedule::Simulator;
 use crate::error::{Error, Peer, Result};
 use crate::health::Health;
 use crate::transport::{Backend, Bell, Fabric, Prepared, Site, Traffic, Transport, TransportKind};
@@ -29,7 +29,7 @@ pub(super) struct SimFabric {
 
 impl SimFabric {
     /// Creates the fabrics of all ranks of a new world, whose hosts are given.
-    pub(super) fn all(hosts: &[usize], schedule: &Arc<Schedule>) -> Vec<Arc<SimFabric>> {
+    pub(super) fn all(hosts: &[usize], schedule: &Arc<Simulator>) -> Vec<Arc<SimFabric>> {
         let peer = |(rank, host): (usize, &usize)| Peer {
             rank,
             host: format!("host{host}").into(),
@@ -50,7 +50,8 @@ impl SimFabric {
 impl Fabric for SimFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
         let tally = self.traffic.tally(TransportKind::Sim);
-        let (bell, health) = (Arc::clone(&self.bell), Arc::clone(&self.health));
+        let bell = Arc::clone(&self.bell);
+        let health = Arc::clone(&self.health);
         Ok(Rc::new(SimEndpoint::new(channel, bell, health, tally)))
     }
 

@@ -1,7 +1,7 @@
 //! Endpoint of one rank of a simulated cluster: gives its messages to the wires, matches what arrives with receives and
 //! lands it.
 
-use super::schedule::Schedule;
+use super::schedule::Simulator;
 use super::wires::{Content, Parcel};
 use crate::error::Result;
 use crate::health::Health;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Bell of a rank: it ends the parks of all its threads.
 pub(super) struct RankBell {
     pub(super) rank: usize,
-    pub(super) schedule: Arc<Schedule>,
+    pub(super) schedule: Arc<Simulator>,
 }
 
 impl Bell for RankBell {
@@ -51,7 +51,7 @@ impl SimEndpoint {
         SimEndpoint { rank: bell.rank, channel, bell, health, tally, operations: RefCell::default() }
     }
 
-    fn schedule(&self) -> &Schedule {
+    fn schedule(&self) -> &Simulator {
         &self.bell.schedule
     }
 
@@ -75,7 +75,8 @@ impl SimEndpoint {
             Match::Found(posted) => self.deliver(operations, parcel, posted),
             Match::Conflict(posted, _) => self.disagree(operations, &posted, &parcel),
             Match::Nothing => {
-                let (from, label) = (parcel.from, parcel.label);
+                let from = parcel.from;
+                let label = parcel.label;
                 operations.matcher.keep_early(Early { from, label, message: parcel });
             }
         }
@@ -113,7 +114,8 @@ impl Transport for SimEndpoint {
         let ticket = self.operations.borrow_mut().tickets.open();
         let bytes = view.byte_len();
         self.tally.sent(HEADER_BYTES + bytes);
-        let (channel, from) = (self.channel, self.rank);
+        let channel = self.channel;
+        let from = self.rank;
         let content = Content::View(view);
         self.schedule().send(Parcel { channel, from, to, label, bytes, content, ticket: Some(ticket) });
         ticket

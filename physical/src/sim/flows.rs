@@ -6,11 +6,11 @@
 
 use super::agenda::Time;
 
-/// Number of a link, which leads one way.
-pub(super) type Link = u32;
+/// FlowNumber of a link, which leads one way.
+pub(super) type LinkNumber = u32;
 
-/// Number of a flow.
-pub(super) type Number = u32;
+/// FlowNumber of a flow.
+pub(super) type FlowNumber = u32;
 
 /// Bytes that count as none: rates are rounded, and so is time.
 const NOTHING: f64 = 1e-3;
@@ -18,7 +18,7 @@ const NOTHING: f64 = 1e-3;
 /// Bytes on their way.
 #[derive(Debug, Clone)]
 struct Flow {
-    route: Vec<Link>,
+    route: Vec<LinkNumber>,
     /// Bytes that had not left at the time `since`.
     left: f64,
     /// Bytes that leave in a nanosecond.
@@ -30,7 +30,7 @@ struct Flow {
 struct Wire {
     /// Bytes in a nanosecond.
     capacity: f64,
-    flows: Vec<Number>,
+    flows: Vec<FlowNumber>,
     /// Round of [`Flows::share`] that has seen it last.
     seen: u64,
 }
@@ -43,32 +43,32 @@ pub(super) struct Flows {
     flows: Vec<Option<Flow>>,
     /// Round that has seen a flow last.
     seen: Vec<u64>,
-    free: Vec<Number>,
+    free: Vec<FlowNumber>,
     /// Links on which a flow has begun or ended since rates were last computed.
-    changed: Vec<Link>,
+    changed: Vec<LinkNumber>,
     round: u64,
 }
 
 impl Flows {
     /// Adds a link of so many bytes a second.
-    pub(super) fn add_link(&mut self, bandwidth: f64) -> Link {
+    pub(super) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
         self.wires.push(Wire { capacity: bandwidth / 1e9, flows: Vec::new(), seen: 0 });
-        (self.wires.len() - 1) as Link
+        (self.wires.len() - 1) as LinkNumber
     }
 
     /// Changes the bandwidth of a link, in bytes a second. Zero cuts it: what is on its way waits.
     #[cfg(test)]
-    pub(super) fn set_bandwidth(&mut self, link: Link, bandwidth: f64) {
+    pub(super) fn set_bandwidth(&mut self, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = bandwidth / 1e9;
         self.changed.push(link);
     }
 
     /// Begins a flow of so many bytes over links, of which there is at least one.
-    pub(super) fn begin(&mut self, now: Time, route: Vec<Link>, bytes: usize) -> Number {
+    pub(super) fn begin(&mut self, now: Time, route: Vec<LinkNumber>, bytes: usize) -> FlowNumber {
         let number = self.free.pop().unwrap_or_else(|| {
             self.flows.push(None);
             self.seen.push(0);
-            (self.flows.len() - 1) as Number
+            (self.flows.len() - 1) as FlowNumber
         });
         for link in &route {
             self.wires[*link as usize].flows.push(number);
@@ -84,7 +84,7 @@ impl Flows {
     }
 
     /// Ends a flow before its bytes have left, or after.
-    pub(super) fn end(&mut self, number: Number) {
+    pub(super) fn end(&mut self, number: FlowNumber) {
         let Some(flow) = self.flows[number as usize].take() else { return };
         for link in &flow.route {
             let flows = &mut self.wires[*link as usize].flows;
@@ -98,18 +98,18 @@ impl Flows {
 
     /// Looks at the flows that share links with `number`, itself included: those whose bytes have left end, and are
     /// returned in the order of their numbers.
-    pub(super) fn finish(&mut self, now: Time, number: Number) -> Vec<Number> {
+    pub(super) fn finish(&mut self, now: Time, number: FlowNumber) -> Vec<FlowNumber> {
         let Some(flow) = &self.flows[number as usize] else { return Vec::new() };
         let links = flow.route.clone();
         let (_, flows) = self.connected(&links);
-        let mut done: Vec<Number> = flows.into_iter().filter(|flow| self.settle(now, *flow)).collect();
+        let mut done: Vec<FlowNumber> = flows.into_iter().filter(|flow| self.settle(now, *flow)).collect();
         done.sort_unstable();
         done.iter().for_each(|flow| self.end(*flow));
         done
     }
 
     /// Counts what has left of a flow by now; returns true if all has.
-    fn settle(&mut self, now: Time, number: Number) -> bool {
+    fn settle(&mut self, now: Time, number: FlowNumber) -> bool {
         let Some(flow) = &mut self.flows[number as usize] else { return false };
         flow.left -= flow.rate * (now - flow.since) as f64;
         flow.since = now;
@@ -118,7 +118,7 @@ impl Flows {
 
     /// Computes the rates of all flows for which they may have changed. Calls `ends` for each group of flows that share
     /// links, with one that is the first to end, and when.
-    pub(super) fn share(&mut self, now: Time, mut ends: impl FnMut(Time, Number)) {
+    pub(super) fn share(&mut self, now: Time, mut ends: impl FnMut(Time, FlowNumber)) {
         let changed = std::mem::take(&mut self.changed);
         let before = self.round;
         for link in changed {
@@ -130,7 +130,7 @@ impl Flows {
                 self.settle(now, *flow);
             });
             self.fill(&links, &flows);
-            let end = |number: &Number| {
+            let end = |number: &FlowNumber| {
                 let flow = self.flows[*number as usize].as_ref()?;
                 let lasts = (flow.left.max(0.0) / flow.rate).ceil();
                 (flow.rate > 0.0).then(|| (now.saturating_add(lasts as Time), *number))
@@ -142,7 +142,7 @@ impl Flows {
     }
 
     /// Returns the links that are connected with these by flows, and those flows.
-    fn connected(&mut self, from: &[Link]) -> (Vec<Link>, Vec<Number>) {
+    fn connected(&mut self, from: &[LinkNumber]) -> (Vec<LinkNumber>, Vec<FlowNumber>) {
         self.round += 1;
         let round = self.round;
         let mut links = Vec::new();
@@ -173,14 +173,14 @@ impl Flows {
     }
 
     /// Gives these flows, which are all of these links, their rates: the most crowded link first.
-    fn fill(&mut self, links: &[Link], flows: &[Number]) {
+    fn fill(&mut self, links: &[LinkNumber], flows: &[FlowNumber]) {
         for number in flows {
             if let Some(flow) = &mut self.flows[*number as usize] {
                 flow.rate = -1.0;
             }
         }
         // Bandwidth that is left, and flows that have no rate yet.
-        let mut open: Vec<(Link, f64, usize)> = links
+        let mut open: Vec<(LinkNumber, f64, usize)> = links
             .iter()
             .map(|link| (*link, self.wires[*link as usize].capacity, self.wires[*link as usize].flows.len()))
             .filter(|(_, _, flows)| *flows > 0)
@@ -213,7 +213,7 @@ impl Flows {
 }
 
 /// Returns the place of the link that gives each of its flows least, if any has flows without a rate.
-fn narrowest(open: &[(Link, f64, usize)]) -> Option<usize> {
+fn narrowest(open: &[(LinkNumber, f64, usize)]) -> Option<usize> {
     let share = |at: &usize| open[*at].1 / open[*at].2 as f64;
     let with_flows = (0..open.len()).filter(|at| open[*at].2 > 0);
     with_flows.min_by(|a, b| share(a).total_cmp(&share(b)))
@@ -226,14 +226,14 @@ mod tests {
     const GIGABYTE: f64 = 1e9;
 
     /// Runs flows, each of links and bytes and a time at which it begins, and returns when each ends.
-    fn run(bandwidths: &[f64], flows: &[(&[Link], usize, Time)]) -> Vec<Time> {
+    fn run(bandwidths: &[f64], flows: &[(&[LinkNumber], usize, Time)]) -> Vec<Time> {
         let mut network = Flows::default();
         for bandwidth in bandwidths {
             network.add_link(*bandwidth);
         }
         let mut ended = vec![0; flows.len()];
-        let mut begun: Vec<(Number, usize)> = Vec::new();
-        let mut due: Vec<(Time, Number)> = Vec::new();
+        let mut begun: Vec<(FlowNumber, usize)> = Vec::new();
+        let mut due: Vec<(Time, FlowNumber)> = Vec::new();
         let mut now = 0;
         loop {
             for (at, (route, bytes, _)) in flows.iter().enumerate().filter(|(_, flow)| flow.2 == now) {
@@ -305,7 +305,8 @@ mod tests {
                 network.add_link(capacity * 1e9);
             }
             for _ in 0..20 {
-                let mut route: Vec<Link> = (0..3).map(|_| (draws.word() % links as u64) as Link).collect();
+                let mut route: Vec<LinkNumber> =
+                    (0..3).map(|_| (draws.word() % links as u64) as LinkNumber).collect();
                 route.sort_unstable();
                 route.dedup();
                 network.begin(0, route, 1000);

@@ -34,7 +34,7 @@ use crate::runtime::{Runtime, within};
 use crate::transport::TransportKind;
 use crate::world::World;
 use connect::SimFabric;
-use schedule::Schedule;
+use schedule::Simulator;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -95,10 +95,11 @@ impl Simulation {
         let hosts = self.cluster.hosts();
         let wires = Wires::new(&self.cluster, self.seed);
         let shuffle = self.shuffled.then_some(self.seed);
-        let schedule = Arc::new(Schedule::new(hosts.len(), wires, self.rates.clone(), shuffle));
+        let schedule = Arc::new(Simulator::new(hosts.len(), wires, self.rates.clone(), shuffle));
         let runtime: Arc<dyn Runtime> = schedule.clone();
         let results: Mutex<Vec<Option<Result<R>>>> = Mutex::new(hosts.iter().map(|_| None).collect());
-        let (rank, found) = (&rank, &results);
+        let rank = &rank;
+        let found = &results;
         for (number, fabric) in SimFabric::all(hosts, &schedule).into_iter().enumerate() {
             let world = World::assemble(
                 number,

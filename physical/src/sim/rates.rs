@@ -100,7 +100,8 @@ impl Rates {
     /// Decodes a line; returns `None` if it is none.
     fn set(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
-        let (name, value) = (words.next()?, words.next()?);
+        let name = words.next()?;
+        let value = words.next()?;
         let rate = |text: &str| text.parse().ok().filter(|rate: &f64| *rate > 0.0);
         match name {
             "message" => self.message = duration(value)?,

@@ -9,7 +9,7 @@
 use super::agenda::{Agenda, Time, from_seconds, nanoseconds};
 use super::fiber::{self, Fiber};
 use super::rates::Rates;
-use super::wires::{self, Mail, Parcel, Wires};
+use super::wires::{Mail, MessageEvent, Parcel, Wires};
 use crate::error::{Error, Result};
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
 use crate::transport::Ticket;
@@ -22,24 +22,24 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Number of a thread, in the order of their starts.
-type Number = usize;
+/// ThreadNumber of a thread, in the order of their starts.
+type ThreadNumber = usize;
 
 /// Something that happens at a time.
-pub(super) enum Event {
+pub(super) enum Happening {
     /// A thread may have waited long enough.
-    Wake(Number),
-    Wires(wires::Event),
+    Wake(ThreadNumber),
+    Wires(MessageEvent),
 }
 
-impl From<wires::Event> for Event {
-    fn from(event: wires::Event) -> Self {
-        Event::Wires(event)
+impl From<MessageEvent> for Happening {
+    fn from(event: MessageEvent) -> Self {
+        Happening::Wires(event)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
+enum Pause {
     /// It runs, or is about to.
     Ready,
     /// Until its time has come.
@@ -53,7 +53,7 @@ enum Wait {
 
 struct Thread {
     rank: usize,
-    wait: Wait,
+    wait: Pause,
     /// End of the wait.
     until: Time,
     /// First time at which the agenda has it; the end of time if it has not.
@@ -75,15 +75,15 @@ unsafe impl Send for Look {}
 
 type Begin = Box<dyn FnOnce() + Send>;
 
-struct State {
+struct Simulated {
     now: Time,
-    agenda: Agenda<Event>,
+    agenda: Agenda<Happening>,
     threads: Vec<Thread>,
     /// Threads of each rank that have not ended.
-    of_rank: Vec<Vec<Number>>,
-    ready: VecDeque<Number>,
-    running: Number,
-    begun: Vec<(Number, Begin)>,
+    of_rank: Vec<Vec<ThreadNumber>>,
+    ready: VecDeque<ThreadNumber>,
+    running: ThreadNumber,
+    begun: Vec<(ThreadNumber, Begin)>,
     living: usize,
     wires: Wires,
     rates: Rates,
@@ -98,9 +98,9 @@ pub(super) struct Counts {
 }
 
 /// The clock, the threads and the messages of a simulated world.
-pub(super) struct Schedule(Mutex<State>);
+pub(super) struct Simulator(Mutex<Simulated>);
 
-impl State {
+impl Simulated {
     /// Returns the time of the thread that runs, which may be ahead of the world's.
     fn local_time(&self) -> Time {
         self.threads.get(self.running).map_or(self.now, |thread| thread.ahead.max(self.now))
@@ -111,7 +111,7 @@ impl State {
         let ahead = self.local_time();
         self.threads.push(Thread {
             rank,
-            wait: Wait::Asleep,
+            wait: Pause::Asleep,
             until: ahead,
             due: Time::MAX,
             ahead,
@@ -125,25 +125,25 @@ impl State {
     }
 
     /// Puts the end of a thread's wait on the agenda, unless that has an earlier look at it.
-    fn arm(&mut self, number: Number) {
+    fn arm(&mut self, number: ThreadNumber) {
         let thread = &mut self.threads[number];
         if thread.until <= self.now {
-            thread.wait = Wait::Ready;
+            thread.wait = Pause::Ready;
             self.ready.push_back(number);
         } else if thread.until < thread.due {
             thread.due = thread.until;
-            self.agenda.add(thread.until, Event::Wake(number));
+            self.agenda.add(thread.until, Happening::Wake(number));
         }
     }
 
     /// Lets the thread that runs wait.
-    fn wait(&mut self, wait: Wait, at_most: Duration) {
+    fn wait(&mut self, wait: Pause, at_most: Duration) {
         let now = self.now;
         let thread = &mut self.threads[self.running];
         let at_most = nanoseconds(at_most);
-        if thread.ahead > now && wait != Wait::Asleep {
+        if thread.ahead > now && wait != Pause::Asleep {
             // It computes until then.
-            thread.wait = Wait::Asleep;
+            thread.wait = Pause::Asleep;
             thread.until = thread.ahead;
         } else {
             thread.wait = wait;
@@ -154,8 +154,8 @@ impl State {
         }
     }
 
-    fn wake(&mut self, number: Number) {
-        self.threads[number].wait = Wait::Ready;
+    fn wake(&mut self, number: ThreadNumber) {
+        self.threads[number].wait = Pause::Ready;
         self.ready.push_back(number);
     }
 
@@ -163,33 +163,33 @@ impl State {
     fn wake_parked(&mut self, rank: usize) {
         for at in 0..self.of_rank[rank].len() {
             let number = self.of_rank[rank][at];
-            if self.threads[number].wait == Wait::Parked {
+            if self.threads[number].wait == Pause::Parked {
                 self.wake(number);
             }
         }
     }
 
     /// Ends a turn.
-    fn has_run(&mut self, number: Number, has_ended: bool) {
+    fn has_run(&mut self, number: ThreadNumber, has_ended: bool) {
         let rank = self.threads[number].rank;
         if has_ended {
-            self.threads[number].wait = Wait::Ended;
+            self.threads[number].wait = Pause::Ended;
             self.of_rank[rank].retain(|other| *other != number);
             self.living -= 1;
         }
     }
 
     /// Returns the other threads of a rank that look, with what they look at.
-    fn looking(&self, number: Number) -> Vec<(Number, Look)> {
+    fn looking(&self, number: ThreadNumber) -> Vec<(ThreadNumber, Look)> {
         let rank = self.threads[number].rank;
         let looking = self.of_rank[rank]
             .iter()
-            .filter(|other| **other != number && self.threads[**other].wait == Wait::Looking);
+            .filter(|other| **other != number && self.threads[**other].wait == Pause::Looking);
         looking.filter_map(|other| Some((*other, self.threads[*other].look?))).collect()
     }
 
     /// Returns the thread that runs next; `None` once nothing is to happen any more.
-    fn next(&mut self) -> Option<Number> {
+    fn next(&mut self) -> Option<ThreadNumber> {
         loop {
             if let Some(number) = self.ready.pop_front() {
                 self.running = number;
@@ -209,19 +209,19 @@ impl State {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Happening) {
         match event {
-            Event::Wake(number) => {
+            Happening::Wake(number) => {
                 let now = self.now;
                 let thread = &mut self.threads[number];
                 if thread.due == now {
                     thread.due = Time::MAX;
                 }
-                if !matches!(thread.wait, Wait::Ready | Wait::Ended) && thread.until < Time::MAX {
+                if !matches!(thread.wait, Pause::Ready | Pause::Ended) && thread.until < Time::MAX {
                     self.arm(number);
                 }
             }
-            Event::Wires(event) => {
+            Happening::Wires(event) => {
                 let mut told = Vec::new();
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
                 told.into_iter().for_each(|rank| self.wake_parked(rank));
@@ -230,15 +230,15 @@ impl State {
     }
 }
 
-impl Schedule {
+impl Simulator {
     pub(super) fn new(ranks: usize, wires: Wires, rates: Rates, seed: Option<u64>) -> Self {
-        Schedule(Mutex::new(State {
+        Simulator(Mutex::new(Simulated {
             now: 0,
             agenda: Agenda::new(seed),
             threads: Vec::new(),
             of_rank: vec![Vec::new(); ranks],
             ready: VecDeque::new(),
-            running: Number::MAX,
+            running: ThreadNumber::MAX,
             begun: Vec::new(),
             living: 0,
             wires,
@@ -246,7 +246,7 @@ impl Schedule {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Simulated> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,9 +287,14 @@ impl Schedule {
             };
             looking.into_iter().for_each(|(other, look)| self.look(other, look));
         }
+        self.ended(fibers)
+    }
+
+    /// Returns the counts of a run in which nothing is to happen any more.
+    fn ended(&self, fibers: Vec<Option<Fiber>>) -> Result<Counts> {
         let state = self.lock();
         if state.living > 0 {
-            let waiting = state.threads.iter().filter(|thread| thread.wait != Wait::Ended);
+            let waiting = state.threads.iter().filter(|thread| thread.wait != Pause::Ended);
             let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
             ranks.dedup();
             // Their stacks hold what other stacks wait for: to unwind them would begin what cannot end.
@@ -310,7 +315,7 @@ impl Schedule {
         let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
         state.charge(cost);
         let at = state.local_time();
-        let State { wires, agenda, .. } = &mut *state;
+        let Simulated { wires, agenda, .. } = &mut *state;
         wires.send(at, parcel, agenda);
     }
 
@@ -343,7 +348,7 @@ impl Schedule {
     }
 
     /// Lets a thread look, and wakes it if it has found what it waits for.
-    fn look(&self, number: Number, Look(mut look): Look) {
+    fn look(&self, number: ThreadNumber, Look(mut look): Look) {
         self.lock().running = number;
         // SAFETY: the thread waits in `look_until`, whose stack has what this points to, and nobody else calls it.
         if unsafe { look.as_mut() }() {
@@ -353,13 +358,13 @@ impl Schedule {
         }
     }
 
-    fn suspend(&self, wait: Wait, at_most: Duration) {
+    fn suspend(&self, wait: Pause, at_most: Duration) {
         self.lock().wait(wait, at_most);
         fiber::suspend();
     }
 }
 
-impl State {
+impl Simulated {
     /// Lets the thread that runs take so many seconds.
     fn charge(&mut self, seconds: f64) {
         if seconds > 0.0 {
@@ -375,7 +380,7 @@ fn no_sockets() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "ranks of this simulated world have no sockets")
 }
 
-impl Runtime for Schedule {
+impl Runtime for Simulator {
     fn now(&self) -> Instant {
         Instant::after_origin(Duration::from_nanos(self.lock().local_time()))
     }
@@ -385,11 +390,11 @@ impl Runtime for Schedule {
     }
 
     fn sleep(&self, duration: Duration) {
-        self.suspend(Wait::Asleep, duration);
+        self.suspend(Pause::Asleep, duration);
     }
 
     fn park(&self, _: &dyn Park, at_most: Duration) {
-        self.suspend(Wait::Parked, at_most);
+        self.suspend(Pause::Parked, at_most);
     }
 
     fn look_until(&self, look: &mut dyn FnMut() -> bool, at_most: Duration) {
@@ -410,7 +415,7 @@ impl Runtime for Schedule {
                 return;
             }
             self.suspend(
-                Wait::Looking,
+                Pause::Looking,
                 if end == Time::MAX { Duration::MAX } else { Duration::from_nanos(left) },
             );
             let mut state = self.lock();

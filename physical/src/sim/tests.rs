@@ -81,7 +81,8 @@ fn ring(seed: u64, shuffled: bool, link: &str) -> Outcome<Duration> {
     let simulation = Simulation { seed, shuffled, ..Simulation::new(cluster) };
     let outcome = simulation.run(|world| {
         let endpoint = world.open(0).unwrap();
-        let (rank, size) = (world.rank(), world.size());
+        let rank = world.rank();
+        let size = world.size();
         let steps = (0..20).map(|step| {
             exchange(
                 &endpoint,

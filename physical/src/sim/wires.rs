@@ -6,8 +6,9 @@
 
 use super::agenda::{Agenda, Draws, Time, nanoseconds};
 use super::cluster::{Cluster, Routes};
-use super::flows::{Flows, Link, Number};
+use super::flows::{FlowNumber, Flows, LinkNumber};
 use super::link::LinkSpec;
+use super::schedule::Happening;
 use crate::hash;
 use crate::memory::ReadView;
 use crate::transport::{Got, HEADER_BYTES, Label, Ticket};
@@ -70,31 +71,31 @@ impl Mail {
 
 /// Something that happens to messages.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Event {
+pub(super) enum MessageEvent {
     /// The time has come to send a message of a line.
     Depart(usize),
     /// A flow may have ended.
-    Flow(Number),
+    Flow(FlowNumber),
     /// The next message of a line has arrived.
     Arrive(usize),
 }
 
-/// Kind of event, as the fingerprint has it.
+/// EventKind of event, as the fingerprint has it.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum EventKind {
     Departure = 1,
     Arrival = 2,
 }
 
 /// Messages from one rank to another on one channel.
-struct Line {
-    route: Vec<Link>,
+struct Connection {
+    route: Vec<LinkNumber>,
     /// Links of the cluster, for what they do beside having a bandwidth.
     links: Vec<LinkSpec>,
     latency: Time,
     /// Messages that have not left, and from when on they may; the first may be leaving.
     waiting: VecDeque<(Time, Parcel)>,
-    /// Number of those that may leave by now.
+    /// FlowNumber of those that may leave by now.
     due: usize,
     /// Messages that have left and not arrived.
     flying: VecDeque<Parcel>,
@@ -107,9 +108,9 @@ pub(super) struct Wires {
     flows: Flows,
     routes: Routes,
     links: Vec<LinkSpec>,
-    lines: Vec<Line>,
+    lines: Vec<Connection>,
     numbers: HashMap<(u16, u32, u32), usize>,
-    /// Line of each flow.
+    /// Connection of each flow.
     of_flow: Vec<usize>,
     /// By channel, then by rank.
     mail: HashMap<u16, Vec<Mail>>,
@@ -164,37 +165,37 @@ impl Wires {
     }
 
     /// Lets flows share the links anew.
-    pub(super) fn share(&mut self, now: Time, agenda: &mut Agenda<super::schedule::Event>) {
-        self.flows.share(now, |at, flow| agenda.add(at, Event::Flow(flow).into()));
+    pub(super) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
+        self.flows.share(now, |at, flow| agenda.add(at, MessageEvent::Flow(flow).into()));
     }
 
     /// Takes a message that is to leave at a time, and lets the agenda tell of it.
-    pub(super) fn send(&mut self, at: Time, parcel: Parcel, agenda: &mut Agenda<super::schedule::Event>) {
+    pub(super) fn send(&mut self, at: Time, parcel: Parcel, agenda: &mut Agenda<Happening>) {
         let line = self.line(&parcel);
         self.lines[line].waiting.push_back((at, parcel));
-        agenda.add(at, Event::Depart(line).into());
+        agenda.add(at, MessageEvent::Depart(line).into());
     }
 
     /// Lets an event happen; calls `tell` with each rank that has something to look at.
     pub(super) fn happen(
         &mut self,
         now: Time,
-        event: Event,
-        agenda: &mut Agenda<super::schedule::Event>,
+        event: MessageEvent,
+        agenda: &mut Agenda<Happening>,
         mut tell: impl FnMut(usize),
     ) {
         match event {
-            Event::Depart(line) => self.depart(now, line, agenda, &mut tell),
-            Event::Flow(flow) => {
+            MessageEvent::Depart(line) => self.depart(now, line, agenda, &mut tell),
+            MessageEvent::Flow(flow) => {
                 // All of them first, as the next messages take their numbers.
                 let done: Vec<usize> =
                     self.flows.finish(now, flow).iter().map(|flow| self.of_flow[*flow as usize]).collect();
                 done.into_iter().for_each(|line| self.has_left(now, line, agenda, &mut tell));
             }
-            Event::Arrive(line) => {
+            MessageEvent::Arrive(line) => {
                 let Some(parcel) = self.lines[line].flying.pop_front() else { return };
                 let Parcel { channel, from, to, bytes, .. } = parcel;
-                self.record(now, Kind::Arrival, [from, to, bytes, channel.into()]);
+                self.record(now, EventKind::Arrival, [from, to, bytes, channel.into()]);
                 tell(to);
                 if !matches!(parcel.content, Content::Void) {
                     self.mail(channel, to).arrived.push(parcel);
@@ -208,11 +209,11 @@ impl Wires {
         &mut self,
         now: Time,
         line: usize,
-        agenda: &mut Agenda<super::schedule::Event>,
+        agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
         let is_idle = self.lines[line].due == 0;
-        while let Line { waiting, due, .. } = &mut self.lines[line]
+        while let Connection { waiting, due, .. } = &mut self.lines[line]
             && let Some((at, parcel)) = waiting.get_mut(*due)
             && *at <= now
         {
@@ -220,7 +221,7 @@ impl Wires {
             let is_small = HEADER_BYTES + parcel.bytes <= BUFFER;
             let told = is_small.then(|| parcel.release()).flatten();
             let Parcel { channel, from, to, bytes, .. } = *parcel;
-            self.record(now, Kind::Departure, [from, to, bytes, channel.into()]);
+            self.record(now, EventKind::Departure, [from, to, bytes, channel.into()]);
             self.tell_sender(channel, from, told, Got { peer: to, bytes }, tell);
         }
         if is_idle {
@@ -243,11 +244,11 @@ impl Wires {
         &mut self,
         now: Time,
         line: usize,
-        agenda: &mut Agenda<super::schedule::Event>,
+        agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
         // One after another, as many may be of no way at all.
-        while let Line { route, waiting, due, .. } = &self.lines[line]
+        while let Connection { route, waiting, due, .. } = &self.lines[line]
             && *due > 0
             && let Some((_, parcel)) = waiting.front()
         {
@@ -267,7 +268,7 @@ impl Wires {
         &mut self,
         now: Time,
         line: usize,
-        agenda: &mut Agenda<super::schedule::Event>,
+        agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
         self.pass(now, line, agenda, tell);
@@ -275,19 +276,13 @@ impl Wires {
     }
 
     /// Lets the first message of a line fly.
-    fn pass(
-        &mut self,
-        now: Time,
-        line: usize,
-        agenda: &mut Agenda<super::schedule::Event>,
-        tell: &mut impl FnMut(usize),
-    ) {
+    fn pass(&mut self, now: Time, line: usize, agenda: &mut Agenda<Happening>, tell: &mut impl FnMut(usize)) {
         let late = self.lateness(line);
-        let Line { waiting, due, latency, last, flying, .. } = &mut self.lines[line];
+        let Connection { waiting, due, latency, last, flying, .. } = &mut self.lines[line];
         let Some((_, mut parcel)) = waiting.pop_front() else { return };
         *due -= 1;
         *last = now.saturating_add(*latency).saturating_add(late).max(*last);
-        agenda.add(*last, Event::Arrive(line).into());
+        agenda.add(*last, MessageEvent::Arrive(line).into());
         let told = parcel.release();
         let Parcel { channel, from, to, bytes, .. } = parcel;
         flying.push_back(parcel);
@@ -315,7 +310,7 @@ impl Wires {
     }
 
     /// Mixes a departure or an arrival into the fingerprint of the run.
-    fn record(&mut self, now: Time, kind: Kind, words: [usize; 4]) {
+    fn record(&mut self, now: Time, kind: EventKind, words: [usize; 4]) {
         self.events += 1;
         let words = words.map(|word| word as u64);
         // Rotated, as hashes of whole words lose what their highest bits say.
@@ -345,8 +340,12 @@ impl Wires {
         }
         let route = self.routes.route(from, to);
         let links: Vec<LinkSpec> = route.links.iter().map(|(link, _)| self.links[*link]).collect();
-        let line = Line {
-            route: route.links.iter().map(|(link, back)| (2 * link + usize::from(*back)) as Link).collect(),
+        let line = Connection {
+            route: route
+                .links
+                .iter()
+                .map(|(link, back)| (2 * link + usize::from(*back)) as LinkNumber)
+                .collect(),
             latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
             links: links.into_iter().filter(|link| !link.jitter.is_zero() || link.stalls > 0.0).collect(),
             waiting: VecDeque::new(),

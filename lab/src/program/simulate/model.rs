@@ -161,7 +161,8 @@ fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) ->
 /// D.
 fn vgg16() -> Vec<Part> {
     let mut parts = Vec::new();
-    let (mut size, mut channels) = (224usize, 3);
+    let mut size = 224usize;
+    let mut channels = 3;
     for (block, (count, width)) in [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)].into_iter().enumerate() {
         for at in 0..count {
             let name = format!("conv{}_{}", block + 1, at + 1);
