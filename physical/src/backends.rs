@@ -4,8 +4,6 @@ use crate::mixed::MixedBackend;
 #[cfg(feature = "mpi")]
 use crate::mpi::MpiBackend;
 use crate::shm::ShmBackend;
-#[cfg(feature = "sim")]
-use crate::sim::SimBackend;
 use crate::tcp::TcpBackend;
 use crate::thread::ThreadBackend;
 use crate::transport::{Backend, TransportKind};
@@ -18,8 +16,6 @@ pub(crate) fn built_in() -> Vec<(TransportKind, Arc<dyn Backend>)> {
         (TransportKind::Shm, Arc::new(ShmBackend)),
         (TransportKind::Tcp, Arc::new(TcpBackend)),
         (TransportKind::Mixed, Arc::new(MixedBackend)),
-        #[cfg(feature = "sim")]
-        (TransportKind::Sim, Arc::new(SimBackend)),
         #[cfg(feature = "mpi")]
         (TransportKind::Mpi, Arc::new(MpiBackend)),
     ]

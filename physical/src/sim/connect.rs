@@ -2,23 +2,11 @@
 
 use super::endpoint::{RankBell, SimEndpoint};
 use super::schedule::Simulator;
-use crate::error::{Error, Peer, Result};
+use crate::error::{Peer, Result};
 use crate::health::Health;
-use crate::transport::{Backend, Bell, Fabric, Prepared, Site, Traffic, Transport, TransportKind};
+use crate::transport::{Bell, Fabric, Traffic, Transport, TransportKind};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Transport of simulated ranks. They are of one process, so that none joins.
-pub(crate) struct SimBackend;
-
-impl Backend for SimBackend {
-    fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
-        Err(Error::setup(
-            "the sim transport connects ranks that are simulated, not processes",
-            "use mixed, shm or tcp, or simulate the ranks with sim::Simulation",
-        ))
-    }
-}
 
 /// Opens channels of one rank.
 pub(super) struct SimFabric {

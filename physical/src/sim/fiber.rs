@@ -9,6 +9,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::Cell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 /// Address space for a fiber's stack, in bytes; memory is what is used of it.
@@ -19,8 +20,18 @@ thread_local! {
     static WAY_OUT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A thread of a simulated world, suspended.
-pub(super) struct Fiber(Coroutine<(), (), (), DefaultStack>);
+/// A thread of a simulated world, suspended. One that is dropped before it has ended never goes on, and its stack is
+/// leaked: to unwind it would begin what cannot end, as other stacks hold what it waits for.
+pub(super) struct Fiber(ManuallyDrop<Coroutine<(), (), (), DefaultStack>>);
+
+impl Drop for Fiber {
+    fn drop(&mut self) {
+        if self.0.done() {
+            // SAFETY: nobody uses it after this.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
 
 impl Fiber {
     /// Creates a fiber that will run `work`, which has to catch its panics.
@@ -32,7 +43,7 @@ impl Fiber {
             WAY_OUT.set(way_out);
             work();
         };
-        Ok(Fiber(Coroutine::with_stack(DefaultStack::new(STACK)?, run)))
+        Ok(Fiber(ManuallyDrop::new(Coroutine::with_stack(DefaultStack::new(STACK)?, run))))
     }
 
     /// Runs the fiber until it suspends itself or ends; returns true if it has ended.
@@ -82,5 +93,18 @@ mod tests {
         }
         assert_eq!(*log.borrow(), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
         assert!(!suspend(), "no fiber runs here");
+    }
+
+    #[test]
+    fn what_has_not_ended_is_left_as_it_is() {
+        let kept = Rc::new(());
+        let on_stack = Rc::clone(&kept);
+        let mut fiber = Fiber::new(move || {
+            let _on_stack = on_stack;
+            suspend();
+        });
+        assert!(!fiber.as_mut().unwrap().resume());
+        drop(fiber);
+        assert_eq!(Rc::strong_count(&kept), 2);
     }
 }

@@ -24,7 +24,6 @@ mod tests;
 mod wires;
 
 pub use cluster::Cluster;
-pub(crate) use connect::SimBackend;
 pub use link::{LinkSpec, bandwidth, duration};
 pub use phantom::Phantom;
 pub use rates::Rates;
@@ -114,8 +113,8 @@ impl Simulation {
                 let outcome = outcome.map_err(|panic| Error::panicked("a simulated rank", &*panic));
                 found.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(outcome);
             });
-            // SAFETY: what it borrows outlives this call. The schedule drops or ends all work before `run` returns, or
-            // leaks the stack of what has not ended, which then never goes on.
+            // SAFETY: what it borrows outlives this call. A fiber that has not ended when `run` returns never goes on, and
+            // is not dropped; work that has not begun then is kept by the schedule, which it keeps itself.
             let work: Box<dyn FnOnce() + Send + 'static> = unsafe { std::mem::transmute(work) };
             schedule.begin(number, work);
         }

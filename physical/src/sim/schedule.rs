@@ -287,18 +287,16 @@ impl Simulator {
             };
             looking.into_iter().for_each(|(other, look)| self.look(other, look));
         }
-        self.ended(fibers)
+        self.ended()
     }
 
     /// Returns the counts of a run in which nothing is to happen any more.
-    fn ended(&self, fibers: Vec<Option<Fiber>>) -> Result<Counts> {
+    fn ended(&self) -> Result<Counts> {
         let state = self.lock();
         if state.living > 0 {
             let waiting = state.threads.iter().filter(|thread| thread.wait != Pause::Ended);
             let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
             ranks.dedup();
-            // Their stacks hold what other stacks wait for: to unwind them would begin what cannot end.
-            fibers.into_iter().for_each(mem::forget);
             let what = format!("the simulated ranks {ranks:?} wait for what never comes");
             return Err(Error::usage(
                 what,

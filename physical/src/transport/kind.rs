@@ -33,7 +33,8 @@ impl TransportKind {
     pub const Mixed: TransportKind = TransportKind("mixed");
     /// Ranks are processes anywhere, started and connected by MPI; only in builds with the feature `mpi`.
     pub const Mpi: TransportKind = TransportKind("mpi");
-    /// Ranks are fibers of one thread, on a simulated cluster; only in builds with the feature `sim`.
+    /// Ranks are fibers of one thread, on a simulated cluster: `sim::Simulation` makes them, in builds with the feature
+    /// `sim`, and none joins.
     pub const Sim: TransportKind = TransportKind("sim");
 
     /// No transport, but the path between GPUs of one host that read each other's memory.
