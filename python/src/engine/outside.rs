@@ -5,13 +5,13 @@
 use hexagram::algorithms::{Bucket, Buckets, Context, Needs, Trigram};
 use hexagram::{Algorithm, Result};
 use pyo3::prelude::*;
+use std::fmt;
 
 /// Algorithm that Python carries out.
-#[derive(Debug, Clone, FromPyObject)]
+#[derive(Clone, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Outside {
     /// Class and options, which must be the same on all ranks.
-    #[allow(dead_code, reason = "ranks compare it as a part of the Debug output")]
     described: String,
     centralized: bool,
     full_precision: bool,
@@ -19,6 +19,21 @@ pub(super) struct Outside {
     identical: bool,
     /// True for one bucket of each element type.
     whole: bool,
+}
+
+/// Text that ranks compare, of which a message about their difference shows the beginning.
+impl fmt::Debug for Outside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outside { described, centralized, full_precision, identical, whole } = self;
+        let traits = [
+            ("centralized", centralized),
+            ("full_precision", full_precision),
+            ("keeps_replicas_identical", identical),
+            ("whole_buckets", whole),
+        ];
+        f.write_str(described)?;
+        traits.iter().filter(|(_, holds)| **holds).try_for_each(|(name, _)| write!(f, " {name}"))
+    }
 }
 
 impl Algorithm for Outside {
