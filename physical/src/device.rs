@@ -34,7 +34,6 @@ pub(crate) use queue::{Meanwhile, go_on, go_on_meanwhile};
 
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
-use crate::runtime::{Work, charge};
 
 /// Memory of one kind, in which queues of work run. The host needs none: its [`Queue`] is always there.
 pub trait Device: Send + Sync {
@@ -66,6 +65,5 @@ pub(crate) fn add_shared(from: kernels::SharedFloats<'_>, to: &mut [u8]) {
 
 /// Accumulates bytes that arrive from a transport; whole elements only, `from` at any alignment.
 pub(crate) fn land(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
-    charge(|| Work::Reduce { bytes: to.len() });
-    reduce::reduce(op, dtype, from, to);
+    host::reduce(op, dtype, from, to);
 }

@@ -39,10 +39,7 @@ impl Posted {
     /// [`Error::Mismatch`] if the message has not the size that the receive expects.
     pub fn land(mut self, from: usize, message: &[u8], health: &Health) -> Result<Got> {
         let bytes = message.len();
-        if !self.landing.fits(bytes as u64) {
-            let peer = health.peers()[from].clone();
-            return Err(self.label.wrong_size(bytes as u64, self.landing.capacity(), peer));
-        }
+        self.check_size(from, bytes, health)?;
         self.landing.push(message);
         Ok(Got { peer: from, bytes })
     }
@@ -53,12 +50,18 @@ impl Posted {
     /// As [`Posted::land`].
     #[cfg(feature = "sim")]
     pub(crate) fn land_size(self, from: usize, bytes: usize, health: &Health) -> Result<Got> {
-        if !self.landing.fits(bytes as u64) {
-            let peer = health.peers()[from].clone();
-            return Err(self.label.wrong_size(bytes as u64, self.landing.capacity(), peer));
-        }
+        self.check_size(from, bytes, health)?;
         self.landing.charge(bytes);
         Ok(Got { peer: from, bytes })
+    }
+
+    /// Refuses a message of rank `from` that has not the size that the receive expects.
+    fn check_size(&self, from: usize, bytes: usize, health: &Health) -> Result<()> {
+        if self.landing.fits(bytes as u64) {
+            return Ok(());
+        }
+        let peer = health.peers()[from].clone();
+        Err(self.label.wrong_size(bytes as u64, self.landing.capacity(), peer))
     }
 
     /// Returns the error of a receive that met a message of rank `from` with another fingerprint.

@@ -33,6 +33,8 @@ struct Wire {
     flows: Vec<FlowNumber>,
     /// Round of [`Flows::share`] that has seen it last.
     seen: u64,
+    /// Place among the links that are given to their flows, while they are.
+    place: usize,
 }
 
 /// All flows of a network.
@@ -52,7 +54,7 @@ pub(super) struct Flows {
 impl Flows {
     /// Adds a link of so many bytes a second.
     pub(super) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
-        self.wires.push(Wire { capacity: bandwidth / 1e9, flows: Vec::new(), seen: 0 });
+        self.wires.push(Wire { capacity: bandwidth / 1e9, flows: Vec::new(), seen: 0, place: 0 });
         (self.wires.len() - 1) as LinkNumber
     }
 
@@ -185,12 +187,8 @@ impl Flows {
             .map(|link| (*link, self.wires[*link as usize].capacity, self.wires[*link as usize].flows.len()))
             .filter(|(_, _, flows)| *flows > 0)
             .collect();
-        let mut place = vec![usize::MAX; 0];
-        if let Some(most) = links.iter().max() {
-            place.resize(*most as usize + 1, usize::MAX);
-        }
         for (at, (link, ..)) in open.iter().enumerate() {
-            place[*link as usize] = at;
+            self.wires[*link as usize].place = at;
         }
         while let Some(narrow) = narrowest(&open) {
             let (link, left, count) = open[narrow];
@@ -203,7 +201,7 @@ impl Flows {
                 }
                 flow.rate = rate;
                 for other in &flow.route {
-                    let (_, left, count) = &mut open[place[*other as usize]];
+                    let (_, left, count) = &mut open[self.wires[*other as usize].place];
                     *left -= rate;
                     *count -= 1;
                 }
