@@ -8,8 +8,8 @@
     model = DataParallel(model, optimizer, algorithm=LocalSgd())
 
 The hooks run on the training thread, one bucket after another, and each call waits for its communication: nothing
-overlaps with the passes, so that a step took 1.3 to 1.4 times as long as with the same algorithm in Rust
-(docs/benchmarks.md). What else the engine does is done: buckets, accumulation, unused parameters, AMP, clipping, uneven data
+overlaps with the passes. On two cores for two ranks, which leave nothing to overlap with, a step took as long as with the
+same algorithm in Rust; where ranks wait for each other, 1.3 to 1.4 times as long (docs/benchmarks.md). What else the engine does is done: buckets, accumulation, unused parameters, AMP, clipping, uneven data
 (without a hook before the forward pass), checkpoints. ``clip_norm`` clips each rank's own gradients, before the hooks;
 ``torch.nn.utils.clip_grad_norm_`` before the optimizer's step clips what they leave. An algorithm that has proved itself is
 written in Rust, where its hooks run beside the backward pass (docs/write-your-own-algorithm.md).
