@@ -39,7 +39,7 @@ pub use compare::{CompareOptions, compare};
 pub use names::{Chosen, folder_name, information};
 pub use rehearsal::rehearse;
 pub use setting::Setting;
-pub use simulate::{SimulateOptions, simulate};
+pub use simulate::{JobOptions, SimulateOptions, simulate};
 pub use step::{Passes, StepOptions, step};
 pub use stepping::{Stepper, Stepping};
 pub use suite::{SuiteOptions, suite};

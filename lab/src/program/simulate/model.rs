@@ -13,17 +13,17 @@ const MOST: usize = 1 << 36;
 
 /// One parameter of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Layer {
-    pub(super) name: String,
-    pub(super) elements: usize,
+pub(in crate::program) struct Layer {
+    pub(in crate::program) name: String,
+    pub(in crate::program) elements: usize,
     /// Time of its part of the backward pass.
-    pub(super) backward: Duration,
+    pub(in crate::program) backward: Duration,
 }
 
 /// A model, in the order of its forward pass.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Model {
-    pub(super) layers: Vec<Layer>,
+pub(in crate::program) struct Model {
+    pub(in crate::program) layers: Vec<Layer>,
 }
 
 /// Ratio of the time of a forward pass to that of the backward pass, which multiplies twice as many matrices.

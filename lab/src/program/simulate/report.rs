@@ -8,14 +8,14 @@ use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
 
 /// Figures of one algorithm on one cluster.
-pub(super) struct Row {
-    pub(super) algorithm: String,
-    pub(super) ranks: usize,
-    pub(super) hosts: usize,
-    pub(super) link: LinkSpec,
-    pub(super) figures: Figures,
+pub(in crate::program) struct Row {
+    pub(in crate::program) algorithm: String,
+    pub(in crate::program) ranks: usize,
+    pub(in crate::program) hosts: usize,
+    pub(in crate::program) link: LinkSpec,
+    pub(in crate::program) figures: Figures,
     /// Seconds of a step without communication.
-    pub(super) local_s: f64,
+    pub(in crate::program) local_s: f64,
 }
 
 impl Row {
@@ -72,7 +72,7 @@ pub(super) struct Report<'a> {
 impl<'a> Report<'a> {
     pub(super) fn new(options: &'a SimulateOptions, model: &Model) -> Self {
         let millions = model.elements() as f64 / 1e6;
-        let about = format!("{}, {millions:.1} million parameters, in virtual time", options.model);
+        let about = format!("{}, {millions:.1} million parameters, in virtual time", options.job.model);
         let heading = format!("{about}\n\n{}", markdown_heading(&HEADING));
         Report { options, rows: Vec::new(), heading: Some(heading) }
     }
@@ -95,19 +95,20 @@ impl<'a> Report<'a> {
             return Ok(());
         }
         let options = self.options;
+        let job = &options.job;
         let arguments = json!({
             "algorithm": options.algorithm,
-            "ranks": options.ranks,
-            "hosts": options.hosts,
-            "flat": options.flat,
-            "link": options.link.to_string(),
-            "intra": options.intra.to_string(),
-            "model": options.model,
-            "compute_ms": options.compute,
-            "straggler": options.straggler,
+            "ranks": job.ranks,
+            "hosts": job.hosts,
+            "flat": job.flat,
+            "link": job.link.to_string(),
+            "intra": job.intra.to_string(),
+            "model": job.model,
+            "compute_ms": job.compute,
+            "straggler": job.straggler,
             "sweep": options.sweep,
             "steps": options.steps,
-            "seed": options.seed,
+            "seed": job.seed,
         });
         print(&json!({ "arguments": arguments, "results": self.rows }).to_string())
     }

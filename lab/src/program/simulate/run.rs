@@ -1,5 +1,6 @@
 //! One simulated training: the real engine and algorithm on every rank, with buffers that have sizes only.
 
+use super::job::Steps;
 use super::model::Model;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
@@ -16,23 +17,22 @@ pub(super) struct Scene<'a> {
     pub(super) model: &'a Model,
     pub(super) algorithm: AnyAlgorithm,
     pub(super) engine: EngineOptions,
-    pub(super) steps: u32,
-    pub(super) warmup: u32,
+    pub(super) steps: Steps,
     /// Factor by which the passes of each rank take longer.
     pub(super) slowness: &'a [f64],
 }
 
 /// Figures of a simulated training.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Figures {
+pub(in crate::program) struct Figures {
     /// Seconds a step, of the rank that took longest.
-    pub(super) step_s: f64,
+    pub(in crate::program) step_s: f64,
     /// Bytes that a rank sends in a step, mean of all ranks.
-    pub(super) bytes: f64,
+    pub(in crate::program) bytes: f64,
     /// Events of the simulation.
-    pub(super) events: u64,
+    pub(in crate::program) events: u64,
     /// Hash of all events.
-    pub(super) fingerprint: u64,
+    pub(in crate::program) fingerprint: u64,
 }
 
 /// Steps of one rank that count.
@@ -50,7 +50,7 @@ impl Scene<'_> {
     pub(super) fn run(&self, simulation: &Simulation) -> Result<Figures> {
         let outcome = simulation.run(|world| self.rank(&world))?;
         let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
-        let steps = f64::from(self.steps);
+        let steps = f64::from(self.steps.counted);
         let taken = |one: &Counted| one.ended.duration_since(one.began).as_secs_f64();
         let sent: u64 = counted.iter().map(|one| one.sent).sum();
         Ok(Figures {
@@ -68,12 +68,12 @@ impl Scene<'_> {
         let engine = EngineOptions { queue: Phantom.queue()?, ..self.engine.clone() };
         let mut engine = DataParallel::new(&comm, self.model.parameters(), self.algorithm.clone(), engine)?;
         engine.set_learning_rate(LEARNING_RATE);
-        for _ in 0..self.warmup {
+        for _ in 0..self.steps.warmup {
             self.step(&mut engine, slowness)?;
         }
         let began = runtime::now();
         let before = world.traffic().payload_sent();
-        for _ in 0..self.steps {
+        for _ in 0..self.steps.counted {
             self.step(&mut engine, slowness)?;
         }
         let counted = Counted { began, ended: runtime::now(), sent: world.traffic().payload_sent() - before };

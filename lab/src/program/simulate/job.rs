@@ -1,0 +1,200 @@
+//! A simulated job: model, ranks, hosts and links, as they are typed, and one simulated training of it.
+
+use super::model::Model;
+use super::report::Row;
+use super::run::Scene;
+use crate::program::step::Passes;
+use crate::program::{Chosen, stepping};
+use clap::Args;
+use hexagram::algorithms::{EngineOptions, Registry};
+use hexagram::physical::input;
+use hexagram::physical::sim::{Cluster, LinkSpec, Rates, Simulation};
+use hexagram::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Rates of a GPU of 2017 (V100: 900 GB/s of memory), of which four fifths are reached; by bytes written or, for codecs,
+/// by elements, each of which is read and written once or twice.
+const GPU: &str = "\
+fill 7e11
+copy 3.5e11
+reduce 2.4e11
+scale 3.5e11
+weighted_sum 3.5e11
+kernel 7e11
+encode * 8e10
+decode * 8e10
+message 10us
+";
+
+/// Options of a job to simulate.
+#[derive(Args, Debug, Clone)]
+pub struct JobOptions {
+    /// Optimizer that steps with what the algorithm leaves of the gradients [default: the algorithm's own]
+    #[arg(long)]
+    pub optimizer: Option<String>,
+    /// Computation that communication runs beside: the backward pass, or also the next forward pass
+    #[arg(long, value_enum, default_value_t = Passes::Backward)]
+    pub overlap: Passes,
+    /// Number of ranks
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 8)]
+    pub ranks: usize,
+    /// Number of hosts, on which the ranks are spread evenly
+    #[arg(long, value_name = "H", default_value_t = 1)]
+    pub hosts: usize,
+    /// Let algorithms treat all ranks alike; otherwise those that can communicate within each host first
+    #[arg(long)]
+    pub flat: bool,
+    /// Link between hosts: what each host has to all others together
+    #[arg(long, value_name = "LINK", default_value = "10gbit,50us")]
+    pub link: LinkSpec,
+    /// Link between the ranks of a host: what each rank has to the others together
+    #[arg(long, value_name = "LINK", default_value = "300gbit,2us")]
+    pub intra: LinkSpec,
+    /// Model: vgg16, resnet50, bert-large, gpt2, llama-7b, or a file
+    #[arg(long, value_name = "MODEL", default_value = "vgg16")]
+    pub model: String,
+    /// Time of a forward and a backward pass, in milliseconds [default: the model's own]
+    #[arg(long, value_name = "MS")]
+    pub compute: Option<f64>,
+    /// Rank that computes slower, and by what factor, as in 3:2.5; may be given several times
+    #[arg(long, value_name = "RANK:FACTOR")]
+    pub straggler: Vec<String>,
+    /// File of what arithmetic and messages take a rank [default: those of a V100]
+    #[arg(long, value_name = "FILE")]
+    pub rates: Option<PathBuf>,
+    /// Seed of jitter and stalls
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// Cluster of a job: another one for each value of a sweep.
+#[derive(Debug, Clone)]
+pub(in crate::program) struct Point {
+    pub(in crate::program) ranks: usize,
+    pub(in crate::program) hosts: usize,
+    pub(in crate::program) link: LinkSpec,
+}
+
+/// Number of simulated steps.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::program) struct Steps {
+    /// Steps before those that count.
+    pub(in crate::program) warmup: u32,
+    /// Steps that count.
+    pub(in crate::program) counted: u32,
+}
+
+/// A job whose files have been read.
+pub(in crate::program) struct Job<'a> {
+    options: &'a JobOptions,
+    pub(in crate::program) model: Model,
+    rates: Rates,
+}
+
+impl JobOptions {
+    /// Reads the model and the rates.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with them.
+    pub(in crate::program) fn job(&self) -> Result<Job<'_>> {
+        let model = Model::named(&self.model, self.compute()?)?;
+        Ok(Job { options: self, model, rates: self.rates()? })
+    }
+
+    /// Returns the cluster that was asked for.
+    pub(in crate::program) fn point(&self) -> Point {
+        Point { ranks: self.ranks, hosts: self.hosts, link: self.link }
+    }
+
+    fn compute(&self) -> Result<Option<Duration>> {
+        let time = self.compute.map(|millis| Duration::try_from_secs_f64(millis / 1e3));
+        time.transpose().map_err(|_| {
+            let what = format!("--compute {} is no time", self.compute.unwrap_or_default());
+            Error::usage(what, "give milliseconds")
+        })
+    }
+
+    fn rates(&self) -> Result<Rates> {
+        let Some(path) = &self.rates else { return GPU.parse() };
+        let text = input::read_text(path, 1 << 20).map_err(|cause| {
+            Error::system(format!("read the rates {}", path.display()), cause, "give a file that is there")
+        })?;
+        text.parse().map_err(|error| in_file(path, error))
+    }
+
+    /// Returns the factor by which each rank is slower.
+    fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
+        let mut slowness = vec![1.0; ranks];
+        for text in &self.straggler {
+            let parts = text.split_once(':');
+            let parsed = parts.and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
+            match parsed
+                .filter(|(rank, factor): &(usize, f64)| *rank < ranks && factor.is_finite() && *factor > 0.0)
+            {
+                Some((rank, factor)) => slowness[rank] = factor,
+                None => {
+                    let what = format!("--straggler {text} is none of {ranks} ranks with a factor");
+                    return Err(Error::usage(what, "write a rank and a positive factor, as in 3:2.5"));
+                }
+            }
+        }
+        Ok(slowness)
+    }
+}
+
+impl Job<'_> {
+    /// Simulates one algorithm on one cluster.
+    ///
+    /// # Errors
+    /// That of a rank.
+    pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
+        let Point { ranks, hosts, link } = *point;
+        let options = self.options;
+        let cluster = Cluster::flat(ranks, hosts, link, options.intra)?;
+        let simulation =
+            Simulation { rates: self.rates.clone(), seed: options.seed, ..Simulation::new(cluster) };
+        let slowness = options.slowness(ranks)?;
+        let engine = EngineOptions {
+            hierarchical: !options.flat && hosts > 1 && ranks > hosts,
+            ..self.engine(chosen)?
+        };
+        let algorithm = chosen.algorithm.clone();
+        let scene = Scene { model: &self.model, algorithm, engine, steps, slowness: &slowness };
+        let figures = scene.run(&simulation)?;
+        let local_s = self.local(&scene)?;
+        Ok(Row { algorithm: chosen.spelling.clone(), ranks, hosts, link, figures, local_s })
+    }
+
+    fn engine(&self, chosen: &Chosen) -> Result<EngineOptions> {
+        let options = self.options;
+        let named = chosen.algorithm.optimizers().by_default();
+        let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
+        Ok(EngineOptions {
+            optimizer: Some(optimizer),
+            overlap: options.overlap.overlap(),
+            ..EngineOptions::default()
+        })
+    }
+
+    /// Returns the seconds of a step without communication, of the slowest rank.
+    fn local(&self, scene: &Scene<'_>) -> Result<f64> {
+        let intra = self.options.intra;
+        let alone =
+            Simulation { rates: self.rates.clone(), ..Simulation::new(Cluster::flat(1, 1, intra, intra)?) };
+        let slowest = [scene.slowness.iter().copied().fold(0.0, f64::max)];
+        let algorithm = Registry::built_in().named("gradient-allreduce")?;
+        let engine = EngineOptions { hierarchical: false, ..scene.engine.clone() };
+        let steps = Steps { warmup: 1, counted: 1 };
+        let scene = Scene { model: scene.model, algorithm, engine, steps, slowness: &slowest };
+        Ok(scene.run(&alone)?.step_s)
+    }
+}
+
+/// Returns the error of what a file says.
+fn in_file(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Usage { what, remedy } => Error::usage(format!("{}, {what}", path.display()), remedy),
+        other => other,
+    }
+}
