@@ -1,20 +1,20 @@
 //! `simulate`: what a training step takes with each algorithm on a cluster that you do not have, in virtual time. Open
 //! this file for the options.
 //!
-//! `job` is what is simulated, as it is typed, `model` has the sizes and times of models, `run` one simulated training,
-//! `report` the table and the JSON.
+//! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
+//! models, `run` one simulated training, `report` the table and the JSON.
 
 pub(super) mod job;
 mod model;
 mod report;
 mod run;
+mod sweep;
 
 use super::Chosen;
 use super::names::information;
 use super::say::{Failure, print};
 use clap::Parser;
 use hexagram::algorithms::Registry;
-use hexagram::physical::sim::{bandwidth, duration};
 use hexagram::{Error, Result};
 pub use job::JobOptions;
 use job::{Point, Steps};
@@ -77,9 +77,11 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     let job = options.job.job()?;
     let steps = Steps { warmup: options.warmup, counted: options.steps };
     let mut report = Report::new(options, &job.model);
-    for point in options.points()? {
+    let points = options.points()?;
+    points.iter().try_for_each(|point| job.check(point))?;
+    for point in &points {
         for chosen in &chosen {
-            report.add(job.row(chosen, &point, steps)?)?;
+            report.add(job.row(chosen, point, steps)?)?;
         }
     }
     report.finish()?;
@@ -88,34 +90,20 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
 
 impl SimulateOptions {
     fn chosen(&self, registry: &Registry) -> Result<Vec<Chosen>> {
-        let texts = if self.algorithm == "all" { Vec::new() } else { apart(&self.algorithm) };
+        if self.algorithm == "all" {
+            return Chosen::all(registry, &[]);
+        }
+        let texts = apart(&self.algorithm);
+        if texts.is_empty() {
+            return Err(Error::usage("--algorithm names none", "name some, separated by commas, or `all`"));
+        }
         Chosen::all(registry, &texts)
     }
 
     /// Returns the clusters for which there are figures.
     fn points(&self) -> Result<Vec<Point>> {
         let here = self.job.point();
-        let Some(sweep) = &self.sweep else { return Ok(vec![here]) };
-        let wrong = || {
-            let what = format!("--sweep {sweep} says nothing that varies");
-            Error::usage(what, "write bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32")
-        };
-        let (what, values) = sweep.split_once('=').ok_or_else(wrong)?;
-        let point = |value: &str| {
-            let mut point = here.clone();
-            match what {
-                "bandwidth" => point.link.bandwidth = bandwidth(value)?,
-                "latency" => point.link.latency = duration(value)?,
-                "ranks" => {
-                    point.ranks = value.parse().ok()?;
-                    let a_host = here.ranks / here.hosts.max(1);
-                    point.hosts = (point.ranks / a_host.max(1)).max(1);
-                }
-                _ => return None,
-            }
-            Some(point)
-        };
-        values.split(',').map(|value| point(value.trim()).ok_or_else(wrong)).collect()
+        self.sweep.as_ref().map_or_else(|| Ok(vec![here.clone()]), |text| sweep::points(text, &here))
     }
 }
 

@@ -55,7 +55,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "MODEL", default_value = "vgg16")]
     pub model: String,
     /// Time of a forward and a backward pass, in milliseconds [default: the model's own]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub compute: Option<f64>,
     /// Rank that computes slower, and by what factor, as in 3:2.5; may be given several times
     #[arg(long, value_name = "RANK:FACTOR")]
@@ -144,6 +144,19 @@ impl JobOptions {
 }
 
 impl Job<'_> {
+    /// Checks that there can be such a cluster, before anything is simulated.
+    ///
+    /// # Errors
+    /// One line that says why there cannot.
+    pub(in crate::program) fn check(&self, point: &Point) -> Result<()> {
+        self.cluster(point)?;
+        self.options.slowness(point.ranks).map(drop)
+    }
+
+    fn cluster(&self, point: &Point) -> Result<Cluster> {
+        Cluster::flat(point.ranks, point.hosts, point.link, self.options.intra)
+    }
+
     /// Simulates one algorithm on one cluster.
     ///
     /// # Errors
@@ -151,9 +164,11 @@ impl Job<'_> {
     pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
         let Point { ranks, hosts, link } = *point;
         let options = self.options;
-        let cluster = Cluster::flat(ranks, hosts, link, options.intra)?;
-        let simulation =
-            Simulation { rates: self.rates.clone(), seed: options.seed, ..Simulation::new(cluster) };
+        let simulation = Simulation {
+            rates: self.rates.clone(),
+            seed: options.seed,
+            ..Simulation::new(self.cluster(point)?)
+        };
         let slowness = options.slowness(ranks)?;
         let engine = EngineOptions {
             hierarchical: !options.flat && hosts > 1 && ranks > hosts,

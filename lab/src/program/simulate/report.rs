@@ -71,8 +71,8 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(super) fn new(options: &'a SimulateOptions, model: &Model) -> Self {
-        let millions = model.elements() as f64 / 1e6;
-        let about = format!("{}, {millions:.1} million parameters, in virtual time", options.job.model);
+        let about =
+            format!("{}, {} parameters, in virtual time", options.job.model, counted(model.elements()));
         let heading = format!("{about}\n\n{}", markdown_heading(&HEADING));
         Report { options, rows: Vec::new(), heading: Some(heading) }
     }
@@ -106,10 +106,22 @@ impl<'a> Report<'a> {
             "model": job.model,
             "compute_ms": job.compute,
             "straggler": job.straggler,
+            "optimizer": job.optimizer,
+            "overlap": format!("{:?}", job.overlap).to_lowercase(),
+            "rates": job.rates,
             "sweep": options.sweep,
+            "warmup": options.warmup,
             "steps": options.steps,
             "seed": job.seed,
         });
         print(&json!({ "arguments": arguments, "results": self.rows }).to_string())
     }
+}
+
+/// Returns a number of parameters, readable.
+fn counted(parameters: usize) -> String {
+    if parameters < 100_000 {
+        return parameters.to_string();
+    }
+    format!("{:.1} million", parameters as f64 / 1e6)
 }

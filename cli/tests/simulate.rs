@@ -1,0 +1,197 @@
+//! `hexagram simulate`: what it prints, that it does so again, and what it refuses.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+use harness::{Ended, folder, program, run};
+use serde_json::Value;
+use std::fs;
+
+/// A model of 50 000 elements whose passes take 9 ms.
+const MODEL: &str = "# name elements backward_ms\nfirst 20000 2\nsecond 30000 4\n";
+
+/// What `hexagram simulate` prints for that model, in a folder of this test's own.
+fn simulate(name: &str, arguments: &str) -> Ended {
+    let model = folder(name).join("model");
+    fs::write(&model, MODEL).unwrap();
+    let mut command = program(&["simulate", "--model", model.to_str().unwrap()]);
+    command.args(arguments.split_whitespace());
+    run(command)
+}
+
+/// The lines that it prints, if all is well.
+fn printed(name: &str, arguments: &str) -> Vec<String> {
+    let ended = simulate(name, arguments);
+    assert_eq!((ended.code, ended.stderr), (Some(0), Vec::new()), "{arguments}");
+    ended.stdout
+}
+
+/// The one object that it prints with `--json`.
+fn object(name: &str, arguments: &str) -> Value {
+    let printed = printed(name, &format!("{arguments} --json"));
+    let [line] = &printed[..] else { panic!("{printed:#?}") };
+    serde_json::from_str(line).unwrap()
+}
+
+/// One figure of each result.
+fn figures(object: &Value, key: &str) -> Vec<f64> {
+    object["results"].as_array().unwrap().iter().map(|result| result[key].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_table_has_a_row_for_each_algorithm_on_each_cluster() {
+    let arguments = "--algorithm gradient-allreduce,local-sgd(period=2),topk-ef --ranks 4 --hosts 2 \
+                     --link 1gbit,50us --sweep latency=50us,5ms --steps 4";
+    let lines = printed("table", arguments);
+    assert!(lines[0].ends_with("model, 50000 parameters, in virtual time"), "{lines:#?}");
+    assert_eq!(lines[2].split(" | ").count(), lines[4].split(" | ").count());
+    let rows: Vec<String> =
+        lines[4..].iter().map(|line| line.split(" | ").take(3).collect::<Vec<_>>().join(" | ")).collect();
+    assert_eq!(
+        rows,
+        [
+            "| `gradient-allreduce` | 4 on 2 | 1gbit,50us",
+            "| `local-sgd(period=2)` | 4 on 2 | 1gbit,50us",
+            "| `topk-ef` | 4 on 2 | 1gbit,50us",
+            "| `gradient-allreduce` | 4 on 2 | 1gbit,5ms",
+            "| `local-sgd(period=2)` | 4 on 2 | 1gbit,5ms",
+            "| `topk-ef` | 4 on 2 | 1gbit,5ms",
+        ]
+    );
+}
+
+#[test]
+fn an_object_has_the_arguments_and_the_figures_of_each_result() {
+    let arguments = "--algorithm gradient-allreduce,bytegrad --ranks 4 --hosts 4 --link 1gbit,50us --compute 30 \
+                     --straggler 1:2 --steps 3 --warmup 1 --seed 7 --flat --optimizer adam --overlap forward";
+    let object = object("object", arguments);
+    let asked = &object["arguments"];
+    for (key, value) in [
+        ("algorithm", "gradient-allreduce,bytegrad"),
+        ("link", "1gbit,50us"),
+        ("intra", "300gbit,2us"),
+        ("optimizer", "adam"),
+        ("overlap", "forward"),
+    ] {
+        assert_eq!(asked[key], value, "{asked}");
+    }
+    for (key, value) in [("ranks", 4), ("hosts", 4), ("steps", 3), ("warmup", 1), ("seed", 7)] {
+        assert_eq!(asked[key], value, "{asked}");
+    }
+    assert_eq!((&asked["flat"], &asked["compute_ms"]), (&Value::Bool(true), &Value::from(30.0)));
+    assert_eq!(asked["straggler"], Value::from(vec!["1:2"]));
+    let [full, bytes] = &object["results"].as_array().unwrap()[..] else { panic!("{object}") };
+    assert_eq!((&full["algorithm"], &bytes["algorithm"]), (&"gradient-allreduce".into(), &"bytegrad".into()));
+    for result in [full, bytes] {
+        assert_eq!((&result["ranks"], &result["hosts"]), (&4.into(), &4.into()));
+        assert_eq!((&result["bandwidth_bps"], &result["latency_s"]), (&1e9.into(), &5e-5.into()));
+        let step = result["step_s"].as_f64().unwrap();
+        let share = result["comm_fraction"].as_f64().unwrap();
+        // The straggler computes for twice 30 ms.
+        assert!(step > 0.06 && share > 0.0 && (step * (1.0 - share) - 0.06).abs() < 1e-3, "{result}");
+    }
+    // 2 (n − 1)/n · 200 000 bytes, and a quarter of that.
+    let sent = figures(&object, "bytes_per_rank_step");
+    assert_eq!(sent[0], 300_000.0);
+    assert!((75_000.0..80_000.0).contains(&sent[1]), "{sent:?}");
+}
+
+#[test]
+fn figures_follow_what_is_swept() {
+    let of = |arguments: &str, key| figures(&object("swept", arguments), key);
+    let steps =
+        of("--algorithm gradient-allreduce --hosts 8 --sweep bandwidth=100mbit,1gbit,10gbit", "step_s");
+    assert!(steps[0] > 2.0 * steps[1] && steps[1] > steps[2], "{steps:?}");
+    let steps = of("--algorithm gradient-allreduce --hosts 8 --sweep latency=10us,10ms", "step_s");
+    assert!(steps[1] > steps[0] + 0.02, "{steps:?}");
+    let swept = "--algorithm gradient-allreduce --ranks 8 --hosts 4 --sweep ranks=2,8,12";
+    assert_eq!(of(swept, "ranks"), [2.0, 8.0, 12.0]);
+    assert_eq!(of(swept, "hosts"), [1.0, 4.0, 6.0]);
+}
+
+#[test]
+fn the_same_seed_prints_the_same_bytes_and_another_seed_others() {
+    let with = |seed: u32| {
+        let arguments = format!(
+            "--algorithm gradient-allreduce,d-psgd,ad-psgd --ranks 6 --hosts 3 --steps 5 \
+             --link 1gbit,50us,jitter=30us,stall=0.1:3ms --seed {seed}"
+        );
+        [printed("seed", &arguments), printed("seed", &format!("{arguments} --json"))]
+    };
+    let first = with(1);
+    assert_eq!(first, with(1));
+    let second = with(2);
+    assert_ne!(first[0], second[0]);
+    assert_ne!(first[1], second[1]);
+}
+
+#[test]
+fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
+    let folder = folder("files");
+    for (option, text, words) in [
+        ("--model", "a 10 1\nb ten 1\n", &["line 2", "`b ten 1`", "NAME ELEMENTS BACKWARD_MS"][..]),
+        ("--model", "# nothing\n", &["has no parameters", "NAME ELEMENTS BACKWARD_MS"]),
+        ("--rates", "copy 1e9\ncopy fast\n", &["line 2", "`copy fast`", "BYTES_A_SECOND", "message 3us"]),
+    ] {
+        let file = folder.join("wrong");
+        fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let Ended { code, stdout, stderr } = run(program(&["simulate", option, file]));
+        let [line] = &stderr[..] else { panic!("{stderr:#?}") };
+        assert_eq!((code, stdout.len()), (Some(2), 0), "{line}");
+        assert!(line.contains(file) && words.iter().all(|word| line.contains(word)), "{line}");
+    }
+    for (option, file) in [("--model", "vgg17"), ("--rates", "/does/not/exist"), ("--model", "/tmp")] {
+        let Ended { code, stdout, stderr } = run(program(&["simulate", option, file]));
+        let [line] = &stderr[..] else { panic!("{stderr:#?}") };
+        assert!(code == Some(1) && stdout.is_empty() && line.contains(file), "{line}");
+    }
+}
+
+#[test]
+fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
+    for (arguments, word) in [
+        ("--ranks 0", "0 ranks cannot be spread evenly over 1 hosts; ask for 1 to"),
+        ("--ranks 6 --hosts 4", "6 ranks cannot be spread evenly over 4 hosts"),
+        ("--hosts 0", "8 ranks cannot be spread evenly over 0 hosts"),
+        ("--sweep ranks=8,9 --hosts 4", "9 ranks cannot be spread evenly over 4 hosts"),
+        ("--algorithm magic", "there is no algorithm `magic`"),
+        ("--algorithm powersgd(rank=0)", "rank of powersgd is 0"),
+        ("--algorithm ,", "--algorithm names none"),
+        ("--algorithm d-psgd(graph=hypercube) --ranks 3", "3 ranks make no hypercube"),
+        ("--algorithm d-psgd --overlap forward", "a step of d-psgd cannot be communicated beside"),
+        ("--algorithm qadam --optimizer adam", "adam does not fit qadam"),
+        ("--optimizer magic", "there is no optimizer `magic`"),
+        ("--sweep latency=5ms,50", "`50` is no value of latency"),
+        ("--sweep speed=1", "`speed` is nothing that varies; write bandwidth="),
+        ("--straggler 8:2", "--straggler 8:2 is none of 8 ranks"),
+        ("--straggler 1:0", "write a rank and a positive factor, as in 3:2.5"),
+        ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 is none of 4 ranks"),
+        ("--compute -3", "--compute -3 is no time; give milliseconds"),
+    ] {
+        let Ended { code, stdout, stderr } = simulate("wrong", arguments);
+        let [line] = &stderr[..] else { panic!("{arguments}: {stderr:#?}") };
+        assert_eq!((code, stdout.len()), (Some(2), 0), "{arguments}: {line}");
+        assert!(line.starts_with("hexagram simulate: ") && line.contains(word), "{arguments}: {line}");
+    }
+}
+
+#[test]
+fn a_value_of_another_unit_is_refused_with_one_that_is_right() {
+    for arguments in
+        ["--link 10gbit,50", "--link 10,50us", "--link 50us,10gbit", "--intra 10gbit", "--steps 0"]
+    {
+        let Ended { code, stdout, stderr } = simulate("unit", arguments);
+        assert_eq!((code, stdout.len()), (Some(2), 0), "{arguments}: {stderr:#?}");
+        let value = arguments.split(' ').next_back().unwrap();
+        assert!(stderr[0].contains(&format!("'{value}'")), "{arguments}: {stderr:#?}");
+        assert!(value == "0" || stderr[0].contains("as in 10gbit,50us"), "{arguments}: {stderr:#?}");
+    }
+}
+
+#[test]
+fn help_on_an_algorithm_is_printed_instead() {
+    let said = printed("help", "--algorithm help:bytegrad").join("\n");
+    assert!(said.contains("bytegrad") && said.contains("Gan"), "{said}");
+}

@@ -1,0 +1,91 @@
+//! `--sweep`: the clusters for which there are figures, where bandwidth, latency or the number of ranks varies.
+
+use super::job::Point;
+use hexagram::physical::sim::{bandwidth, duration};
+use hexagram::{Error, Result};
+
+/// Property of a cluster that varies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swept {
+    Bandwidth,
+    Latency,
+    Ranks,
+}
+
+impl Swept {
+    const ALL: [(&'static str, Swept); 3] =
+        [("bandwidth", Swept::Bandwidth), ("latency", Swept::Latency), ("ranks", Swept::Ranks)];
+
+    /// Returns the cluster with another value; `None` if the text is none. The hosts of other ranks have as many as
+    /// those of this cluster.
+    fn with(self, here: &Point, value: &str) -> Option<Point> {
+        let mut point = here.clone();
+        match self {
+            Swept::Bandwidth => point.link.bandwidth = bandwidth(value)?,
+            Swept::Latency => point.link.latency = duration(value)?,
+            Swept::Ranks => {
+                point.ranks = value.parse().ok().filter(|ranks| *ranks > 0)?;
+                let a_host = here.ranks / here.hosts.max(1);
+                point.hosts = (point.ranks / a_host.max(1)).max(1);
+            }
+        }
+        Some(point)
+    }
+}
+
+/// Returns the clusters that a text such as `ranks=8,16,32` makes of one.
+///
+/// # Errors
+/// One line with what is no value, and what is one.
+pub(super) fn points(text: &str, here: &Point) -> Result<Vec<Point>> {
+    let wrong = |what: String| {
+        Error::usage(what, "write bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32, with its units")
+    };
+    let (name, values) = text.split_once('=').unwrap_or((text, ""));
+    let (_, swept) = Swept::ALL
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| wrong(format!("--sweep {text}: `{name}` is nothing that varies")))?;
+    let point = |value: &str| {
+        let point = swept.with(here, value.trim());
+        point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is no value of {name}")))
+    };
+    values.split(',').map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Point {
+        Point { ranks: 8, hosts: 2, link: "10gbit,50us".parse().unwrap() }
+    }
+
+    #[test]
+    fn other_values_leave_the_rest_as_it_is() {
+        let links: Vec<String> = ["bandwidth=1gbit, 100gbit", "latency=5ms"]
+            .iter()
+            .flat_map(|text| points(text, &here()).unwrap())
+            .map(|point| format!("{} on {}, {}", point.ranks, point.hosts, point.link))
+            .collect();
+        assert_eq!(links, ["8 on 2, 1gbit,50us", "8 on 2, 100gbit,50us", "8 on 2, 10gbit,5ms"]);
+        let hosts: Vec<(usize, usize)> =
+            points("ranks=2,4,16", &here()).unwrap().iter().map(|point| (point.ranks, point.hosts)).collect();
+        assert_eq!(hosts, [(2, 1), (4, 1), (16, 4)]);
+    }
+
+    #[test]
+    fn what_is_no_value_is_named() {
+        for (text, word) in [
+            ("speed=1", "`speed` is nothing that varies"),
+            ("latency", "`` is no value of latency"),
+            ("latency=5ms,50", "`50` is no value of latency"),
+            ("bandwidth=10", "`10` is no value of bandwidth"),
+            ("ranks=0", "`0` is no value of ranks"),
+            ("ranks=8,", "`` is no value of ranks"),
+        ] {
+            let error = points(text, &here()).unwrap_err().to_string();
+            assert!(error.contains(word) && error.contains("latency=50us,5ms"), "{error}");
+        }
+    }
+}
