@@ -50,7 +50,7 @@ enum Command {
     Check(check::Check),
     Sample(sample::Sample),
     Step(StepOptions),
-    Simulate(SimulateOptions),
+    Simulate(Box<SimulateOptions>),
 }
 
 /// Runs the program with these arguments, its name first, and returns the code with which to exit. Call it once, and

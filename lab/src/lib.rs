@@ -37,7 +37,7 @@ mod training;
 mod virtual_ranks;
 
 pub use link::{Link, Work};
-pub use outcome::{Outcome, Point, Step};
+pub use outcome::{Outcome, Point, Simulated, Step};
 pub use program::main;
 pub use task::{Evaluation, Task};
-pub use training::{Training, train, train_on};
+pub use training::{OnCluster, Training, train, train_on, train_on_cluster};

@@ -1,6 +1,7 @@
 //! Record of a training: its curve, and what was sent.
 
 use crate::task::{Evaluation, Values};
+use hexagram::physical::hash;
 use hexagram::{Communicator, Result};
 use std::collections::BTreeMap;
 
@@ -57,6 +58,19 @@ pub struct Outcome {
     pub synchronous: bool,
     /// Steps of rank 0.
     pub steps: Vec<Step>,
+    /// Hash of each rank's parameters after the last step: equal for equal bits.
+    pub replicas: Vec<u64>,
+}
+
+/// Record of a training on a simulated cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Simulated {
+    /// Record of the training, in the cluster's time.
+    pub outcome: Outcome,
+    /// Number of departures and arrivals of messages.
+    pub events: u64,
+    /// Hash of all of them, with their times.
+    pub fingerprint: u64,
 }
 
 impl Outcome {
@@ -70,6 +84,11 @@ impl Outcome {
     pub fn first(&self, reached: impl Fn(&Point) -> bool) -> Option<&Point> {
         self.curve.iter().find(|point| reached(point))
     }
+
+    /// Returns true if the replicas of all ranks are equal after the last step, to the last bit.
+    pub fn is_identical(&self) -> bool {
+        self.replicas.iter().all(|replica| *replica == self.replicas[0])
+    }
 }
 
 /// Replica of one rank, and what it has sent.
@@ -79,6 +98,14 @@ pub(crate) struct Snapshot {
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
     pub(crate) seconds: f64,
+}
+
+impl Snapshot {
+    /// Returns the hash of the bits of all values.
+    pub(crate) fn hash(&self) -> u64 {
+        let bytes = self.values.iter().flatten().flat_map(|value| value.to_bits().to_le_bytes());
+        hash::of_bytes(hash::START, bytes)
+    }
 }
 
 /// Gathers the snapshots of all ranks, by rank. A collective call: all ranks have equally many, of one model.

@@ -6,16 +6,17 @@
 //! Replicas are copied out of the ranks between two steps and judged after the training, so that judging them neither
 //! sends nor changes anything.
 
-use crate::outcome::{Outcome, Snapshot, Step, gathered, own, point};
+use crate::outcome::{Outcome, Simulated, Snapshot, Step, gathered, own, point};
 use crate::random::Random;
 use crate::task::{Task, Values};
-use crate::virtual_ranks::in_virtual_time;
+use crate::virtual_ranks::{guarded, in_virtual_time, unless_failed};
 use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Members, Mode, Optimizer,
     Order, ParameterGroup, Sgd, optimizer,
 };
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::runtime;
+use hexagram::physical::sim::Simulation;
 use hexagram::sampler::Partition;
 use hexagram::{Buffer, Communicator, Error, Result};
 use std::sync::Arc;
@@ -47,6 +48,8 @@ pub struct Training {
     pub compute: Duration,
     /// Device that has the replicas. What the task computes, the host computes. Default: the host.
     pub device: DeviceChoice,
+    /// True to communicate within each host first, as [`EngineOptions::hierarchical`]. Default: false.
+    pub hierarchical: bool,
 }
 
 impl Training {
@@ -64,6 +67,7 @@ impl Training {
             records: 10,
             compute: Duration::from_millis(10),
             device: DeviceChoice::default(),
+            hierarchical: false,
         }
     }
 
@@ -86,14 +90,22 @@ impl Training {
     pub(crate) fn engine(&self) -> Result<EngineOptions> {
         let named = self.algorithm.optimizers().by_default().map(optimizer::named).transpose()?;
         let optimizer = self.optimizer.clone().or(named).unwrap_or_else(|| Arc::new(Sgd::default()));
+        let hierarchical = self.hierarchical;
         let options = EngineOptions { groups: groups(), order: Order::Listed, ..EngineOptions::default() };
-        Ok(EngineOptions { optimizer: Some(optimizer), ..options })
+        Ok(EngineOptions { optimizer: Some(optimizer), hierarchical, ..options })
     }
 
     /// Divides the training samples among the ranks.
     pub(crate) fn shares(&self) -> Result<Vec<Vec<usize>>> {
         let shares = self.partition.shares(self.task.labels(), self.ranks, self.seed);
         shares.map_err(|error| Error::usage(error.to_string(), "choose another partition"))
+    }
+
+    /// Judges what all ranks have recorded.
+    fn outcome_of(&self, ranks: Vec<Recorded>) -> Outcome {
+        let (snapshots, taken): (Vec<_>, Vec<_>) =
+            ranks.into_iter().map(|recorded| (recorded.snapshots, recorded.taken)).unzip();
+        self.outcome(&snapshots, taken.into_iter().next().unwrap_or_default())
     }
 
     /// Judges the snapshots of all ranks; the steps are rank 0's.
@@ -105,7 +117,9 @@ impl Training {
         };
         let curve = steps.enumerate().map(state).collect();
         let own = own(ranks, |values| self.task.evaluate(values));
-        Outcome { curve, own, synchronous: self.algorithm.trigram().synchronous, steps: taken }
+        let replicas = ranks.iter().flat_map(|rank| rank.last()).map(Snapshot::hash).collect();
+        let synchronous = self.algorithm.trigram().synchronous;
+        Outcome { curve, own, synchronous, steps: taken, replicas }
     }
 
     /// Returns true if the state after a number of steps is recorded.
@@ -122,16 +136,44 @@ impl Training {
 pub fn train(training: &Training) -> Result<Outcome> {
     training.check()?;
     let shares = training.shares()?;
-    let ranks = training.ranks;
-    let training = training.clone();
     let own = training.clone();
-    let ran = in_virtual_time(ranks, move |comm| {
-        let share = shares[comm.rank()].clone();
-        let mut rank = Rank::new(&own, comm, share)?;
-        Ok((rank.train()?, rank.taken))
+    let ran = in_virtual_time(training.ranks, move |comm| record(&own, comm, &shares, &|_, _| {}))?;
+    Ok(training.outcome_of(ran))
+}
+
+/// Simulated cluster on which a training runs.
+pub struct OnCluster<'a> {
+    /// Ranks, hosts, links and rates, and the seed of what messages meet.
+    pub simulation: Simulation,
+    /// Factor by which the passes of each rank take longer.
+    pub slowness: Vec<f64>,
+    /// Is told after which step of rank 0 a state was recorded, and how many seconds after the beginning.
+    pub watch: &'a (dyn Fn(u64, f64) + Sync),
+}
+
+/// Runs a training with real numbers on the ranks of a simulated cluster, and returns what was recorded, in the
+/// cluster's time. [`Training::ranks`] does not count.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simulated> {
+    let ranks = on.simulation.cluster.hosts().len();
+    let training = Training { ranks, ..training.clone() };
+    training.check()?;
+    let shares = training.shares()?;
+    let ran = on.simulation.run(|world| {
+        let rank = world.rank();
+        let slowness = on.slowness.get(rank).copied().unwrap_or(1.0);
+        let own = Training { compute: training.compute.mul_f64(slowness), ..training.clone() };
+        let watch = |step, seconds| {
+            if rank == 0 {
+                (on.watch)(step, seconds);
+            }
+        };
+        guarded(&world, &|comm: &Communicator| record(&own, comm, &shares, &watch))
     })?;
-    let (snapshots, taken): (Vec<_>, Vec<_>) = ran.into_iter().unzip();
-    Ok(training.outcome(&snapshots, taken.into_iter().next().unwrap_or_default()))
+    let outcome = training.outcome_of(unless_failed(ran.results)?);
+    Ok(Simulated { outcome, events: ran.events, fingerprint: ran.fingerprint })
 }
 
 /// Runs this rank's part of a training on the ranks of a communicator, whatever carries its messages; returns on rank 0
@@ -142,19 +184,30 @@ pub fn train(training: &Training) -> Result<Outcome> {
 pub fn train_on(comm: &Communicator, training: &Training) -> Result<Option<Outcome>> {
     let training = Training { ranks: comm.size(), compute: Duration::ZERO, ..training.clone() };
     training.check()?;
-    let share = training.shares()?.swap_remove(comm.rank());
-    let mut rank = Rank::new(&training, comm, share)?;
-    let snapshots = rank.train()?;
-    let taken = std::mem::take(&mut rank.taken);
-    // The algorithm's threads end with its engine.
-    drop(rank);
+    let Recorded { snapshots, taken } = record(&training, comm, &training.shares()?, &|_, _| {})?;
     let ranks = gathered(comm, &snapshots)?;
     Ok((comm.rank() == 0).then(|| training.outcome(&ranks, taken)))
+}
+
+/// Runs this rank's part of a training.
+fn record(
+    training: &Training,
+    comm: &Communicator,
+    shares: &[Vec<usize>],
+    watch: &dyn Fn(u64, f64),
+) -> Result<Recorded> {
+    Rank::new(training, comm, shares[comm.rank()].clone())?.train(watch)
 }
 
 /// Returns the parameter groups of every training: biases and norms, which do not decay.
 pub(crate) fn groups() -> Vec<ParameterGroup> {
     vec![ParameterGroup { weight_decay: 0.0, ..ParameterGroup::of(Members::Vectors) }]
+}
+
+/// States and steps of one rank.
+struct Recorded {
+    snapshots: Vec<Snapshot>,
+    taken: Vec<Step>,
 }
 
 /// One rank of a training.
@@ -192,7 +245,8 @@ impl<'a> Rank<'a> {
         Ok(Rank { training, engine, parameters: count, share, random, began, sent_before, taken })
     }
 
-    fn train(&mut self) -> Result<Vec<Snapshot>> {
+    /// Makes all steps. The algorithm's threads end with its engine.
+    fn train(mut self, watch: &dyn Fn(u64, f64)) -> Result<Recorded> {
         let mut snapshots = vec![self.snapshot()?];
         for step in 1..=self.training.steps {
             self.step()?;
@@ -200,10 +254,12 @@ impl<'a> Rank<'a> {
                 self.engine.settle()?;
             }
             if self.training.records_at(step) {
-                snapshots.push(self.snapshot()?);
+                let snapshot = self.snapshot()?;
+                watch(step, snapshot.seconds);
+                snapshots.push(snapshot);
             }
         }
-        Ok(snapshots)
+        Ok(Recorded { snapshots, taken: self.taken })
     }
 
     fn step(&mut self) -> Result<()> {

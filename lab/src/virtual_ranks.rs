@@ -35,24 +35,30 @@ fn side_by_side<R: Send + 'static>(
         runtime::spawn("hexagram-rank", work)?;
     }
     drop(results);
+    let mut found: Vec<(usize, Result<R>)> = Vec::new();
+    while let Ok(outcome) = runtime::receive(&result) {
+        found.push(outcome);
+    }
+    found.sort_by_key(|(number, _)| *number);
+    unless_failed(found.into_iter().map(|(_, outcome)| outcome))
+}
+
+/// Returns what all ranks have returned; if one has failed, the error that no other rank's is the cause of.
+pub(crate) fn unless_failed<R>(ranks: impl IntoIterator<Item = Result<R>>) -> Result<Vec<R>> {
     let mut found = Vec::new();
     let mut cause: Option<Error> = None;
-    while let Ok((number, outcome)) = runtime::receive(&result) {
+    for outcome in ranks {
         match outcome {
-            Ok(result) => found.push((number, result)),
+            Ok(result) => found.push(result),
             Err(error) if cause.as_ref().is_none_or(tells_of_another) => cause = Some(error),
             Err(_) => {}
         }
     }
-    if let Some(error) = cause {
-        return Err(error);
-    }
-    found.sort_by_key(|(number, _)| *number);
-    Ok(found.into_iter().map(|(_, result)| result).collect())
+    cause.map_or(Ok(found), Err)
 }
 
 /// Runs a rank. Its panic is an error, as its task may be a user's.
-fn guarded<R>(world: &World, rank: &impl Fn(&Communicator) -> Result<R>) -> Result<R> {
+pub(crate) fn guarded<R>(world: &World, rank: &impl Fn(&Communicator) -> Result<R>) -> Result<R> {
     let body =
         || Communicator::open(world, 0).and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)));
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {

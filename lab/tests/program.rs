@@ -6,7 +6,8 @@ use clap::Parser;
 use hexagram::algorithms::{Algorithm, Bucket, Context, Registry, Trigram};
 use hexagram::{Result, TransportKind, testing};
 use hexagram_lab::program::{
-    CompareOptions, StepOptions, SuiteOptions, TrainOptions, compare, say::Failure, step, suite, train,
+    CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, compare, say::Failure,
+    simulate, step, suite, train,
 };
 use hexagram_lab::task::Quadratics;
 use hexagram_lab::{Training, train_on};
@@ -85,6 +86,11 @@ fn every_program_takes_an_algorithm_of_one_s_own_by_name() {
     let options = CompareOptions::try_parse_from([&words[..], &["--transport=thread"]].concat()).unwrap();
     assert_eq!(compare(&registry(), &options).unwrap(), 0);
 
+    let words =
+        ["simulate", "--algorithm=plain,bytegrad", "--train=quadratics", "--steps=4", "-n4", "--hosts=2"];
+    let options = SimulateOptions::try_parse_from([&words[..], &["--straggler=1:2"]].concat()).unwrap();
+    assert_eq!(simulate(&registry(), &options).unwrap(), 0);
+
     std::fs::write(out.join("profile"), "layer 8 0 0\n").unwrap();
     let profile = out.join("profile");
     let words =
@@ -135,6 +141,18 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
     ] {
         let options = TrainOptions::try_parse_from([&["train"], arguments].concat()).unwrap();
         let text = refused(train(&registry(), &options));
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+    for (arguments, said) in [
+        (["--train=digit", "--steps=2"], "did you mean digits?"),
+        (["--train=digits", "--overlap=forward"], "--train makes whole steps"),
+        (["--train=digits", "--partition=dirichlet(0)"], "alpha of dirichlet is 0"),
+        (["--train=digits", "--lr=0"], "--lr 0 is not a learning rate"),
+        (["--train=digits", "--straggler=8:2"], "--straggler 8:2 is none of 8 ranks"),
+        (["--train=digits", "--hosts=3"], "8 ranks cannot be spread evenly over 3 hosts"),
+    ] {
+        let options = SimulateOptions::try_parse_from([&["simulate"], &arguments[..]].concat()).unwrap();
+        let text = refused(simulate(&registry(), &options));
         assert!(text.contains(said), "{arguments:?}: {text}");
     }
     let options = StepOptions::try_parse_from(["step", "--algorithm=demo", "--optimizer=adam"]).unwrap();

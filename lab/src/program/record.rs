@@ -4,8 +4,10 @@
 //! ```text
 //! {"event":"step","step":12,"loss":2.19,"learning_rate":0.15,"metrics":{"drift":0.03}}
 //! {"event":"state","step":30,"loss":1.12,"accuracy":0.54,"consensus_distance":0.1,"bytes_sent":81920.0,"seconds":0.6}
-//! {"event":"summary","algorithm":"local-sgd","ranks":4,"own_loss":1.2}
+//! {"event":"summary","algorithm":"local-sgd","ranks":4,"own_loss":1.2,"replicas":["5417ff9e98a6e3c6",…]}
 //! ```
+//!
+//! `replicas` are hashes of the ranks' parameters after the last step.
 
 use crate::outcome::{Outcome, Point, Step};
 use hexagram::{Error, Result};
@@ -36,12 +38,18 @@ pub(super) fn write(folder: &Path, spelling: &str, outcome: &Outcome) -> Result<
     let ranks = outcome.last().bytes.len();
     let summary = json!({
         "event": "summary", "algorithm": spelling, "ranks": ranks, "own_loss": outcome.own.loss,
+        "replicas": hashes(outcome),
     });
     let lines: Vec<String> = steps.chain(states).chain([summary]).map(|line| format!("{line}\n")).collect();
     let path = folder.join("metrics.jsonl");
     std::fs::write(&path, lines.concat()).map_err(|cause| {
         Error::system(format!("write {}", path.display()), cause, "give --out a folder where you may write")
     })
+}
+
+/// Returns the hashes of all replicas after the last step, in hexadecimal digits.
+pub(super) fn hashes(outcome: &Outcome) -> Vec<String> {
+    outcome.replicas.iter().map(|hash| format!("{hash:016x}")).collect()
 }
 
 fn of_step(step: &Step) -> Value {

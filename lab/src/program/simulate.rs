@@ -2,13 +2,15 @@
 //! this file for the options.
 //!
 //! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
-//! models, `run` one simulated training, `report` the table and the JSON.
+//! models, `run` one simulated training, `report` the table and the JSON. `train` is what `--train` does: a training with
+//! real numbers.
 
 pub(super) mod job;
 mod model;
 mod report;
 mod run;
 mod sweep;
+mod train;
 
 use super::Chosen;
 use super::names::information;
@@ -18,12 +20,17 @@ use hexagram::algorithms::Registry;
 use hexagram::{Error, Result};
 pub use job::JobOptions;
 use job::{Point, Steps};
-use report::Report;
+use report::{HEADING, Report, about};
+use train::TrainingOptions;
 
 const AFTER_HELP: &str = "\
 The algorithms are the real ones, on every rank; buffers have sizes only, arithmetic takes the time that --rates say, \
 messages that of the links, and nothing that of this machine: the same arguments and seed give the same figures \
 everywhere.
+
+With --train a small model is trained with real numbers: to the same bits as on real ranks, unless the algorithm is \
+asynchronous. Learning rates are those of docs/which-algorithm.md unless --lr says, and a step's passes take 10 ms unless \
+--compute says.
 
 A model file has a line `NAME ELEMENTS BACKWARD_MS` for each parameter, in the order of the forward pass. A forward pass \
 takes half of the backward pass.
@@ -37,6 +44,9 @@ algorithms that do not communicate in every step.
 Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
 
 Example: hexagram simulate --algorithm gradient-allreduce,bytegrad --model vgg16 --ranks 128 --hosts 16 --link 10gbit,50us";
+
+/// Steps that are measured of a model's sizes.
+const STEPS: u32 = 20;
 
 /// Simulate a training step with algorithms on a cluster, in virtual time.
 #[derive(Parser, Debug, Clone)]
@@ -53,12 +63,15 @@ pub struct SimulateOptions {
     /// ranks have as many as those that were asked for
     #[arg(long, value_name = "WHAT=V,V,…")]
     pub sweep: Option<String>,
-    /// Steps that are measured
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    pub steps: u32,
+    /// Steps that are measured, or made by --train [default: 20, or the task's own, 200 or 300]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: Option<u32>,
     /// Steps before those
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub warmup: u32,
+    /// Training with real numbers.
+    #[command(flatten)]
+    pub training: TrainingOptions,
     /// Print one JSON object in place of the table
     #[arg(long)]
     pub json: bool,
@@ -74,14 +87,19 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
         return Ok(0);
     }
     let chosen = options.chosen(registry)?;
-    let job = options.job.job()?;
-    let steps = Steps { warmup: options.warmup, counted: options.steps };
-    let mut report = Report::new(options, &job.model);
     let points = options.points()?;
-    points.iter().try_for_each(|point| job.check(point))?;
+    points.iter().try_for_each(|point| options.job.check(point))?;
+    if let Some(task) = &options.training.train {
+        train::train(options, task, &chosen, &points)?;
+        return Ok(0);
+    }
+    let job = options.job.job()?;
+    let steps = Steps { warmup: options.warmup, counted: options.steps.unwrap_or(STEPS) };
+    let mut report = Report::new(options, &about(&options.job.model, &job.model), &HEADING);
     for point in &points {
         for chosen in &chosen {
-            report.add(job.row(chosen, point, steps)?)?;
+            let row = job.row(chosen, point, steps)?;
+            report.add(&row.told(), row.json())?;
         }
     }
     report.finish()?;

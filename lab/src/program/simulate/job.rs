@@ -63,7 +63,7 @@ pub struct JobOptions {
     /// File of what arithmetic and messages take a rank [default: those of a V100]
     #[arg(long, value_name = "FILE")]
     pub rates: Option<PathBuf>,
-    /// Seed of jitter and stalls
+    /// Seed of jitter and stalls, and with --train of values, data and batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
 }
@@ -107,7 +107,8 @@ impl JobOptions {
         Point { ranks: self.ranks, hosts: self.hosts, link: self.link }
     }
 
-    fn compute(&self) -> Result<Option<Duration>> {
+    /// Returns the time of both passes, if it was given.
+    pub(super) fn compute(&self) -> Result<Option<Duration>> {
         let time = self.compute.map(|millis| Duration::try_from_secs_f64(millis / 1e3));
         time.transpose().map_err(|_| {
             let what = format!("--compute {} is no time", self.compute.unwrap_or_default());
@@ -115,7 +116,8 @@ impl JobOptions {
         })
     }
 
-    fn rates(&self) -> Result<Rates> {
+    /// Reads the rates.
+    pub(super) fn rates(&self) -> Result<Rates> {
         let Some(path) = &self.rates else { return GPU.parse() };
         let text = input::read_text(path, 1 << 20).map_err(|cause| {
             Error::system(format!("read the rates {}", path.display()), cause, "give a file that is there")
@@ -124,7 +126,7 @@ impl JobOptions {
     }
 
     /// Returns the factor by which each rank is slower.
-    fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
+    pub(super) fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
         let mut slowness = vec![1.0; ranks];
         for text in &self.straggler {
             let parts = text.split_once(':');
@@ -141,22 +143,33 @@ impl JobOptions {
         }
         Ok(slowness)
     }
-}
 
-impl Job<'_> {
     /// Checks that there can be such a cluster, before anything is simulated.
     ///
     /// # Errors
     /// One line that says why there cannot.
     pub(in crate::program) fn check(&self, point: &Point) -> Result<()> {
         self.cluster(point)?;
-        self.options.slowness(point.ranks).map(drop)
+        self.slowness(point.ranks).map(drop)
     }
 
     fn cluster(&self, point: &Point) -> Result<Cluster> {
-        Cluster::flat(point.ranks, point.hosts, point.link, self.options.intra)
+        Cluster::flat(point.ranks, point.hosts, point.link, self.intra)
     }
 
+    /// Returns the simulation of a cluster.
+    pub(super) fn simulation(&self, point: &Point, rates: &Rates) -> Result<Simulation> {
+        let simulation = Simulation::new(self.cluster(point)?);
+        Ok(Simulation { rates: rates.clone(), seed: self.seed, ..simulation })
+    }
+
+    /// Returns true if algorithms are to communicate within each host first.
+    pub(super) fn is_hierarchical(&self, point: &Point) -> bool {
+        !self.flat && point.hosts > 1 && point.ranks > point.hosts
+    }
+}
+
+impl Job<'_> {
     /// Simulates one algorithm on one cluster.
     ///
     /// # Errors
@@ -164,16 +177,10 @@ impl Job<'_> {
     pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
         let Point { ranks, hosts, link } = *point;
         let options = self.options;
-        let simulation = Simulation {
-            rates: self.rates.clone(),
-            seed: options.seed,
-            ..Simulation::new(self.cluster(point)?)
-        };
+        let simulation = options.simulation(point, &self.rates)?;
         let slowness = options.slowness(ranks)?;
-        let engine = EngineOptions {
-            hierarchical: !options.flat && hosts > 1 && ranks > hosts,
-            ..self.engine(chosen)?
-        };
+        let hierarchical = options.is_hierarchical(point);
+        let engine = EngineOptions { hierarchical, ..self.engine(chosen)? };
         let algorithm = chosen.algorithm.clone();
         let scene = Scene { model: &self.model, algorithm, engine, steps, slowness: &slowness };
         let figures = scene.run(&simulation)?;

@@ -24,7 +24,7 @@ impl Row {
         (1.0 - self.local_s / self.figures.step_s).max(0.0)
     }
 
-    fn told(&self) -> String {
+    pub(super) fn told(&self) -> String {
         markdown_row(&[
             format!("`{}`", self.algorithm),
             format!("{} on {}", self.ranks, self.hosts),
@@ -36,7 +36,7 @@ impl Row {
         ])
     }
 
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         json!({
             "algorithm": self.algorithm,
             "ranks": self.ranks,
@@ -52,7 +52,7 @@ impl Row {
     }
 }
 
-const HEADING: [&str; 7] = [
+pub(super) const HEADING: [&str; 7] = [
     "algorithm",
     "ranks on hosts",
     "link",
@@ -70,22 +70,21 @@ pub(super) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(options: &'a SimulateOptions, model: &Model) -> Self {
-        let about =
-            format!("{}, {} parameters, in virtual time", options.job.model, counted(model.elements()));
-        let heading = format!("{about}\n\n{}", markdown_heading(&HEADING));
+    /// Creates a report about something, with the heading of its columns.
+    pub(super) fn new(options: &'a SimulateOptions, about: &str, columns: &[&str]) -> Self {
+        let heading = format!("{about}\n\n{}", markdown_heading(columns));
         Report { options, rows: Vec::new(), heading: Some(heading) }
     }
 
     /// Adds a row, and prints it unless all are to be one object.
-    pub(super) fn add(&mut self, row: Row) -> Result<(), PrintError> {
+    pub(super) fn add(&mut self, told: &str, json: Value) -> Result<(), PrintError> {
         if !self.options.json {
             if let Some(heading) = self.heading.take() {
                 print(&heading)?;
             }
-            print(&row.told())?;
+            print(told)?;
         }
-        self.rows.push(row.json());
+        self.rows.push(json);
         Ok(())
     }
 
@@ -103,7 +102,11 @@ impl<'a> Report<'a> {
             "flat": job.flat,
             "link": job.link.to_string(),
             "intra": job.intra.to_string(),
-            "model": job.model,
+            "model": options.training.train.is_none().then_some(&job.model),
+            "train": options.training.train,
+            "partition": options.training.partition,
+            "lr": options.training.lr,
+            "schedule": options.training.schedule,
             "compute_ms": job.compute,
             "straggler": job.straggler,
             "optimizer": job.optimizer,
@@ -116,6 +119,11 @@ impl<'a> Report<'a> {
         });
         print(&json!({ "arguments": arguments, "results": self.rows }).to_string())
     }
+}
+
+/// Returns what is simulated of a model that was asked for by this name.
+pub(super) fn about(name: &str, model: &Model) -> String {
+    format!("{name}, {} parameters, in virtual time", counted(model.elements()))
 }
 
 /// Returns a number of parameters, readable.

@@ -1,0 +1,190 @@
+//! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster. Open this file to
+//! see what it takes from `train`, and what it prints.
+
+use super::SimulateOptions;
+use super::job::{JobOptions, Point};
+use super::report::Report;
+use crate::outcome::Simulated;
+use crate::program::say::{self, Failure, bytes, markdown_row, percent};
+use crate::program::step::Passes;
+use crate::program::stepping::Stepping;
+use crate::program::{Chosen, Setting, record};
+use crate::training::{OnCluster, Training, train_on_cluster};
+use clap::Args;
+use hexagram::physical::device::DeviceChoice;
+use hexagram::physical::sim::Rates;
+use hexagram::{Error, JoinOptions, Result};
+use serde_json::{Value, json};
+
+/// Steps of all ranks together from which on a training says on standard error how far it is.
+const LONG: u64 = 10_000;
+
+/// Options of a training with real numbers.
+#[derive(Args, Debug, Clone)]
+pub struct TrainingOptions {
+    /// Train a small model with real numbers, in place of the sizes of a large one: quadratics, noisy-quadratics, digits
+    /// or text
+    #[arg(long, value_name = "TASK", conflicts_with_all = ["model", "warmup"])]
+    pub train: Option<String>,
+    /// With --train: way to divide the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
+    #[arg(long, default_value = "equal", requires = "train")]
+    pub partition: String,
+    /// With --train: learning rate, at its largest [default: the algorithm's or the optimizer's own]
+    #[arg(long, requires = "train", allow_negative_numbers = true)]
+    pub lr: Option<f64>,
+    /// With --train: schedule of the learning rate, as in 'cosine(warmup=50, end=0.1)'
+    #[arg(long, default_value = "constant", requires = "train")]
+    pub schedule: String,
+}
+
+const HEADING: [&str; 9] = [
+    "algorithm",
+    "ranks on hosts",
+    "link",
+    "virtual s",
+    "ms a step",
+    "loss",
+    "accuracy",
+    "replicas",
+    "sent a rank and step",
+];
+
+/// Trains by each algorithm on each cluster.
+pub(super) fn train(
+    options: &SimulateOptions,
+    task: &str,
+    algorithms: &[Chosen],
+    points: &[Point],
+) -> Result<(), Failure> {
+    let setting = options.setting(task)?;
+    let rates = options.job.rates()?;
+    let trainings: Result<Vec<_>> = algorithms.iter().map(|chosen| setting.training(chosen)).collect();
+    let trainings = trainings?;
+    let about = trainings.first().map(Training::about).unwrap_or_default();
+    let mut report = Report::new(options, &format!("{about}, with real numbers in virtual time"), &HEADING);
+    for point in points {
+        for (chosen, training) in algorithms.iter().zip(&trainings) {
+            let row = options.job.trained(chosen, training, &rates, point)?;
+            report.add(&row.told(), row.json())?;
+        }
+    }
+    Ok(report.finish()?)
+}
+
+impl SimulateOptions {
+    /// Returns what `train` would be asked for.
+    fn setting(&self, task: &str) -> Result<Setting> {
+        if self.job.overlap == Passes::Forward {
+            let what = "--train makes whole steps, and --overlap forward would go on with half of one";
+            return Err(Error::usage(what, "leave --overlap out, or simulate a --model"));
+        }
+        let TrainingOptions { partition, lr, schedule, .. } = self.training.clone();
+        let optimizer = self.job.optimizer.clone();
+        Ok(Setting {
+            task: task.to_owned(),
+            partition,
+            ranks: Some(self.job.ranks),
+            transport: JoinOptions::default().transport,
+            device: DeviceChoice::default(),
+            steps: self.steps.map(u64::from),
+            seed: self.job.seed,
+            stepping: Stepping { lr, optimizer, weight_decay: None, schedule },
+        })
+    }
+}
+
+impl JobOptions {
+    /// Trains by one algorithm on one cluster.
+    fn trained(&self, chosen: &Chosen, training: &Training, rates: &Rates, point: &Point) -> Result<Row> {
+        let training = Training {
+            ranks: point.ranks,
+            compute: self.compute()?.unwrap_or(training.compute),
+            hierarchical: self.is_hierarchical(point),
+            ..training.clone()
+        };
+        let program = say::name("simulate");
+        let is_long = training.steps * point.ranks as u64 >= LONG;
+        let watch = |step: u64, seconds: f64| {
+            if is_long {
+                let far = format!("step {step} of {}, {seconds:.3} s of virtual time", training.steps);
+                say::line(&program, format!("{}: {far}", chosen.spelling));
+            }
+        };
+        let simulation = self.simulation(point, rates)?;
+        let slowness = self.slowness(point.ranks)?;
+        let simulated = train_on_cluster(&training, &OnCluster { simulation, slowness, watch: &watch })?;
+        Ok(Row { algorithm: chosen.spelling.clone(), point: point.clone(), training, simulated })
+    }
+}
+
+/// One training.
+struct Row {
+    algorithm: String,
+    point: Point,
+    training: Training,
+    simulated: Simulated,
+}
+
+impl Row {
+    fn told(&self) -> String {
+        let Point { ranks, hosts, link } = &self.point;
+        let outcome = &self.simulated.outcome;
+        let last = outcome.last();
+        let loss = last.evaluation.loss;
+        let accuracy = last.evaluation.accuracy.unwrap_or(f64::NAN);
+        let apart = || format!("{:.4} apart", last.consensus);
+        markdown_row(&[
+            format!("`{}`", self.algorithm),
+            format!("{ranks} on {hosts}"),
+            link.to_string(),
+            format!("{:.3}", last.seconds),
+            format!("{:.2}", 1e3 * last.seconds / self.steps()),
+            if loss.is_finite() { format!("{loss:.4}") } else { "diverged".to_owned() },
+            percent(accuracy),
+            if outcome.is_identical() { "identical".to_owned() } else { apart() },
+            bytes(self.bytes() as u64),
+        ])
+    }
+
+    fn json(&self) -> Value {
+        let Point { ranks, hosts, link } = &self.point;
+        let outcome = &self.simulated.outcome;
+        let last = outcome.last();
+        let state = |point: &crate::outcome::Point| {
+            json!({
+                "step": point.step, "seconds": point.seconds, "loss": point.evaluation.loss,
+                "accuracy": point.evaluation.accuracy, "consensus_distance": point.consensus,
+            })
+        };
+        json!({
+            "algorithm": self.algorithm,
+            "learning_rate": self.training.learning_rate.base,
+            "ranks": ranks,
+            "hosts": hosts,
+            "bandwidth_bps": link.bandwidth * 8.0,
+            "latency_s": link.latency.as_secs_f64(),
+            "steps": self.training.steps,
+            "seconds": last.seconds,
+            "step_s": last.seconds / self.steps(),
+            "loss": last.evaluation.loss,
+            "accuracy": last.evaluation.accuracy,
+            "own_loss": outcome.own.loss,
+            "consensus_distance": last.consensus,
+            "identical": outcome.is_identical(),
+            "replicas": record::hashes(outcome),
+            "bytes_per_rank_step": self.bytes(),
+            "curve": outcome.curve.iter().map(state).collect::<Vec<_>>(),
+            "events": self.simulated.events,
+            "fingerprint": format!("{:016x}", self.simulated.fingerprint),
+        })
+    }
+
+    fn steps(&self) -> f64 {
+        self.training.steps as f64
+    }
+
+    /// Returns the bytes that a rank sends in a step, mean of all ranks, with message headers.
+    fn bytes(&self) -> f64 {
+        self.simulated.outcome.last().mean_bytes() / self.steps()
+    }
+}
