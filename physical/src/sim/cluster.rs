@@ -155,6 +155,16 @@ impl Cluster {
         &self.hosts
     }
 
+    /// Returns the numbers of the links of a host to what are not its ranks.
+    pub(super) fn links_of(&self, host: usize) -> Vec<usize> {
+        let place = self.host(host);
+        let others = |(a, b): (Vertex, Vertex)| if a == place { b } else { a };
+        let leads_out = |(a, b, _): &(Vertex, Vertex, LinkSpec)| {
+            (*a == place || *b == place) && others((*a, *b)) as usize >= self.ranks()
+        };
+        (0..self.links.len()).filter(|link| leads_out(&self.links[*link])).collect()
+    }
+
     /// Returns the links, without the places that they connect.
     pub(super) fn links(&self) -> impl Iterator<Item = &LinkSpec> {
         self.links.iter().map(|(_, _, link)| link)

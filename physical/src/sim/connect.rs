@@ -15,18 +15,36 @@ pub(super) struct SimFabric {
     traffic: Arc<Traffic>,
 }
 
+/// Knowledge of ranks about each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// All know at once what one does, as threads of a process.
+    Shared,
+    /// Each knows what it has been told, as processes.
+    OfEach,
+}
+
 impl SimFabric {
-    /// Creates the fabrics of all ranks of a new world, whose hosts are given.
-    pub(super) fn all(hosts: &[usize], schedule: &Arc<Simulator>) -> Vec<Arc<SimFabric>> {
+    /// Creates the fabrics of all ranks of a new world, whose hosts are given. They know of each other what `knowledge`
+    /// says.
+    pub(super) fn all(
+        hosts: &[usize],
+        schedule: &Arc<Simulator>,
+        knowledge: Knowledge,
+    ) -> Vec<Arc<SimFabric>> {
         let peer = |(rank, host): (usize, &usize)| Peer {
             rank,
             host: format!("host{host}").into(),
             pid: rank as u32,
         };
-        let health = Health::new(0, hosts.iter().enumerate().map(peer).collect());
+        let peers: Vec<Peer> = hosts.iter().enumerate().map(peer).collect();
+        let shared = Health::new(0, peers.clone());
         let fabric = |rank| {
             let bell = Arc::new(RankBell { rank, schedule: Arc::clone(schedule) });
-            let health = Arc::new(health.of_rank(rank));
+            let health = Arc::new(match knowledge {
+                Knowledge::Shared => shared.of_rank(rank),
+                Knowledge::OfEach => Health::new(rank, peers.clone()),
+            });
             let rung: Arc<dyn Bell> = bell.clone();
             health.wake(Arc::downgrade(&rung));
             Arc::new(SimFabric { bell, health, traffic: Arc::default() })
@@ -53,5 +71,6 @@ impl Fabric for SimFabric {
 
     fn leave(&self) {
         self.health.leave(self.bell.rank);
+        self.bell.schedule.close(self.bell.rank);
     }
 }

@@ -62,7 +62,7 @@ impl SimEndpoint {
         let outcome = match &parcel.content {
             Content::View(view) if view.is_on_host() => posted.land(parcel.from, view.bytes(), &self.health),
             Content::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
-            Content::View(_) | Content::Size | Content::Void => {
+            Content::View(_) | Content::Size | Content::Void | Content::End => {
                 posted.land_size(parcel.from, parcel.bytes, &self.health)
             }
         };
@@ -164,6 +164,9 @@ impl Transport for SimEndpoint {
 
     fn ended(&self, peer: usize) -> Option<String> {
         let nothing_comes = || !self.schedule().is_awaited(self.channel, peer, self.rank) && !self.progress();
+        if self.schedule().is_closed(peer, self.rank) && nothing_comes() {
+            return Some("closed its connection".to_owned());
+        }
         (self.health.has_left(peer) && nothing_comes()).then(|| "finished".to_owned())
     }
 

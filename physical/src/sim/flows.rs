@@ -59,7 +59,6 @@ impl Flows {
     }
 
     /// Changes the bandwidth of a link, in bytes a second. Zero cuts it: what is on its way waits.
-    #[cfg(test)]
     pub(super) fn set_bandwidth(&mut self, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = bandwidth / 1e9;
         self.changed.push(link);

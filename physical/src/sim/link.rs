@@ -102,7 +102,7 @@ impl fmt::Display for Bandwidth {
 }
 
 /// A duration, as it is written.
-struct Time(Duration);
+pub(super) struct Time(pub(super) Duration);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

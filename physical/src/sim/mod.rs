@@ -5,7 +5,7 @@
 //! in virtual time, which passes at once; what computes does so for real, and takes the time that [`Rates`] say. A run
 //! follows from its arguments and its seed, to the last bit, on every machine.
 //!
-//! `cluster` and `link` describe what is simulated, `rates` what takes time. `schedule` has the clock and says which fiber
+//! `cluster` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time. `schedule` has the clock and says which fiber
 //! runs, `agenda` what happens when, `wires` how messages travel and `flows` how they share links. `connect` and
 //! `endpoint` are the transport, as in every backend.
 
@@ -13,6 +13,7 @@ mod agenda;
 mod cluster;
 mod connect;
 mod endpoint;
+mod fault;
 mod fiber;
 mod flows;
 mod link;
@@ -24,6 +25,7 @@ mod tests;
 mod wires;
 
 pub use cluster::Cluster;
+pub use fault::{Cut, Fault, FaultKind};
 pub use link::{LinkSpec, bandwidth, duration};
 pub use phantom::Phantom;
 pub use rates::Rates;
@@ -32,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::runtime::{Runtime, within};
 use crate::transport::TransportKind;
 use crate::world::World;
-use connect::SimFabric;
+use connect::{Knowledge, SimFabric};
 use schedule::Simulator;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,12 +67,15 @@ pub struct Simulation {
     pub seed: u64,
     /// True to let the seed choose the order of what happens at once, to find what depends on it.
     pub shuffled: bool,
+    /// Faults of ranks, hosts and links. With any, each rank knows of the others what it has been told or finds out, as
+    /// processes do.
+    pub faults: Vec<Fault>,
 }
 
 /// Outcome of a simulated run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<R> {
-    /// Values that the ranks have returned, by rank.
+    /// Values that the ranks have returned, by rank; of one that has died, what it would have: it goes on alone.
     pub results: Vec<R>,
     /// Virtual time from the start to the end of the last rank.
     pub elapsed: Duration,
@@ -83,7 +88,7 @@ pub struct Outcome<R> {
 impl Simulation {
     /// Returns a simulation in which only the network takes time, with seed 0.
     pub fn new(cluster: Cluster) -> Self {
-        Simulation { cluster, rates: Rates::free(), seed: 0, shuffled: false }
+        Simulation { cluster, rates: Rates::free(), seed: 0, shuffled: false, faults: Vec::new() }
     }
 
     /// Runs `rank` on every rank from time zero until all have ended, with the threads that they start.
@@ -99,7 +104,8 @@ impl Simulation {
         let results: Mutex<Vec<Option<Result<R>>>> = Mutex::new(hosts.iter().map(|_| None).collect());
         let rank = &rank;
         let found = &results;
-        for (number, fabric) in SimFabric::all(hosts, &schedule).into_iter().enumerate() {
+        let knowledge = self.expect(&schedule)?;
+        for (number, fabric) in SimFabric::all(hosts, &schedule, knowledge).into_iter().enumerate() {
             let world = World::assemble(
                 number,
                 local(hosts, number),
@@ -126,6 +132,20 @@ impl Simulation {
             events: counts.events,
             fingerprint: counts.fingerprint,
         })
+    }
+}
+
+impl Simulation {
+    /// Tells the schedule of the faults; returns what ranks know of each other then.
+    fn expect(&self, schedule: &Simulator) -> Result<Knowledge> {
+        if self.faults.is_empty() {
+            return Ok(Knowledge::Shared);
+        }
+        let hosts = self.cluster.hosts();
+        let count = hosts.iter().max().map_or(0, |last| last + 1);
+        self.faults.iter().try_for_each(|fault| fault.check(hosts.len(), count))?;
+        schedule.expect(&self.faults);
+        Ok(Knowledge::OfEach)
     }
 }
 

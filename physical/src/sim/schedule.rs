@@ -6,18 +6,19 @@
 //!
 //! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
 
+mod faults;
+mod runtime;
+
 use super::agenda::{Agenda, Time, from_seconds, nanoseconds};
+use super::fault::Fault;
 use super::fiber::{self, Fiber};
 use super::rates::Rates;
 use super::wires::{Mail, MessageEvent, Parcel, Wires};
 use crate::error::{Error, Result};
-use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
 use crate::transport::Ticket;
+use faults::Condition;
 use std::collections::VecDeque;
-use std::io;
 use std::mem;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) enum Happening {
     /// A thread may have waited long enough.
     Wake(ThreadNumber),
     Wires(MessageEvent),
+    /// The fault of this number.
+    Fault(usize),
 }
 
 impl From<MessageEvent> for Happening {
@@ -87,6 +90,14 @@ struct Simulated {
     living: usize,
     wires: Wires,
     rates: Rates,
+    /// All faults, of which the agenda has the times.
+    faults: Vec<Fault>,
+    /// Number of faults that have not happened.
+    faults_left: usize,
+    /// By rank; empty in a world without faults, in which no rank can fail by itself.
+    conditions: Vec<Condition>,
+    /// Threads of stopped ranks that would run.
+    held: Vec<ThreadNumber>,
 }
 
 /// Counts of a run.
@@ -192,12 +203,17 @@ impl Simulated {
     fn next(&mut self) -> Option<ThreadNumber> {
         loop {
             if let Some(number) = self.ready.pop_front() {
+                if self.is_stopped(number) {
+                    self.held.push(number);
+                    continue;
+                }
                 self.running = number;
                 return Some(number);
             }
             if self.living == 0 {
                 return None;
             }
+            self.end_stopped();
             let next = self.agenda.next_time();
             if next != Some(self.now) && self.wires.has_changed() {
                 self.wires.share(self.now, &mut self.agenda);
@@ -226,6 +242,11 @@ impl Simulated {
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
                 told.into_iter().for_each(|rank| self.wake_parked(rank));
             }
+            Happening::Fault(number) => {
+                self.faults_left -= 1;
+                let kind = self.faults[number].kind.clone();
+                self.strike(kind);
+            }
         }
     }
 }
@@ -243,6 +264,10 @@ impl Simulator {
             living: 0,
             wires,
             rates,
+            faults: Vec::new(),
+            faults_left: 0,
+            conditions: Vec::new(),
+            held: Vec::new(),
         }))
     }
 
@@ -371,103 +396,5 @@ impl Simulated {
                 thread.ahead = end;
             }
         }
-    }
-}
-
-fn no_sockets() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "ranks of this simulated world have no sockets")
-}
-
-impl Runtime for Simulator {
-    fn now(&self) -> Instant {
-        Instant::after_origin(Duration::from_nanos(self.lock().local_time()))
-    }
-
-    fn unix_time(&self) -> Duration {
-        Duration::from_nanos(self.lock().local_time())
-    }
-
-    fn sleep(&self, duration: Duration) {
-        self.suspend(Pause::Asleep, duration);
-    }
-
-    fn park(&self, _: &dyn Park, at_most: Duration) {
-        self.suspend(Pause::Parked, at_most);
-    }
-
-    fn look_until(&self, look: &mut dyn FnMut() -> bool, at_most: Duration) {
-        let end = self.lock().local_time().saturating_add(nanoseconds(at_most));
-        while !look() {
-            let left = {
-                let mut state = self.lock();
-                let left = end.saturating_sub(state.local_time());
-                let running = state.running;
-                // SAFETY: the lifetime is erased until the look is taken away again, below, before it ends.
-                let look: &mut (dyn FnMut() -> bool + 'static) = unsafe { std::mem::transmute(&mut *look) };
-                if let Some(thread) = state.threads.get_mut(running) {
-                    thread.look = Some(Look(NonNull::from(look)));
-                }
-                left
-            };
-            if left == 0 {
-                return;
-            }
-            self.suspend(
-                Pause::Looking,
-                if end == Time::MAX { Duration::MAX } else { Duration::from_nanos(left) },
-            );
-            let mut state = self.lock();
-            let running = state.running;
-            let Some(thread) = state.threads.get_mut(running) else { return };
-            thread.look = None;
-            if std::mem::take(&mut thread.found) {
-                return;
-            }
-        }
-    }
-
-    fn wake(&self) {
-        let mut state = self.lock();
-        if let Some(thread) = state.threads.get(state.running) {
-            let rank = thread.rank;
-            state.wake_parked(rank);
-        }
-    }
-
-    fn charge(&self, work: &Work) {
-        let mut state = self.lock();
-        let seconds = state.rates.seconds(work);
-        state.charge(seconds);
-    }
-
-    fn poll(&self, _: &mut [PollFd<'_>], _: Option<Duration>) -> io::Result<usize> {
-        Err(no_sockets())
-    }
-
-    fn spawn(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        let mut state = self.lock();
-        let rank = state.threads.get(state.running).map_or(0, |thread| thread.rank);
-        state.begin(rank, work);
-        Ok(())
-    }
-
-    fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
-        Err(no_sockets())
-    }
-
-    fn connect(&self, _: &SocketAddr, _: Duration) -> io::Result<TcpStream> {
-        Err(no_sockets())
-    }
-
-    fn listen(&self, _: SocketAddr) -> io::Result<TcpListener> {
-        Err(no_sockets())
-    }
-
-    fn connect_local(&self, _: &str, _: Duration) -> io::Result<UnixStream> {
-        Err(no_sockets())
-    }
-
-    fn listen_local(&self, _: &str) -> io::Result<UnixListener> {
-        Err(no_sockets())
     }
 }

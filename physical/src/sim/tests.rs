@@ -1,5 +1,7 @@
 //! What a simulated message takes, and that runs are alike.
 
+mod faults;
+
 use super::*;
 use crate::drive;
 use crate::dtype::DType;

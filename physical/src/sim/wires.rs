@@ -4,15 +4,19 @@
 //! flow on the links of the route, the others wait behind it. When its last byte has left, its sender may reuse the
 //! memory, and the message arrives a latency later. One that fits a socket's buffer is its sender's no longer at once.
 
+mod faults;
+
 use super::agenda::{Agenda, Draws, Time, nanoseconds};
 use super::cluster::{Cluster, Routes};
+use super::fault::Cut;
 use super::flows::{FlowNumber, Flows, LinkNumber};
 use super::link::LinkSpec;
 use super::schedule::Happening;
 use crate::hash;
 use crate::memory::ReadView;
 use crate::transport::{Got, HEADER_BYTES, Label, Ticket};
-use std::collections::{HashMap, VecDeque};
+use faults::HostParts;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 
 /// Largest message that its sender need not wait for, in bytes: what the buffer of a socket holds at first.
@@ -26,8 +30,10 @@ pub(super) enum Content {
     Bytes(Box<[u8]>),
     /// Nothing, of memory that has sizes only.
     Size,
-    /// Nothing, as its sender has cancelled it.
+    /// Nothing, as its sender has cancelled it, or has died.
     Void,
+    /// The end of all that its sender has to say.
+    End,
 }
 
 /// A message on its way.
@@ -89,7 +95,11 @@ enum EventKind {
 
 /// Messages from one rank to another on one channel.
 struct Connection {
+    from: usize,
+    to: usize,
     route: Vec<LinkNumber>,
+    /// Flow of the first message, while it leaves.
+    flow: Option<FlowNumber>,
     /// Links of the cluster, for what they do beside having a bandwidth.
     links: Vec<LinkSpec>,
     latency: Time,
@@ -115,6 +125,15 @@ pub(super) struct Wires {
     /// By channel, then by rank.
     mail: HashMap<u16, Vec<Mail>>,
     ranks: usize,
+    /// For each host: its ranks, and its links to others.
+    hosts: Vec<HostParts>,
+    /// Host of each rank.
+    host_of: Vec<usize>,
+    cuts: Vec<Cut>,
+    /// Ranks from which nothing comes any more, with those that know it.
+    closed: HashSet<(usize, usize)>,
+    /// Ranks that have died.
+    dead: HashSet<usize>,
     draws: Draws,
     events: u64,
     fingerprint: u64,
@@ -138,6 +157,11 @@ impl Wires {
             of_flow: Vec::new(),
             mail: HashMap::new(),
             ranks: cluster.ranks(),
+            hosts: HostParts::all(cluster),
+            host_of: cluster.hosts().to_vec(),
+            cuts: Vec::new(),
+            closed: HashSet::new(),
+            dead: HashSet::new(),
             draws: Draws::new(seed),
             events: 0,
             fingerprint: hash::START,
@@ -171,6 +195,9 @@ impl Wires {
 
     /// Takes a message that is to leave at a time, and lets the agenda tell of it.
     pub(super) fn send(&mut self, at: Time, parcel: Parcel, agenda: &mut Agenda<Happening>) {
+        if self.dead.contains(&parcel.from) {
+            return;
+        }
         let line = self.line(&parcel);
         self.lines[line].waiting.push_back((at, parcel));
         agenda.add(at, MessageEvent::Depart(line).into());
@@ -197,8 +224,11 @@ impl Wires {
                 let Parcel { channel, from, to, bytes, .. } = parcel;
                 self.record(now, EventKind::Arrival, [from, to, bytes, channel.into()]);
                 tell(to);
-                if !matches!(parcel.content, Content::Void) {
-                    self.mail(channel, to).arrived.push(parcel);
+                match parcel.content {
+                    _ if self.dead.contains(&to) => {}
+                    Content::Void => {}
+                    Content::End => drop(self.closed.insert((from, to))),
+                    _ => self.mail(channel, to).arrived.push(parcel),
                 }
             }
         }
@@ -247,6 +277,9 @@ impl Wires {
         agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
+        if self.lines[line].flow.is_some() || self.is_cut(line) {
+            return;
+        }
         // One after another, as many may be of no way at all.
         while let Connection { route, waiting, due, .. } = &self.lines[line]
             && *due > 0
@@ -254,6 +287,7 @@ impl Wires {
         {
             if !route.is_empty() {
                 let flow = self.flows.begin(now, route.clone(), HEADER_BYTES + parcel.bytes);
+                self.lines[line].flow = Some(flow);
                 let place = flow as usize;
                 self.of_flow.resize(self.of_flow.len().max(place + 1), 0);
                 self.of_flow[place] = line;
@@ -271,6 +305,7 @@ impl Wires {
         agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
+        self.lines[line].flow = None;
         self.pass(now, line, agenda, tell);
         self.leave(now, line, agenda, tell);
     }
@@ -341,6 +376,9 @@ impl Wires {
         let route = self.routes.route(from, to);
         let links: Vec<LinkSpec> = route.links.iter().map(|(link, _)| self.links[*link]).collect();
         let line = Connection {
+            from,
+            to,
+            flow: None,
             route: route
                 .links
                 .iter()

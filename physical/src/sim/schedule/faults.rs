@@ -1,0 +1,124 @@
+//! Faults as they happen to the threads of a simulated world. Open this to see what a rank that has died still does.
+//!
+//! The threads of a rank that has died go on, unseen: nothing that they send arrives anywhere, nothing reaches them, and
+//! they find all their connections closed. So they end as those of any rank do that is alone, and leave nothing behind.
+
+use super::Happening;
+use super::{Simulated, Simulator, ThreadNumber};
+use crate::sim::agenda::nanoseconds;
+use crate::sim::fault::{Fault, FaultKind};
+
+/// Condition of the process of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    Well,
+    Stopped,
+    Dead,
+}
+
+impl Simulator {
+    /// Lets ranks fail: by these faults, or by what they do.
+    pub(in crate::sim) fn expect(&self, faults: &[Fault]) {
+        let mut state = self.lock();
+        state.conditions = vec![Condition::Well; state.of_rank.len()];
+        state.faults_left = faults.len();
+        for (number, fault) in faults.iter().enumerate() {
+            state.agenda.add(nanoseconds(fault.at), Happening::Fault(number));
+        }
+        state.faults = faults.to_vec();
+    }
+
+    /// Returns true if nothing more can come from `peer` to `rank`, as its process has ended or all have for this one.
+    pub(in crate::sim) fn is_closed(&self, peer: usize, rank: usize) -> bool {
+        let state = self.lock();
+        state.is_dead(rank) || state.wires.is_closed(peer, rank)
+    }
+
+    /// Closes the connections of a rank that leaves, in a world whose ranks are processes.
+    pub(in crate::sim) fn close(&self, rank: usize) {
+        let mut state = self.lock();
+        if !state.conditions.is_empty() {
+            state.close(rank);
+        }
+    }
+}
+
+impl Simulated {
+    pub(super) fn is_stopped(&self, number: ThreadNumber) -> bool {
+        self.conditions.get(self.threads[number].rank) == Some(&Condition::Stopped)
+    }
+
+    pub(super) fn is_dead(&self, rank: usize) -> bool {
+        self.conditions.get(rank) == Some(&Condition::Dead)
+    }
+
+    /// Lets a fault happen.
+    pub(super) fn strike(&mut self, kind: FaultKind) {
+        let now = self.now;
+        match kind {
+            FaultKind::RankDies(rank) => self.die(rank),
+            FaultKind::HostDies(host) => {
+                for rank in self.wires.ranks_of(host) {
+                    self.wires.vanish(rank);
+                    self.die(rank);
+                }
+            }
+            FaultKind::RankStops(rank) if self.conditions[rank] == Condition::Well => {
+                self.conditions[rank] = Condition::Stopped;
+            }
+            FaultKind::RankResumes(rank) if self.conditions[rank] == Condition::Stopped => {
+                self.conditions[rank] = Condition::Well;
+                self.release(rank);
+            }
+            FaultKind::RankStops(_) | FaultKind::RankResumes(_) => {}
+            FaultKind::Cut(cut) => self.wires.cut(cut),
+            FaultKind::Heal => {
+                let mut told = Vec::new();
+                self.wires.heal(now, &mut self.agenda, |rank| told.push(rank));
+                told.into_iter().for_each(|rank| self.wake_parked(rank));
+            }
+            FaultKind::Slow { host, share } => self.wires.slow(host, share),
+        }
+    }
+
+    /// Ends the process of a rank for all others.
+    fn die(&mut self, rank: usize) {
+        if self.is_dead(rank) {
+            return;
+        }
+        self.close(rank);
+        self.wires.bury(rank);
+        self.conditions[rank] = Condition::Dead;
+        self.release(rank);
+        self.wake_parked(rank);
+    }
+
+    /// Tells all other ranks that nothing more will come from one.
+    fn close(&mut self, rank: usize) {
+        let at = self.local_time();
+        for peer in (0..self.of_rank.len()).filter(|peer| *peer != rank) {
+            self.wires.close(at, rank, peer, &mut self.agenda);
+        }
+    }
+
+    /// Lets the threads of a rank run that would have run while it was stopped.
+    fn release(&mut self, rank: usize) {
+        let of_rank = |number: &ThreadNumber| self.threads[*number].rank == rank;
+        let released: Vec<_> = self.held.iter().copied().filter(of_rank).collect();
+        self.held.retain(|number| !released.contains(number));
+        self.ready.extend(released);
+    }
+
+    /// Ends stopped ranks once nobody else runs and nothing resumes them, as whoever has started them does.
+    pub(super) fn end_stopped(&mut self) {
+        if self.faults_left > 0 || !self.conditions.contains(&Condition::Stopped) {
+            return;
+        }
+        let stopped = |rank: &usize| self.conditions[*rank] == Condition::Stopped;
+        let runs = |rank: usize| !self.of_rank[rank].is_empty();
+        if (0..self.of_rank.len()).all(|rank| stopped(&rank) || !runs(rank)) {
+            let ranks: Vec<usize> = (0..self.of_rank.len()).filter(stopped).collect();
+            ranks.into_iter().for_each(|rank| self.die(rank));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Faults of the wires of a simulated cluster. Open this to see what becomes of messages on a link that is cut.
+//!
+//! A cut holds messages that have not left yet: those go on, from their first byte, when it is healed. A rank that dies
+//! leaves what the system has taken of it already; a host that dies leaves nothing.
+
+use super::{Content, Happening, Parcel, Wires};
+use crate::dtype::DType;
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::sim::agenda::{Agenda, Time};
+use crate::sim::cluster::Cluster;
+use crate::sim::fault::Cut;
+use crate::sim::flows::LinkNumber;
+use crate::tag::Tag;
+use crate::transport::Label;
+
+/// Channel of what is not said by an endpoint.
+const SYSTEM: u16 = u16::MAX;
+
+/// Parts of a host that faults strike.
+pub(super) struct HostParts {
+    ranks: Vec<usize>,
+    /// Links to other places than its ranks, by their numbers in the cluster.
+    links: Vec<usize>,
+}
+
+impl HostParts {
+    /// Returns the parts of all hosts.
+    pub(super) fn all(cluster: &Cluster) -> Vec<HostParts> {
+        let hosts = cluster.hosts().iter().max().map_or(0, |last| last + 1);
+        let ranks =
+            |host: usize| (0..cluster.ranks()).filter(|rank| cluster.hosts()[*rank] == host).collect();
+        (0..hosts).map(|host| HostParts { ranks: ranks(host), links: cluster.links_of(host) }).collect()
+    }
+}
+
+impl Wires {
+    /// Returns the ranks of a host.
+    pub(in crate::sim) fn ranks_of(&self, host: usize) -> Vec<usize> {
+        self.hosts[host].ranks.clone()
+    }
+
+    /// Returns true if messages of a line cannot leave.
+    pub(super) fn is_cut(&self, line: usize) -> bool {
+        if self.cuts.is_empty() {
+            return false;
+        }
+        let from = self.host_of[self.lines[line].from];
+        let to = self.host_of[self.lines[line].to];
+        self.cuts.iter().any(|cut| cut.holds(from, to))
+    }
+
+    /// Lets nothing pass between hosts.
+    pub(in crate::sim) fn cut(&mut self, cut: Cut) {
+        self.cuts.push(cut);
+        for line in 0..self.lines.len() {
+            if self.is_cut(line)
+                && let Some(flow) = self.lines[line].flow.take()
+            {
+                self.flows.end(flow);
+            }
+        }
+    }
+
+    /// Ends all cuts.
+    pub(in crate::sim) fn heal(
+        &mut self,
+        now: Time,
+        agenda: &mut Agenda<Happening>,
+        mut tell: impl FnMut(usize),
+    ) {
+        self.cuts.clear();
+        for line in 0..self.lines.len() {
+            self.leave(now, line, agenda, &mut tell);
+        }
+    }
+
+    /// Gives the links of a host a share of their bandwidth.
+    pub(in crate::sim) fn slow(&mut self, host: usize, share: f64) {
+        for link in &self.hosts[host].links {
+            let bandwidth = self.links[*link].bandwidth * share;
+            self.flows.set_bandwidth(2 * *link as LinkNumber, bandwidth);
+            self.flows.set_bandwidth(2 * *link as LinkNumber + 1, bandwidth);
+        }
+    }
+
+    /// Lets nothing arrive any more that is not on its way from a rank.
+    pub(in crate::sim) fn vanish(&mut self, rank: usize) {
+        self.dead.insert(rank);
+        self.void(rank, |_| true);
+    }
+
+    /// Lets nothing arrive any more at a rank that has died, nor from it what the system has not taken yet.
+    pub(in crate::sim) fn bury(&mut self, rank: usize) {
+        self.dead.insert(rank);
+        self.void(rank, |parcel| parcel.ticket.is_some());
+    }
+
+    fn void(&mut self, rank: usize, lost: impl Fn(&Parcel) -> bool) {
+        for (_, parcel) in
+            self.lines.iter_mut().filter(|line| line.from == rank).flat_map(|line| &mut line.waiting)
+        {
+            if lost(parcel) {
+                parcel.content = Content::Void;
+                parcel.ticket = None;
+            }
+        }
+    }
+
+    /// Tells `to` that nothing more comes from `from`.
+    pub(in crate::sim) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
+        let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
+        let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
+        let content = Content::End;
+        self.send(at, Parcel { channel: SYSTEM, from, to, label, bytes: 0, content, ticket: None }, agenda);
+    }
+
+    /// Returns true if `to` knows that nothing more comes from `from`.
+    pub(in crate::sim) fn is_closed(&self, from: usize, to: usize) -> bool {
+        self.closed.contains(&(from, to))
+    }
+}
