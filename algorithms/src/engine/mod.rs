@@ -349,7 +349,7 @@ fn check_ranks(comm: &Communicator) -> Result<()> {
         return Ok(());
     }
     let what = format!("a model cannot be trained by the ranks {ranks:?} of a world of {size} alone");
-    Err(Error::usage(what, "give DataParallel a communicator of all ranks, in their order"))
+    Err(Error::usage(what, "train on a communicator of all ranks, in their order"))
 }
 
 impl Drop for DataParallel {
@@ -365,10 +365,10 @@ impl Drop for DataParallel {
             })
         } else if self.unsettled && !self.algorithm.trigram().synchronous {
             let what = format!("the training with {} ended before it was settled", self.algorithm.name());
-            Error::usage(what, "call DataParallel::settle after the last step, on every rank")
+            Error::usage(what, "call `settle` after the last step, on every rank")
         } else if self.pending.get_mut().is_under_way() {
             let what = "the training ended while its last step was being communicated";
-            Error::usage(what, "call DataParallel::settle after the last step, on every rank")
+            Error::usage(what, "call `settle` after the last step, on every rank")
         } else {
             return;
         };
