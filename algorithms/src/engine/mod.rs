@@ -192,7 +192,7 @@ impl DataParallel {
         let algorithm = algorithm.into();
         let options = with_named_optimizer(&algorithm, options)?;
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
-        let scheduler = Scheduler::start(comm, options.streams.max(1), options.hierarchical)?;
+        let scheduler = Scheduler::start(comm, options.streams, options.hierarchical)?;
         let queues = Queues::new(&options, comm.world().deadline())?;
         let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;
