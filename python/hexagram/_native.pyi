@@ -890,5 +890,8 @@ class CommunicationHook:
 def algorithms() -> list[tuple[str, str, str]]:
     """Returns name, trigram and source of every algorithm of the registry."""
 
+def joined() -> World | None:
+    """Returns the world that this process has joined and not left, the first of several; None if there is none."""
+
 def main(arguments: Sequence[str]) -> int: ...
 def shut_down(because: str | None = None) -> None: ...
