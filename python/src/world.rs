@@ -28,7 +28,8 @@ pub(crate) struct Member {
 
 /// Something of a world that has a thread of its own, and ends before the world is left. All ranks end it.
 pub(crate) trait Closes: Send + Sync {
-    /// Ends it. A second call does nothing. Never called with the interpreter's lock.
+    /// Ends it, or fails when nothing has moved for as long as the world's deadline. A second call does nothing. Never
+    /// called with the interpreter's lock.
     fn close(&self) -> Result<()>;
 }
 
@@ -117,11 +118,12 @@ impl Member {
         let Some(Joined { executor, world }) = self.joined().take() else { return Ok(Ok(())) };
         let open = std::mem::take(&mut *self.open());
         let gave_up = self.gave_up.load(Ordering::Acquire);
-        let leaving = Leaving::begin();
+        let mut leaving = Leaving::begin();
         interruptible_then(py, move || {
             let closed = close_all(&open);
             drop(open);
             let ended = executor.shutdown(LINGER);
+            leaving.closed(world.deadline());
             // Who has given up has said why.
             (if gave_up { ended } else { closed.and(ended) }, (executor, world, leaving))
         })
