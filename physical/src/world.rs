@@ -6,6 +6,8 @@ mod variables;
 
 use crate::bootstrap::control::Control;
 use crate::bootstrap::{Placement, Store};
+#[cfg(feature = "sim")]
+use crate::error::Peer;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::launch::MAX_RANKS;
@@ -13,6 +15,8 @@ use crate::limits;
 use crate::patience::patience;
 use crate::staging::Staging;
 use crate::thread::ThreadFabric;
+#[cfg(feature = "sim")]
+use crate::transport::Backend;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
 pub use options::JoinOptions;
 pub(crate) use options::MAX_SOCKETS;
@@ -120,6 +124,17 @@ impl World {
             Self::assemble(rank, (rank, size), vec![0; size], TransportKind::Thread, fabric, None)
         };
         Ok(ThreadFabric::all(size).into_iter().enumerate().map(world).collect())
+    }
+
+    /// Joins over the transport of a simulated cluster, as a process that `mine` names.
+    #[cfg(feature = "sim")]
+    pub(crate) fn join_on(
+        placement: &Placement,
+        options: &JoinOptions,
+        backend: &dyn Backend,
+        mine: &Peer,
+    ) -> Result<Self> {
+        join::join_on(placement, options, backend, mine)
     }
 
     pub(crate) fn assemble(

@@ -46,6 +46,10 @@ pub(crate) struct Parent {
 impl Parent {
     /// Returns the ancestor of this process that started it as a rank, by the variables of `launcher`.
     pub(crate) fn find(launcher: Launcher) -> Option<Self> {
+        if runtime::is_replaced() {
+            // Ranks of a simulated world are no processes.
+            return None;
+        }
         let starter = variable(STARTERS).as_deref().and_then(last_pid);
         let is_it = |process: &Process| match launcher {
             Launcher::Hexagram => starter == Some(process.pid.as_raw_nonzero().get()),

@@ -4,7 +4,9 @@ use super::endpoint::{RankBell, SimEndpoint};
 use super::schedule::Simulator;
 use crate::error::{Peer, Result};
 use crate::health::Health;
-use crate::transport::{Bell, Fabric, Traffic, Transport, TransportKind};
+use crate::transport::{
+    Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport, TransportKind,
+};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,24 +34,53 @@ impl SimFabric {
         schedule: &Arc<Simulator>,
         knowledge: Knowledge,
     ) -> Vec<Arc<SimFabric>> {
-        let peer = |(rank, host): (usize, &usize)| Peer {
-            rank,
-            host: format!("host{host}").into(),
-            pid: rank as u32,
-        };
-        let peers: Vec<Peer> = hosts.iter().enumerate().map(peer).collect();
+        let peers: Vec<Peer> = hosts.iter().enumerate().map(|(rank, host)| peer(rank, *host)).collect();
         let shared = Health::new(0, peers.clone());
         let fabric = |rank| {
-            let bell = Arc::new(RankBell { rank, schedule: Arc::clone(schedule) });
             let health = Arc::new(match knowledge {
                 Knowledge::Shared => shared.of_rank(rank),
                 Knowledge::OfEach => Health::new(rank, peers.clone()),
             });
-            let rung: Arc<dyn Bell> = bell.clone();
-            health.wake(Arc::downgrade(&rung));
-            Arc::new(SimFabric { bell, health, traffic: Arc::default() })
+            Arc::new(Self::of(rank, schedule, health, Arc::default()))
         };
         (0..hosts.len()).map(fabric).collect()
+    }
+
+    /// Creates the fabric of a rank.
+    fn of(rank: usize, schedule: &Arc<Simulator>, health: Arc<Health>, traffic: Arc<Traffic>) -> Self {
+        let bell = Arc::new(RankBell { rank, schedule: Arc::clone(schedule) });
+        let rung: Arc<dyn Bell> = bell.clone();
+        health.wake(Arc::downgrade(&rung));
+        SimFabric { bell, health, traffic }
+    }
+}
+
+/// Returns the name of a rank and of its process.
+pub(super) fn peer(rank: usize, host: usize) -> Peer {
+    Peer { rank, host: format!("host{host}").into(), pid: rank as u32 }
+}
+
+/// The transport as start-up knows it, where the ranks of a simulated cluster meet as processes do.
+pub(super) struct SimBackend(pub(super) Arc<Simulator>);
+
+impl Backend for SimBackend {
+    fn prepare(&self, _: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Ok(Box::new(PreparedRank(Arc::clone(&self.0))))
+    }
+}
+
+/// A rank of a simulated cluster that has not met the others.
+struct PreparedRank(Arc<Simulator>);
+
+impl Prepared for PreparedRank {
+    fn announcement(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        let health = Arc::clone(member.health());
+        let traffic = Arc::clone(member.traffic());
+        Ok(Arc::new(SimFabric::of(member.rank(), &self.0, health, traffic)))
     }
 }
 

@@ -62,7 +62,7 @@ impl SimEndpoint {
         let outcome = match &parcel.content {
             Content::View(view) if view.is_on_host() => posted.land(parcel.from, view.bytes(), &self.health),
             Content::Bytes(bytes) => posted.land(parcel.from, bytes, &self.health),
-            Content::View(_) | Content::Size | Content::Void | Content::End => {
+            Content::View(_) | Content::Size | Content::Void | Content::End | Content::Letter(_) => {
                 posted.land_size(parcel.from, parcel.bytes, &self.health)
             }
         };

@@ -7,7 +7,8 @@
 //!
 //! `cluster` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time. `schedule` has the clock and says which fiber
 //! runs, `agenda` what happens when, `wires` how messages travel and `flows` how they share links. `connect` and
-//! `endpoint` are the transport, as in every backend.
+//! `endpoint` are the transport, as in every backend. `job` starts ranks as processes, which meet and watch each other
+//! over `sockets`.
 
 mod agenda;
 mod cluster;
@@ -16,19 +17,24 @@ mod endpoint;
 mod fault;
 mod fiber;
 mod flows;
+mod job;
 mod link;
 mod phantom;
 mod rates;
 mod schedule;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod wires;
 
 pub use cluster::Cluster;
 pub use fault::{Cut, Fault, FaultKind};
+pub use job::{Ended, Job, Played};
 pub use link::{LinkSpec, bandwidth, duration};
 pub use phantom::Phantom;
 pub use rates::Rates;
+#[doc(hidden)]
+pub use wires::Flaw;
 
 use crate::error::{Error, Result};
 use crate::runtime::{Runtime, within};
@@ -97,25 +103,47 @@ impl Simulation {
     /// [`Error::Usage`] if a rank panics, or waits for what never comes; [`Error::System`] if memory for stacks runs out.
     pub fn run<R: Send>(&self, rank: impl Fn(World) -> R + Sync) -> Result<Outcome<R>> {
         let hosts = self.cluster.hosts();
+        let schedule = self.schedule();
+        self.check_faults()?;
+        let knowledge = if self.faults.is_empty() { Knowledge::Shared } else { Knowledge::OfEach };
+        if knowledge == Knowledge::OfEach {
+            schedule.expect(&self.faults);
+        }
+        let world = |(number, fabric): (usize, Arc<SimFabric>)| {
+            let hosts = hosts.to_vec();
+            World::assemble(number, local(&hosts, number), hosts, TransportKind::Sim, fabric, None)
+        };
+        let worlds = SimFabric::all(hosts, &schedule, knowledge).into_iter().enumerate().map(world);
+        let rank = &rank;
+        let outcome = self.execute(&schedule, worlds.map(|world| move || rank(world)))?;
+        Ok(Outcome {
+            results: outcome.results.into_iter().flatten().collect(),
+            elapsed: outcome.elapsed,
+            events: outcome.events,
+            fingerprint: outcome.fingerprint,
+        })
+    }
+
+    /// Returns the schedule of a new world.
+    fn schedule(&self) -> Arc<Simulator> {
         let wires = Wires::new(&self.cluster, self.seed);
         let shuffle = self.shuffled.then_some(self.seed);
-        let schedule = Arc::new(Simulator::new(hosts.len(), wires, self.rates.clone(), shuffle));
+        Arc::new(Simulator::new(self.cluster.ranks(), wires, self.rates.clone(), shuffle))
+    }
+
+    /// Runs what each rank does. Its result is `None` for a rank that had not ended when the run did.
+    fn execute<R: Send, W: FnOnce() -> R + Send>(
+        &self,
+        schedule: &Arc<Simulator>,
+        ranks: impl Iterator<Item = W>,
+    ) -> Result<Outcome<Option<R>>> {
         let runtime: Arc<dyn Runtime> = schedule.clone();
-        let results: Mutex<Vec<Option<Result<R>>>> = Mutex::new(hosts.iter().map(|_| None).collect());
-        let rank = &rank;
+        let results: Mutex<Vec<Option<Result<R>>>> =
+            Mutex::new(self.cluster.hosts().iter().map(|_| None).collect());
         let found = &results;
-        let knowledge = self.expect(&schedule)?;
-        for (number, fabric) in SimFabric::all(hosts, &schedule, knowledge).into_iter().enumerate() {
-            let world = World::assemble(
-                number,
-                local(hosts, number),
-                hosts.to_vec(),
-                TransportKind::Sim,
-                fabric,
-                None,
-            );
+        for (number, rank) in ranks.enumerate() {
             let work: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
-                let outcome = catch_unwind(AssertUnwindSafe(|| rank(world)));
+                let outcome = catch_unwind(AssertUnwindSafe(rank));
                 let outcome = outcome.map_err(|panic| Error::panicked("a simulated rank", &*panic));
                 found.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(outcome);
             });
@@ -127,7 +155,7 @@ impl Simulation {
         let counts = within(runtime, || schedule.run())?;
         let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Outcome {
-            results: results.into_iter().flatten().collect::<Result<_>>()?,
+            results: results.into_iter().map(Option::transpose).collect::<Result<_>>()?,
             elapsed: counts.elapsed,
             events: counts.events,
             fingerprint: counts.fingerprint,
@@ -136,16 +164,11 @@ impl Simulation {
 }
 
 impl Simulation {
-    /// Tells the schedule of the faults; returns what ranks know of each other then.
-    fn expect(&self, schedule: &Simulator) -> Result<Knowledge> {
-        if self.faults.is_empty() {
-            return Ok(Knowledge::Shared);
-        }
+    /// Fails unless faults are of ranks and hosts of this cluster.
+    fn check_faults(&self) -> Result<()> {
         let hosts = self.cluster.hosts();
         let count = hosts.iter().max().map_or(0, |last| last + 1);
-        self.faults.iter().try_for_each(|fault| fault.check(hosts.len(), count))?;
-        schedule.expect(&self.faults);
-        Ok(Knowledge::OfEach)
+        self.faults.iter().try_for_each(|fault| fault.check(hosts.len(), count))
     }
 }
 

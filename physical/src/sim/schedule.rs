@@ -7,13 +7,15 @@
 //! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
 
 mod faults;
+mod mail;
 mod runtime;
 
 use super::agenda::{Agenda, Time, from_seconds, nanoseconds};
 use super::fault::Fault;
 use super::fiber::{self, Fiber};
 use super::rates::Rates;
-use super::wires::{Mail, MessageEvent, Parcel, Wires};
+use super::sockets::Sockets;
+use super::wires::{Flaw, Mail, MessageEvent, Parcel, Wires};
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 use faults::Condition;
@@ -98,6 +100,23 @@ struct Simulated {
     conditions: Vec<Condition>,
     /// Threads of stopped ranks that would run.
     held: Vec<ThreadNumber>,
+    sockets: Sockets,
+    /// Ranks for which something has come that a thread may look at.
+    to_look: Vec<usize>,
+    /// Time at which the run ends, whoever still runs.
+    limit: Time,
+    flaw: Option<Flaw>,
+    heartbeats: u64,
+}
+
+/// Step of a run.
+enum Next {
+    /// A thread has its turn.
+    Run(ThreadNumber),
+    /// Threads of a rank look whether they have what they wait for.
+    Look(usize),
+    /// Nothing is to happen any more.
+    Nothing,
 }
 
 /// Counts of a run.
@@ -180,38 +199,42 @@ impl Simulated {
         }
     }
 
-    /// Ends a turn.
-    fn has_run(&mut self, number: ThreadNumber, has_ended: bool) {
+    /// Ends a turn; returns whose it was.
+    fn has_run(&mut self, number: ThreadNumber, has_ended: bool) -> usize {
         let rank = self.threads[number].rank;
         if has_ended {
             self.threads[number].wait = Pause::Ended;
             self.of_rank[rank].retain(|other| *other != number);
             self.living -= 1;
         }
+        self.collect(number);
+        rank
     }
 
-    /// Returns the other threads of a rank that look, with what they look at.
-    fn looking(&self, number: ThreadNumber) -> Vec<(ThreadNumber, Look)> {
-        let rank = self.threads[number].rank;
+    /// Returns the threads of a rank that look, but for the one that has just run, with what they look at.
+    fn looking(&self, rank: usize, but: ThreadNumber) -> Vec<(ThreadNumber, Look)> {
         let looking = self.of_rank[rank]
             .iter()
-            .filter(|other| **other != number && self.threads[**other].wait == Pause::Looking);
+            .filter(|other| **other != but && self.threads[**other].wait == Pause::Looking);
         looking.filter_map(|other| Some((*other, self.threads[*other].look?))).collect()
     }
 
-    /// Returns the thread that runs next; `None` once nothing is to happen any more.
-    fn next(&mut self) -> Option<ThreadNumber> {
+    /// Returns what is done next.
+    fn next(&mut self) -> Next {
         loop {
+            if let Some(rank) = self.to_look.pop() {
+                return Next::Look(rank);
+            }
             if let Some(number) = self.ready.pop_front() {
                 if self.is_stopped(number) {
                     self.held.push(number);
                     continue;
                 }
                 self.running = number;
-                return Some(number);
+                return Next::Run(number);
             }
             if self.living == 0 {
-                return None;
+                return Next::Nothing;
             }
             self.end_stopped();
             let next = self.agenda.next_time();
@@ -219,7 +242,10 @@ impl Simulated {
                 self.wires.share(self.now, &mut self.agenda);
                 continue;
             }
-            let (at, event) = self.agenda.take()?;
+            if next.is_some_and(|next| next > self.limit) {
+                return Next::Nothing;
+            }
+            let Some((at, event)) = self.agenda.take() else { return Next::Nothing };
             self.now = at;
             self.happen(event);
         }
@@ -241,6 +267,7 @@ impl Simulated {
                 let mut told = Vec::new();
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
                 told.into_iter().for_each(|rank| self.wake_parked(rank));
+                self.deliver();
             }
             Happening::Fault(number) => {
                 self.faults_left -= 1;
@@ -268,6 +295,11 @@ impl Simulator {
             faults_left: 0,
             conditions: Vec::new(),
             held: Vec::new(),
+            sockets: Sockets::new(ranks),
+            to_look: Vec::new(),
+            limit: Time::MAX,
+            flaw: None,
+            heartbeats: 0,
         }))
     }
 
@@ -299,18 +331,21 @@ impl Simulator {
                     Error::system("make the stack of a rank", cause, "simulate fewer ranks")
                 })?);
             }
-            let Some(number) = next else { break };
+            let number = match next {
+                Next::Nothing => break,
+                Next::Look(rank) => {
+                    self.look_as(rank, ThreadNumber::MAX);
+                    continue;
+                }
+                Next::Run(number) => number,
+            };
             let Some(fiber) = &mut fibers[number] else { continue };
             let has_ended = fiber.resume();
             if has_ended {
                 fibers[number] = None;
             }
-            let looking = {
-                let mut state = self.lock();
-                state.has_run(number, has_ended);
-                state.looking(number)
-            };
-            looking.into_iter().for_each(|(other, look)| self.look(other, look));
+            let rank = self.lock().has_run(number, has_ended);
+            self.look_as(rank, number);
         }
         self.ended()
     }
@@ -318,7 +353,7 @@ impl Simulator {
     /// Returns the counts of a run in which nothing is to happen any more.
     fn ended(&self) -> Result<Counts> {
         let state = self.lock();
-        if state.living > 0 {
+        if state.living > 0 && state.limit == Time::MAX {
             let waiting = state.threads.iter().filter(|thread| thread.wait != Pause::Ended);
             let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
             ranks.dedup();
@@ -368,6 +403,12 @@ impl Simulator {
     /// Ends the park of a rank's threads.
     pub(super) fn ring(&self, rank: usize) {
         self.lock().wake_parked(rank);
+    }
+
+    /// Lets the threads of a rank look, but for the one that has just run.
+    fn look_as(&self, rank: usize, but: ThreadNumber) {
+        let looking = self.lock().looking(rank, but);
+        looking.into_iter().for_each(|(other, look)| self.look(other, look));
     }
 
     /// Lets a thread look, and wakes it if it has found what it waits for.

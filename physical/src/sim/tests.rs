@@ -1,6 +1,7 @@
 //! What a simulated message takes, and that runs are alike.
 
 mod faults;
+mod jobs;
 
 use super::*;
 use crate::drive;

@@ -12,10 +12,12 @@ use super::fault::Cut;
 use super::flows::{FlowNumber, Flows, LinkNumber};
 use super::link::LinkSpec;
 use super::schedule::Happening;
+use super::sockets::Letter;
 use crate::hash;
 use crate::memory::ReadView;
 use crate::transport::{Got, HEADER_BYTES, Label, Ticket};
-use faults::HostParts;
+pub use faults::Flaw;
+use faults::{HostParts, SYSTEM};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 
@@ -34,6 +36,8 @@ pub(super) enum Content {
     Void,
     /// The end of all that its sender has to say.
     End,
+    /// Part of what is said over a socket.
+    Letter(Letter),
 }
 
 /// A message on its way.
@@ -134,6 +138,13 @@ pub(super) struct Wires {
     closed: HashSet<(usize, usize)>,
     /// Ranks that have died.
     dead: HashSet<usize>,
+    /// What has arrived over sockets.
+    pub(super) letters: Vec<Letter>,
+    flaw: Option<Flaw>,
+    /// Number of messages of endpoints that have arrived.
+    delivered: u64,
+    /// Lines, if they are kept.
+    log: Option<Vec<String>>,
     draws: Draws,
     events: u64,
     fingerprint: u64,
@@ -162,6 +173,10 @@ impl Wires {
             cuts: Vec::new(),
             closed: HashSet::new(),
             dead: HashSet::new(),
+            letters: Vec::new(),
+            flaw: None,
+            delivered: 0,
+            log: None,
             draws: Draws::new(seed),
             events: 0,
             fingerprint: hash::START,
@@ -228,6 +243,8 @@ impl Wires {
                     _ if self.dead.contains(&to) => {}
                     Content::Void => {}
                     Content::End => drop(self.closed.insert((from, to))),
+                    Content::Letter(letter) => self.letters.push(letter),
+                    _ if self.is_lost() => {}
                     _ => self.mail(channel, to).arrived.push(parcel),
                 }
             }
@@ -347,6 +364,13 @@ impl Wires {
     /// Mixes a departure or an arrival into the fingerprint of the run.
     fn record(&mut self, now: Time, kind: EventKind, words: [usize; 4]) {
         self.events += 1;
+        let [from, to, bytes, channel] = words;
+        self.note(now, || {
+            let what = if matches!(kind, EventKind::Departure) { "leaves for" } else { "arrives at" };
+            let over =
+                if channel == SYSTEM.into() { "sockets".to_owned() } else { format!("channel {channel}") };
+            format!("{bytes} bytes of rank {from}, {over}: {what} rank {to}")
+        });
         let words = words.map(|word| word as u64);
         // Rotated, as hashes of whole words lose what their highest bits say.
         let mix = |hash: u64, word| hash::step(hash.rotate_left(23), word);

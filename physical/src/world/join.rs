@@ -116,6 +116,29 @@ fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backe
     meet(placement, options, prepare(placement, None, options, backend)?)
 }
 
+/// Joins over the transport of a simulated cluster, as a process that `mine` names.
+#[cfg(feature = "sim")]
+pub(super) fn join_on(
+    placement: &Placement,
+    options: &JoinOptions,
+    backend: &dyn Backend,
+    mine: &Peer,
+) -> Result<World> {
+    options.check()?;
+    let mut request = JoinRequest::new(placement, options)?;
+    request.info = PeerInfo {
+        rank: mine.rank,
+        pid: mine.pid,
+        host: Arc::clone(&mine.host),
+        kernel: Arc::clone(&mine.host),
+        machine: Arc::clone(&mine.host),
+        announcement: Arc::default(),
+    };
+    let side = Side::with(None, placement, mine.clone(), None, options.deadline)?;
+    let prepared = backend.prepare(&Site { placement, options, interfaces: &[], tls: None })?;
+    meet(placement, options, Joining { request, side, prepared, backend })
+}
+
 /// Prepares the transport at a place that it does not know. Rank 0 may have a `listener` already.
 fn prepare<'a>(
     placement: &Placement,

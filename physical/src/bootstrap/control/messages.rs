@@ -110,6 +110,14 @@ impl ControlMessage {
     }
 }
 
+/// Returns true for the bytes of a heartbeat and nothing else.
+#[cfg(feature = "sim")]
+pub(crate) fn is_heartbeat(bytes: &[u8]) -> bool {
+    let message = Incoming::split(&mut bytes.to_vec(), CAP).ok().flatten();
+    let message = message.and_then(|message| ControlMessage::read(message, usize::MAX).ok());
+    message.is_some_and(|message| matches!(message, ControlMessage::Heartbeat(_)) && message.write() == bytes)
+}
+
 /// Appends a label.
 fn put_label(message: Outgoing, label: &Label) -> Outgoing {
     message.bytes(&label.tag.to_bytes()).bytes(&label.fingerprint.to_bytes())

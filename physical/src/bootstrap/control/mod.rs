@@ -24,6 +24,9 @@ pub(super) use messages::fuzz as fuzz_message;
 #[cfg(test)]
 pub(super) use messages::tests::seeds;
 
+#[cfg(feature = "sim")]
+pub(crate) use messages::is_heartbeat;
+
 use super::hosts::{Hosts, Locality};
 use super::join::ControlStreams;
 use super::parent::Parent;

@@ -5,7 +5,7 @@
 
 use super::Happening;
 use super::{Simulated, Simulator, ThreadNumber};
-use crate::sim::agenda::nanoseconds;
+use crate::sim::agenda::{Time, nanoseconds};
 use crate::sim::fault::{Fault, FaultKind};
 
 /// Condition of the process of a rank.
@@ -38,7 +38,8 @@ impl Simulator {
     pub(in crate::sim) fn close(&self, rank: usize) {
         let mut state = self.lock();
         if !state.conditions.is_empty() {
-            state.close(rank);
+            let at = state.local_time();
+            state.close(at, rank);
         }
     }
 }
@@ -55,6 +56,7 @@ impl Simulated {
     /// Lets a fault happen.
     pub(super) fn strike(&mut self, kind: FaultKind) {
         let now = self.now;
+        self.wires.note(now, || format!("{kind}"));
         match kind {
             FaultKind::RankDies(rank) => self.die(rank),
             FaultKind::HostDies(host) => {
@@ -86,16 +88,19 @@ impl Simulated {
         if self.is_dead(rank) {
             return;
         }
-        self.close(rank);
+        let now = self.now;
+        self.close(now, rank);
+        let letters = self.sockets.kill(rank);
+        self.post(now, letters);
         self.wires.bury(rank);
         self.conditions[rank] = Condition::Dead;
         self.release(rank);
         self.wake_parked(rank);
+        self.to_look.push(rank);
     }
 
     /// Tells all other ranks that nothing more will come from one.
-    fn close(&mut self, rank: usize) {
-        let at = self.local_time();
+    fn close(&mut self, at: Time, rank: usize) {
         for peer in (0..self.of_rank.len()).filter(|peer| *peer != rank) {
             self.wires.close(at, rank, peer, &mut self.agenda);
         }

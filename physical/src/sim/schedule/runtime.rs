@@ -4,14 +4,16 @@
 use super::{Look, Pause, Simulator};
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};
 use crate::sim::agenda::{Time, nanoseconds};
+use crate::sim::sockets;
+use rustix::event::Timespec;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-fn no_sockets() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "ranks of this simulated world have no sockets")
+fn no_addresses() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "ranks of a simulated cluster have no addresses")
 }
 
 impl Runtime for Simulator {
@@ -76,34 +78,51 @@ impl Runtime for Simulator {
         state.charge(seconds);
     }
 
-    fn poll(&self, _: &mut [PollFd<'_>], _: Option<Duration>) -> io::Result<usize> {
-        Err(no_sockets())
+    fn poll(&self, sources: &mut [PollFd<'_>], at_most: Option<Duration>) -> io::Result<usize> {
+        let mut ready = Ok(0);
+        let mut look = || {
+            ready = rustix::event::poll(sources, Some(&Timespec::default()));
+            !matches!(ready, Ok(0))
+        };
+        self.look_until(&mut look, at_most.unwrap_or(Duration::MAX));
+        Ok(ready?)
     }
 
     fn spawn(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let mut state = self.lock();
-        let rank = state.threads.get(state.running).map_or(0, |thread| thread.rank);
+        let rank = state.running_rank();
         state.begin(rank, work);
         Ok(())
     }
 
     fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
-        Err(no_sockets())
+        Err(no_addresses())
     }
 
     fn connect(&self, _: &SocketAddr, _: Duration) -> io::Result<TcpStream> {
-        Err(no_sockets())
+        Err(no_addresses())
     }
 
     fn listen(&self, _: SocketAddr) -> io::Result<TcpListener> {
-        Err(no_sockets())
+        Err(no_addresses())
     }
 
-    fn connect_local(&self, _: &str, _: Duration) -> io::Result<UnixStream> {
-        Err(no_sockets())
+    fn connect_local(&self, name: &str, patience: Duration) -> io::Result<UnixStream> {
+        let (call, stream) = self.call(name)?;
+        let mut answer = None;
+        let mut look = || {
+            answer = self.lock().sockets.answer(call);
+            answer.is_some()
+        };
+        self.look_until(&mut look, patience);
+        answer.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))?;
+        sockets::bound(&stream, patience)?;
+        Ok(stream)
     }
 
-    fn listen_local(&self, _: &str) -> io::Result<UnixListener> {
-        Err(no_sockets())
+    fn listen_local(&self, name: &str) -> io::Result<UnixListener> {
+        let mut state = self.lock();
+        let rank = state.running_rank();
+        state.sockets.listen(rank, name)
     }
 }

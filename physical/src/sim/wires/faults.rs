@@ -10,11 +10,12 @@ use crate::sim::agenda::{Agenda, Time};
 use crate::sim::cluster::Cluster;
 use crate::sim::fault::Cut;
 use crate::sim::flows::LinkNumber;
+use crate::sim::sockets::Letter;
 use crate::tag::Tag;
 use crate::transport::Label;
 
 /// Channel of what is not said by an endpoint.
-const SYSTEM: u16 = u16::MAX;
+pub(super) const SYSTEM: u16 = u16::MAX;
 
 /// Parts of a host that faults strike.
 pub(super) struct HostParts {
@@ -33,7 +34,56 @@ impl HostParts {
     }
 }
 
+/// A flaw of the simulated library, which runs with faults are to find.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// The message of this number, counted from 0, never arrives.
+    DropMessage(u64),
+    /// One of so many heartbeats is not sent.
+    SkipHeartbeats {
+        /// Number of heartbeats, of which the last is skipped.
+        every: u64,
+    },
+}
+
+/// Returns a message of the system.
+fn of_system(from: usize, to: usize, bytes: usize, content: Content) -> Parcel {
+    let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
+    let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
+    Parcel { channel: SYSTEM, from, to, label, bytes, content, ticket: None }
+}
+
 impl Wires {
+    /// Gives the wires a flaw that tests are to find.
+    pub(in crate::sim) fn set_flaw(&mut self, flaw: Option<Flaw>) {
+        self.flaw = flaw;
+    }
+
+    /// Counts a message of an endpoint that arrives; returns true if it is the one that is lost.
+    pub(super) fn is_lost(&mut self) -> bool {
+        self.delivered += 1;
+        self.flaw == Some(Flaw::DropMessage(self.delivered - 1))
+    }
+
+    /// Keeps a log of all events from now on.
+    pub(in crate::sim) fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// Takes the log; empty if none was kept.
+    pub(in crate::sim) fn take_log(&mut self) -> Vec<String> {
+        self.log.take().unwrap_or_default()
+    }
+
+    /// Adds a line to the log, if there is one.
+    pub(in crate::sim) fn note(&mut self, now: Time, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            let seconds = now / 1_000_000_000;
+            log.push(format!("{seconds}.{:09} {}", now % 1_000_000_000, what()));
+        }
+    }
+
     /// Returns the ranks of a host.
     pub(in crate::sim) fn ranks_of(&self, host: usize) -> Vec<usize> {
         self.hosts[host].ranks.clone()
@@ -108,10 +158,13 @@ impl Wires {
 
     /// Tells `to` that nothing more comes from `from`.
     pub(in crate::sim) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
-        let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
-        let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
-        let content = Content::End;
-        self.send(at, Parcel { channel: SYSTEM, from, to, label, bytes: 0, content, ticket: None }, agenda);
+        self.send(at, of_system(from, to, 0, Content::End), agenda);
+    }
+
+    /// Sends what a rank says over a socket.
+    pub(in crate::sim) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
+        let bytes = letter.piece.bytes().len();
+        self.send(at, of_system(letter.from, letter.to, bytes, Content::Letter(letter)), agenda);
     }
 
     /// Returns true if `to` knows that nothing more comes from `from`.

@@ -1,0 +1,82 @@
+//! What ranks say over sockets, between their turns and the wires. Open this to see when a heartbeat leaves.
+
+use super::{Simulated, Simulator, ThreadNumber};
+use crate::bootstrap::control::is_heartbeat;
+use crate::sim::agenda::{Time, nanoseconds};
+use crate::sim::sockets::Letter;
+use crate::sim::wires::Flaw;
+use std::io;
+use std::mem;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+impl Simulator {
+    /// Ends the run at a time, and gives it a flaw that tests are to find.
+    pub(in crate::sim) fn bound(&self, limit: Duration, flaw: Option<Flaw>) {
+        let mut state = self.lock();
+        state.limit = nanoseconds(limit);
+        state.wires.set_flaw(flaw);
+        state.flaw = flaw;
+    }
+
+    /// Keeps a log of all events from now on.
+    pub(in crate::sim) fn keep_log(&self) {
+        self.lock().wires.keep_log();
+    }
+
+    /// Takes the log; empty if none was kept.
+    pub(in crate::sim) fn take_log(&self) -> Vec<String> {
+        self.lock().wires.take_log()
+    }
+
+    /// Calls the listener of that name as the rank that runs. Returns the call, and the rank's socket.
+    pub(super) fn call(&self, name: &str) -> io::Result<(usize, UnixStream)> {
+        let mut state = self.lock();
+        let rank = state.running_rank();
+        let mut letters = Vec::new();
+        let call = state.sockets.call(rank, name, &mut letters)?;
+        let at = state.local_time();
+        state.post(at, letters);
+        Ok(call)
+    }
+}
+
+impl Simulated {
+    /// Returns the rank whose thread runs.
+    pub(super) fn running_rank(&self) -> usize {
+        self.threads.get(self.running).map_or(0, |thread| thread.rank)
+    }
+
+    /// Takes what a rank has written to its sockets in a turn, and sends it at the end of that.
+    pub(super) fn collect(&mut self, number: ThreadNumber) {
+        let rank = self.threads[number].rank;
+        let mut letters = self.sockets.collect(rank);
+        if let Some(Flaw::SkipHeartbeats { every }) = self.flaw {
+            letters.retain(|letter| {
+                self.heartbeats += u64::from(is_heartbeat(letter.piece.bytes()));
+                !(is_heartbeat(letter.piece.bytes()) && self.heartbeats.is_multiple_of(every))
+            });
+        }
+        let at = self.threads[number].ahead.max(self.now);
+        self.post(at, letters);
+    }
+
+    /// Sends letters.
+    pub(super) fn post(&mut self, at: Time, letters: Vec<Letter>) {
+        for letter in letters {
+            self.wires.post(at, letter, &mut self.agenda);
+        }
+    }
+
+    /// Gives ranks the letters that have arrived.
+    pub(super) fn deliver(&mut self) {
+        for letter in mem::take(&mut self.wires.letters) {
+            let rank = letter.to;
+            let answer = self.sockets.deliver(letter.piece);
+            self.post(self.now, answer.into_iter().collect());
+            if !self.to_look.contains(&rank) {
+                self.to_look.push(rank);
+            }
+        }
+    }
+}

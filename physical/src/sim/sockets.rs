@@ -1,0 +1,296 @@
+//! Sockets of a simulated cluster: connections of start-up and heartbeats, by the code that uses them anywhere. Open
+//! this to see how a heartbeat gets from one rank to another in virtual time.
+//!
+//! A rank has one end of a pair of sockets of the system, and the simulation the other. What the rank has written is
+//! taken out at the end of its turn, travels over the wires as any message does, and is written into the other rank's
+//! pair when it arrives.
+
+use crate::bootstrap::abstract_address;
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::mem;
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// Number of a connection, in the order of calls.
+type Number = usize;
+
+/// Side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Caller,
+    Listener,
+}
+
+/// Part of what one side of a connection says to the other.
+pub(super) struct Piece {
+    connection: Number,
+    /// Side that hears it.
+    to: Side,
+    said: Said,
+}
+
+enum Said {
+    Call,
+    Accepted,
+    Bytes(Box<[u8]>),
+    End,
+}
+
+impl Piece {
+    /// Returns the bytes that travel.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.said {
+            Said::Bytes(bytes) => bytes,
+            _ => &[],
+        }
+    }
+}
+
+/// A piece on its way from one rank to another.
+pub(super) struct Letter {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) piece: Piece,
+}
+
+/// One end of a connection, as the simulation has it.
+struct Socket {
+    rank: usize,
+    /// `None` before the connection is accepted, and once it has ended.
+    held: Option<UnixStream>,
+    /// Bytes that have arrived and that the rank's socket has no room for.
+    unread: Vec<u8>,
+    /// Set once nothing more arrives.
+    has_end: bool,
+}
+
+impl Socket {
+    fn of(rank: usize, held: Option<UnixStream>) -> Self {
+        Socket { rank, held, unread: Vec::new(), has_end: false }
+    }
+
+    /// Gives the rank what has arrived.
+    fn flush(&mut self) {
+        let Some(held) = &mut self.held else { return };
+        while !self.unread.is_empty() {
+            match held.write(&self.unread) {
+                Ok(written) if written > 0 => drop(self.unread.drain(..written)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The rank has closed its end.
+                _ => self.unread.clear(),
+            }
+        }
+        if self.has_end {
+            let _ = held.shutdown(Shutdown::Both);
+            self.held = None;
+        }
+    }
+
+    /// Takes what the rank has written; sets `has_closed` if it has closed its end.
+    fn take(&mut self, has_closed: &mut bool) -> Vec<u8> {
+        let mut written = Vec::new();
+        let Some(held) = &mut self.held else { return written };
+        let mut bytes = [0; READ_BYTES];
+        loop {
+            match held.read(&mut bytes) {
+                Ok(read) if read > 0 => written.extend_from_slice(&bytes[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return written,
+                _ => {
+                    self.held = None;
+                    *has_closed = true;
+                    return written;
+                }
+            }
+        }
+    }
+}
+
+/// Answer to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallState {
+    Waiting,
+    Accepted,
+    Refused,
+}
+
+struct Connection {
+    name: String,
+    state: CallState,
+    /// The caller's, then the listener's.
+    ends: [Socket; 2],
+}
+
+/// All sockets of a simulated world.
+pub(super) struct Sockets {
+    /// Number of this world in this process: names of the system are shared by all.
+    world: u64,
+    connections: Vec<Connection>,
+    /// Listening ranks, by the names at which they do.
+    listeners: HashMap<String, usize>,
+    /// By rank: connections that it is an end of.
+    of_rank: Vec<Vec<(Number, Side)>>,
+}
+
+impl Sockets {
+    /// Creates the sockets of so many ranks, of which there are none yet.
+    pub(super) fn new(ranks: usize) -> Self {
+        static WORLDS: AtomicU64 = AtomicU64::new(0);
+        let world = WORLDS.fetch_add(1, Ordering::Relaxed);
+        Sockets {
+            world,
+            connections: Vec::new(),
+            listeners: HashMap::new(),
+            of_rank: vec![Vec::new(); ranks],
+        }
+    }
+
+    /// Returns the name of the system for a name of this world.
+    fn real_name(&self, name: &str) -> String {
+        format!("hexagram-sim-{}-{}-{name}", std::process::id(), self.world)
+    }
+
+    /// Listens as a rank.
+    ///
+    /// # Errors
+    /// Those of bind(2) and listen(2).
+    pub(super) fn listen(&mut self, rank: usize, name: &str) -> io::Result<UnixListener> {
+        let listener = UnixListener::bind_addr(&abstract_address(&self.real_name(name))?)?;
+        self.listeners.insert(name.to_owned(), rank);
+        Ok(listener)
+    }
+
+    /// Calls a listener as a rank. Returns the rank's socket; the call is in `letters`.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if nobody has listened at the name; those of socketpair(2).
+    pub(super) fn call(
+        &mut self,
+        rank: usize,
+        name: &str,
+        letters: &mut Vec<Letter>,
+    ) -> io::Result<(Number, UnixStream)> {
+        let Some(&listener) = self.listeners.get(name) else {
+            return Err(ErrorKind::ConnectionRefused.into());
+        };
+        let (theirs, held) = UnixStream::pair()?;
+        held.set_nonblocking(true)?;
+        let number = self.connections.len();
+        let ends = [Socket::of(rank, Some(held)), Socket::of(listener, None)];
+        self.connections.push(Connection { name: name.to_owned(), state: CallState::Waiting, ends });
+        self.of_rank[rank].push((number, Side::Caller));
+        letters.push(self.letter(number, Side::Listener, Said::Call));
+        Ok((number, theirs))
+    }
+
+    /// Returns the outcome of a call, once there is one.
+    pub(super) fn answer(&self, number: Number) -> Option<io::Result<()>> {
+        match self.connections[number].state {
+            CallState::Waiting => None,
+            CallState::Accepted => Some(Ok(())),
+            CallState::Refused => Some(Err(ErrorKind::ConnectionRefused.into())),
+        }
+    }
+
+    fn letter(&self, connection: Number, to: Side, said: Said) -> Letter {
+        let [caller, listener] = &self.connections[connection].ends;
+        let (from, to_rank) = match to {
+            Side::Listener => (caller.rank, listener.rank),
+            Side::Caller => (listener.rank, caller.rank),
+        };
+        Letter { from, to: to_rank, piece: Piece { connection, to, said } }
+    }
+
+    /// Takes what a rank has written, at the end of its turn.
+    pub(super) fn collect(&mut self, rank: usize) -> Vec<Letter> {
+        let mut letters = Vec::new();
+        for (number, side) in mem::take(&mut self.of_rank[rank]) {
+            let socket = &mut self.connections[number].ends[side as usize];
+            socket.flush();
+            let mut has_closed = false;
+            let bytes = socket.take(&mut has_closed);
+            let is_open = socket.held.is_some();
+            let to = if side == Side::Caller { Side::Listener } else { Side::Caller };
+            if !bytes.is_empty() {
+                letters.push(self.letter(number, to, Said::Bytes(bytes.into())));
+            }
+            if has_closed {
+                letters.push(self.letter(number, to, Said::End));
+            }
+            if is_open {
+                self.of_rank[rank].push((number, side));
+            }
+        }
+        letters
+    }
+
+    /// Ends all connections of a rank that has died; returns what the system tells the others then.
+    pub(super) fn kill(&mut self, rank: usize) -> Vec<Letter> {
+        let mut letters = self.collect(rank);
+        for (number, side) in mem::take(&mut self.of_rank[rank]) {
+            let socket = &mut self.connections[number].ends[side as usize];
+            socket.unread.clear();
+            socket.has_end = true;
+            socket.flush();
+            let to = if side == Side::Caller { Side::Listener } else { Side::Caller };
+            letters.push(self.letter(number, to, Said::End));
+        }
+        letters
+    }
+
+    /// Gives a rank what has arrived for it. Returns the answer of its system, if it has one.
+    pub(super) fn deliver(&mut self, piece: Piece) -> Option<Letter> {
+        let Piece { connection, to, said } = piece;
+        match said {
+            Said::Call => return Some(self.accept(connection)),
+            Said::Accepted => self.connections[connection].state = CallState::Accepted,
+            Said::Bytes(bytes) => {
+                let socket = &mut self.connections[connection].ends[to as usize];
+                socket.unread.extend_from_slice(&bytes);
+                socket.flush();
+            }
+            Said::End => {
+                let Connection { state, ends, .. } = &mut self.connections[connection];
+                if *state == CallState::Waiting {
+                    *state = CallState::Refused;
+                }
+                ends[to as usize].has_end = true;
+                ends[to as usize].flush();
+            }
+        }
+        None
+    }
+
+    /// Connects to the listener of a call. Returns the answer.
+    fn accept(&mut self, number: Number) -> Letter {
+        let name = self.real_name(&self.connections[number].name);
+        let connect = || -> io::Result<UnixStream> {
+            let held = UnixStream::connect_addr(&abstract_address(&name)?)?;
+            held.set_nonblocking(true)?;
+            Ok(held)
+        };
+        let Ok(held) = connect() else { return self.letter(number, Side::Caller, Said::End) };
+        let socket = &mut self.connections[number].ends[Side::Listener as usize];
+        socket.held = Some(held);
+        let rank = socket.rank;
+        self.of_rank[rank].push((number, Side::Listener));
+        self.letter(number, Side::Caller, Said::Accepted)
+    }
+}
+
+/// Bounds every later read and write of a socket by `patience`.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub(super) fn bound(stream: &UnixStream, patience: Duration) -> io::Result<()> {
+    let patience = Some(patience.max(Duration::from_millis(1)));
+    stream.set_read_timeout(patience)?;
+    stream.set_write_timeout(patience)
+}
