@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(told):
         assert "bytegrad" in outcome["spelling"] and "`bytegrads`" in outcome["spelling"]
         assert "period" in outcome["option of an algorithm"]
         assert "no option clip" in outcome["option"] and "clip_norm" in outcome["option"]
-        assert "`maybe`" in outcome["value"] and "zero" in outcome["value"]
+        assert "'maybe'" in outcome["value"] and "zero" in outcome["value"]
         assert "different options" in outcome["algorithms"] and "sgp" in outcome["algorithms"]
         assert "LocalSgd(period=3)" in outcome["attributes"] and "LocalSgd(period=4)" in outcome["attributes"]
         assert "different models" in outcome["models"] and "0.weight" in outcome["models"]
