@@ -172,7 +172,9 @@ impl Run<'_> {
             return Ok(ExitCode::SUCCESS);
         }
         // Only rank 0 gets one.
-        if let (Some(file), Some(trace)) = (&options.trace, self.replica.collect()?) {
+        if let Some(file) = &options.trace
+            && let Some(trace) = self.replica.collect()?
+        {
             trace.save(file)?;
             self.log.traced(&trace, file);
         }
