@@ -205,6 +205,7 @@ impl HookRunner {
             } else {
                 incoming.try_recv()
             };
+            let has_arrived = arrived.is_ok();
             let outcome = match arrived {
                 Ok(request) => self.take(request).await,
                 Err(TryRecvError::Empty) => Ok(()),
@@ -216,7 +217,8 @@ impl HookRunner {
                 let _ = self.outgoing.send(Err(error));
                 return;
             }
-            if !self.running.is_empty() || (is_idle && runtime::is_replaced()) {
+            // After a request there may be another one, for which nobody rings again.
+            if !has_arrived {
                 wait.rest(self.comm.endpoint()).await;
             }
         }
