@@ -1,18 +1,31 @@
-//! Clusters: which ranks are on which hosts, and what links lie between them. Open this to make a cluster of another shape.
+//! Clusters: which ranks are on which hosts, and what links lie between them. Open this to give hosts other links; `shape`
+//! has what connects them.
 
 use super::link::LinkSpec;
+use super::routes::Routes;
+use super::shape::Shape;
 use crate::error::{Error, Result};
 use crate::launch::MAX_RANKS;
-use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// A place of a cluster: a rank, a host, or a switch.
 pub(super) type Vertex = u32;
 
+/// A host to simulate: its ranks, and its links.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HostSpec {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Link to other hosts: what a message between two such hosts on a switch meets, of whose latency each has half.
+    pub between: LinkSpec,
+    /// Link between its ranks: what a message between two of them meets.
+    pub within: LinkSpec,
+}
+
 /// A cluster to simulate: ranks on hosts, and the links between them.
 ///
 /// ```
-/// use hexagram_physical::sim::{Cluster, LinkSpec};
+/// use hexagram_physical::sim::{Cluster, HostSpec, LinkSpec, Shape};
 /// use std::time::Duration;
 ///
 /// let between: LinkSpec = "10gbit,50us".parse()?;
@@ -21,23 +34,22 @@ pub(super) type Vertex = u32;
 /// assert_eq!(cluster.hosts()[5], 1);
 /// assert_eq!(cluster.latency(0, 1), Duration::from_micros(2));
 /// assert_eq!(cluster.latency(0, 15), Duration::from_micros(50));
+///
+/// let hosts = [HostSpec { ranks: 4, between, within }; 6];
+/// let racks: Shape = "racks 2 oversubscription=3 latency=10us".parse()?;
+/// assert_eq!(Cluster::new(&hosts, racks)?.latency(0, 23), Duration::from_micros(60));
 /// # Ok::<(), hexagram_physical::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Cluster {
     /// Host of each rank.
     hosts: Vec<usize>,
-    /// Number of places.
-    places: usize,
+    /// Number of hosts.
+    host_count: usize,
+    /// Names of the switches, which are the places behind the ranks and the hosts.
+    switches: Vec<String>,
     /// Links, each of which leads both ways.
     links: Vec<(Vertex, Vertex, LinkSpec)>,
-}
-
-/// Way that messages take from one rank to another.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Route {
-    /// Links, and true for one that is followed against its direction.
-    pub(super) links: Vec<(usize, bool)>,
 }
 
 impl Cluster {
@@ -48,101 +60,84 @@ impl Cluster {
     /// # Errors
     /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, and as many on every host.
     pub fn flat(ranks: usize, hosts: usize, between: LinkSpec, within: LinkSpec) -> Result<Self> {
-        let mut cluster = Self::on_hosts(ranks, hosts, within)?;
-        let switch = cluster.add_place();
-        for host in 0..hosts {
-            cluster.links.push((cluster.host(host), switch, between.half()));
-        }
-        Ok(cluster)
+        Self::new(&HostSpec::even(ranks, hosts, between, within)?, Shape::Flat)
     }
 
-    /// Returns the same with a switch in each rack of so many hosts, and one above them, which a rack reaches with the
-    /// bandwidth of its hosts divided by `oversubscription`; two racks are `latency` farther apart than two hosts of one.
+    /// Returns hosts that a shape connects.
     ///
     /// # Errors
-    /// As [`Cluster::flat`]; [`Error::Usage`] unless the racks are full and share at least as much as one host has.
-    pub fn racks(
-        ranks: usize,
-        hosts: usize,
-        (between, within): (LinkSpec, LinkSpec),
-        hosts_per_rack: usize,
-        oversubscription: f64,
-        latency: Duration,
-    ) -> Result<Self> {
-        let mut cluster = Self::on_hosts(ranks, hosts, within)?;
-        let fits = hosts_per_rack > 0 && hosts.is_multiple_of(hosts_per_rack);
-        if !fits || !(1.0..=hosts_per_rack as f64).contains(&oversubscription) {
-            let what = format!(
-                "{hosts} hosts do not fill racks of {hosts_per_rack} with oversubscription {oversubscription}"
-            );
-            return Err(Error::usage(
-                what,
-                "use full racks, and an oversubscription from 1 to the hosts of a rack",
-            ));
-        }
-        let top = cluster.add_place();
-        let uplink = between.bandwidth * hosts_per_rack as f64 / oversubscription;
-        for rack in 0..hosts / hosts_per_rack {
-            let switch = cluster.add_place();
-            cluster.links.push((switch, top, LinkSpec::new(uplink, latency / 2)));
-            for host in rack * hosts_per_rack..(rack + 1) * hosts_per_rack {
-                cluster.links.push((cluster.host(host), switch, between.half()));
-            }
-        }
+    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, at least one on every host, and the shape takes as
+    /// many hosts.
+    pub fn new(hosts: &[HostSpec], shape: Shape) -> Result<Self> {
+        let mut cluster = Self::apart(hosts)?;
+        shape.connect(hosts, &mut cluster)?;
         Ok(cluster)
     }
 
-    /// Returns sites of as many hosts each, in a ring of links `wide`; a site's hosts hang on one switch.
-    ///
-    /// # Errors
-    /// As [`Cluster::flat`]; [`Error::Usage`] unless each site has as many hosts.
-    pub fn sites(
-        ranks: usize,
-        hosts: usize,
-        (between, within): (LinkSpec, LinkSpec),
-        sites: usize,
-        wide: LinkSpec,
-    ) -> Result<Self> {
-        let mut cluster = Self::on_hosts(ranks, hosts, within)?;
-        if sites == 0 || !hosts.is_multiple_of(sites) {
-            let what = format!("{hosts} hosts cannot be spread evenly over {sites} sites");
-            return Err(Error::usage(what, "use a number of sites that divides that of hosts"));
+    /// Returns ranks on hosts that have no links to each other.
+    pub(super) fn apart(hosts: &[HostSpec]) -> Result<Self> {
+        let ranks: usize = hosts.iter().map(|host| host.ranks).sum();
+        if !(1..=MAX_RANKS).contains(&ranks) || hosts.iter().any(|host| host.ranks == 0) {
+            let what = format!("{} hosts have {ranks} ranks together", hosts.len());
+            let remedy = format!("ask for 1 to {MAX_RANKS} ranks, and one or more for every host");
+            return Err(Error::usage(what, remedy));
         }
-        let switches: Vec<Vertex> = (0..sites).map(|_| cluster.add_place()).collect();
-        for host in 0..hosts {
-            let switch = switches[host * sites / hosts];
-            cluster.links.push((cluster.host(host), switch, between.half()));
-        }
-        // Two sites have one link, and one has none.
-        for site in 0..if sites > 2 { sites } else { sites - 1 } {
-            cluster.links.push((switches[site], switches[(site + 1) % sites], wide));
-        }
-        Ok(cluster)
-    }
-
-    /// Returns ranks on hosts that have no links yet.
-    fn on_hosts(ranks: usize, hosts: usize, within: LinkSpec) -> Result<Self> {
-        if !(1..=MAX_RANKS).contains(&ranks) || hosts == 0 || !ranks.is_multiple_of(hosts) {
-            let what = format!("{ranks} ranks cannot be spread evenly over {hosts} hosts");
-            return Err(Error::usage(
-                what,
-                format!("ask for 1 to {MAX_RANKS} ranks, and as many for every host"),
-            ));
-        }
-        let of_ranks: Vec<usize> = (0..ranks).map(|rank| rank * hosts / ranks).collect();
-        let to_host =
-            |(rank, host): (usize, &usize)| (rank as Vertex, (ranks + host) as Vertex, within.half());
+        let of_host = |(number, host): (usize, &HostSpec)| vec![number; host.ranks];
+        let of_ranks: Vec<usize> = hosts.iter().enumerate().flat_map(of_host).collect();
+        let to_host = |(rank, host): (usize, &usize)| {
+            (rank as Vertex, (ranks + host) as Vertex, hosts[*host].within.half())
+        };
         let links = of_ranks.iter().enumerate().map(to_host).collect();
-        Ok(Cluster { hosts: of_ranks, places: ranks + hosts, links })
+        Ok(Cluster { hosts: of_ranks, host_count: hosts.len(), switches: Vec::new(), links })
     }
 
-    fn add_place(&mut self) -> Vertex {
-        self.places += 1;
-        (self.places - 1) as Vertex
+    /// Adds a switch.
+    pub(super) fn add_switch(&mut self, name: String) -> Vertex {
+        self.switches.push(name);
+        (self.places() - 1) as Vertex
     }
 
-    fn host(&self, host: usize) -> Vertex {
+    /// Adds a link.
+    pub(super) fn add_link(&mut self, from: Vertex, to: Vertex, link: LinkSpec) {
+        self.links.push((from, to, link));
+    }
+
+    /// Changes the link between two places, which is added if there is none.
+    pub(super) fn set_link(&mut self, from: Vertex, to: Vertex, link: LinkSpec) {
+        let between =
+            |(a, b, _): &&mut (Vertex, Vertex, LinkSpec)| [(from, to), (to, from)].contains(&(*a, *b));
+        match self.links.iter_mut().find(between) {
+            Some((_, _, present)) => *present = link,
+            None => self.add_link(from, to, link),
+        }
+    }
+
+    /// Returns a place by its name: `rank3`, `host0`, or the name of a switch.
+    pub(super) fn place(&self, name: &str) -> Option<Vertex> {
+        let numbered = |word: &str, count: usize| {
+            let number: usize = name.strip_prefix(word)?.parse().ok()?;
+            (number < count).then_some(number)
+        };
+        let switch = || self.switches.iter().position(|switch| switch == name);
+        numbered("rank", self.ranks())
+            .or_else(|| numbered("host", self.host_count).map(|host| self.ranks() + host))
+            .or_else(|| switch().map(|switch| self.ranks() + self.host_count + switch))
+            .map(|place| place as Vertex)
+    }
+
+    /// Returns the names of the switches.
+    pub(super) fn switches(&self) -> &[String] {
+        &self.switches
+    }
+
+    /// Returns the place of a host.
+    pub(super) fn host(&self, host: usize) -> Vertex {
         (self.hosts.len() + host) as Vertex
+    }
+
+    /// Returns the number of places.
+    pub(super) fn places(&self) -> usize {
+        self.hosts.len() + self.host_count + self.switches.len()
     }
 
     /// Returns the number of ranks.
@@ -155,6 +150,11 @@ impl Cluster {
         &self.hosts
     }
 
+    /// Returns the number of hosts.
+    pub fn host_count(&self) -> usize {
+        self.host_count
+    }
+
     /// Returns the numbers of the links of a host to what are not its ranks.
     pub(super) fn links_of(&self, host: usize) -> Vec<usize> {
         let place = self.host(host);
@@ -163,6 +163,11 @@ impl Cluster {
             (*a == place || *b == place) && others((*a, *b)) as usize >= self.ranks()
         };
         (0..self.links.len()).filter(|link| leads_out(&self.links[*link])).collect()
+    }
+
+    /// Returns the links with the places that they connect.
+    pub(super) fn ends(&self) -> &[(Vertex, Vertex, LinkSpec)] {
+        &self.links
     }
 
     /// Returns the links, without the places that they connect.
@@ -180,106 +185,19 @@ impl Cluster {
     }
 }
 
-/// Finder of routes, which remembers them between hosts.
-pub(super) struct Routes {
-    hosts: Vec<usize>,
-    /// For each place: links from it, whether they are followed against their direction, and where they lead.
-    from: Vec<Vec<(usize, bool, Vertex)>>,
-    between: HashMap<(usize, usize), Route>,
-}
-
-impl Routes {
-    pub(super) fn new(cluster: &Cluster) -> Self {
-        let mut from = vec![Vec::new(); cluster.places];
-        for (number, (a, b, _)) in cluster.links.iter().enumerate() {
-            from[*a as usize].push((number, false, *b));
-            from[*b as usize].push((number, true, *a));
+impl HostSpec {
+    /// Returns hosts over which ranks are spread evenly.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, and as many for every host.
+    pub fn even(ranks: usize, hosts: usize, between: LinkSpec, within: LinkSpec) -> Result<Vec<Self>> {
+        if !(1..=MAX_RANKS).contains(&ranks) || hosts == 0 || !ranks.is_multiple_of(hosts) {
+            let what = format!("{ranks} ranks cannot be spread evenly over {hosts} hosts");
+            return Err(Error::usage(
+                what,
+                format!("ask for 1 to {MAX_RANKS} ranks, and as many for every host"),
+            ));
         }
-        Routes { hosts: cluster.hosts.clone(), from, between: HashMap::new() }
-    }
-
-    /// Returns the way from one rank to another: none to itself; by the host's links on one host; otherwise the shortest
-    /// from host to host, as the links of ranks are their host's affair.
-    pub(super) fn route(&mut self, from: usize, to: usize) -> Route {
-        let ranks = self.hosts.len();
-        let here = self.hosts[from];
-        let there = self.hosts[to];
-        if from == to {
-            return Route::default();
-        }
-        if here == there {
-            return self.shortest(from as Vertex, to as Vertex);
-        }
-        if let Some(route) = self.between.get(&(here, there)) {
-            return route.clone();
-        }
-        let route = self.shortest((ranks + here) as Vertex, (ranks + there) as Vertex);
-        self.between.insert((here, there), route.clone());
-        route
-    }
-
-    /// Returns the way with fewest links; of several, the one whose links come first.
-    fn shortest(&self, from: Vertex, to: Vertex) -> Route {
-        let mut way: Vec<Option<(usize, bool, Vertex)>> = vec![None; self.from.len()];
-        let mut queue = VecDeque::from([from]);
-        while let Some(place) = queue.pop_front() {
-            if place == to {
-                break;
-            }
-            for (link, back, next) in &self.from[place as usize] {
-                if *next != from && way[*next as usize].is_none() {
-                    way[*next as usize] = Some((*link, *back, place));
-                    queue.push_back(*next);
-                }
-            }
-        }
-        let mut links = Vec::new();
-        let mut place = to;
-        while let Some((link, back, before)) = way[place as usize] {
-            links.push((link, back));
-            place = before;
-        }
-        links.reverse();
-        Route { links }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn link(text: &str) -> LinkSpec {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn routes_are_short_and_the_same_both_ways() {
-        let between = link("10gbit,50us");
-        let within = link("300gbit,2us");
-        let millis = Duration::from_millis;
-        let racks = Cluster::racks(16, 8, (between, within), 4, 4.0, millis(1)).unwrap();
-        let sites = Cluster::sites(8, 8, (between, within), 4, link("1gbit,20ms")).unwrap();
-        for (cluster, farthest) in [(&racks, millis(1)), (&sites, millis(40))] {
-            let last = cluster.ranks() - 1;
-            let mut routes = Routes::new(cluster);
-            for (a, b) in [(0, 1), (0, last), (1, last / 2), (0, last / 2 + 1)] {
-                let turned = routes.route(b, a).links.into_iter().rev().map(|(link, back)| (link, !back));
-                assert_eq!(routes.route(a, b).links, turned.collect::<Vec<_>>());
-            }
-            let most = (0..=last).map(|rank| cluster.latency(0, rank)).max().unwrap();
-            assert_eq!(most, farthest + Duration::from_micros(50));
-        }
-        assert!(Routes::new(&racks).route(3, 3).links.is_empty());
-    }
-
-    #[test]
-    fn what_is_no_cluster_is_refused() {
-        let between = link("10gbit,50us");
-        let within = link("300gbit,2us");
-        assert!(Cluster::flat(10, 4, between, within).is_err());
-        assert!(Cluster::flat(0, 1, between, within).is_err());
-        assert!(Cluster::racks(8, 8, (between, within), 3, 1.0, Duration::ZERO).is_err());
-        assert!(Cluster::racks(8, 8, (between, within), 4, 8.0, Duration::ZERO).is_err());
-        assert!(Cluster::sites(8, 8, (between, within), 3, between).is_err());
+        Ok(vec![HostSpec { ranks: ranks / hosts, between, within }; hosts])
     }
 }

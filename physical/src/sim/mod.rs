@@ -5,10 +5,10 @@
 //! in virtual time, which passes at once; what computes does so for real, and takes the time that [`Rates`] say. A run
 //! follows from its arguments and its seed, to the last bit, on every machine.
 //!
-//! `cluster` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time. `schedule` has the clock and says which fiber
-//! runs, `agenda` what happens when, `wires` how messages travel and `flows` how they share links. `connect` and
-//! `endpoint` are the transport, as in every backend. `job` starts ranks as processes, which meet and watch each other
-//! over `sockets`.
+//! `cluster`, `shape`, `topology` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time.
+//! `schedule` has the clock and says which fiber runs, `agenda` what happens when, `wires` how messages travel, `routes`
+//! which way, and `flows` how they share links. `connect` and `endpoint` are the transport, as in every backend. `job`
+//! starts ranks as processes, which meet and watch each other over `sockets`.
 
 mod agenda;
 mod cluster;
@@ -21,18 +21,24 @@ mod job;
 mod link;
 mod phantom;
 mod rates;
+mod routes;
 mod schedule;
+mod shape;
 mod sockets;
+mod statement;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod wires;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, HostSpec};
 pub use fault::{Cut, Fault, FaultKind};
 pub use job::{Ended, Job, Played};
 pub use link::{LinkSpec, bandwidth, duration};
 pub use phantom::Phantom;
 pub use rates::Rates;
+pub use shape::Shape;
+pub use topology::Topology;
 #[doc(hidden)]
 pub use wires::Flaw;
 

@@ -7,10 +7,11 @@
 mod faults;
 
 use super::agenda::{Agenda, Draws, Time, nanoseconds};
-use super::cluster::{Cluster, Routes};
+use super::cluster::Cluster;
 use super::fault::Cut;
 use super::flows::{FlowNumber, Flows, LinkNumber};
 use super::link::LinkSpec;
+use super::routes::Routes;
 use super::schedule::Happening;
 use super::sockets::Letter;
 use crate::hash;

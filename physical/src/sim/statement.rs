@@ -1,0 +1,44 @@
+//! Statements that describe a cluster, on a line each: words in order, and options as in `latency=10us`. Open this to see
+//! how they are cut.
+
+/// Words of a statement that have not been read.
+pub(super) struct Statement<'a>(Vec<&'a str>);
+
+impl<'a> Statement<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        Statement(text.split_whitespace().collect())
+    }
+
+    /// Takes the next word; returns `None` if it is an option, or there is none.
+    pub(super) fn next(&mut self) -> Option<&'a str> {
+        self.0.first().filter(|word| !word.contains('='))?;
+        Some(self.0.remove(0))
+    }
+
+    /// Takes the next word, even if it looks like an option.
+    pub(super) fn last(&mut self) -> Option<&'a str> {
+        (!self.0.is_empty()).then(|| self.0.remove(0))
+    }
+
+    /// Takes the next word, which is a number.
+    pub(super) fn number(&mut self) -> Option<usize> {
+        self.next()?.parse().ok()
+    }
+
+    /// Takes an option wherever it stands, or its default; returns `None` if its value is none.
+    pub(super) fn option<T>(
+        &mut self,
+        name: &str,
+        default: T,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let value = |word: &&'a str| word.strip_prefix(name)?.strip_prefix('=');
+        let Some(at) = self.0.iter().position(|word| value(word).is_some()) else { return Some(default) };
+        read(value(&self.0.remove(at))?)
+    }
+
+    /// Returns true if all have been taken.
+    pub(super) fn are_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}

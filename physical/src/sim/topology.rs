@@ -1,0 +1,268 @@
+//! Topologies: clusters as they are written in a file, line by line. Open this to give them another statement.
+
+use super::cluster::{Cluster, HostSpec};
+use super::link::LinkSpec;
+use super::routes::Routes;
+use super::shape::{self, Shape};
+use super::statement::Statement;
+use crate::error::{Error, Result};
+use crate::launch::MAX_RANKS;
+use std::str::FromStr;
+
+/// A cluster as it is written: hosts, what connects them, and single links that are other than that.
+///
+/// Each line is one statement, and what follows `#` is a comment. Hosts are numbered from 0, in the order of their lines,
+/// and so are the ranks on them.
+///
+/// | line | meaning |
+/// |---|---|
+/// | `hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]` | hosts with so many ranks each, 1 if nothing is said, and these links to other hosts and between ranks |
+/// | `flat`, `racks …`, `fat-tree …`, `sites …` | [`Shape`] that connects them, one line at most |
+/// | `switch NAME` | a switch more; where there are some and no shape, hosts hang on nothing but single links |
+/// | `link PLACE PLACE LINK` | the link between two of `host0`, `rank0` and switches, by its own latency; in place of that of the shape |
+///
+/// ```
+/// use hexagram_physical::sim::{LinkSpec, Topology};
+/// use std::time::Duration;
+///
+/// let text = "\
+/// hosts 6 ranks=4
+/// hosts 2 ranks=2 link=1gbit,80us     # two older ones
+/// racks 2 oversubscription=2
+/// link host3 rack0 10gbit,25us,stall=0.01:200ms
+/// ";
+/// let topology: Topology = text.parse()?;
+/// let between: LinkSpec = "10gbit,50us".parse()?;
+/// let cluster = topology.cluster(between, "300gbit,2us".parse()?)?;
+/// assert_eq!(cluster.ranks(), 28);
+/// assert_eq!(cluster.latency(0, 27), Duration::from_micros(65));
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Topology {
+    hosts: Vec<Hosts>,
+    shape: Option<(usize, Shape)>,
+    switches: Vec<String>,
+    links: Vec<SingleLink>,
+}
+
+/// Equal hosts, with the links that are not those of the command line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Hosts {
+    number: usize,
+    ranks: usize,
+    between: Option<LinkSpec>,
+    within: Option<LinkSpec>,
+}
+
+/// A single link, and the line that has it.
+#[derive(Debug, Clone, PartialEq)]
+struct SingleLink {
+    line: usize,
+    ends: [String; 2],
+    link: LinkSpec,
+}
+
+/// Forms in which the statements are written that are no shapes.
+const FORMS: [(&str, &str); 3] = [
+    ("hosts", "hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]"),
+    ("switch", "switch NAME"),
+    ("link", "link PLACE PLACE LINK"),
+];
+
+impl FromStr for Topology {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut topology = Topology::default();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                topology.add(at + 1, line).ok_or_else(|| wrong_line(at + 1, line))?;
+            }
+        }
+        if topology.hosts.is_empty() {
+            return Err(Error::usage("it has no hosts", format!("write a line `{}`", FORMS[0].1)));
+        }
+        Ok(topology)
+    }
+}
+
+/// Returns the error of a line that is no statement.
+fn wrong_line(at: usize, line: &str) -> Error {
+    let all = || FORMS.into_iter().chain(shape::FORMS);
+    let word = line.split_whitespace().next().unwrap_or_default();
+    let named: Vec<&str> = all().filter(|(name, _)| *name == word).map(|(_, form)| form).collect();
+    let forms = if named.is_empty() { all().map(|(_, form)| form).collect() } else { named };
+    let what = format!("line {at}: `{line}` is no part of a topology");
+    let remedy = format!("write {}, with links as in 10gbit,50us and times as in 5us", forms.join(", or "));
+    Error::usage(what, remedy)
+}
+
+impl Topology {
+    /// Adds a line; returns `None` if it is none.
+    fn add(&mut self, at: usize, line: &str) -> Option<()> {
+        let mut words = Statement::of(line);
+        let link = |text: &str| text.parse::<LinkSpec>().ok();
+        match words.next()? {
+            "hosts" => {
+                let number = words.number().filter(|number| (1..=MAX_RANKS).contains(number))?;
+                let count = |text: &str| text.parse().ok().filter(|ranks| (1..=MAX_RANKS).contains(ranks));
+                let ranks = words.option("ranks", 1, count)?;
+                let between = words.option("link", None, |text| link(text).map(Some))?;
+                let within = words.option("intra", None, |text| link(text).map(Some))?;
+                self.hosts.push(Hosts { number, ranks, between, within });
+            }
+            "switch" => {
+                let name = words.next().filter(|name| !self.switches.iter().any(|other| other == name))?;
+                self.switches.push(name.to_owned());
+            }
+            "link" => {
+                let ends = [words.next()?.to_owned(), words.next()?.to_owned()];
+                // A link may have options of its own, and is one word.
+                let link = words.last().and_then(link).filter(|_| ends[0] != ends[1])?;
+                self.links.push(SingleLink { line: at, ends, link });
+            }
+            _ => {
+                let shape = line.parse().ok().filter(|_| self.shape.is_none())?;
+                self.shape = Some((at, shape));
+                return Some(());
+            }
+        }
+        words.are_over().then_some(())
+    }
+
+    /// Returns the cluster, whose hosts have these links where their lines say nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the line that is wrong: one whose places there are not, or a shape that takes another number
+    /// of hosts; or two hosts that nothing connects.
+    pub fn cluster(&self, between: LinkSpec, within: LinkSpec) -> Result<Cluster> {
+        let hosts: Vec<HostSpec> = self.hosts(between, within);
+        let mut cluster = Cluster::apart(&hosts)?;
+        match self.shape {
+            Some((line, shape)) => {
+                shape.connect(&hosts, &mut cluster).map_err(|error| in_line(line, error))?
+            }
+            None if self.switches.is_empty() => Shape::Flat.connect(&hosts, &mut cluster)?,
+            None => {}
+        }
+        for name in &self.switches {
+            if cluster.place(name).is_some() {
+                return Err(Error::usage(
+                    format!("there are two `{name}`"),
+                    "give switches names of their own",
+                ));
+            }
+            cluster.add_switch(name.clone());
+        }
+        for SingleLink { line, ends: [from, to], link } in &self.links {
+            let place = |name: &String| cluster.place(name).ok_or_else(|| no_place(*line, name, &cluster));
+            let from = place(from)?;
+            let to = place(to)?;
+            cluster.set_link(from, to, *link);
+        }
+        connected(&cluster)?;
+        Ok(cluster)
+    }
+
+    /// Returns the link of the hosts that have the least bandwidth, where their lines say nothing this one.
+    pub fn narrowest(&self, between: LinkSpec) -> LinkSpec {
+        let links = self.hosts.iter().map(|hosts| hosts.between.unwrap_or(between));
+        links.min_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth)).unwrap_or(between)
+    }
+
+    fn hosts(&self, between: LinkSpec, within: LinkSpec) -> Vec<HostSpec> {
+        let spec = |hosts: &Hosts| {
+            let spec = HostSpec {
+                ranks: hosts.ranks,
+                between: hosts.between.unwrap_or(between),
+                within: hosts.within.unwrap_or(within),
+            };
+            vec![spec; hosts.number]
+        };
+        self.hosts.iter().flat_map(spec).collect()
+    }
+}
+
+fn in_line(line: usize, error: Error) -> Error {
+    match error {
+        Error::Usage { what, remedy } => Error::usage(format!("line {line}: {what}"), remedy),
+        other => other,
+    }
+}
+
+fn no_place(line: usize, name: &str, cluster: &Cluster) -> Error {
+    let last_host = cluster.host_count().saturating_sub(1);
+    let last_rank = cluster.ranks().saturating_sub(1);
+    let switches = cluster.switches().join(", ");
+    let what = format!("line {line}: there is no place `{name}`");
+    Error::usage(what, format!("name one of host0 to host{last_host}, rank0 to rank{last_rank}, {switches}"))
+}
+
+/// Fails if messages from the first host cannot reach another.
+fn connected(cluster: &Cluster) -> Result<()> {
+    let mut routes = Routes::new(cluster);
+    let hosts = cluster.hosts();
+    let cut = (0..hosts.len()).find(|rank| hosts[*rank] != 0 && routes.route(0, *rank).links.is_empty());
+    let Some(rank) = cut else { return Ok(()) };
+    let what = format!("nothing connects host0 and host{}", hosts[rank]);
+    Err(Error::usage(what, "write `link PLACE PLACE LINK` for what does, or a shape such as `flat`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn cluster(text: &str) -> Result<Cluster> {
+        text.parse::<Topology>()?.cluster("10gbit,50us".parse().unwrap(), "300gbit,2us".parse().unwrap())
+    }
+
+    #[test]
+    fn hosts_have_the_ranks_and_links_of_their_lines() {
+        let text = "hosts 2 ranks=2\n\n# slower\nhosts 1 ranks=3 link=1gbit,150us intra=10gbit,20us\n";
+        let cluster = cluster(text).unwrap();
+        assert_eq!(cluster.hosts(), [0, 0, 1, 1, 2, 2, 2]);
+        let latencies = [(0, 1), (0, 2), (0, 6), (4, 6)].map(|(a, b)| cluster.latency(a, b));
+        assert_eq!(latencies, [2, 50, 100, 20].map(Duration::from_micros));
+        let topology: Topology = text.parse().unwrap();
+        assert_eq!(topology.narrowest("10gbit,50us".parse().unwrap()).to_string(), "1gbit,150us");
+    }
+
+    #[test]
+    fn single_links_take_the_place_of_others_or_are_all_that_there_is() {
+        let flat =
+            cluster("hosts 3\nlink host1 switch 1gbit,5ms,jitter=1ms\nlink host0 host2 1gbit,7us\n").unwrap();
+        let latencies = [(0, 1), (0, 2)].map(|(a, b)| flat.latency(a, b));
+        assert_eq!(latencies, [5025, 7].map(Duration::from_micros));
+        let own = "hosts 2\nswitch a\nswitch b\nlink host0 a 1gbit,1us\nlink b a 1gbit,2us\nlink host1 b 1gbit,4us\n";
+        assert_eq!(cluster(own).unwrap().latency(0, 1), Duration::from_micros(7));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_with_what_is_right() {
+        for (text, words) in [
+            ("", &["no hosts", "hosts NUMBER [ranks=NUMBER]"][..]),
+            ("hosts 2\nhosts 0\n", &["line 2", "`hosts 0`", "hosts NUMBER"]),
+            ("hosts 2 ranks=0\n", &["line 1", "`hosts 2 ranks=0`"]),
+            ("hosts 2 link=10,5us\n", &["line 1", "links as in 10gbit,50us"]),
+            ("hosts 2 speed=3\n", &["line 1", "`hosts 2 speed=3`"]),
+            ("hosts 2\nracks\n", &["line 2", "racks NUMBER [oversubscription=FACTOR]"]),
+            ("hosts 2\nflat\nflat\n", &["line 3"]),
+            ("hosts 3\nracks 2\n", &["line 2", "3 hosts cannot be divided equally among 2 racks"]),
+            ("hosts 2\nstar\n", &["line 2", "`star`", "hosts NUMBER", "fat-tree PORTS", "link PLACE"]),
+            ("hosts 2\nlink host0 host9 1gbit,1us\n", &["line 2", "`host9`", "host0 to host1", "switch"]),
+            ("hosts 2\nlink host0 host0 1gbit,1us\n", &["line 2", "link PLACE PLACE LINK"]),
+            ("hosts 2\nswitch a\nlink host0 a 1gbit,1us\n", &["nothing connects host0 and host1"]),
+            ("hosts 2\nflat\nswitch switch\n", &["there are two `switch`"]),
+            ("hosts 1024 ranks=1024\n", &["ranks together"]),
+        ] {
+            let error = cluster(text).unwrap_err().to_string();
+            assert!(
+                words.iter().all(|word| error.contains(word)) && !error.contains('\n'),
+                "{text}: {error}"
+            );
+        }
+    }
+}
