@@ -1,12 +1,10 @@
 //! Connects the ranks of a simulated cluster, which know each other from the start.
 
-use super::endpoint::{RankBell, SimEndpoint};
+use super::endpoint::{RankBell, SimEndpoint, Tallies};
 use super::schedule::Simulator;
 use crate::error::{Peer, Result};
 use crate::health::Health;
-use crate::transport::{
-    Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport, TransportKind,
-};
+use crate::transport::{Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -86,10 +84,10 @@ impl Prepared for PreparedRank {
 
 impl Fabric for SimFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let tally = self.traffic.tally(TransportKind::Sim);
+        let tallies = Tallies::of(&self.traffic);
         let bell = Arc::clone(&self.bell);
         let health = Arc::clone(&self.health);
-        Ok(Rc::new(SimEndpoint::new(channel, bell, health, tally)))
+        Ok(Rc::new(SimEndpoint::new(channel, bell, health, tallies)))
     }
 
     fn health(&self) -> &Arc<Health> {

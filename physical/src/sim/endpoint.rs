@@ -9,7 +9,7 @@ use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{ReadView, WriteView};
 use crate::tickets::Tickets;
 use crate::transport::{
-    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Traffic, Transport, TransportKind,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -35,20 +35,38 @@ struct Operations {
     matcher: Matcher<Parcel>,
 }
 
+/// Counts of one endpoint, as those of a mixed world: what stays on the host counts as sent by shared memory.
+pub(super) struct Tallies {
+    within: Arc<Tally>,
+    between: Arc<Tally>,
+}
+
+impl Tallies {
+    pub(super) fn of(traffic: &Traffic) -> Self {
+        Tallies { within: traffic.tally(TransportKind::Shm), between: traffic.tally(TransportKind::Sim) }
+    }
+}
+
 /// Endpoint of one rank on one channel.
 pub(super) struct SimEndpoint {
     pub(super) rank: usize,
     pub(super) channel: u16,
     pub(super) bell: Arc<RankBell>,
     pub(super) health: Arc<Health>,
-    pub(super) tally: Arc<Tally>,
+    tallies: Tallies,
     operations: RefCell<Operations>,
 }
 
 impl SimEndpoint {
     /// Creates the endpoint of the rank that has this bell.
-    pub(super) fn new(channel: u16, bell: Arc<RankBell>, health: Arc<Health>, tally: Arc<Tally>) -> Self {
-        SimEndpoint { rank: bell.rank, channel, bell, health, tally, operations: RefCell::default() }
+    pub(super) fn new(channel: u16, bell: Arc<RankBell>, health: Arc<Health>, tallies: Tallies) -> Self {
+        SimEndpoint { rank: bell.rank, channel, bell, health, tallies, operations: RefCell::default() }
+    }
+
+    /// Returns the tally of messages to a rank.
+    fn tally(&self, to: usize) -> &Tally {
+        let peers = self.health.peers();
+        if peers[to].host == peers[self.rank].host { &self.tallies.within } else { &self.tallies.between }
     }
 
     fn schedule(&self) -> &Simulator {
@@ -113,7 +131,7 @@ impl Transport for SimEndpoint {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let ticket = self.operations.borrow_mut().tickets.open();
         let bytes = view.byte_len();
-        self.tally.sent(HEADER_BYTES + bytes);
+        self.tally(to).sent(HEADER_BYTES + bytes);
         let channel = self.channel;
         let from = self.rank;
         let content = Content::View(view);

@@ -79,6 +79,20 @@ fn ranks_of_a_host_share_its_link() {
     assert_eq!(outcome.unwrap().results, [Duration::from_micros(2050); 4]);
 }
 
+#[test]
+fn what_stays_on_a_host_is_counted_apart() {
+    let outcome = Simulation::new(cluster(4, 2)).run(|world| {
+        let endpoint = world.open(0).unwrap();
+        let next = world.rank() ^ 1;
+        let other = world.rank() ^ 2;
+        exchange(&endpoint, Some(next), Some(next), 0, 100);
+        exchange(&endpoint, Some(other), Some(other), 1, 20);
+        let by = |path| world.traffic().payload_sent_by(path);
+        (world.traffic().payload_sent(), by(TransportKind::Shm), by(TransportKind::Sim))
+    });
+    assert_eq!(outcome.unwrap().results, [(120, 100, 20); 4]);
+}
+
 fn ring(seed: u64, shuffled: bool, link: &str) -> Outcome<Duration> {
     let cluster = Cluster::flat(6, 3, link.parse().unwrap(), "80gbit,2us".parse().unwrap()).unwrap();
     let simulation = Simulation { seed, shuffled, ..Simulation::new(cluster) };

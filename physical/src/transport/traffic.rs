@@ -95,6 +95,12 @@ impl Traffic {
         self.sum(|_| true, |tally| &tally.payload)
     }
 
+    /// Returns the part of [`payload_sent`](Self::payload_sent) that one transport carried: of a mixed or a simulated
+    /// world, [`TransportKind::Shm`] what stayed on the host, and the other transport what passed the network.
+    pub fn payload_sent_by(&self, path: TransportKind) -> u64 {
+        self.sum(|other| other == path, |tally| &tally.payload)
+    }
+
     /// Returns the number of messages sent.
     pub fn messages_sent(&self) -> u64 {
         self.sum(|_| true, |tally| &tally.messages)
