@@ -18,6 +18,7 @@ pub(crate) mod host;
 mod kernel;
 pub mod kernels;
 pub mod measure;
+mod order;
 pub mod program;
 pub mod queue;
 mod reduce;
@@ -27,7 +28,7 @@ mod weighted;
 
 pub use choice::DeviceChoice;
 pub use kernel::{Kernel, Operands, apply};
-pub(crate) use queue::Order;
+pub(crate) use order::Order;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 #[cfg(feature = "cuda")]
 pub(crate) use queue::{Meanwhile, go_on, go_on_meanwhile};

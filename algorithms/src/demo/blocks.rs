@@ -50,6 +50,13 @@ impl Blocks {
         })
     }
 
+    /// Returns the multiplications and additions of a transform of all blocks: in each of two passes as many of each for
+    /// an element as its block has along that side.
+    pub(super) fn operations(&self) -> u64 {
+        let of_grid = |grid: &Grid| 2 * (grid.elements.len() * (grid.down.len() + grid.across.len())) as u64;
+        self.grids.iter().map(of_grid).sum()
+    }
+
     /// Transforms all blocks: `coefficients ← transform of elements`.
     pub(super) fn transform(&self, elements: &[f32], coefficients: &mut [f32]) {
         for grid in &self.grids {

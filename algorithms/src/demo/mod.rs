@@ -27,6 +27,7 @@ use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Tr
 use blocks::Blocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::runtime::Work;
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
@@ -118,6 +119,9 @@ impl Algorithm for DeMo {
 
 /// Stores the gradient's coefficients, of no sender yet.
 fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> Result<()> {
+    if !gradients.queue().computes(|| Work::Product { operations: blocks.operations() }) {
+        return Ok(());
+    }
     let gradients = gradients.host::<f32>()?;
     let mut exchanged = exchanged.host_mut::<f32>()?;
     let (coefficients, senders) = exchanged.split_at_mut(gradients.len());
@@ -128,6 +132,9 @@ fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> R
 
 /// Stores the sign of each element that the mean coefficients make.
 fn direction(blocks: &Blocks, exchanged: &mut Buffer, gradients: &mut Buffer) -> Result<()> {
+    if !gradients.queue().computes(|| Work::Product { operations: blocks.operations() }) {
+        return Ok(());
+    }
     let mut exchanged = exchanged.host_mut::<f32>()?;
     let mut gradients = gradients.host_mut::<f32>()?;
     let (coefficients, senders) = exchanged.split_at_mut(gradients.len());

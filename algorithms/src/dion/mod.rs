@@ -38,6 +38,7 @@
 mod plan;
 
 use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use hexagram_logical::runtime::Work;
 use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Error, Result};
 use plan::{Moments, Plan};
@@ -120,27 +121,27 @@ impl Algorithm for Dion {
         state: &mut DionState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        check_finite(context, bucket)?;
-        let DionState { plan, momentum, right } = state;
-        let message = |len| bucket.gradients.beside(bucket.gradients.dtype(), len);
-        let mut first = message(plan.first_len())?;
-        let mut second = message(plan.second_len())?;
-        plan.project(
-            &bucket.gradients.host::<f32>()?,
-            &mut momentum.host_mut::<f32>()?,
-            &mut right.host_mut::<f32>()?,
-            &mut first.host_mut::<f32>()?,
-        );
+        let mut first = state.first_message(context, bucket)?;
         context.mean(&mut first).await?;
-        let left = plan.project_back(
-            &first.host::<f32>()?,
-            1.0 - self.momentum,
-            &mut momentum.host_mut::<f32>()?,
-            &mut right.host_mut::<f32>()?,
-            &mut second.host_mut::<f32>()?,
-        );
+        let DionState { plan, momentum, right } = state;
+        let queue = bucket.gradients.queue();
+        let [_, way_back, direction] = plan.operations();
+        let mut second = bucket.gradients.beside(bucket.gradients.dtype(), plan.second_len())?;
+        let mut left = Vec::new();
+        if queue.computes(|| Work::Product { operations: way_back }) {
+            left = plan.project_back(
+                &first.host::<f32>()?,
+                1.0 - self.momentum,
+                &mut momentum.host_mut::<f32>()?,
+                &mut right.host_mut::<f32>()?,
+                &mut second.host_mut::<f32>()?,
+            );
+        }
         if plan.second_len() > 0 {
             context.mean(&mut second).await?;
+        }
+        if !queue.computes(|| Work::Product { operations: direction }) {
+            return Ok(());
         }
         let gradients = &mut bucket.gradients.host_mut::<f32>()?;
         plan.direct(&second.host::<f32>()?, &left, &mut right.host_mut::<f32>()?, gradients);
@@ -152,6 +153,25 @@ impl Algorithm for Dion {
     fn checkpoint(&self, state: &mut DionState, fields: &mut Fields) -> Result<()> {
         fields.buffer("momentum", &mut state.momentum)?;
         fields.buffer("right", &mut state.right)
+    }
+}
+
+impl DionState {
+    /// Returns the first message, with the gradient in the momentum.
+    fn first_message(&mut self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
+        let DionState { plan, momentum, right } = self;
+        let [operations, ..] = plan.operations();
+        let mut message = bucket.gradients.beside(bucket.gradients.dtype(), plan.first_len())?;
+        if bucket.gradients.queue().computes(|| Work::Product { operations }) {
+            check_finite(context, bucket)?;
+            plan.project(
+                &bucket.gradients.host::<f32>()?,
+                &mut momentum.host_mut::<f32>()?,
+                &mut right.host_mut::<f32>()?,
+                &mut message.host_mut::<f32>()?,
+            );
+        }
+        Ok(message)
     }
 }
 

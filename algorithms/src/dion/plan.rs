@@ -106,6 +106,21 @@ impl Plan {
         self.right
     }
 
+    /// Returns the multiplications and additions of each part of a step: [`Plan::project`], [`Plan::project_back`] and
+    /// [`Plan::direct`].
+    pub(super) fn operations(&self) -> [u64; 3] {
+        let product = |matrix: &Matrix| 2 * (matrix.rows * matrix.right.len()) as u64;
+        // Every column is made orthogonal to those before it, twice.
+        let orthonormal = |matrix: &Matrix| {
+            let rank = (matrix.right.len() / matrix.cols) as u64;
+            4 * rank * rank * matrix.rows as u64
+        };
+        let sent: u64 = self.sent.iter().map(product).sum();
+        let whole: u64 = self.whole.iter().map(product).sum();
+        let matrices = self.sent.iter().chain(&self.whole);
+        [sent, 2 * sent + 3 * whole + matrices.map(orthonormal).sum::<u64>(), sent + whole]
+    }
+
     /// Makes the first message: `M ← M + g; P ← M Q` of what is sent in factors, and the other gradients.
     pub(super) fn project(&self, g: &[f32], momentum: &mut [f32], right: &mut [f32], message: &mut [f32]) {
         for matrix in self.sent.iter().chain(&self.whole) {

@@ -26,6 +26,7 @@ use crate::elementwise::Elementwise;
 use crate::plugin::Tensor;
 use crate::real::Real;
 use hexagram_logical::Result;
+use hexagram_logical::runtime::Work;
 use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
 
 /// Steps by orthogonalized momenta, and by AdamW where there are no matrices.
@@ -121,6 +122,12 @@ impl Muon {
         let rest = self.rest;
         let direction = Direction::new((rest.beta1, rest.beta2), rest.epsilon, update.step);
         let [first, second] = all_slots(update.slots)?;
+        let queue = update.parameters.queue();
+        let elements = update.parameters.len() + first.len() + second.len();
+        queue.computes(|| Work::Kernel { bytes: 2 * elements * size_of::<T>() });
+        if !queue.computes(|| Work::Product { operations: self.operations(update.tensors) }) {
+            return Ok(());
+        }
         let gradients = update.gradients.host::<T>()?;
         let mut parameters = update.parameters.host_mut::<T>()?;
         let mut first = first.host_mut::<T>()?;
@@ -145,6 +152,17 @@ impl Muon {
             }
         }
         Ok(())
+    }
+
+    /// Returns the multiplications and additions that making all matrices orthogonal takes: in each round, of the
+    /// shorter side r and the longer side c, two products of r² c and one of r³.
+    fn operations(&self, tensors: &[Tensor]) -> u64 {
+        let of_matrix = |(rows, columns): (usize, usize)| {
+            let short = rows.min(columns) as u64;
+            let long = rows.max(columns) as u64;
+            2 * u64::from(self.rounds) * short * short * (2 * long + short)
+        };
+        tensors.iter().filter_map(|tensor| self.matrix(tensor)).map(of_matrix).sum()
     }
 
     /// Makes the step in a matrix.

@@ -5,7 +5,7 @@
 //! the host; that is slow, and hardly ever needed.
 
 use super::queue::{host_memory, synchronize};
-use super::{DeviceQueue, Event, Kernel, Queue, host, kernel};
+use super::{DeviceQueue, Event, Kernel, host, kernel};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -71,8 +71,7 @@ pub(super) fn encode(
     seed: u64,
 ) -> Result<Result<usize, CodecError>> {
     let mut enqueued = false;
-    let has_content = |queue: &Queue| queue.device().is_none_or(|device| device.has_content());
-    if (codec.has_fixed_size() || !has_content(&to.queue())) && !to.is_on_host() {
+    if (codec.has_fixed_size() || !to.queue().has_content()) && !to.is_on_host() {
         with(from, to, |queue, from, to| enqueued = queue.encode(codec, from, to, seed))?;
     }
     let largest = codec.encoded_len(from.len());
@@ -276,7 +275,9 @@ fn down(from: &Span) -> Result<WriteView> {
     let Some(queue) = queue.device() else {
         return Err(Error::usage("host memory was to be copied down", "use it where it is"));
     };
-    warn(queue.device());
+    if queue.has_content() {
+        warn(queue.device());
+    }
     queue.count_copy_down(from.byte_len());
     let copy = host_memory(&**queue, from.dtype(), from.len())?;
     queue.copy_down(from.clone(), copy.write_all()?);

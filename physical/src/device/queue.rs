@@ -2,7 +2,7 @@
 //!
 //! Work is *enqueued*: a call returns once it is ordered behind the earlier work of its queue, and nobody awaits it. A
 //! buffer belongs to one queue, which does all work that writes it. Where work reads memory of another queue, and where
-//! memory is written that another queue has read, the queue waits for an [`Event`] of the other one; [`Order`] keeps
+//! memory is written that another queue has read, the queue waits for an [`Event`] of the other one; `order` keeps
 //! which. The host's queue has nothing to enqueue: its work is done when the call returns, and it costs nothing.
 //!
 //! A device implements [`DeviceQueue`] and [`Event`]. What stands above sees [`Queue`] alone, and hardly ever that:
@@ -29,7 +29,7 @@ use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Keeper, ReadView, Span, WriteView};
-use crate::runtime;
+use crate::runtime::{self, Work};
 use crate::stopwatch::Stopwatch;
 use crate::transport::Bell;
 use std::any::Any;
@@ -37,7 +37,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time between two looks of a thread that goes on with other work while it waits for a device.
@@ -104,6 +104,29 @@ impl Queue {
     /// As [`Buffer::zeroed`].
     pub fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
         self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
+    }
+
+    /// Tells a simulated world of arithmetic that the host does for memory of this queue. Returns true if the host has to
+    /// do it: false of memory that has sizes and no content, of whose elements it must not ask then.
+    ///
+    /// ```
+    /// use hexagram_physical::Buffer;
+    /// use hexagram_physical::runtime::Work;
+    ///
+    /// let mut numbers = Buffer::from_slice(&[1.0f32, 2.0])?;
+    /// if numbers.queue().computes(|| Work::Kernel { bytes: 8 }) {
+    ///     numbers.host_mut::<f32>()?.reverse();
+    /// }
+    /// # Ok::<(), hexagram_physical::Error>(())
+    /// ```
+    pub fn computes(&self, work: impl FnOnce() -> Work) -> bool {
+        runtime::charge(work);
+        self.has_content()
+    }
+
+    /// Returns false if memory of this queue has sizes and no content.
+    pub(crate) fn has_content(&self) -> bool {
+        self.0.as_ref().is_none_or(|queue| queue.has_content())
     }
 
     /// Makes a program ready, so that its first launch is as quick as the others.
@@ -435,66 +458,4 @@ fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
     let doing = format!("finish the work of a queue of {} within {limit:?}", queue.device());
     Err(Error::system(doing, cause, "see which kernel does not end, or raise the deadline"))
-}
-
-/// The events of one memory that work on it has to wait for: those of its own queue's writes, for readers on other
-/// queues, and those of other queues' reads, for its writers.
-///
-/// Work calls what it needs while it holds views, so that the program's order is settled; this is about when it runs.
-#[derive(Default)]
-pub struct Order(Mutex<Events>);
-
-#[derive(Default)]
-struct Events {
-    /// An event of the memory's own queue after the last write, recorded when another queue first asks.
-    written: Option<Arc<dyn Event>>,
-    /// The last read of each other queue since the last write.
-    read: Vec<(Arc<dyn DeviceQueue>, Arc<dyn Event>)>,
-}
-
-impl Order {
-    fn events(&self) -> MutexGuard<'_, Events> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets the memory's own queue wait for what others still read.
-    pub(crate) fn before_write(&self, own: &dyn DeviceQueue) {
-        for (_, event) in self.events().read.drain(..) {
-            own.wait(&event);
-        }
-    }
-
-    /// Notes that the memory's own queue has work that writes it. Called after that was enqueued, so that an event
-    /// recorded meanwhile for another range does not pass for one after it.
-    pub(crate) fn after_write(&self) {
-        self.events().written = None;
-    }
-
-    /// Records the event after the last write, which the queue `own` has just enqueued: readers then wait for nothing
-    /// that it enqueues later.
-    pub(crate) fn record_write(&self, own: &dyn DeviceQueue) {
-        self.events().written = Some(own.record());
-    }
-
-    /// Lets `reader` wait for the last write, which the queue `own` did or will do.
-    pub(crate) fn before_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
-        if Arc::ptr_eq(own, reader) {
-            return;
-        }
-        let event = Arc::clone(self.events().written.get_or_insert_with(|| own.record()));
-        reader.wait_to_read(&event);
-    }
-
-    /// Notes that `reader` has work that reads the memory, once that was enqueued.
-    pub(crate) fn after_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
-        if Arc::ptr_eq(own, reader) {
-            return;
-        }
-        let event = reader.record();
-        let mut events = self.events();
-        match events.read.iter_mut().find(|(queue, _)| Arc::ptr_eq(queue, reader)) {
-            Some((_, last)) => *last = event,
-            None => events.read.push((Arc::clone(reader), event)),
-        }
-    }
 }

@@ -44,9 +44,14 @@ pub enum Work {
         /// Elements that are decoded.
         elements: usize,
     },
-    /// A kernel that is somebody's own, such as a step of an optimizer.
+    /// A kernel that is somebody's own, element by element, such as a step of an optimizer.
     Kernel {
         /// Bytes that it reads and writes.
         bytes: usize,
+    },
+    /// Products of matrices, and transforms that are such products.
+    Product {
+        /// Multiplications and additions.
+        operations: u64,
     },
 }

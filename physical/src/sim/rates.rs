@@ -38,6 +38,8 @@ pub struct Rates {
     pub weighted_sum: f64,
     /// Kernels such as steps of optimizers, by bytes read and written.
     pub kernel: f64,
+    /// Products of matrices, in multiplications and additions a second.
+    pub product: f64,
     /// Encoding by each codec, in elements a second: by its name with options, or without. The name `*` stands for all
     /// others.
     pub encode: BTreeMap<String, f64>,
@@ -62,6 +64,7 @@ impl Rates {
             scale: free,
             weighted_sum: free,
             kernel: free,
+            product: free,
             encode: BTreeMap::new(),
             decode: BTreeMap::new(),
             message: Duration::ZERO,
@@ -79,12 +82,13 @@ impl Rates {
             Work::Scale { bytes } => *bytes as f64 / self.scale,
             Work::WeightedSum { terms, bytes } => (terms * bytes) as f64 / self.weighted_sum,
             Work::Kernel { bytes } => *bytes as f64 / self.kernel,
+            Work::Product { operations } => *operations as f64 / self.product,
             Work::Encode { codec, elements } => *elements as f64 / of_codec(&self.encode, codec),
             Work::Decode { codec, elements } => *elements as f64 / of_codec(&self.decode, codec),
         }
     }
 
-    fn plain(&mut self) -> [(&'static str, &mut f64); 8] {
+    fn plain(&mut self) -> [(&'static str, &mut f64); 9] {
         [
             ("fill", &mut self.fill),
             ("copy", &mut self.copy),
@@ -92,6 +96,7 @@ impl Rates {
             ("scale", &mut self.scale),
             ("weighted_sum", &mut self.weighted_sum),
             ("kernel", &mut self.kernel),
+            ("product", &mut self.product),
             ("send", &mut self.send),
             ("receive", &mut self.receive),
         ]
@@ -115,9 +120,8 @@ impl Rates {
 
 /// Returns the rate of a codec: that of its whole name, or of the name without options, or of all others.
 fn of_codec(rates: &BTreeMap<String, f64>, codec: &str) -> f64 {
-    let bare = codec.split(['(', ' ', '-']).next().unwrap_or(codec);
     let stem = codec.split('(').next().unwrap_or(codec);
-    let found = [codec, stem, bare, "*"].iter().find_map(|name| rates.get(*name));
+    let found = [codec, stem, "*"].iter().find_map(|name| rates.get(*name));
     found.copied().unwrap_or(f64::INFINITY)
 }
 
@@ -132,7 +136,7 @@ impl FromStr for Rates {
                 let what = format!("line {}: `{line}` is no rate", at + 1);
                 let names = rates.plain().map(|(name, _)| name).join(", ");
                 let remedy = format!(
-                    "write `NAME BYTES_A_SECOND` with one of {names}; `encode CODEC ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`"
+                    "write `NAME BYTES_A_SECOND` with one of {names} (operations of `product`); `encode CODEC ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`"
                 );
                 return Err(Error::usage(what, remedy));
             }
@@ -160,6 +164,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_codec_has_the_rate_of_its_name_with_options_or_without_or_of_all_others() {
+        let text = "encode top-k 1e9\nencode top-k(1%) 2e9\nencode top 5e9\nencode * 4e9\n";
+        let rates: Rates = text.parse().unwrap();
+        let seconds = |codec: &str| rates.seconds(&Work::Encode { codec: codec.into(), elements: 4_000 });
+        assert_eq!(["top-k(1%)", "top-k(5%)", "sign", "top-q"].map(seconds), [2e-6, 4e-6, 1e-6, 1e-6]);
+    }
+
+    #[test]
     fn a_file_is_read_as_it_is_written_and_a_wrong_line_is_named() {
         let text = "# a machine\ncopy 8e9\nencode top-k(1%) 5e8 # slow\nencode * 1e9\nmessage 2us\n";
         let rates: Rates = text.parse().unwrap();
@@ -167,6 +179,7 @@ mod tests {
         assert_eq!(rates.seconds(&Work::Encode { codec: "top-k(1%)".into(), elements: 500 }), 1e-6);
         assert_eq!(rates.seconds(&Work::Encode { codec: "sign".into(), elements: 1000 }), 1e-6);
         assert_eq!(rates.seconds(&Work::Decode { codec: "sign".into(), elements: 1000 }), 0.0);
+        assert_eq!(rates.seconds(&Work::Product { operations: 1000 }), 0.0);
         for wrong in ["copy", "copy fast", "copy -1", "cpoy 1e9", "encode sign", "message 3", "copy 1e9 1e9"]
         {
             let error = format!("fill 1e9\n{wrong}\n").parse::<Rates>().unwrap_err().to_string();
