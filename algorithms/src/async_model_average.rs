@@ -106,6 +106,10 @@ impl Algorithm for AsyncModelAverage {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        (self.warm_up > 0).then(|| Self { warm_up: 0, ..self.clone() })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field(
             "interval",

@@ -192,6 +192,10 @@ impl Algorithm for Dgc {
         Optimizers::Sgd("its momentum is on the senders' side, and a second one would act again")
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        (self.warm_up > 0).then_some(Self { warm_up: 0, ..*self })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         let share = "k/d, share of a matrix that is sent after the warm-up";
         options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), share)?;

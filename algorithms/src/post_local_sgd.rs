@@ -67,6 +67,10 @@ impl Algorithm for PostLocalSgd {
         self.local().needs()
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        (self.start > 0).then(|| Self { start: 0, ..self.clone() })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("start", &mut self.start, .., "first steps, of synchronous SGD")?;
         options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")?;

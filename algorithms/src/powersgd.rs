@@ -62,6 +62,10 @@ impl Algorithm for PowerSgd {
         Clipping::Together
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        (self.start > 0).then_some(Self { start: 0, ..*self })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("rank", &mut self.rank, 1.., "r, rank of the approximation")?;
         options.field("saving", &mut self.saving, 1.0.., "least ratio of a matrix to its factors")?;

@@ -115,6 +115,10 @@ impl Algorithm for QAdam {
         Optimizers::Sgd("it leaves Adam's direction, which a second momentum or scale would bend")
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        (self.warmup > 1).then_some(Self { warmup: 1, ..*self })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("warmup", &mut self.warmup, 1.., "W, first steps, in full precision")?;
         self.moments.options(options)?;

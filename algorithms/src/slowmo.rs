@@ -136,6 +136,11 @@ impl Algorithm for SlowMo {
         Trigram { full_precision: exact && base.full_precision, ..base }
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        let base = self.base.as_ref()?.without_warm_up()?;
+        Some(Self { base: Some(base), ..self.clone() })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("period", &mut self.period, 1.., "τ, steps of a period")?;
         options.field("slow_rate", &mut self.slow_rate, above(0.0), "α, slow learning rate")?;

@@ -145,6 +145,12 @@ impl Algorithm for ZeroOneAdam {
         Optimizers::BareSgd("it counts on steps of γ times what it leaves, and reads them off the parameters")
     }
 
+    /// Returns it with the largest interval of communication from its fourth step on.
+    fn without_warm_up(&self) -> Option<Self> {
+        let without = Self { freeze: 1, local_doubling: 1, ..*self };
+        (without != *self).then_some(without)
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("freeze", &mut self.freeze, 1.., "F, steps until the variance is frozen")?;
         let doubling = &mut self.variance_doubling;

@@ -184,6 +184,13 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns the same algorithm without the steps at the beginning in which it communicates otherwise than in all later
+    /// ones, or with as few of them as it can have: what a measurement of a few steps measures. `None`, as here, if it has
+    /// no such steps.
+    fn without_warm_up(&self) -> Option<Self> {
+        None
+    }
+
     /// Returns what the engine is to provide.
     fn needs(&self) -> Needs {
         Needs::default()

@@ -52,6 +52,12 @@ impl AnyAlgorithm {
         self.0.remembers_parameters()
     }
 
+    /// Returns [`Algorithm::without_warm_up`].
+    #[must_use]
+    pub fn without_warm_up(&self) -> Option<AnyAlgorithm> {
+        self.0.without_warm_up()
+    }
+
     /// Returns [`Algorithm::needs`].
     pub fn needs(&self) -> Needs {
         self.0.needs()
@@ -200,6 +206,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn trigram(&self) -> Trigram;
     fn keeps_replicas_identical(&self) -> bool;
     fn remembers_parameters(&self) -> bool;
+    fn without_warm_up(&self) -> Option<AnyAlgorithm>;
     fn needs(&self) -> Needs;
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
@@ -263,6 +270,10 @@ impl<A: Algorithm> Erased for A {
 
     fn remembers_parameters(&self) -> bool {
         Algorithm::remembers_parameters(self)
+    }
+
+    fn without_warm_up(&self) -> Option<AnyAlgorithm> {
+        Algorithm::without_warm_up(self).map(AnyAlgorithm::from)
     }
 
     fn needs(&self) -> Needs {

@@ -106,6 +106,10 @@ impl Erased for HeldBack {
         self.algorithm.remembers_parameters()
     }
 
+    fn without_warm_up(&self) -> Option<AnyAlgorithm> {
+        self.algorithm.without_warm_up()
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, ..self.algorithm.needs() }
     }
