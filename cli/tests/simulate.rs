@@ -114,7 +114,7 @@ fn figures_follow_what_is_swept() {
 fn the_same_seed_prints_the_same_bytes_and_another_seed_others() {
     let with = |seed: u32| {
         let arguments = format!(
-            "--algorithm gradient-allreduce,d-psgd,ad-psgd --ranks 6 --hosts 3 --steps 5 \
+            "--algorithm gradient-allreduce,d-psgd,ad-psgd,powersgd --ranks 6 --hosts 3 --steps 5 \
              --link 1gbit,50us,jitter=30us,stall=0.1:3ms --seed {seed}"
         );
         [printed("seed", &arguments), printed("seed", &format!("{arguments} --json"))]
@@ -127,11 +127,130 @@ fn the_same_seed_prints_the_same_bytes_and_another_seed_others() {
 }
 
 #[test]
+fn bytes_that_stay_on_a_host_are_told_from_those_that_leave_it() {
+    let sent = |arguments: &str| {
+        let object = object("sent", &format!("--algorithm gradient-allreduce --ranks 4 {arguments}"));
+        ["bytes_per_rank_step", "network_bytes_per_rank_step"].map(|key| figures(&object, key)[0])
+    };
+    // 2 (n − 1)/n · 200 000 bytes.
+    assert_eq!(sent("--hosts 4"), [300_000.0, 300_000.0]);
+    assert_eq!(sent("--hosts 1"), [300_000.0, 0.0]);
+    // Two hosts exchange what two ranks each have reduced.
+    let [all, network] = sent("--hosts 2");
+    assert!(network > 0.0 && network <= 100_000.0 && all > network, "{all} {network}");
+}
+
+#[test]
+fn algorithms_are_measured_after_their_warm_up_and_as_they_are_spelled() {
+    let simulated = |arguments: &str| {
+        let asked =
+            "--algorithm powersgd,post-local-sgd,qadam,dgc,zero-one-adam,slowmo(base=powersgd),bytegrad";
+        let object = object("warm", &format!("{asked} --ranks 4 --hosts 4 --steps 8 {arguments}"));
+        let results = object["results"].as_array().unwrap().clone();
+        let of =
+            |key: &str| results.iter().map(|row| row[key].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        (of("algorithm"), of("simulated"), figures(&object, "bytes_per_rank_step"))
+    };
+    let (asked, spelled, sent) = simulated("");
+    assert_eq!(asked[0], "powersgd");
+    assert_eq!(
+        spelled,
+        [
+            "powersgd(start=0)",
+            "post-local-sgd(start=0)",
+            "qadam(warmup=1)",
+            "dgc(warm_up=0)",
+            "zero-one-adam(freeze=1, local_doubling=1)",
+            "slowmo(base=powersgd(rank=2, saving=2, start=0))",
+            "bytegrad"
+        ]
+    );
+    let (asked, spelled, whole) = simulated("--from-start");
+    assert_eq!(asked, spelled);
+    // The model has vectors only, which PowerSGD and DGC send whole.
+    assert!([1, 2, 4].iter().all(|at| sent[*at] < whole[*at] / 2.0), "{sent:?} {whole:?}");
+    assert!([0, 3, 5, 6].iter().all(|at| sent[*at] == whole[*at]), "{sent:?} {whole:?}");
+}
+
+/// A model of four buckets, 160 MB, whose passes take 9 ms.
+const LARGE: &str = "a 10000000 2\nb 10000000 2\nc 10000000 1\nd 10000000 1\n";
+
+#[test]
+fn steps_without_communication_take_the_time_of_computation() {
+    let model = folder("local").join("model");
+    fs::write(&model, LARGE).unwrap();
+    let mut command = program(&["simulate", "--json", "--model", model.to_str().unwrap()]);
+    command.args([
+        "--algorithm",
+        "local-sgd(period=1000),diloco(period=1000),gradient-allreduce",
+        "--ranks",
+        "1",
+    ]);
+    let printed = run(command).stdout;
+    let object: Value = serde_json::from_str(&printed[0]).unwrap();
+    // Beside 9 ms, the optimizers read and write 160 MB several times at 700 GB/s.
+    assert!(figures(&object, "step_s").iter().all(|step| (0.009..0.013).contains(step)), "{object}");
+}
+
+#[test]
+fn what_the_host_computes_for_others_takes_the_time_of_its_rates() {
+    let folder = folder("rates");
+    let model = folder.join("model");
+    fs::write(&model, LARGE).unwrap();
+    let seconds = |rates: &str| {
+        let file = folder.join("rates");
+        fs::write(&file, rates).unwrap();
+        let mut command = program(&["simulate", "--json", "--model", model.to_str().unwrap(), "--rates"]);
+        command.args([file.to_str().unwrap(), "--algorithm", "powersgd,dion,demo,muloco", "--ranks", "2"]);
+        let Ended { code, stdout, stderr } = run(command);
+        assert_eq!((code, stderr), (Some(0), Vec::new()));
+        figures(&serde_json::from_str(&stdout[0]).unwrap(), "step_s")
+    };
+    let free = seconds("# nothing takes time\n");
+    let slow = seconds("encode powersgd 1e8\nproduct 1e11\n");
+    // Two rounds of 40 million elements, and products of at least as many operations as a transform in blocks has.
+    assert!(slow[0] > free[0] + 0.7, "{free:?} {slow:?}");
+    assert!(slow[1..].iter().zip(&free[1..]).all(|(slow, free)| *slow > free + 0.1), "{free:?} {slow:?}");
+}
+
+#[test]
+fn a_topology_is_simulated_as_its_file_says() {
+    let folder = folder("topology");
+    let file = folder.join("cluster");
+    fs::write(&file, "hosts 3 ranks=2\nhosts 1 link=100mbit,50us\nracks 2 oversubscription=2\n").unwrap();
+    let of =
+        |arguments: &str| object("topology-model", &format!("--algorithm gradient-allreduce {arguments}"));
+    let whole = of(&format!("--topology {} --sweep bandwidth=200mbit,10gbit", file.display()));
+    assert_eq!(whole["arguments"]["topology"], file.to_str().unwrap());
+    assert_eq!((figures(&whole, "ranks"), figures(&whole, "hosts")), (vec![7.0; 2], vec![4.0; 2]));
+    // The slowest host has a link of its own.
+    assert_eq!(figures(&whole, "bandwidth_bps"), [1e8, 1e8]);
+    let step = |arguments: &str| figures(&of(arguments), "step_s")[0];
+    let shape = |shape: &str| {
+        let model = folder.join("model");
+        fs::write(&model, MODEL).unwrap();
+        let mut command =
+            program(&["simulate", "--json", "--model", model.to_str().unwrap(), "--shape", shape]);
+        command.args(["--algorithm", "gradient-allreduce", "--hosts", "8", "--link", "200mbit,50us"]);
+        figures(&serde_json::from_str(&run(command).stdout[0]).unwrap(), "step_s")[0]
+    };
+    let flat = step("--hosts 8 --link 200mbit,50us");
+    assert_eq!(shape("flat"), flat);
+    assert_eq!(shape("fat-tree 4"), flat);
+    assert!(shape("fat-tree 4 latency=1ms") > flat + 0.001);
+    assert!(shape("sites 2 link=20mbit,20ms") > shape("racks 4 oversubscription=2 latency=1ms"));
+}
+
+#[test]
 fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
     let folder = folder("files");
     for (option, text, words) in [
         ("--model", "a 10 1\nb ten 1\n", &["line 2", "`b ten 1`", "NAME ELEMENTS BACKWARD_MS"][..]),
         ("--model", "# nothing\n", &["has no parameters", "NAME ELEMENTS BACKWARD_MS"]),
+        ("--topology", "hosts 2\nracks\n", &["line 2", "`racks`", "racks NUMBER [oversubscription=FACTOR]"]),
+        ("--topology", "hosts 3\nracks 2\n", &["line 2", "3 hosts cannot be divided equally"]),
+        ("--topology", "hosts 2\nlink host0 host7 1gbit,1us\n", &["line 2", "`host7`", "host0 to host1"]),
+        ("--topology", "switch a\n", &["no hosts", "hosts NUMBER"]),
         ("--rates", "copy 1e9\ncopy fast\n", &["line 2", "`copy fast`", "BYTES_A_SECOND", "message 3us"]),
     ] {
         let file = folder.join("wrong");
@@ -142,7 +261,12 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
         assert_eq!((code, stdout.len()), (Some(2), 0), "{line}");
         assert!(line.contains(file) && words.iter().all(|word| line.contains(word)), "{line}");
     }
-    for (option, file) in [("--model", "vgg17"), ("--rates", "/does/not/exist"), ("--model", "/tmp")] {
+    for (option, file) in [
+        ("--model", "vgg17"),
+        ("--rates", "/does/not/exist"),
+        ("--topology", "/does/not/exist"),
+        ("--model", "/tmp"),
+    ] {
         let Ended { code, stdout, stderr } = run(program(&["simulate", option, file]));
         let [line] = &stderr[..] else { panic!("{stderr:#?}") };
         assert!(code == Some(1) && stdout.is_empty() && line.contains(file), "{line}");
@@ -179,14 +303,24 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
 
 #[test]
 fn a_value_of_another_unit_is_refused_with_one_that_is_right() {
-    for arguments in
-        ["--link 10gbit,50", "--link 10,50us", "--link 50us,10gbit", "--intra 10gbit", "--steps 0"]
-    {
+    for arguments in [
+        "--link 10gbit,50",
+        "--link 10,50us",
+        "--link 50us,10gbit",
+        "--intra 10gbit",
+        "--shape fat-tree",
+        "--steps 0",
+    ] {
         let Ended { code, stdout, stderr } = simulate("unit", arguments);
         assert_eq!((code, stdout.len()), (Some(2), 0), "{arguments}: {stderr:#?}");
         let value = arguments.split(' ').next_back().unwrap();
         assert!(stderr[0].contains(&format!("'{value}'")), "{arguments}: {stderr:#?}");
-        assert!(value == "0" || stderr[0].contains("as in 10gbit,50us"), "{arguments}: {stderr:#?}");
+        let right = match value {
+            "0" => "1..=",
+            "fat-tree" => "fat-tree PORTS",
+            _ => "as in 10gbit,50us",
+        };
+        assert!(stderr[0].contains(right), "{arguments}: {stderr:#?}");
     }
 }
 

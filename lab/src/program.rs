@@ -75,7 +75,7 @@ enum Command {
     Compare(CompareOptions),
     Suite(SuiteOptions),
     Step(StepOptions),
-    Simulate(SimulateOptions),
+    Simulate(Box<SimulateOptions>),
 }
 
 /// Runs the program that the command line asks for, with the algorithms of a registry; returns what to exit with.

@@ -70,7 +70,8 @@ impl Chosen {
         Ok(Self::of(registry, &registry.named(text)?))
     }
 
-    fn of(registry: &Registry, algorithm: &AnyAlgorithm) -> Self {
+    /// Returns an algorithm with its spelling in a registry.
+    pub(super) fn of(registry: &Registry, algorithm: &AnyAlgorithm) -> Self {
         Chosen { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
     }
 

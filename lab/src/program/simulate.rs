@@ -38,6 +38,12 @@ takes half of the backward pass.
 A link is bandwidth and latency between two ranks of different hosts (--link) or of one (--intra), in each direction: \
 10gbit,50us; with jitter=5us messages come up to so much later, with stall=0.001:200ms one of a thousand does by 200 ms.
 
+A cluster is flat, on one switch that is never full, or of another --shape: racks that reach each other with the bandwidth of their hosts divided by an oversubscription, a fat tree of switches with so many ports, or sites in a ring. A --topology has such a line, and others: `hosts 6 ranks=4`, `hosts 2 ranks=2 link=1gbit,80us intra=100gbit,5us`, `switch NAME`, and `link host3 rack0 10gbit,25us,stall=0.01:200ms` for single links; docs/simulation.md has all of it.
+
+Algorithms that begin with a warm-up of their own are simulated without it unless --from-start says otherwise, and the table shows their options as they were.
+
+Of the bytes that a rank sends, those to other hosts pass the network.
+
 The time of a step is the mean over all steps after the warm-up, of the rank that took longest; count whole periods of \
 algorithms that do not communicate in every step.
 
@@ -120,7 +126,7 @@ impl SimulateOptions {
 
     /// Returns the clusters for which there are figures.
     fn points(&self) -> Result<Vec<Point>> {
-        let here = self.job.point();
+        let here = self.job.point()?;
         self.sweep.as_ref().map_or_else(|| Ok(vec![here.clone()]), |text| sweep::points(text, &here))
     }
 }

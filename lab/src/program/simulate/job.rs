@@ -8,13 +8,16 @@ use crate::program::{Chosen, stepping};
 use clap::Args;
 use hexagram::algorithms::{EngineOptions, Registry};
 use hexagram::physical::input;
-use hexagram::physical::sim::{Cluster, LinkSpec, Rates, Simulation};
+use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulation, Topology};
 use hexagram::{Error, Result};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Rates of a GPU of 2017 (V100: 900 GB/s of memory), of which four fifths are reached; by bytes written or, for codecs,
-/// by elements, each of which is read and written once or twice.
+/// by elements, each of which is read and written once or twice; and four fifths of its arithmetic (15.7 TFLOP/s).
 const GPU: &str = "\
 fill 7e11
 copy 3.5e11
@@ -22,6 +25,7 @@ reduce 2.4e11
 scale 3.5e11
 weighted_sum 3.5e11
 kernel 7e11
+product 1.25e13
 encode * 8e10
 decode * 8e10
 message 10us
@@ -42,6 +46,13 @@ pub struct JobOptions {
     /// Number of hosts, on which the ranks are spread evenly
     #[arg(long, value_name = "H", default_value_t = 1)]
     pub hosts: usize,
+    /// Shape of the network between the hosts: flat, 'racks 4 oversubscription=2 latency=10us', 'fat-tree 8 latency=1us' or
+    /// 'sites 3 link=1gbit,20ms'
+    #[arg(long, default_value = "flat")]
+    pub shape: Shape,
+    /// File of hosts, with unequal numbers of ranks and links of their own if they have any, and of what connects them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ranks", "hosts", "shape"])]
+    pub topology: Option<PathBuf>,
     /// Let algorithms treat all ranks alike; otherwise those that can communicate within each host first
     #[arg(long)]
     pub flat: bool,
@@ -63,6 +74,9 @@ pub struct JobOptions {
     /// File of what arithmetic and messages take a rank [default: those of a V100]
     #[arg(long, value_name = "FILE")]
     pub rates: Option<PathBuf>,
+    /// Let algorithms begin with the warm-up that they have, as in a training; otherwise they do without it
+    #[arg(long)]
+    pub from_start: bool,
     /// Seed of jitter and stalls, and with --train of values, data and batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -73,7 +87,16 @@ pub struct JobOptions {
 pub(in crate::program) struct Point {
     pub(in crate::program) ranks: usize,
     pub(in crate::program) hosts: usize,
+    /// Link of the hosts whose own is not in the topology.
     pub(in crate::program) link: LinkSpec,
+    pub(in crate::program) topology: Option<Arc<Topology>>,
+}
+
+impl Point {
+    /// Returns the link of the hosts, of several that with the least bandwidth.
+    pub(in crate::program) fn hosts_link(&self) -> LinkSpec {
+        self.topology.as_ref().map_or(self.link, |topology| topology.narrowest(self.link))
+    }
 }
 
 /// Number of simulated steps.
@@ -90,6 +113,8 @@ pub(in crate::program) struct Job<'a> {
     options: &'a JobOptions,
     pub(in crate::program) model: Model,
     rates: Rates,
+    /// Seconds of a step without communication, by optimizer and slowness.
+    alone: RefCell<BTreeMap<(String, u64), f64>>,
 }
 
 impl JobOptions {
@@ -99,12 +124,23 @@ impl JobOptions {
     /// One line that says what is wrong with them.
     pub(in crate::program) fn job(&self) -> Result<Job<'_>> {
         let model = Model::named(&self.model, self.compute()?)?;
-        Ok(Job { options: self, model, rates: self.rates()? })
+        Ok(Job { options: self, model, rates: self.rates()?, alone: RefCell::default() })
     }
 
     /// Returns the cluster that was asked for.
-    pub(in crate::program) fn point(&self) -> Point {
-        Point { ranks: self.ranks, hosts: self.hosts, link: self.link }
+    ///
+    /// # Errors
+    /// One line with what is wrong in the file of the topology.
+    pub(in crate::program) fn point(&self) -> Result<Point> {
+        let Some(path) = &self.topology else {
+            return Ok(Point { ranks: self.ranks, hosts: self.hosts, link: self.link, topology: None });
+        };
+        let text = read(path, "topology")?;
+        let topology: Topology = text.parse().map_err(|error| in_file(path, error))?;
+        let cluster = topology.cluster(self.link, self.intra).map_err(|error| in_file(path, error))?;
+        let ranks = cluster.ranks();
+        let hosts = cluster.host_count();
+        Ok(Point { ranks, hosts, link: self.link, topology: Some(Arc::new(topology)) })
     }
 
     /// Returns the time of both passes, if it was given.
@@ -119,10 +155,7 @@ impl JobOptions {
     /// Reads the rates.
     pub(super) fn rates(&self) -> Result<Rates> {
         let Some(path) = &self.rates else { return GPU.parse() };
-        let text = input::read_text(path, 1 << 20).map_err(|cause| {
-            Error::system(format!("read the rates {}", path.display()), cause, "give a file that is there")
-        })?;
-        text.parse().map_err(|error| in_file(path, error))
+        read(path, "rates")?.parse().map_err(|error| in_file(path, error))
     }
 
     /// Returns the factor by which each rank is slower.
@@ -154,7 +187,13 @@ impl JobOptions {
     }
 
     fn cluster(&self, point: &Point) -> Result<Cluster> {
-        Cluster::flat(point.ranks, point.hosts, point.link, self.intra)
+        match &point.topology {
+            Some(topology) => topology.cluster(point.link, self.intra),
+            None => {
+                let hosts = HostSpec::even(point.ranks, point.hosts, point.link, self.intra)?;
+                Cluster::new(&hosts, self.shape)
+            }
+        }
     }
 
     /// Returns the simulation of a cluster.
@@ -175,17 +214,25 @@ impl Job<'_> {
     /// # Errors
     /// That of a rank.
     pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
-        let Point { ranks, hosts, link } = *point;
+        let Point { ranks, hosts, .. } = *point;
         let options = self.options;
         let simulation = options.simulation(point, &self.rates)?;
         let slowness = options.slowness(ranks)?;
         let hierarchical = options.is_hierarchical(point);
         let engine = EngineOptions { hierarchical, ..self.engine(chosen)? };
-        let algorithm = chosen.algorithm.clone();
+        let simulated = self.simulated(chosen);
+        let algorithm = simulated.algorithm.clone();
         let scene = Scene { model: &self.model, algorithm, engine, steps, slowness: &slowness };
         let figures = scene.run(&simulation)?;
         let local_s = self.local(&scene)?;
-        Ok(Row { algorithm: chosen.spelling.clone(), ranks, hosts, link, figures, local_s })
+        let [algorithm, simulated] = [chosen, &simulated].map(|chosen| chosen.spelling.clone());
+        Ok(Row { algorithm, simulated, ranks, hosts, link: point.hosts_link(), figures, local_s })
+    }
+
+    /// Returns an algorithm without its warm-up, unless that is to be simulated, too.
+    fn simulated(&self, chosen: &Chosen) -> Chosen {
+        let without = chosen.algorithm.without_warm_up().filter(|_| !self.options.from_start);
+        without.map_or_else(|| chosen.clone(), |algorithm| Chosen::of(&Registry::built_in(), &algorithm))
     }
 
     fn engine(&self, chosen: &Chosen) -> Result<EngineOptions> {
@@ -201,16 +248,35 @@ impl Job<'_> {
 
     /// Returns the seconds of a step without communication, of the slowest rank.
     fn local(&self, scene: &Scene<'_>) -> Result<f64> {
+        let slowest = scene.slowness.iter().copied().fold(0.0, f64::max);
+        let optimizer = scene.engine.optimizer.as_ref().map(|optimizer| optimizer.spelled());
+        let key = (optimizer.unwrap_or_default(), slowest.to_bits());
+        if let Some(known) = self.alone.borrow().get(&key) {
+            return Ok(*known);
+        }
+        let seconds = self.alone(scene, slowest)?;
+        self.alone.borrow_mut().insert(key, seconds);
+        Ok(seconds)
+    }
+
+    /// Simulates a rank that has no others.
+    fn alone(&self, scene: &Scene<'_>, slowness: f64) -> Result<f64> {
         let intra = self.options.intra;
         let alone =
             Simulation { rates: self.rates.clone(), ..Simulation::new(Cluster::flat(1, 1, intra, intra)?) };
-        let slowest = [scene.slowness.iter().copied().fold(0.0, f64::max)];
         let algorithm = Registry::built_in().named("gradient-allreduce")?;
         let engine = EngineOptions { hierarchical: false, ..scene.engine.clone() };
         let steps = Steps { warmup: 1, counted: 1 };
-        let scene = Scene { model: scene.model, algorithm, engine, steps, slowness: &slowest };
+        let scene = Scene { model: scene.model, algorithm, engine, steps, slowness: &[slowness] };
         Ok(scene.run(&alone)?.step_s)
     }
+}
+
+/// Returns the text of a file.
+fn read(path: &Path, what: &str) -> Result<String> {
+    input::read_text(path, 1 << 20).map_err(|cause| {
+        Error::system(format!("read the {what} {}", path.display()), cause, "give a file that is there")
+    })
 }
 
 /// Returns the error of what a file says.

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 /// Figures of one algorithm on one cluster.
 pub(in crate::program) struct Row {
+    /// Algorithm as it was asked for.
     pub(in crate::program) algorithm: String,
+    /// Algorithm as it was simulated: without its warm-up.
+    pub(in crate::program) simulated: String,
     pub(in crate::program) ranks: usize,
     pub(in crate::program) hosts: usize,
     pub(in crate::program) link: LinkSpec,
@@ -26,12 +29,13 @@ impl Row {
 
     pub(super) fn told(&self) -> String {
         markdown_row(&[
-            format!("`{}`", self.algorithm),
+            format!("`{}`", self.simulated),
             format!("{} on {}", self.ranks, self.hosts),
             self.link.to_string(),
             format!("{:.2}", self.figures.step_s * 1e3),
             format!("{:.1}", self.ranks as f64 / self.figures.step_s),
             bytes(self.figures.bytes as u64),
+            bytes(self.figures.network_bytes as u64),
             percent(self.communication()),
         ])
     }
@@ -39,12 +43,14 @@ impl Row {
     pub(super) fn json(&self) -> Value {
         json!({
             "algorithm": self.algorithm,
+            "simulated": self.simulated,
             "ranks": self.ranks,
             "hosts": self.hosts,
             "bandwidth_bps": self.link.bandwidth * 8.0,
             "latency_s": self.link.latency.as_secs_f64(),
             "step_s": self.figures.step_s,
             "bytes_per_rank_step": self.figures.bytes,
+            "network_bytes_per_rank_step": self.figures.network_bytes,
             "comm_fraction": self.communication(),
             "events": self.figures.events,
             "fingerprint": format!("{:016x}", self.figures.fingerprint),
@@ -52,13 +58,14 @@ impl Row {
     }
 }
 
-pub(super) const HEADING: [&str; 7] = [
+pub(super) const HEADING: [&str; 8] = [
     "algorithm",
     "ranks on hosts",
     "link",
     "ms a step",
     "batches/s",
     "sent a rank and step",
+    "of it to other hosts",
     "in communication",
 ];
 
@@ -99,7 +106,10 @@ impl<'a> Report<'a> {
             "algorithm": options.algorithm,
             "ranks": job.ranks,
             "hosts": job.hosts,
+            "shape": job.shape.to_string(),
+            "topology": job.topology,
             "flat": job.flat,
+            "from_start": job.from_start,
             "link": job.link.to_string(),
             "intra": job.intra.to_string(),
             "model": options.training.train.is_none().then_some(&job.model),

@@ -6,7 +6,7 @@ use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
 use hexagram::physical::runtime::{self, Instant};
 use hexagram::physical::sim::{Phantom, Simulation};
-use hexagram::{Communicator, Result, World};
+use hexagram::{Communicator, Result, TransportKind, World};
 use std::time::Duration;
 
 /// Learning rate: of numbers that are not there.
@@ -27,8 +27,10 @@ pub(super) struct Scene<'a> {
 pub(in crate::program) struct Figures {
     /// Seconds a step, of the rank that took longest.
     pub(in crate::program) step_s: f64,
-    /// Bytes that a rank sends in a step, mean of all ranks.
+    /// Bytes that a rank sends in a step, within its host and to others, mean of all ranks.
     pub(in crate::program) bytes: f64,
+    /// Bytes of these that leave the host.
+    pub(in crate::program) network_bytes: f64,
     /// Events of the simulation.
     pub(in crate::program) events: u64,
     /// Hash of all events.
@@ -39,7 +41,26 @@ pub(in crate::program) struct Figures {
 struct Counted {
     began: Instant,
     ended: Instant,
-    sent: u64,
+    sent: Sent,
+}
+
+/// Bytes that a rank has sent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sent {
+    all: u64,
+    /// Part of it that went to other hosts.
+    network: u64,
+}
+
+impl Sent {
+    fn by(world: &World) -> Self {
+        let traffic = world.traffic();
+        Sent { all: traffic.payload_sent(), network: traffic.payload_sent_by(TransportKind::Sim) }
+    }
+
+    fn since(self, before: Sent) -> Self {
+        Sent { all: self.all - before.all, network: self.network - before.network }
+    }
 }
 
 impl Scene<'_> {
@@ -52,10 +73,14 @@ impl Scene<'_> {
         let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
         let steps = f64::from(self.steps.counted);
         let taken = |one: &Counted| one.ended.duration_since(one.began).as_secs_f64();
-        let sent: u64 = counted.iter().map(|one| one.sent).sum();
+        let mean = |of: fn(&Sent) -> u64| {
+            let sum: u64 = counted.iter().map(|one| of(&one.sent)).sum();
+            sum as f64 / steps / counted.len() as f64
+        };
         Ok(Figures {
             step_s: counted.iter().map(taken).fold(0.0, f64::max) / steps,
-            bytes: sent as f64 / steps / counted.len() as f64,
+            bytes: mean(|sent| sent.all),
+            network_bytes: mean(|sent| sent.network),
             events: outcome.events,
             fingerprint: outcome.fingerprint,
         })
@@ -72,11 +97,11 @@ impl Scene<'_> {
             self.step(&mut engine, slowness)?;
         }
         let began = runtime::now();
-        let before = world.traffic().payload_sent();
+        let before = Sent::by(world);
         for _ in 0..self.steps.counted {
             self.step(&mut engine, slowness)?;
         }
-        let counted = Counted { began, ended: runtime::now(), sent: world.traffic().payload_sent() - before };
+        let counted = Counted { began, ended: runtime::now(), sent: Sent::by(world).since(before) };
         engine.settle()?;
         Ok(counted)
     }

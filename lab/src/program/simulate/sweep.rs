@@ -46,6 +46,9 @@ pub(super) fn points(text: &str, here: &Point) -> Result<Vec<Point>> {
         .into_iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| wrong(format!("--sweep {text}: `{name}` is nothing that varies")))?;
+    if swept == Swept::Ranks && here.topology.is_some() {
+        return Err(wrong(format!("--sweep {text}: the ranks are those of --topology")));
+    }
     let point = |value: &str| {
         let point = swept.with(here, value.trim());
         point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is no value of {name}")))
@@ -58,7 +61,7 @@ mod tests {
     use super::*;
 
     fn here() -> Point {
-        Point { ranks: 8, hosts: 2, link: "10gbit,50us".parse().unwrap() }
+        Point { ranks: 8, hosts: 2, link: "10gbit,50us".parse().unwrap(), topology: None }
     }
 
     #[test]

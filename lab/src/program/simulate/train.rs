@@ -95,7 +95,13 @@ impl SimulateOptions {
 
 impl JobOptions {
     /// Trains by one algorithm on one cluster.
-    fn trained(&self, chosen: &Chosen, training: &Training, rates: &Rates, point: &Point) -> Result<Row> {
+    fn trained(
+        &self,
+        chosen: &Chosen,
+        training: &Training,
+        rates: &Rates,
+        point: &Point,
+    ) -> Result<TrainedRow> {
         let training = Training {
             ranks: point.ranks,
             compute: self.compute()?.unwrap_or(training.compute),
@@ -113,21 +119,22 @@ impl JobOptions {
         let simulation = self.simulation(point, rates)?;
         let slowness = self.slowness(point.ranks)?;
         let simulated = train_on_cluster(&training, &OnCluster { simulation, slowness, watch: &watch })?;
-        Ok(Row { algorithm: chosen.spelling.clone(), point: point.clone(), training, simulated })
+        Ok(TrainedRow { algorithm: chosen.spelling.clone(), point: point.clone(), training, simulated })
     }
 }
 
 /// One training.
-struct Row {
+struct TrainedRow {
     algorithm: String,
     point: Point,
     training: Training,
     simulated: Simulated,
 }
 
-impl Row {
+impl TrainedRow {
     fn told(&self) -> String {
-        let Point { ranks, hosts, link } = &self.point;
+        let Point { ranks, hosts, .. } = &self.point;
+        let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();
         let loss = last.evaluation.loss;
@@ -147,7 +154,8 @@ impl Row {
     }
 
     fn json(&self) -> Value {
-        let Point { ranks, hosts, link } = &self.point;
+        let Point { ranks, hosts, .. } = &self.point;
+        let link = self.point.hosts_link();
         let outcome = &self.simulated.outcome;
         let last = outcome.last();
         let state = |point: &crate::outcome::Point| {
