@@ -2,11 +2,14 @@
 //! this file for the options.
 //!
 //! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
-//! models, `run` one simulated training, `report` the table and the JSON. `train` is what `--train` does: a training with
+//! models, `run` one simulated training, `report` the table and the JSON, `pictures` and `out` what goes into a folder. `train` is what `--train` does: a training with
 //! real numbers.
 
 pub(super) mod job;
 mod model;
+mod out;
+mod pace;
+mod pictures;
 mod report;
 mod run;
 mod sweep;
@@ -17,10 +20,13 @@ use super::names::information;
 use super::say::{Failure, print};
 use clap::Parser;
 use hexagram::algorithms::Registry;
+use hexagram::algorithms::trace::check_writable;
 use hexagram::{Error, Result};
 pub use job::JobOptions;
 use job::{Point, Steps};
 use report::{HEADING, Report, about};
+use std::path::PathBuf;
+use sweep::{Sweep, Swept};
 use train::TrainingOptions;
 
 const AFTER_HELP: &str = "\
@@ -37,6 +43,8 @@ takes half of the backward pass.
 
 A link is bandwidth and latency between two ranks of different hosts (--link) or of one (--intra), in each direction: \
 10gbit,50us; with jitter=5us messages come up to so much later, with stall=0.001:200ms one of a thousand does by 200 ms.
+
+Ranks compute for the time of the model, times the factors of --straggler, --compute-jitter and --compute-drift, which are drawn by --seed.
 
 A cluster is flat, on one switch that is never full, or of another --shape: racks that reach each other with the bandwidth of their hosts divided by an oversubscription, a fat tree of switches with so many ports, or sites in a ring. A --topology has such a line, and others: `hosts 6 ranks=4`, `hosts 2 ranks=2 link=1gbit,80us intra=100gbit,5us`, `switch NAME`, and `link host3 rack0 10gbit,25us,stall=0.01:200ms` for single links; docs/simulation.md has all of it.
 
@@ -78,6 +86,13 @@ pub struct SimulateOptions {
     /// Training with real numbers.
     #[command(flatten)]
     pub training: TrainingOptions,
+    /// Write the time of all ranks to a file for ui.perfetto.dev, as `train --trace` does of real ones: of one algorithm,
+    /// on one cluster
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "train"])]
+    pub trace: Option<PathBuf>,
+    /// Write the table as table.md and the JSON object as results.json into a folder, and pictures of a --sweep
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Print one JSON object in place of the table
     #[arg(long)]
     pub json: bool,
@@ -93,8 +108,9 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
         return Ok(0);
     }
     let chosen = options.chosen(registry)?;
-    let points = options.points()?;
+    let Clusters { points, swept } = options.clusters()?;
     points.iter().try_for_each(|point| options.job.check(point))?;
+    options.prepare(&chosen)?;
     if let Some(task) = &options.training.train {
         train::train(options, task, &chosen, &points)?;
         return Ok(0);
@@ -102,11 +118,21 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     let job = options.job.job()?;
     let steps = Steps { warmup: options.warmup, counted: options.steps.unwrap_or(STEPS) };
     let mut report = Report::new(options, &about(&options.job.model, &job.model), &HEADING);
+    let mut rows = Vec::new();
     for point in &points {
         for chosen in &chosen {
             let row = job.row(chosen, point, steps)?;
             report.add(&row.told(), row.json())?;
+            rows.extend(swept.map(|swept| (swept.of(point), row)));
         }
+    }
+    if let (Some(folder), Some(swept)) = (&options.out, swept) {
+        for (name, picture) in pictures::pictures(&options.job.model, swept, &rows) {
+            out::write(folder, name, &picture)?;
+        }
+    }
+    if let (Some(file), [chosen], [point]) = (&options.trace, &chosen[..], &points[..]) {
+        job.trace(chosen, point, steps)?.save(file)?;
     }
     report.finish()?;
     Ok(0)
@@ -125,10 +151,32 @@ impl SimulateOptions {
     }
 
     /// Returns the clusters for which there are figures.
-    fn points(&self) -> Result<Vec<Point>> {
+    fn clusters(&self) -> Result<Clusters> {
         let here = self.job.point()?;
-        self.sweep.as_ref().map_or_else(|| Ok(vec![here.clone()]), |text| sweep::points(text, &here))
+        let Some(text) = &self.sweep else { return Ok(Clusters { points: vec![here], swept: None }) };
+        let Sweep { swept, points } = sweep::sweep(text, &here)?;
+        Ok(Clusters { points, swept: Some(swept) })
     }
+
+    /// Makes sure that files can be written, before anything is simulated.
+    fn prepare(&self, chosen: &[Chosen]) -> Result<()> {
+        if let Some(folder) = &self.out {
+            out::prepare(folder)?;
+        }
+        let Some(file) = &self.trace else { return Ok(()) };
+        if chosen.len() > 1 {
+            let what = format!("--trace is of one algorithm, and {} are chosen", chosen.len());
+            return Err(Error::usage(what, "name one with --algorithm"));
+        }
+        check_writable(file)
+    }
+}
+
+/// Clusters for which there are figures.
+struct Clusters {
+    points: Vec<Point>,
+    /// Property in which they differ.
+    swept: Option<Swept>,
 }
 
 /// Returns the texts between the commas that are in no brackets.
