@@ -6,7 +6,7 @@ use crate::group::Group;
 use hexagram_physical::operation::Poison;
 use hexagram_physical::transport::{Bell, Transport};
 use hexagram_physical::{Buffer, DType, Error, Queue, Result, TransportKind, World, drive};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,12 +60,22 @@ struct GroupShare {
     line: Rc<EndpointShare>,
     group: Group,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
-    /// Number of messages to each rank so far.
-    sent: Vec<Cell<u64>>,
-    /// Number of messages from each rank so far.
-    received: Vec<Cell<u64>>,
-    /// Number of groups made with each rank so far.
-    grouped: Vec<Cell<u64>>,
+    /// Messages to each rank so far.
+    sent: Counters,
+    /// Messages from each rank so far.
+    received: Counters,
+    /// Groups made with each rank so far.
+    grouped: Counters,
+}
+
+/// Counters of something for each rank. Most groups never need them.
+#[derive(Default)]
+struct Counters(OnceCell<Box<[Cell<u64>]>>);
+
+impl Counters {
+    fn of(&self, rank: usize, size: usize) -> &Cell<u64> {
+        &self.0.get_or_init(|| (0..size).map(|_| Cell::new(0)).collect())[rank]
+    }
 }
 
 /// Turn of a rank to make a group.
@@ -108,11 +118,8 @@ impl Communicator {
     }
 
     fn over(line: Rc<EndpointShare>, group: Group) -> Self {
-        let counters = || (0..group.size()).map(|_| Cell::new(0)).collect();
-        let sent = counters();
-        let received = counters();
-        let grouped = counters();
         let lanes = RefCell::default();
+        let [sent, received, grouped] = Default::default();
         Self::on_lane(&Rc::new(GroupShare { line, group, lanes, sent, received, grouped }), 0)
     }
 
@@ -277,17 +284,17 @@ impl Communicator {
 
     /// Returns the counter of messages to a rank.
     pub(crate) fn sends_to(&self, rank: usize) -> &Cell<u64> {
-        &self.shared.sent[rank]
+        self.shared.sent.of(rank, self.size())
     }
 
     /// Returns the counter of messages from a rank.
     pub(crate) fn receives_from(&self, rank: usize) -> &Cell<u64> {
-        &self.shared.received[rank]
+        self.shared.received.of(rank, self.size())
     }
 
     /// Returns the counter of groups that were made with a rank.
     pub(crate) fn groups_with(&self, rank: usize) -> &Cell<u64> {
-        &self.shared.grouped[rank]
+        self.shared.grouped.of(rank, self.size())
     }
 
     /// Returns the first failure on this endpoint, if there was one.

@@ -1,6 +1,7 @@
 //! Groups: some ranks of the world, numbered anew, with messages of their own. Open this to see what a split agrees on.
 
-use crate::{Buffer, Communicator, DType, Error, Result};
+use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kind of operation. Each has tags of its own, and is counted apart: not every rank takes part in what others do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,12 +24,22 @@ pub(crate) struct Group {
     number: u32,
     rank: usize,
     /// Rank in the world of each rank of the group.
-    members: Vec<usize>,
+    members: Arc<[usize]>,
+}
+
+/// Returns the numbers below `size`, which the worlds of one process share.
+fn all_below(size: usize) -> Arc<[usize]> {
+    static LAST: Mutex<Option<Arc<[usize]>>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*last {
+        Some(numbers) if numbers.len() == size => Arc::clone(numbers),
+        _ => Arc::clone(last.insert((0..size).collect())),
+    }
 }
 
 impl Group {
     pub(crate) fn world(rank: usize, size: usize) -> Self {
-        Group { number: 0, rank, members: (0..size).collect() }
+        Group { number: 0, rank, members: all_below(size) }
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -138,6 +149,20 @@ impl Communicator {
         ranks.sort_by_key(|rank| wishes[*rank].key);
         let Ok(index) = colors.binary_search(&color) else { return Ok(None) };
         Ok(self.numbered_group(first + index as u32, &ranks))
+    }
+
+    /// Takes numbers for `count` groups, which no group of any rank here has, and returns the first. All ranks of this
+    /// group call it with the same count: one all-reduce of 8 bytes.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
+    pub(crate) async fn take_numbers(&self, count: usize) -> Result<u32> {
+        let _turn = self.turn_to_group()?;
+        let mut free = Buffer::from_slice(&[i64::from(self.free_group())])?;
+        self.all_reduce(&mut free, ReduceOp::Max).await?;
+        let first = u32::try_from(free.host::<i64>()?[0]).unwrap_or(u32::MAX);
+        self.take_groups(after(first, count)?);
+        Ok(first)
     }
 
     /// Returns the group of these ranks, if this is one of them.

@@ -1,8 +1,9 @@
 //! Agreement of all ranks on the model and the options, before the first step: a difference would corrupt or hang it.
 //!
 //! ```text
-//! always           a digest of the model and one of the options, from every rank      16 bytes each
-//! if they differ   the number of rank 0's statements, 2²⁰ at most, and a hash of each, to all
+//! always           the extremes of a digest of the model and of one of the options    an all-reduce of 32 bytes
+//! if they differ   both digests, from every rank                                      16 bytes each
+//!                  the number of rank 0's statements, 2²⁰ at most, and a hash of each, to all
 //!                  the number of the first that another rank makes otherwise, from every rank
 //!                  that statement, from every rank                                    1 KiB each at most
 //! ```
@@ -13,7 +14,7 @@ use crate::optimizer::Optimizer;
 use crate::plugin::AnyAlgorithm;
 use crate::record::{announced, described, gather_texts};
 use hexagram_logical::spelling::{Argument, Spelling};
-use hexagram_logical::{Communicator, Error, Result, hash};
+use hexagram_logical::{Communicator, Error, ReduceOp, Result, hash};
 use std::fmt::Debug;
 
 /// Largest number of statements that are compared one by one.
@@ -58,6 +59,9 @@ pub(super) fn agree(
 ) -> Result<()> {
     let lists = [model(parameters), settings(algorithm, options)];
     let mine = lists.each_ref().map(|list| digest(list) as i64);
+    if are_alike(comm, &mine)? {
+        return Ok(());
+    }
     let mut all = vec![0; mine.len() * comm.size()];
     comm.blocking().all_gather(&mine, &mut all)?;
     let kinds = ["ranks train different models", "ranks train with different options"];
@@ -70,6 +74,15 @@ pub(super) fn agree(
         }
     }
     Ok(())
+}
+
+/// Returns true if all ranks have the same numbers. A collective call.
+fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
+    // The complement of the least number is the largest of the complements.
+    let mut most: Vec<i64> = mine.iter().copied().chain(mine.iter().map(|number| !number)).collect();
+    comm.blocking().all_reduce(&mut most, ReduceOp::Max)?;
+    let (most, of_complements) = most.split_at(mine.len());
+    Ok(most.iter().zip(of_complements).all(|(most, complement)| *most == !complement))
 }
 
 /// Returns what a rank and rank 0 say differently. A collective call.
@@ -154,30 +167,21 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         said("order", order),
         said("unused", unused),
         said("buffers", buffers),
-        said_if("learning_rate", learning_rate.as_ref()),
+        said("learning_rate", learning_rate),
         said("groups", groups),
         said("hierarchical", hierarchical),
         said("overlap", overlap),
         said("streams", streams),
-        said_if("clip_norm", clip_norm.as_ref()),
-        said_if("loss_scale", loss_scale.as_ref()),
+        said("clip_norm", clip_norm),
+        said("loss_scale", loss_scale),
         said("uneven", uneven),
         said("seed", seed),
-        said_if("autotune", autotune.as_ref()),
+        said("autotune", autotune),
     ]
 }
 
 fn said(field: &str, value: &dyn Debug) -> Statement {
-    Statement::new(subject(field), format!("{value:?}"))
-}
-
-/// Returns what an option says that may be left out.
-fn said_if(field: &str, value: Option<&impl Debug>) -> Statement {
-    value.map_or_else(|| Statement::new(subject(field), "left out"), |value| said(field, value))
-}
-
-fn subject(field: &str) -> String {
-    format!("the option `{field}`")
+    Statement::new(format!("`{field}` of EngineOptions"), format!("{value:?}"))
 }
 
 fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<Statement> {
@@ -202,7 +206,7 @@ mod tests {
         assert_eq!(said[0], Statement::new("`period` of local-sgd", "4"));
         let list = settings(&local, &EngineOptions::default());
         assert!(list.contains(&Statement::new("the algorithm", format!("{local:?}"))));
-        assert!(list.contains(&Statement::new("the option `clip_norm`", "left out")));
+        assert!(list.contains(&Statement::new("`clip_norm` of EngineOptions", "None")));
         assert_eq!(list.last(), Some(&Statement::new("the optimizer", "the framework's")));
     }
 

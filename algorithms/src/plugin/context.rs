@@ -105,10 +105,7 @@ impl Context {
     /// [`Error::Usage`] if the training loop has not told it.
     pub fn learning_rate(&self) -> Result<f64> {
         self.present.learning_rate.ok_or_else(|| {
-            Error::usage(
-                "the algorithm needs the learning rate",
-                "set the option `learning_rate`, or call `set_learning_rate`",
-            )
+            Error::usage("the algorithm needs the learning rate", "call DataParallel::set_learning_rate")
         })
     }
 
@@ -120,7 +117,7 @@ impl Context {
         self.present.loss.ok_or_else(|| {
             Error::usage(
                 "the algorithm needs the loss",
-                "call `set_loss` before the backward pass, in every step",
+                "call DataParallel::set_loss before begin, in every step",
             )
         })
     }

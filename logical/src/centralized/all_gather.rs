@@ -1,6 +1,7 @@
 //! All-gather: everyone gets everyone's buffer.
 
 use super::ring::Ring;
+use super::runs;
 use super::share::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
 use crate::{Buffer, Communicator, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -9,8 +10,17 @@ impl Communicator {
     /// Gathers everyone's elements on every rank: block r of `all` ← `mine` of rank r. `all` holds n blocks of the
     /// length of `mine`.
     ///
-    /// Ring, n − 1 steps. Bytes sent per rank: (n−1)/n · S, S being the size of `all`. Memory: none. Determinism: bytes
-    /// are copied.
+    /// | size B of `mine` | how | steps | time | memory |
+    /// |---|---|---|---|---|
+    /// | small: B ≤ 4 KiB, or n · B ≤ 64 KiB; n > 3 | doubling runs of blocks | ⌈log₂ n⌉ | ⌈log₂ n⌉ α + (n−1) B β | n · B |
+    /// | large | ring | n − 1 | (n−1) α + (n−1) B β | none |
+    ///
+    /// α is the latency of a message, and β the time of a byte. Bytes sent per rank: (n−1) · B either way; but a ring
+    /// over ranks that are numbered by host leads once into each host, where runs of blocks cross the network from
+    /// every rank. Determinism: bytes are copied.
+    ///
+    /// Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
+    /// 1997 (doubling runs).
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit;
@@ -35,6 +45,9 @@ impl Communicator {
             if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
+            if runs::pay(mine.len() * mine.dtype().size(), self.size()) {
+                return self.all_gather_in_runs(call, mine, all).await;
+            }
             all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
             Ring::of(self, all).all_gather(call, all).await
         })
@@ -44,7 +57,7 @@ impl Communicator {
     /// Gathers everyone's elements on every rank where ranks have unequal numbers of them: `all` gets `counts[r]`
     /// elements from each rank r, in the order of ranks. Counts are the same on all ranks, and may be 0.
     ///
-    /// Steps, memory and determinism as [`Communicator::all_gather`]. Bytes sent per rank: those of `all` but the next
+    /// Ring, n − 1 steps. Memory: none. Determinism: bytes are copied. Bytes sent per rank: those of `all` but the next
     /// rank's block.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ use crate::codec::LinearCodec;
 use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Group of ranks with its groups of each host and of leaders. See [`Communicator::hierarchy`].
@@ -54,7 +56,7 @@ pub struct Hierarchy {
     /// Group of leaders, on leaders only.
     leaders: Option<Communicator>,
     /// Ranks of each host in the whole group, lowest first; hosts in the order of their leaders.
-    hosts: Vec<Vec<usize>>,
+    hosts: Rc<[Vec<usize>]>,
     /// Index of this rank's host.
     mine: usize,
 }
@@ -63,7 +65,7 @@ pub struct Hierarchy {
 const LEADER: usize = 0;
 
 impl Communicator {
-    /// Splits the group into hosts and their leaders. All ranks of the group call it.
+    /// Splits the group into hosts and their leaders. All ranks of the group call it: one all-reduce of 8 bytes.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -80,24 +82,23 @@ impl Communicator {
     /// ```
     pub async fn hierarchy(&self) -> Result<Hierarchy> {
         let hosts_of_world = self.world().hosts();
-        let mut seen: Vec<usize> = Vec::new();
+        let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         let mut hosts: Vec<Vec<usize>> = Vec::new();
         for (rank, world_rank) in self.world_ranks().iter().enumerate() {
-            let host = hosts_of_world[*world_rank];
-            if let Some(at) = seen.iter().position(|other| *other == host) {
-                hosts[at].push(rank);
-            } else {
-                seen.push(host);
-                hosts.push(vec![rank]);
+            let place = *seen.entry(hosts_of_world[*world_rank]).or_insert(hosts.len());
+            if place == hosts.len() {
+                hosts.push(Vec::new());
             }
+            hosts[place].push(rank);
         }
-        let mine = hosts.iter().position(|ranks| ranks.contains(&self.rank())).unwrap_or_default();
-        let host = self.split(Some(mine as u32), 0).await?;
-        let leads = hosts[mine].first() == Some(&self.rank());
-        let leaders = self.split(leads.then_some(0), 0).await?;
+        let mine = seen.get(&hosts_of_world[self.world_rank(self.rank())]).copied().unwrap_or_default();
+        let first = self.take_numbers(hosts.len() + 1).await?;
+        let host = self.numbered_group(first + 1 + mine as u32, &hosts[mine]);
+        let leaders: Vec<usize> = hosts.iter().map(|ranks| ranks[LEADER]).collect();
+        let leaders = self.numbered_group(first, &leaders);
         // Every rank has a host.
         let host = host.unwrap_or_else(|| self.clone());
-        Ok(Hierarchy { all: self.clone(), host, leaders, hosts, mine })
+        Ok(Hierarchy { all: self.clone(), host, leaders, hosts: hosts.into(), mine })
     }
 }
 
@@ -118,7 +119,7 @@ impl Hierarchy {
             all: self.all.lane(lane),
             host: self.host.lane(lane),
             leaders: self.leaders.as_ref().map(|leaders| leaders.lane(lane)),
-            hosts: self.hosts.clone(),
+            hosts: Rc::clone(&self.hosts),
             mine: self.mine,
         }
     }

@@ -1,8 +1,8 @@
 //! Centralized, synchronous: everyone takes part, and everyone gets the same result: the exact one, or in low precision
 //! (`encoded`) one that is bit-identical on all ranks.
 //!
-//! One file a primitive. `ring` holds the two halves of the ring that several of them share, `share` the rules that
-//! they have in common: chunk boundaries, size checks, and how means are formed.
+//! One file a primitive. `ring` holds the two halves of the ring that several of them share, `runs` what small messages take in
+//! its place, `share` the rules that they have in common: chunk boundaries, size checks, and how means are formed.
 
 mod all_gather;
 mod all_reduce;
@@ -17,6 +17,7 @@ mod hierarchy;
 mod reduce;
 mod reduce_scatter;
 mod ring;
+mod runs;
 mod scatter;
 mod share;
 

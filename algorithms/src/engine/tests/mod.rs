@@ -10,7 +10,6 @@ mod hierarchy;
 mod hooks;
 mod join;
 mod memory;
-mod messages;
 mod optimizer;
 mod order;
 mod overlap;
