@@ -158,6 +158,8 @@ impl Wait {
             // Nobody spins in virtual time: it would not pass.
             let start = runtime.now();
             DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, at_most)));
+            // Here, so that the next poll is not in vain.
+            transport.progress();
             return count_if_over(start, at_most);
         }
         let beside = BESIDE.get();
@@ -193,6 +195,7 @@ impl Wait {
                     runtime.poll_park(&transport, TICK, context)
                 };
                 poll_fn(rested).await;
+                transport.progress();
                 count_if_over(start, TICK);
             }
         }

@@ -43,8 +43,8 @@ pub struct World(Arc<Inner>);
 struct Inner {
     rank: usize,
     local: (usize, usize),
-    /// By rank.
-    hosts: Vec<usize>,
+    /// By rank; ranks of one process may share them.
+    hosts: Arc<[usize]>,
     transport: TransportKind,
     fabric: Arc<dyn Fabric>,
     open: Mutex<Vec<u16>>,
@@ -120,8 +120,9 @@ impl World {
             let what = format!("a world of {size} ranks cannot be threads of one process");
             return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks")));
         }
+        let hosts: Arc<[usize]> = vec![0; size].into();
         let world = |(rank, fabric): (usize, Arc<ThreadFabric>)| {
-            Self::assemble(rank, (rank, size), vec![0; size], TransportKind::Thread, fabric, None)
+            Self::assemble(rank, (rank, size), Arc::clone(&hosts), TransportKind::Thread, fabric, None)
         };
         Ok(ThreadFabric::all(size).into_iter().enumerate().map(world).collect())
     }
@@ -140,7 +141,7 @@ impl World {
     pub(crate) fn assemble(
         rank: usize,
         local: (usize, usize),
-        hosts: Vec<usize>,
+        hosts: Arc<[usize]>,
         transport: TransportKind,
         fabric: Arc<dyn Fabric>,
         control: Option<Control>,

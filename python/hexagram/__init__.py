@@ -27,7 +27,6 @@ from hexagram._native import (
     Work,
     World,
     __version__,
-    joined,
 )
 from hexagram.errors import (
     Busy,
@@ -83,7 +82,6 @@ __all__ = [
     "bench",
     "check",
     "init",
-    "joined",
 ]
 
 

@@ -2,7 +2,7 @@
 
 use crate::error::{exception, usage};
 use hexagram::decentralized::{Schedule, catalogue};
-use hexagram::{DType, Error, ReduceOp};
+use hexagram::{DType, ReduceOp};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -21,15 +21,10 @@ const ALIASES: [(&str, &str); 9] = [
 
 /// Returns the element type of a name: `f32` and `float32` are the same.
 pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<DType> {
-    named(name).map_err(|error| exception(py, &error))
-}
-
-/// Returns the element type of a name, as [`dtype`] does.
-pub(crate) fn named(name: &str) -> Result<DType, Error> {
     let short = ALIASES.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short);
     DType::ALL.into_iter().find(|dtype| dtype.to_string() == short).ok_or_else(|| {
         let remedy = format!("use one of {}", all_dtypes());
-        Error::usage(format!("there is no element type {name}"), remedy)
+        usage(py, format!("there is no element type {name}"), remedy)
     })
 }
 

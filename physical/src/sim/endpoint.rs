@@ -1,8 +1,9 @@
 //! Endpoint of one rank of a simulated cluster: gives its messages to the wires, matches what arrives with receives and
 //! lands it.
 
+use super::mail::{BoxNumber, Mail};
+use super::parcels::{Content, Parcel};
 use super::schedule::Simulator;
-use super::wires::{Content, Parcel};
 use crate::error::Result;
 use crate::health::Health;
 use crate::matching::{Early, Match, Matcher, Posted};
@@ -33,6 +34,19 @@ impl Bell for RankBell {
 struct Operations {
     tickets: Tickets,
     matcher: Matcher<Parcel>,
+    /// True for the tickets of sends for whose end nobody has waited yet, by index.
+    unawaited: Vec<bool>,
+    /// Mail that has been looked at, for its memory.
+    mail: Mail,
+}
+
+impl Operations {
+    /// Notes whether a ticket is of a send for whose end nobody has waited yet; returns whether it was.
+    fn set_unawaited(&mut self, ticket: Ticket, unawaited: bool) -> bool {
+        let index = ticket.index as usize;
+        self.unawaited.resize(self.unawaited.len().max(index + 1), false);
+        std::mem::replace(&mut self.unawaited[index], unawaited)
+    }
 }
 
 /// Counts of one endpoint, as those of a mixed world: what stays on the host counts as sent by shared memory.
@@ -50,7 +64,7 @@ impl Tallies {
 /// Endpoint of one rank on one channel.
 pub(super) struct SimEndpoint {
     pub(super) rank: usize,
-    pub(super) channel: u16,
+    mailbox: BoxNumber,
     pub(super) bell: Arc<RankBell>,
     pub(super) health: Arc<Health>,
     tallies: Tallies,
@@ -60,7 +74,8 @@ pub(super) struct SimEndpoint {
 impl SimEndpoint {
     /// Creates the endpoint of the rank that has this bell.
     pub(super) fn new(channel: u16, bell: Arc<RankBell>, health: Arc<Health>, tallies: Tallies) -> Self {
-        SimEndpoint { rank: bell.rank, channel, bell, health, tallies, operations: RefCell::default() }
+        let mailbox = bell.schedule.open(channel, bell.rank);
+        SimEndpoint { rank: bell.rank, mailbox, bell, health, tallies, operations: RefCell::default() }
     }
 
     /// Returns the tally of messages to a rank.
@@ -129,19 +144,21 @@ impl Transport for SimEndpoint {
     }
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
-        let ticket = self.operations.borrow_mut().tickets.open();
+        let operations = &mut *self.operations.borrow_mut();
+        let ticket = operations.tickets.open();
+        operations.set_unawaited(ticket, true);
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
-        let channel = self.channel;
-        let from = self.rank;
         let content = Content::View(view);
-        self.schedule().send(Parcel { channel, from, to, label, bytes, content, ticket: Some(ticket) });
+        let parcel = Parcel { from: self.rank, label, bytes, content, ticket: Some(ticket) };
+        self.schedule().send(self.mailbox, to, parcel);
         ticket
     }
 
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
         let ticket = operations.tickets.open();
+        operations.set_unawaited(ticket, false);
         let posted = Posted::new(ticket, source, label, view, land);
         match operations.matcher.find_early(source, &label) {
             Match::Found(early) => self.deliver(operations, early.message, posted),
@@ -152,24 +169,31 @@ impl Transport for SimEndpoint {
     }
 
     fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
-        self.operations.borrow_mut().tickets.poll(ticket)
+        let operations = &mut *self.operations.borrow_mut();
+        let outcome = operations.tickets.poll(ticket);
+        if outcome.is_pending() && operations.set_unawaited(ticket, false) {
+            self.schedule().await_sent(self.mailbox, ticket);
+        }
+        outcome
     }
 
     fn cancel(&self, ticket: Ticket) {
         let operations = &mut *self.operations.borrow_mut();
         operations.matcher.cancel(ticket);
         operations.tickets.close(ticket);
-        self.schedule().cancel(self.channel, self.rank, ticket);
+        self.schedule().cancel(self.mailbox, ticket);
     }
 
     fn progress(&self) -> bool {
-        let Some(mail) = self.schedule().take_mail(self.channel, self.rank) else { return false };
         let operations = &mut *self.operations.borrow_mut();
-        for (ticket, got) in mail.sent {
+        let mut mail = std::mem::take(&mut operations.mail);
+        let has_mail = self.schedule().take_mail(self.mailbox, &mut mail);
+        for (ticket, got) in mail.sent.drain(..) {
             operations.tickets.finish(ticket, Ok(got));
         }
-        mail.arrived.into_iter().for_each(|parcel| self.arrive(operations, parcel));
-        true
+        mail.arrived.drain(..).for_each(|parcel| self.arrive(operations, parcel));
+        operations.mail = mail;
+        has_mail
     }
 
     fn crowded(&self) -> bool {
@@ -181,7 +205,7 @@ impl Transport for SimEndpoint {
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        let nothing_comes = || !self.schedule().is_awaited(self.channel, peer, self.rank) && !self.progress();
+        let nothing_comes = || !self.schedule().is_awaited(self.mailbox, peer) && !self.progress();
         if self.schedule().is_closed(peer, self.rank) && nothing_comes() {
             return Some("closed its connection".to_owned());
         }

@@ -5,25 +5,47 @@
 //! it, directly or by way of others; so what costs time is how many do.
 
 use super::agenda::Time;
+use std::mem;
+use std::sync::Arc;
 
-/// FlowNumber of a link, which leads one way.
+/// Number of a link, which leads one way.
 pub(super) type LinkNumber = u32;
 
-/// FlowNumber of a flow.
+/// Number of a flow.
 pub(super) type FlowNumber = u32;
 
 /// Bytes that count as none: rates are rounded, and so is time.
 const NOTHING: f64 = 1e-3;
 
+/// Ratio up to which two links are as crowded: one transfer of a second thus takes a nanosecond more or less.
+const ALIKE: f64 = 1.0 + 1e-9;
+
 /// Bytes on their way.
 #[derive(Debug, Clone)]
 struct Flow {
-    route: Vec<LinkNumber>,
+    route: Arc<[LinkNumber]>,
     /// Bytes that had not left at the time `since`.
     left: f64,
     /// Bytes that leave in a nanosecond.
     rate: f64,
     since: Time,
+    /// Time at which it is to be looked at; the end of time if another flow is, earlier.
+    due: Time,
+}
+
+impl Flow {
+    /// Returns the time at which all its bytes will have left, unless rates change.
+    fn ends(&self, now: Time) -> Option<Time> {
+        let lasts = (self.left.max(0.0) / self.rate).ceil();
+        (self.rate > 0.0).then(|| now.saturating_add(lasts as Time))
+    }
+
+    /// Counts what has left by now; returns true if all has.
+    fn settle(&mut self, now: Time) -> bool {
+        self.left -= self.rate * (now - self.since) as f64;
+        self.since = now;
+        self.left <= NOTHING
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -31,10 +53,19 @@ struct Wire {
     /// Bytes in a nanosecond.
     capacity: f64,
     flows: Vec<FlowNumber>,
-    /// Round of [`Flows::share`] that has seen it last.
+    /// Round of [`Flows::connect`] that has seen it last.
     seen: u64,
-    /// Place among the links that are given to their flows, while they are.
-    place: usize,
+    /// Bandwidth that is left while flows are given theirs.
+    left: f64,
+    /// Number of flows that have not been given theirs yet.
+    open: usize,
+}
+
+impl Wire {
+    /// Returns what each flow gets that has not been given its bandwidth yet.
+    fn share(&self) -> f64 {
+        (self.left / self.open as f64).max(0.0)
+    }
 }
 
 /// All flows of a network.
@@ -49,12 +80,21 @@ pub(super) struct Flows {
     /// Links on which a flow has begun or ended since rates were last computed.
     changed: Vec<LinkNumber>,
     round: u64,
+    group: Group,
+}
+
+/// Links and flows that are connected by each other.
+#[derive(Debug, Default)]
+struct Group {
+    links: Vec<LinkNumber>,
+    flows: Vec<FlowNumber>,
 }
 
 impl Flows {
     /// Adds a link of so many bytes a second.
     pub(super) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
-        self.wires.push(Wire { capacity: bandwidth / 1e9, flows: Vec::new(), seen: 0, place: 0 });
+        let capacity = bandwidth / 1e9;
+        self.wires.push(Wire { capacity, flows: Vec::new(), seen: 0, left: 0.0, open: 0 });
         (self.wires.len() - 1) as LinkNumber
     }
 
@@ -65,17 +105,18 @@ impl Flows {
     }
 
     /// Begins a flow of so many bytes over links, of which there is at least one.
-    pub(super) fn begin(&mut self, now: Time, route: Vec<LinkNumber>, bytes: usize) -> FlowNumber {
+    pub(super) fn begin(&mut self, now: Time, route: Arc<[LinkNumber]>, bytes: usize) -> FlowNumber {
         let number = self.free.pop().unwrap_or_else(|| {
             self.flows.push(None);
             self.seen.push(0);
             (self.flows.len() - 1) as FlowNumber
         });
-        for link in &route {
+        for link in &*route {
             self.wires[*link as usize].flows.push(number);
         }
         self.changed.extend_from_slice(&route);
-        self.flows[number as usize] = Some(Flow { route, left: bytes as f64, rate: 0.0, since: now });
+        let flow = Flow { route, left: bytes as f64, rate: 0.0, since: now, due: Time::MAX };
+        self.flows[number as usize] = Some(flow);
         number
     }
 
@@ -87,133 +128,148 @@ impl Flows {
     /// Ends a flow before its bytes have left, or after.
     pub(super) fn end(&mut self, number: FlowNumber) {
         let Some(flow) = self.flows[number as usize].take() else { return };
-        for link in &flow.route {
+        for link in &*flow.route {
             let flows = &mut self.wires[*link as usize].flows;
             if let Some(at) = flows.iter().position(|other| *other == number) {
                 flows.swap_remove(at);
             }
         }
-        self.changed.extend(flow.route);
+        self.changed.extend_from_slice(&flow.route);
         self.free.push(number);
     }
 
-    /// Looks at the flows that share links with `number`, itself included: those whose bytes have left end, and are
-    /// returned in the order of their numbers.
-    pub(super) fn finish(&mut self, now: Time, number: FlowNumber) -> Vec<FlowNumber> {
-        let Some(flow) = &self.flows[number as usize] else { return Vec::new() };
-        let links = flow.route.clone();
-        let (_, flows) = self.connected(&links);
-        let mut done: Vec<FlowNumber> = flows.into_iter().filter(|flow| self.settle(now, *flow)).collect();
+    /// Looks at the flows that share links with `number`, itself included, if it is due: those whose bytes have left
+    /// end, and are added to `done` in the order of their numbers.
+    pub(super) fn finish(&mut self, now: Time, number: FlowNumber, done: &mut Vec<FlowNumber>) {
+        let Some(flow) = self.flows[number as usize].as_mut().filter(|flow| flow.due == now) else { return };
+        flow.due = Time::MAX;
+        let link = flow.route[0];
+        let group = self.connect(link);
+        for number in &group.flows {
+            if self.flows[*number as usize].as_mut().is_some_and(|flow| flow.settle(now)) {
+                done.push(*number);
+            }
+        }
+        self.group = group;
         done.sort_unstable();
         done.iter().for_each(|flow| self.end(*flow));
-        done
-    }
-
-    /// Counts what has left of a flow by now; returns true if all has.
-    fn settle(&mut self, now: Time, number: FlowNumber) -> bool {
-        let Some(flow) = &mut self.flows[number as usize] else { return false };
-        flow.left -= flow.rate * (now - flow.since) as f64;
-        flow.since = now;
-        flow.left <= NOTHING
     }
 
     /// Computes the rates of all flows for which they may have changed. Calls `ends` for each group of flows that share
     /// links, with one that is the first to end, and when.
     pub(super) fn share(&mut self, now: Time, mut ends: impl FnMut(Time, FlowNumber)) {
-        let changed = std::mem::take(&mut self.changed);
+        let mut changed = mem::take(&mut self.changed);
         let before = self.round;
-        for link in changed {
+        for link in changed.drain(..) {
             if self.wires[link as usize].seen > before {
                 continue;
             }
-            let (links, flows) = self.connected(&[link]);
-            flows.iter().for_each(|flow| {
-                self.settle(now, *flow);
-            });
-            self.fill(&links, &flows);
-            let end = |number: &FlowNumber| {
-                let flow = self.flows[*number as usize].as_ref()?;
-                let lasts = (flow.left.max(0.0) / flow.rate).ceil();
-                (flow.rate > 0.0).then(|| (now.saturating_add(lasts as Time), *number))
-            };
-            if let Some((at, flow)) = flows.iter().filter_map(end).min() {
-                ends(at, flow);
+            let group = self.connect(link);
+            self.fill(now, &group);
+            if let Some((at, number)) = self.first(now, &group)
+                && let Some(flow) = &mut self.flows[number as usize]
+                && mem::replace(&mut flow.due, at) != at
+            {
+                ends(at, number);
             }
+            self.group = group;
         }
+        self.changed = changed;
     }
 
-    /// Returns the links that are connected with these by flows, and those flows.
-    fn connected(&mut self, from: &[LinkNumber]) -> (Vec<LinkNumber>, Vec<FlowNumber>) {
-        self.round += 1;
-        let round = self.round;
-        let mut links = Vec::new();
-        let mut found = Vec::new();
-        for link in from {
-            if std::mem::replace(&mut self.wires[*link as usize].seen, round) != round {
-                links.push(*link);
+    /// Returns the flow that ends first, and when; nobody has to look at the others.
+    fn first(&mut self, now: Time, group: &Group) -> Option<(Time, FlowNumber)> {
+        let mut first = None;
+        for number in &group.flows {
+            let Some(flow) = &self.flows[*number as usize] else { continue };
+            let Some(at) = flow.ends(now) else { continue };
+            if first.is_none_or(|first| (at, *number) < first) {
+                first = Some((at, *number));
             }
         }
+        for number in &group.flows {
+            if let Some(flow) = &mut self.flows[*number as usize]
+                && first.is_none_or(|(_, first)| first != *number)
+            {
+                flow.due = Time::MAX;
+            }
+        }
+        first
+    }
+
+    /// Returns the links that are connected with this one by flows, and those flows.
+    fn connect(&mut self, link: LinkNumber) -> Group {
+        let mut group = mem::take(&mut self.group);
+        group.links.clear();
+        group.flows.clear();
+        self.round += 1;
+        let round = self.round;
+        self.wires[link as usize].seen = round;
+        group.links.push(link);
         let mut next = 0;
-        while let Some(&link) = links.get(next) {
+        while let Some(&link) = group.links.get(next) {
             next += 1;
             for at in 0..self.wires[link as usize].flows.len() {
                 let number = self.wires[link as usize].flows[at];
-                if std::mem::replace(&mut self.seen[number as usize], round) == round {
+                if mem::replace(&mut self.seen[number as usize], round) == round {
                     continue;
                 }
-                found.push(number);
+                group.flows.push(number);
                 let Some(flow) = &self.flows[number as usize] else { continue };
-                for other in &flow.route {
-                    if std::mem::replace(&mut self.wires[*other as usize].seen, round) != round {
-                        links.push(*other);
+                for other in &*flow.route {
+                    if mem::replace(&mut self.wires[*other as usize].seen, round) != round {
+                        group.links.push(*other);
                     }
                 }
             }
         }
-        (links, found)
+        group
     }
 
-    /// Gives these flows, which are all of these links, their rates: the most crowded link first.
-    fn fill(&mut self, links: &[LinkNumber], flows: &[FlowNumber]) {
-        for number in flows {
+    /// Gives the flows of a group their rates from now on: those of the most crowded links first.
+    fn fill(&mut self, now: Time, group: &Group) {
+        for number in &group.flows {
             if let Some(flow) = &mut self.flows[*number as usize] {
+                flow.settle(now);
                 flow.rate = -1.0;
             }
         }
-        // Bandwidth that is left, and flows that have no rate yet.
-        let mut open: Vec<(LinkNumber, f64, usize)> = links
-            .iter()
-            .map(|link| (*link, self.wires[*link as usize].capacity, self.wires[*link as usize].flows.len()))
-            .filter(|(_, _, flows)| *flows > 0)
-            .collect();
-        for (at, (link, ..)) in open.iter().enumerate() {
-            self.wires[*link as usize].place = at;
+        let mut open: Vec<LinkNumber> = Vec::with_capacity(group.links.len());
+        for link in &group.links {
+            let wire = &mut self.wires[*link as usize];
+            wire.left = wire.capacity;
+            wire.open = wire.flows.len();
+            open.push(*link);
         }
-        while let Some(narrow) = narrowest(&open) {
-            let (link, left, count) = open[narrow];
-            let rate = (left / count as f64).max(0.0);
-            for at in 0..self.wires[link as usize].flows.len() {
-                let number = self.wires[link as usize].flows[at];
-                let Some(flow) = &mut self.flows[number as usize] else { continue };
-                if flow.rate >= 0.0 {
-                    continue;
-                }
-                flow.rate = rate;
-                for other in &flow.route {
-                    let (_, left, count) = &mut open[self.wires[*other as usize].place];
-                    *left -= rate;
-                    *count -= 1;
+        loop {
+            open.retain(|link| self.wires[*link as usize].open > 0);
+            let shares = open.iter().map(|link| self.wires[*link as usize].share());
+            let Some(least) = shares.min_by(f64::total_cmp) else { return };
+            for link in &open {
+                let wire = &self.wires[*link as usize];
+                if wire.open > 0 && wire.share() <= least * ALIKE {
+                    self.fill_link(*link, least);
                 }
             }
         }
     }
-}
 
-/// Returns the place of the link that gives each of its flows least, if any has flows without a rate.
-fn narrowest(open: &[(LinkNumber, f64, usize)]) -> Option<usize> {
-    let share = |at: &usize| open[*at].1 / open[*at].2 as f64;
-    let with_flows = (0..open.len()).filter(|at| open[*at].2 > 0);
-    with_flows.min_by(|a, b| share(a).total_cmp(&share(b)))
+    /// Gives the flows of a link that have no rate yet this one.
+    fn fill_link(&mut self, link: LinkNumber, rate: f64) {
+        for at in 0..self.wires[link as usize].flows.len() {
+            let number = self.wires[link as usize].flows[at];
+            let Some(flow) = &mut self.flows[number as usize] else { continue };
+            if flow.rate >= 0.0 {
+                continue;
+            }
+            flow.rate = rate;
+            for other in &*flow.route {
+                let wire = &mut self.wires[*other as usize];
+                wire.left -= rate;
+                wire.open -= 1;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +277,12 @@ mod tests {
     use super::*;
 
     const GIGABYTE: f64 = 1e9;
+
+    fn finish(network: &mut Flows, now: Time, flow: FlowNumber) -> Vec<FlowNumber> {
+        let mut done = Vec::new();
+        network.finish(now, flow, &mut done);
+        done
+    }
 
     /// Runs flows, each of links and bytes and a time at which it begins, and returns when each ends.
     fn run(bandwidths: &[f64], flows: &[(&[LinkNumber], usize, Time)]) -> Vec<Time> {
@@ -234,7 +296,7 @@ mod tests {
         let mut now = 0;
         loop {
             for (at, (route, bytes, _)) in flows.iter().enumerate().filter(|(_, flow)| flow.2 == now) {
-                begun.push((network.begin(now, route.to_vec(), *bytes), at));
+                begun.push((network.begin(now, (*route).into(), *bytes), at));
             }
             network.share(now, |at, flow| due.push((at, flow)));
             let starts = flows.iter().map(|flow| flow.2).filter(|start| *start > now);
@@ -243,7 +305,7 @@ mod tests {
             let (ready, rest): (Vec<_>, Vec<_>) = due.into_iter().partition(|(at, _)| *at == now);
             due = rest;
             for (_, flow) in ready {
-                for done in network.finish(now, flow) {
+                for done in finish(&mut network, now, flow) {
                     let at = begun.iter().position(|(number, _)| *number == done).unwrap();
                     ended[begun.swap_remove(at).1] = now;
                 }
@@ -277,17 +339,17 @@ mod tests {
     fn a_cut_link_holds_what_is_on_its_way() {
         let mut network = Flows::default();
         let link = network.add_link(GIGABYTE);
-        let flow = network.begin(0, vec![link], 1000);
+        let flow = network.begin(0, [link].into(), 1000);
         let mut due = Vec::new();
         network.share(0, |at, flow| due.push((at, flow)));
         network.set_bandwidth(link, 0.0);
         network.share(400, |at, flow| due.push((at, flow)));
         assert_eq!(due, [(1000, flow)], "nothing is due while it is cut");
-        assert!(network.finish(1000, flow).is_empty());
+        assert!(finish(&mut network, 1000, flow).is_empty());
         network.set_bandwidth(link, GIGABYTE);
         network.share(2000, |at, flow| due.push((at, flow)));
         assert_eq!(due[1], (2600, flow));
-        assert_eq!(network.finish(2600, flow), [flow]);
+        assert_eq!(finish(&mut network, 2600, flow), [flow]);
     }
 
     #[test]
@@ -306,7 +368,7 @@ mod tests {
                     (0..3).map(|_| (draws.word() % links as u64) as LinkNumber).collect();
                 route.sort_unstable();
                 route.dedup();
-                network.begin(0, route, 1000);
+                network.begin(0, route.into(), 1000);
             }
             network.share(0, |_, _| {});
             let used = |link: usize| -> f64 {

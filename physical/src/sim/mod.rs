@@ -6,9 +6,9 @@
 //! follows from its arguments and its seed, to the last bit, on every machine.
 //!
 //! `cluster`, `shape`, `topology` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time.
-//! `schedule` has the clock and says which fiber runs, `agenda` what happens when, `wires` how messages travel, `routes`
-//! which way, and `flows` how they share links. `connect` and `endpoint` are the transport, as in every backend. `job`
-//! starts ranks as processes, which meet and watch each other over `sockets`.
+//! `schedule` has the clock and says which fiber runs, `agenda` what happens when, `wires` how messages (`parcels`)
+//! travel, `routes` which way, `flows` how they share links, and `mail` where they arrive. `connect` and `endpoint` are
+//! the transport, as in every backend. `job` starts ranks as processes, which meet and watch each other over `sockets`.
 
 mod agenda;
 mod cluster;
@@ -19,6 +19,8 @@ mod fiber;
 mod flows;
 mod job;
 mod link;
+mod mail;
+mod parcels;
 mod phantom;
 mod rates;
 mod routes;
@@ -115,8 +117,9 @@ impl Simulation {
         if knowledge == Knowledge::OfEach {
             schedule.expect(&self.faults);
         }
+        let shared: Arc<[usize]> = hosts.into();
         let world = |(number, fabric): (usize, Arc<SimFabric>)| {
-            let hosts = hosts.to_vec();
+            let hosts = Arc::clone(&shared);
             World::assemble(number, local(&hosts, number), hosts, TransportKind::Sim, fabric, None)
         };
         let worlds = SimFabric::all(hosts, &schedule, knowledge).into_iter().enumerate().map(world);

@@ -13,9 +13,11 @@ mod runtime;
 use super::agenda::{Agenda, Time, from_seconds, nanoseconds};
 use super::fault::Fault;
 use super::fiber::{self, Fiber};
+use super::mail::{BoxNumber, Mail};
+use super::parcels::Parcel;
 use super::rates::Rates;
 use super::sockets::Sockets;
-use super::wires::{Flaw, Mail, MessageEvent, Parcel, Wires};
+use super::wires::{Flaw, MessageEvent, Wires};
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 use faults::Condition;
@@ -63,6 +65,8 @@ struct Thread {
     until: Time,
     /// First time at which the agenda has it; the end of time if it has not.
     due: Time,
+    /// Another time at which the agenda has it, or the end of time.
+    later: Time,
     /// Its own clock, if that is later than the world's.
     ahead: Time,
     /// Look by which it waits, while it does.
@@ -90,6 +94,8 @@ struct Simulated {
     running: ThreadNumber,
     begun: Vec<(ThreadNumber, Begin)>,
     living: usize,
+    /// Ranks that an event gives something to look at.
+    told: Vec<usize>,
     wires: Wires,
     rates: Rates,
     /// All faults, of which the agenda has the times.
@@ -144,6 +150,7 @@ impl Simulated {
             wait: Pause::Asleep,
             until: ahead,
             due: Time::MAX,
+            later: Time::MAX,
             ahead,
             look: None,
             found: false,
@@ -161,7 +168,7 @@ impl Simulated {
             thread.wait = Pause::Ready;
             self.ready.push_back(number);
         } else if thread.until < thread.due {
-            thread.due = thread.until;
+            thread.later = mem::replace(&mut thread.due, thread.until);
             self.agenda.add(thread.until, Happening::Wake(number));
         }
     }
@@ -171,8 +178,8 @@ impl Simulated {
         let now = self.now;
         let thread = &mut self.threads[self.running];
         let at_most = nanoseconds(at_most);
-        if thread.ahead > now && wait != Pause::Asleep {
-            // It computes until then.
+        if thread.ahead > now && wait == Pause::Looking {
+            // It computes until then, and looks at what has changed meanwhile.
             thread.wait = Pause::Asleep;
             thread.until = thread.ahead;
         } else {
@@ -184,9 +191,12 @@ impl Simulated {
         }
     }
 
+    /// Ends a thread's wait, once it has computed what it does.
     fn wake(&mut self, number: ThreadNumber) {
-        self.threads[number].wait = Pause::Ready;
-        self.ready.push_back(number);
+        let thread = &mut self.threads[number];
+        thread.wait = Pause::Asleep;
+        thread.until = thread.ahead;
+        self.arm(number);
     }
 
     /// Wakes the threads of a rank that wait for messages, bells and futures.
@@ -211,12 +221,12 @@ impl Simulated {
         rank
     }
 
-    /// Returns the threads of a rank that look, but for the one that has just run, with what they look at.
-    fn looking(&self, rank: usize, but: ThreadNumber) -> Vec<(ThreadNumber, Look)> {
-        let looking = self.of_rank[rank]
-            .iter()
-            .filter(|other| **other != but && self.threads[**other].wait == Pause::Looking);
-        looking.filter_map(|other| Some((*other, self.threads[*other].look?))).collect()
+    /// Returns the place of the first of a rank's threads, from a place on and but for the one that has just run, that
+    /// looks, with what it looks at.
+    fn looking(&self, rank: usize, but: ThreadNumber, from: usize) -> Option<(usize, ThreadNumber, Look)> {
+        let others = self.of_rank[rank].iter().enumerate().skip(from).filter(|(_, other)| **other != but);
+        let mut looking = others.filter(|(_, other)| self.threads[**other].wait == Pause::Looking);
+        looking.find_map(|(at, other)| Some((at, *other, self.threads[*other].look?)))
     }
 
     /// Returns what is done next.
@@ -257,16 +267,17 @@ impl Simulated {
                 let now = self.now;
                 let thread = &mut self.threads[number];
                 if thread.due == now {
-                    thread.due = Time::MAX;
+                    thread.due = mem::replace(&mut thread.later, Time::MAX);
                 }
                 if !matches!(thread.wait, Pause::Ready | Pause::Ended) && thread.until < Time::MAX {
                     self.arm(number);
                 }
             }
             Happening::Wires(event) => {
-                let mut told = Vec::new();
+                let mut told = mem::take(&mut self.told);
                 self.wires.happen(self.now, event, &mut self.agenda, |rank| told.push(rank));
-                told.into_iter().for_each(|rank| self.wake_parked(rank));
+                told.drain(..).for_each(|rank| self.wake_parked(rank));
+                self.told = told;
                 self.deliver();
             }
             Happening::Fault(number) => {
@@ -289,6 +300,7 @@ impl Simulator {
             running: ThreadNumber::MAX,
             begun: Vec::new(),
             living: 0,
+            told: Vec::new(),
             wires,
             rates,
             faults: Vec::new(),
@@ -367,14 +379,19 @@ impl Simulator {
         Ok(Counts { elapsed: Duration::from_nanos(state.now), events, fingerprint })
     }
 
-    /// Sends a message, at the time of the thread that does.
-    pub(super) fn send(&self, parcel: Parcel) {
+    /// Returns the mailbox of a rank on a channel.
+    pub(super) fn open(&self, channel: u16, rank: usize) -> BoxNumber {
+        self.lock().wires.open(channel, rank)
+    }
+
+    /// Sends a message to a rank, at the time of the thread that does.
+    pub(super) fn send(&self, from: BoxNumber, to: usize, parcel: Parcel) {
         let mut state = self.lock();
         let cost = state.rates.message.as_secs_f64() + parcel.bytes as f64 / state.rates.send;
         state.charge(cost);
         let at = state.local_time();
         let Simulated { wires, agenda, .. } = &mut *state;
-        wires.send(at, parcel, agenda);
+        wires.send(at, from, to, parcel, agenda);
     }
 
     /// Lets the thread that runs take the time of receiving a message.
@@ -384,20 +401,22 @@ impl Simulator {
         state.charge(cost);
     }
 
-    pub(super) fn take_mail(&self, channel: u16, rank: usize) -> Option<Mail> {
-        let mut state = self.lock();
-        if state.wires.mail(channel, rank).is_empty() {
-            return None;
-        }
-        Some(state.wires.take_mail(channel, rank))
+    /// Exchanges what is in a mailbox for empty mail; returns false if there is nothing.
+    pub(super) fn take_mail(&self, mailbox: BoxNumber, empty: &mut Mail) -> bool {
+        self.lock().wires.mailbox(mailbox).take(empty)
     }
 
-    pub(super) fn cancel(&self, channel: u16, from: usize, ticket: Ticket) {
-        self.lock().wires.cancel(channel, from, ticket);
+    /// Notes that somebody waits for the end of a send.
+    pub(super) fn await_sent(&self, mailbox: BoxNumber, ticket: Ticket) {
+        self.lock().wires.mailbox(mailbox).await_sent(ticket);
     }
 
-    pub(super) fn is_awaited(&self, channel: u16, from: usize, to: usize) -> bool {
-        self.lock().wires.is_awaited(channel, from, to)
+    pub(super) fn cancel(&self, mailbox: BoxNumber, ticket: Ticket) {
+        self.lock().wires.cancel(mailbox, ticket);
+    }
+
+    pub(super) fn is_awaited(&self, mailbox: BoxNumber, from: usize) -> bool {
+        self.lock().wires.is_awaited(mailbox, from)
     }
 
     /// Ends the park of a rank's threads.
@@ -407,8 +426,13 @@ impl Simulator {
 
     /// Lets the threads of a rank look, but for the one that has just run.
     fn look_as(&self, rank: usize, but: ThreadNumber) {
-        let looking = self.lock().looking(rank, but);
-        looking.into_iter().for_each(|(other, look)| self.look(other, look));
+        let mut next = 0;
+        loop {
+            let looking = self.lock().looking(rank, but, next);
+            let Some((at, other, look)) = looking else { return };
+            self.look(other, look);
+            next = at + 1;
+        }
     }
 
     /// Lets a thread look, and wakes it if it has found what it waits for.

@@ -11,84 +11,33 @@ use super::cluster::Cluster;
 use super::fault::Cut;
 use super::flows::{FlowNumber, Flows, LinkNumber};
 use super::link::LinkSpec;
+use super::mail::{BoxNumber, Mailbox, Mailboxes};
+use super::parcels::{Content, Parcel, Parcels, Queue};
 use super::routes::Routes;
 use super::schedule::Happening;
 use super::sockets::Letter;
 use crate::hash;
-use crate::memory::ReadView;
-use crate::transport::{Got, HEADER_BYTES, Label, Ticket};
+use crate::transport::{Got, HEADER_BYTES, Ticket};
 pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::mem;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Largest message that its sender need not wait for, in bytes: what the buffer of a socket holds at first.
 const BUFFER: usize = 64 << 10;
 
-/// Content of a message.
-pub(super) enum Content {
-    /// Memory of its sender.
-    View(ReadView),
-    /// A copy.
-    Bytes(Box<[u8]>),
-    /// Nothing, of memory that has sizes only.
-    Size,
-    /// Nothing, as its sender has cancelled it, or has died.
-    Void,
-    /// The end of all that its sender has to say.
-    End,
-    /// Part of what is said over a socket.
-    Letter(Letter),
-}
-
-/// A message on its way.
-pub(super) struct Parcel {
-    pub(super) channel: u16,
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) label: Label,
-    /// Size of the payload.
-    pub(super) bytes: usize,
-    pub(super) content: Content,
-    /// Ticket of the send; `None` once its sender knows that it is done.
-    pub(super) ticket: Option<Ticket>,
-}
-
-impl Parcel {
-    /// Frees the sender's memory, of which a copy travels on; returns the ticket of which the sender has to be told.
-    fn release(&mut self) -> Option<Ticket> {
-        if let Content::View(view) = &self.content {
-            self.content = match view.host_bytes() {
-                Some(bytes) => Content::Bytes(bytes.into()),
-                None => Content::Size,
-            };
-        }
-        self.ticket.take()
-    }
-}
-
-/// Messages and ends of sends that a rank's endpoint has to look at.
-#[derive(Default)]
-pub(super) struct Mail {
-    pub(super) arrived: Vec<Parcel>,
-    pub(super) sent: Vec<(Ticket, Got)>,
-}
-
-impl Mail {
-    pub(super) fn is_empty(&self) -> bool {
-        self.arrived.is_empty() && self.sent.is_empty()
-    }
-}
+/// Number of a line.
+type LineNumber = u32;
 
 /// Something that happens to messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MessageEvent {
     /// The time has come to send a message of a line.
-    Depart(usize),
+    Depart(LineNumber),
     /// A flow may have ended.
     Flow(FlowNumber),
     /// The next message of a line has arrived.
-    Arrive(usize),
+    Arrive(LineNumber),
 }
 
 /// EventKind of event, as the fingerprint has it.
@@ -102,18 +51,22 @@ enum EventKind {
 struct Connection {
     from: usize,
     to: usize,
-    route: Vec<LinkNumber>,
+    /// Mailbox of the sender.
+    outbox: BoxNumber,
+    /// Mailbox of the receiver.
+    inbox: BoxNumber,
+    route: Arc<[LinkNumber]>,
     /// Flow of the first message, while it leaves.
     flow: Option<FlowNumber>,
     /// Links of the cluster, for what they do beside having a bandwidth.
-    links: Vec<LinkSpec>,
+    links: Box<[LinkSpec]>,
     latency: Time,
-    /// Messages that have not left, and from when on they may; the first may be leaving.
-    waiting: VecDeque<(Time, Parcel)>,
-    /// FlowNumber of those that may leave by now.
-    due: usize,
+    /// Messages whose time has not come.
+    waiting: Queue,
+    /// Messages that may leave by now; the first may be leaving.
+    due: Queue,
     /// Messages that have left and not arrived.
-    flying: VecDeque<Parcel>,
+    flying: Queue,
     /// Time at which the last of them arrives: none overtakes another.
     last: Time,
 }
@@ -123,13 +76,15 @@ pub(super) struct Wires {
     flows: Flows,
     routes: Routes,
     links: Vec<LinkSpec>,
+    parcels: Parcels,
     lines: Vec<Connection>,
-    numbers: HashMap<(u16, u32, u32), usize>,
+    /// Lines from each mailbox, with the ranks that they lead to, in the order of these.
+    from: Vec<Vec<(usize, LineNumber)>>,
     /// Connection of each flow.
-    of_flow: Vec<usize>,
-    /// By channel, then by rank.
-    mail: HashMap<u16, Vec<Mail>>,
-    ranks: usize,
+    of_flow: Vec<LineNumber>,
+    /// Flows that have ended, and then their lines.
+    done: Vec<u32>,
+    mailboxes: Mailboxes,
     /// For each host: its ranks, and its links to others.
     hosts: Vec<HostParts>,
     /// Host of each rank.
@@ -164,11 +119,12 @@ impl Wires {
             flows,
             routes: Routes::new(cluster),
             links,
+            parcels: Parcels::default(),
             lines: Vec::new(),
-            numbers: HashMap::new(),
+            from: Vec::new(),
             of_flow: Vec::new(),
-            mail: HashMap::new(),
-            ranks: cluster.ranks(),
+            done: Vec::new(),
+            mailboxes: Mailboxes::new(cluster.ranks()),
             hosts: HostParts::all(cluster),
             host_of: cluster.hosts().to_vec(),
             cuts: Vec::new(),
@@ -184,18 +140,25 @@ impl Wires {
         }
     }
 
-    /// Returns what a rank's endpoint has to look at.
-    pub(super) fn mail(&mut self, channel: u16, rank: usize) -> &mut Mail {
-        let ranks = self.ranks;
-        let mail = self.mail.entry(channel).or_insert_with(|| (0..ranks).map(|_| Mail::default()).collect());
-        &mut mail[rank]
+    /// Returns the mailbox of a rank on a channel.
+    pub(super) fn open(&mut self, channel: u16, rank: usize) -> BoxNumber {
+        let number = self.mailboxes.number(channel, rank);
+        self.from.resize_with(self.mailboxes.len(), Vec::new);
+        number
     }
 
-    /// Returns true if a message of `from` is still on its way to `to`, or waits to leave.
-    pub(super) fn is_awaited(&self, channel: u16, from: usize, to: usize) -> bool {
-        let number = self.numbers.get(&(channel, from as u32, to as u32));
-        number.is_some_and(|number| {
-            !self.lines[*number].flying.is_empty() || !self.lines[*number].waiting.is_empty()
+    /// Returns what is in a mailbox.
+    pub(super) fn mailbox(&mut self, number: BoxNumber) -> &mut Mailbox {
+        self.mailboxes.get(number)
+    }
+
+    /// Returns true if a message of `from` is still on its way to this mailbox, or waits to leave.
+    pub(super) fn is_awaited(&self, mailbox: BoxNumber, from: usize) -> bool {
+        let to = self.mailboxes.rank(mailbox);
+        let line = self.find(self.mailboxes.of_peer(mailbox, from), to);
+        line.is_ok_and(|line| {
+            let Connection { waiting, due, flying, .. } = &self.lines[line as usize];
+            ![waiting, due, flying].iter().all(|queue| queue.is_empty())
         })
     }
 
@@ -209,13 +172,20 @@ impl Wires {
         self.flows.share(now, |at, flow| agenda.add(at, MessageEvent::Flow(flow).into()));
     }
 
-    /// Takes a message that is to leave at a time, and lets the agenda tell of it.
-    pub(super) fn send(&mut self, at: Time, parcel: Parcel, agenda: &mut Agenda<Happening>) {
-        if self.dead.contains(&parcel.from) {
+    /// Takes a message from a mailbox to a rank that is to leave at a time, and lets the agenda tell of it.
+    pub(super) fn send(
+        &mut self,
+        at: Time,
+        from: BoxNumber,
+        to: usize,
+        parcel: Parcel,
+        agenda: &mut Agenda<Happening>,
+    ) {
+        if self.dead.contains(&self.mailboxes.rank(from)) {
             return;
         }
-        let line = self.line(&parcel);
-        self.lines[line].waiting.push_back((at, parcel));
+        let line = self.line(from, to);
+        self.parcels.add(&mut self.lines[line as usize].waiting, at, parcel);
         agenda.add(at, MessageEvent::Depart(line).into());
     }
 
@@ -230,15 +200,18 @@ impl Wires {
         match event {
             MessageEvent::Depart(line) => self.depart(now, line, agenda, &mut tell),
             MessageEvent::Flow(flow) => {
+                let mut done = std::mem::take(&mut self.done);
+                self.flows.finish(now, flow, &mut done);
                 // All of them first, as the next messages take their numbers.
-                let done: Vec<usize> =
-                    self.flows.finish(now, flow).iter().map(|flow| self.of_flow[*flow as usize]).collect();
-                done.into_iter().for_each(|line| self.has_left(now, line, agenda, &mut tell));
+                done.iter_mut().for_each(|flow| *flow = self.of_flow[*flow as usize]);
+                done.drain(..).for_each(|line| self.has_left(now, line, agenda, &mut tell));
+                self.done = done;
             }
             MessageEvent::Arrive(line) => {
-                let Some(parcel) = self.lines[line].flying.pop_front() else { return };
-                let Parcel { channel, from, to, bytes, .. } = parcel;
-                self.record(now, EventKind::Arrival, [from, to, bytes, channel.into()]);
+                let Connection { from, to, inbox, flying, .. } = &mut self.lines[line as usize];
+                let [from, to, inbox] = [*from, *to, *inbox];
+                let Some(parcel) = self.parcels.take(flying) else { return };
+                self.record(now, EventKind::Arrival, line, parcel.bytes);
                 tell(to);
                 match parcel.content {
                     _ if self.dead.contains(&to) => {}
@@ -246,7 +219,7 @@ impl Wires {
                     Content::End => drop(self.closed.insert((from, to))),
                     Content::Letter(letter) => self.letters.push(letter),
                     _ if self.is_lost() => {}
-                    _ => self.mail(channel, to).arrived.push(parcel),
+                    _ => self.mailboxes.get(inbox).arrive(parcel),
                 }
             }
         }
@@ -256,21 +229,22 @@ impl Wires {
     fn depart(
         &mut self,
         now: Time,
-        line: usize,
+        line: LineNumber,
         agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
-        let is_idle = self.lines[line].due == 0;
-        while let Connection { waiting, due, .. } = &mut self.lines[line]
-            && let Some((at, parcel)) = waiting.get_mut(*due)
-            && *at <= now
-        {
-            *due += 1;
-            let is_small = HEADER_BYTES + parcel.bytes <= BUFFER;
+        let is_idle = self.lines[line as usize].due.is_empty();
+        loop {
+            let Connection { waiting, due, .. } = &mut self.lines[line as usize];
+            if self.parcels.departs(waiting).is_none_or(|at| at > now) {
+                break;
+            }
+            let Some(parcel) = self.parcels.pass(waiting, due) else { break };
+            let bytes = parcel.bytes;
+            let is_small = HEADER_BYTES + bytes <= BUFFER;
             let told = is_small.then(|| parcel.release()).flatten();
-            let Parcel { channel, from, to, bytes, .. } = *parcel;
-            self.record(now, EventKind::Departure, [from, to, bytes, channel.into()]);
-            self.tell_sender(channel, from, told, Got { peer: to, bytes }, tell);
+            self.record(now, EventKind::Departure, line, bytes);
+            self.tell_sender(line, told, bytes, tell);
         }
         if is_idle {
             self.leave(now, line, agenda, tell);
@@ -278,11 +252,16 @@ impl Wires {
     }
 
     /// Cancels the send that has this ticket: a message that has not left yet never arrives.
-    pub(super) fn cancel(&mut self, channel: u16, from: usize, ticket: Ticket) {
-        for (_, parcel) in self.lines.iter_mut().flat_map(|line| &mut line.waiting) {
-            if parcel.channel == channel && parcel.from == from && parcel.ticket == Some(ticket) {
-                parcel.content = Content::Void;
-                parcel.ticket = None;
+    pub(super) fn cancel(&mut self, mailbox: BoxNumber, ticket: Ticket) {
+        self.mailboxes.get(mailbox).cancel(ticket);
+        for (_, line) in &self.from[mailbox] {
+            let Connection { waiting, due, .. } = &self.lines[*line as usize];
+            for queue in [waiting, due] {
+                self.parcels.for_each(queue, |parcel| {
+                    if parcel.ticket == Some(ticket) {
+                        parcel.lose();
+                    }
+                });
             }
         }
     }
@@ -291,21 +270,20 @@ impl Wires {
     fn leave(
         &mut self,
         now: Time,
-        line: usize,
+        line: LineNumber,
         agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
-        if self.lines[line].flow.is_some() || self.is_cut(line) {
+        if self.lines[line as usize].flow.is_some() || self.is_cut(line) {
             return;
         }
         // One after another, as many may be of no way at all.
-        while let Connection { route, waiting, due, .. } = &self.lines[line]
-            && *due > 0
-            && let Some((_, parcel)) = waiting.front()
+        while let Connection { route, due, .. } = &self.lines[line as usize]
+            && let Some(bytes) = self.parcels.bytes(due)
         {
             if !route.is_empty() {
-                let flow = self.flows.begin(now, route.clone(), HEADER_BYTES + parcel.bytes);
-                self.lines[line].flow = Some(flow);
+                let flow = self.flows.begin(now, Arc::clone(route), HEADER_BYTES + bytes);
+                self.lines[line as usize].flow = Some(flow);
                 let place = flow as usize;
                 self.of_flow.resize(self.of_flow.len().max(place + 1), 0);
                 self.of_flow[place] = line;
@@ -319,27 +297,31 @@ impl Wires {
     fn has_left(
         &mut self,
         now: Time,
-        line: usize,
+        line: LineNumber,
         agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
-        self.lines[line].flow = None;
+        self.lines[line as usize].flow = None;
         self.pass(now, line, agenda, tell);
         self.leave(now, line, agenda, tell);
     }
 
     /// Lets the first message of a line fly.
-    fn pass(&mut self, now: Time, line: usize, agenda: &mut Agenda<Happening>, tell: &mut impl FnMut(usize)) {
+    fn pass(
+        &mut self,
+        now: Time,
+        line: LineNumber,
+        agenda: &mut Agenda<Happening>,
+        tell: &mut impl FnMut(usize),
+    ) {
         let late = self.lateness(line);
-        let Connection { waiting, due, latency, last, flying, .. } = &mut self.lines[line];
-        let Some((_, mut parcel)) = waiting.pop_front() else { return };
-        *due -= 1;
+        let Connection { due, latency, last, flying, .. } = &mut self.lines[line as usize];
+        let Some(parcel) = self.parcels.pass(due, flying) else { return };
         *last = now.saturating_add(*latency).saturating_add(late).max(*last);
         agenda.add(*last, MessageEvent::Arrive(line).into());
         let told = parcel.release();
-        let Parcel { channel, from, to, bytes, .. } = parcel;
-        flying.push_back(parcel);
-        self.tell_sender(channel, from, told, Got { peer: to, bytes }, tell);
+        let bytes = parcel.bytes;
+        self.tell_sender(line, told, bytes, tell);
     }
 
     /// Returns the number of departures and arrivals so far, and a hash of all of them.
@@ -350,38 +332,38 @@ impl Wires {
     /// Tells the sender of a message, if it does not know yet, that its memory is its own again.
     fn tell_sender(
         &mut self,
-        channel: u16,
-        from: usize,
+        line: LineNumber,
         ticket: Option<Ticket>,
-        got: Got,
+        bytes: usize,
         tell: &mut impl FnMut(usize),
     ) {
-        if let Some(ticket) = ticket {
-            self.mail(channel, from).sent.push((ticket, got));
+        let Connection { from, to, outbox, .. } = self.lines[line as usize];
+        let got = Got { peer: to, bytes };
+        if ticket.is_some_and(|ticket| self.mailboxes.get(outbox).has_sent(ticket, got)) {
             tell(from);
         }
     }
 
     /// Mixes a departure or an arrival into the fingerprint of the run.
-    fn record(&mut self, now: Time, kind: EventKind, words: [usize; 4]) {
+    fn record(&mut self, now: Time, kind: EventKind, line: LineNumber, bytes: usize) {
         self.events += 1;
-        let [from, to, bytes, channel] = words;
+        let Connection { from, to, outbox, .. } = self.lines[line as usize];
+        let channel = self.mailboxes.get(outbox).channel;
         self.note(now, || {
             let what = if matches!(kind, EventKind::Departure) { "leaves for" } else { "arrives at" };
-            let over =
-                if channel == SYSTEM.into() { "sockets".to_owned() } else { format!("channel {channel}") };
+            let over = if channel == SYSTEM { "sockets".to_owned() } else { format!("channel {channel}") };
             format!("{bytes} bytes of rank {from}, {over}: {what} rank {to}")
         });
-        let words = words.map(|word| word as u64);
+        let words = [from as u64, to as u64, bytes as u64, channel.into()];
         // Rotated, as hashes of whole words lose what their highest bits say.
         let mix = |hash: u64, word| hash::step(hash.rotate_left(23), word);
         self.fingerprint = [now, kind as u64].into_iter().chain(words).fold(self.fingerprint, mix);
     }
 
     /// Draws by how much later than usual a message arrives.
-    fn lateness(&mut self, line: usize) -> Time {
+    fn lateness(&mut self, line: LineNumber) -> Time {
         let mut late = 0;
-        for link in &self.lines[line].links {
+        for link in &self.lines[line as usize].links {
             if !link.jitter.is_zero() {
                 late += (nanoseconds(link.jitter) as f64 * self.draws.fraction()) as Time;
             }
@@ -392,37 +374,38 @@ impl Wires {
         late
     }
 
-    /// Returns the line of a message, which is made for the first.
-    fn line(&mut self, parcel: &Parcel) -> usize {
-        let Parcel { channel, from, to, .. } = *parcel;
-        if let Some(number) = self.numbers.get(&(channel, from as u32, to as u32)) {
-            return *number;
-        }
-        let route = self.routes.route(from, to);
-        let links: Vec<LinkSpec> = route.links.iter().map(|(link, _)| self.links[*link]).collect();
-        let line = Connection {
-            from,
-            to,
-            flow: None,
-            route: route
-                .links
-                .iter()
-                .map(|(link, back)| (2 * link + usize::from(*back)) as LinkNumber)
-                .collect(),
-            latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
-            links: links.into_iter().filter(|link| !link.jitter.is_zero() || link.stalls > 0.0).collect(),
-            waiting: VecDeque::new(),
-            due: 0,
-            flying: VecDeque::new(),
-            last: 0,
-        };
-        self.lines.push(line);
-        self.numbers.insert((channel, from as u32, to as u32), self.lines.len() - 1);
-        self.lines.len() - 1
+    /// Returns the line from a mailbox to a rank, or where it would be among those of the mailbox.
+    fn find(&self, outbox: BoxNumber, to: usize) -> Result<LineNumber, usize> {
+        let lines = &self.from[outbox];
+        lines.binary_search_by_key(&to, |(to, _)| *to).map(|at| lines[at].1)
     }
 
-    /// Takes what a rank's endpoint has to look at.
-    pub(super) fn take_mail(&mut self, channel: u16, rank: usize) -> Mail {
-        mem::take(self.mail(channel, rank))
+    /// Returns the line from a mailbox to a rank, which is made for the first message.
+    fn line(&mut self, outbox: BoxNumber, to: usize) -> LineNumber {
+        let place = match self.find(outbox, to) {
+            Ok(line) => return line,
+            Err(place) => place,
+        };
+        let from = self.mailboxes.rank(outbox);
+        let route = self.routes.route(from, to);
+        let links: Vec<LinkSpec> = route.links.iter().map(|(link, _)| self.links[*link]).collect();
+        let directed = route.links.iter().map(|(link, back)| (2 * link + usize::from(*back)) as LinkNumber);
+        let number = self.lines.len() as LineNumber;
+        self.lines.push(Connection {
+            from,
+            to,
+            outbox,
+            inbox: self.mailboxes.of_peer(outbox, to),
+            route: directed.collect(),
+            flow: None,
+            latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
+            links: links.into_iter().filter(|link| !link.jitter.is_zero() || link.stalls > 0.0).collect(),
+            waiting: Queue::default(),
+            due: Queue::default(),
+            flying: Queue::default(),
+            last: 0,
+        });
+        self.from[outbox].insert(place, (to, number));
+        number
     }
 }

@@ -227,7 +227,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         Launcher::Store => place_on_host(rank, &numbers),
         _ => (placement.local_rank, placement.local_size),
     };
-    Ok(World::assemble(rank, local, numbers, options.transport, fabric, Some(control)))
+    Ok(World::assemble(rank, local, numbers.into(), options.transport, fabric, Some(control)))
 }
 
 /// Returns the number of `rank` among the ranks of its host, and how many these are.

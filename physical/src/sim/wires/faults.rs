@@ -3,7 +3,7 @@
 //! A cut holds messages that have not left yet: those go on, from their first byte, when it is healed. A rank that dies
 //! leaves what the system has taken of it already; a host that dies leaves nothing.
 
-use super::{Content, Happening, Parcel, Wires};
+use super::{Content, Happening, LineNumber, Parcel, Wires};
 use crate::dtype::DType;
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::sim::agenda::{Agenda, Time};
@@ -47,13 +47,6 @@ pub enum Flaw {
     },
 }
 
-/// Returns a message of the system.
-fn of_system(from: usize, to: usize, bytes: usize, content: Content) -> Parcel {
-    let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
-    let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
-    Parcel { channel: SYSTEM, from, to, label, bytes, content, ticket: None }
-}
-
 impl Wires {
     /// Gives the wires a flaw that tests are to find.
     pub(in crate::sim) fn set_flaw(&mut self, flaw: Option<Flaw>) {
@@ -90,12 +83,13 @@ impl Wires {
     }
 
     /// Returns true if messages of a line cannot leave.
-    pub(super) fn is_cut(&self, line: usize) -> bool {
+    pub(super) fn is_cut(&self, line: LineNumber) -> bool {
         if self.cuts.is_empty() {
             return false;
         }
-        let from = self.host_of[self.lines[line].from];
-        let to = self.host_of[self.lines[line].to];
+        let line = &self.lines[line as usize];
+        let from = self.host_of[line.from];
+        let to = self.host_of[line.to];
         self.cuts.iter().any(|cut| cut.holds(from, to))
     }
 
@@ -103,7 +97,7 @@ impl Wires {
     pub(in crate::sim) fn cut(&mut self, cut: Cut) {
         self.cuts.push(cut);
         for line in 0..self.lines.len() {
-            if self.is_cut(line)
+            if self.is_cut(line as LineNumber)
                 && let Some(flow) = self.lines[line].flow.take()
             {
                 self.flows.end(flow);
@@ -120,7 +114,7 @@ impl Wires {
     ) {
         self.cuts.clear();
         for line in 0..self.lines.len() {
-            self.leave(now, line, agenda, &mut tell);
+            self.leave(now, line as LineNumber, agenda, &mut tell);
         }
     }
 
@@ -146,25 +140,42 @@ impl Wires {
     }
 
     fn void(&mut self, rank: usize, lost: impl Fn(&Parcel) -> bool) {
-        for (_, parcel) in
-            self.lines.iter_mut().filter(|line| line.from == rank).flat_map(|line| &mut line.waiting)
-        {
-            if lost(parcel) {
-                parcel.content = Content::Void;
-                parcel.ticket = None;
+        for line in self.lines.iter().filter(|line| line.from == rank) {
+            for queue in [&line.waiting, &line.due] {
+                self.parcels.for_each(queue, |parcel| {
+                    if lost(parcel) {
+                        parcel.lose();
+                    }
+                });
             }
         }
     }
 
     /// Tells `to` that nothing more comes from `from`.
     pub(in crate::sim) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
-        self.send(at, of_system(from, to, 0, Content::End), agenda);
+        self.send_as_system(at, from, to, 0, Content::End, agenda);
     }
 
     /// Sends what a rank says over a socket.
     pub(in crate::sim) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
+        let Letter { from, to, .. } = letter;
         let bytes = letter.piece.bytes().len();
-        self.send(at, of_system(letter.from, letter.to, bytes, Content::Letter(letter)), agenda);
+        self.send_as_system(at, from, to, bytes, Content::Letter(letter), agenda);
+    }
+
+    fn send_as_system(
+        &mut self,
+        at: Time,
+        from: usize,
+        to: usize,
+        bytes: usize,
+        content: Content,
+        agenda: &mut Agenda<Happening>,
+    ) {
+        let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
+        let label = Label { tag: Tag::from_bytes(&[0; 16]), fingerprint };
+        let outbox = self.open(SYSTEM, from);
+        self.send(at, outbox, to, Parcel { from, label, bytes, content, ticket: None }, agenda);
     }
 
     /// Returns true if `to` knows that nothing more comes from `from`.

@@ -1,0 +1,137 @@
+//! Mail: what the endpoints of a simulated cluster have to look at. Open this to see when a thread is woken for it.
+
+use super::parcels::Parcel;
+use crate::transport::{Got, Ticket};
+use std::collections::BTreeMap;
+use std::mem;
+
+/// Number of a mailbox: each rank has one on each channel.
+pub(super) type BoxNumber = usize;
+
+/// Messages and ends of sends that a rank's endpoint has to look at.
+#[derive(Default)]
+pub(super) struct Mail {
+    pub(super) arrived: Vec<Parcel>,
+    pub(super) sent: Vec<(Ticket, Got)>,
+}
+
+impl Mail {
+    fn is_empty(&self) -> bool {
+        self.arrived.is_empty() && self.sent.is_empty()
+    }
+}
+
+/// Mail of a rank on a channel.
+pub(super) struct Mailbox {
+    pub(super) channel: u16,
+    pub(super) rank: usize,
+    mail: Mail,
+    /// Sends that are under way and of which somebody waits for the end.
+    awaited: Vec<Ticket>,
+}
+
+impl Mailbox {
+    /// Adds a message that has arrived.
+    pub(super) fn arrive(&mut self, parcel: Parcel) {
+        self.mail.arrived.push(parcel);
+    }
+
+    /// Adds the end of a send; returns true if somebody waits for it. Where nobody does, the rank finds it when it
+    /// looks for something else.
+    pub(super) fn has_sent(&mut self, ticket: Ticket, got: Got) -> bool {
+        self.mail.sent.push((ticket, got));
+        let at = self.awaited.iter().position(|awaited| *awaited == ticket);
+        at.map(|at| self.awaited.swap_remove(at)).is_some()
+    }
+
+    /// Notes that somebody waits for the end of a send, unless that is here.
+    pub(super) fn await_sent(&mut self, ticket: Ticket) {
+        if self.mail.sent.iter().all(|(sent, _)| *sent != ticket) {
+            self.awaited.push(ticket);
+        }
+    }
+
+    /// Forgets that somebody waits for the end of a send.
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        self.awaited.retain(|awaited| *awaited != ticket);
+    }
+
+    /// Exchanges what is here for empty mail, whose memory is used again; returns false if there is nothing.
+    pub(super) fn take(&mut self, empty: &mut Mail) -> bool {
+        let is_empty = self.mail.is_empty();
+        if !is_empty {
+            mem::swap(&mut self.mail, empty);
+        }
+        !is_empty
+    }
+}
+
+/// Mailboxes of all ranks on all channels.
+pub(super) struct Mailboxes {
+    boxes: Vec<Mailbox>,
+    /// Mailbox of rank 0 on each channel, which those of the other ranks follow.
+    first: BTreeMap<u16, BoxNumber>,
+    ranks: usize,
+}
+
+impl Mailboxes {
+    pub(super) fn new(ranks: usize) -> Self {
+        Mailboxes { boxes: Vec::new(), first: BTreeMap::new(), ranks }
+    }
+
+    /// Returns the mailbox of a rank on a channel, which is made with those of all ranks.
+    pub(super) fn number(&mut self, channel: u16, rank: usize) -> BoxNumber {
+        let Mailboxes { boxes, first, ranks } = self;
+        let first = *first.entry(channel).or_insert_with(|| {
+            let mailbox = |rank| Mailbox { channel, rank, mail: Mail::default(), awaited: Vec::new() };
+            boxes.extend((0..*ranks).map(mailbox));
+            boxes.len() - *ranks
+        });
+        first + rank
+    }
+
+    /// Returns the rank of a mailbox.
+    pub(super) fn rank(&self, mailbox: BoxNumber) -> usize {
+        self.boxes[mailbox].rank
+    }
+
+    /// Returns the mailbox of another rank on the channel of this one.
+    pub(super) fn of_peer(&self, mailbox: BoxNumber, peer: usize) -> BoxNumber {
+        mailbox - self.boxes[mailbox].rank + peer
+    }
+
+    pub(super) fn get(&mut self, number: BoxNumber) -> &mut Mailbox {
+        &mut self.boxes[number]
+    }
+
+    /// Returns the number of mailboxes.
+    pub(super) fn len(&self) -> usize {
+        self.boxes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ends_that_somebody_waits_for_wake() {
+        let mut boxes = Mailboxes::new(3);
+        assert_eq!([boxes.number(5, 2), boxes.number(7, 0), boxes.number(5, 0)], [2, 3, 0]);
+        assert_eq!(boxes.of_peer(4, 2), 5);
+        let mailbox = boxes.get(2);
+        let got = Got { peer: 0, bytes: 1 };
+        let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
+        mailbox.await_sent(tickets[0]);
+        assert!(mailbox.has_sent(tickets[0], got));
+        assert!(!mailbox.has_sent(tickets[1], got));
+        mailbox.await_sent(tickets[1]);
+        mailbox.await_sent(tickets[2]);
+        mailbox.cancel(tickets[2]);
+        assert!(mailbox.awaited.is_empty());
+        let mut mail = Mail::default();
+        assert!(mailbox.take(&mut mail));
+        assert_eq!(mail.sent, [(tickets[0], got), (tickets[1], got)]);
+        assert!(!mailbox.take(&mut Mail::default()));
+    }
+}
