@@ -74,6 +74,27 @@ thread_local! {
     static WAKER: Waker = DRIVER.with(|driver| Waker::from(Arc::clone(driver)));
     static PARKS: Cell<u64> = const { Cell::new(0) };
     static BESIDE: Cell<bool> = const { Cell::new(false) };
+    /// Number of the future that is polled.
+    static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Runs `poll`, which polls the future that its caller knows by `number`: an endpoint may tell by it what is
+/// [ready](Transport::take_ready).
+pub fn numbered<R>(number: usize, poll: impl FnOnce() -> R) -> R {
+    within_number(Some(number), poll)
+}
+
+/// Runs `work` with another number than the caller's, which it has again afterwards.
+pub(crate) fn within_number<R>(number: Option<usize>, work: impl FnOnce() -> R) -> R {
+    let outer = NUMBER.replace(number);
+    let result = work();
+    NUMBER.set(outer);
+    result
+}
+
+/// Returns the number of the future that is polled, if whoever polls it has given it one.
+pub(crate) fn number() -> Option<usize> {
+    NUMBER.get()
 }
 
 /// Returns the waker to poll with on this thread when [`Wait::round`] is called between polls: it may be sent to other

@@ -157,6 +157,14 @@ pub trait Transport {
         Ok(None)
     }
 
+    /// Adds to `ready` the numbers of futures, as [`drive::numbered`](crate::drive::numbered) has them, whose operations
+    /// have ended since the last call. Returns true if nothing else has happened since for which a future may want to
+    /// be polled; whoever drives many may then leave the others alone. The default knows of none.
+    fn take_ready(&self, ready: &mut Vec<usize>) -> bool {
+        let _ = ready;
+        false
+    }
+
     /// Returns true if it sends from and receives into memory of every device by itself. Memory of devices goes by way of
     /// the host for all other transports, which never see it.
     fn takes_devices(&self) -> bool {

@@ -1,14 +1,14 @@
 //! Endpoint of one rank of a simulated cluster: gives its messages to the wires, matches what arrives with receives and
 //! lands it.
 
-use super::mail::{BoxNumber, Mail};
+use super::mail::BoxNumber;
+use super::operations::{Kind, Operations};
 use super::parcels::{Content, Parcel};
 use super::schedule::Simulator;
 use crate::error::Result;
 use crate::health::Health;
-use crate::matching::{Early, Match, Matcher, Posted};
+use crate::matching::{Early, Match, Posted};
 use crate::memory::{ReadView, WriteView};
-use crate::tickets::Tickets;
 use crate::transport::{
     Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Traffic, Transport, TransportKind,
 };
@@ -26,26 +26,6 @@ pub(super) struct RankBell {
 impl Bell for RankBell {
     fn ring(&self) {
         self.schedule.ring(self.rank);
-    }
-}
-
-/// Operations of one endpoint.
-#[derive(Default)]
-struct Operations {
-    tickets: Tickets,
-    matcher: Matcher<Parcel>,
-    /// True for the tickets of sends for whose end nobody has waited yet, by index.
-    unawaited: Vec<bool>,
-    /// Mail that has been looked at, for its memory.
-    mail: Mail,
-}
-
-impl Operations {
-    /// Notes whether a ticket is of a send for whose end nobody has waited yet; returns whether it was.
-    fn set_unawaited(&mut self, ticket: Ticket, unawaited: bool) -> bool {
-        let index = ticket.index as usize;
-        self.unawaited.resize(self.unawaited.len().max(index + 1), false);
-        std::mem::replace(&mut self.unawaited[index], unawaited)
     }
 }
 
@@ -99,7 +79,7 @@ impl SimEndpoint {
                 posted.land_size(parcel.from, parcel.bytes, &self.health)
             }
         };
-        operations.tickets.finish(ticket, outcome);
+        operations.finish(ticket, outcome);
     }
 
     /// Matches a message that has arrived with the receives that are posted.
@@ -118,7 +98,7 @@ impl SimEndpoint {
     /// Fails a receive whose peer performs another operation.
     fn disagree(&self, operations: &mut Operations, posted: &Posted, parcel: &Parcel) {
         let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
-        operations.tickets.finish(posted.ticket(), Err(error));
+        operations.finish(posted.ticket(), Err(error));
     }
 }
 
@@ -145,8 +125,7 @@ impl Transport for SimEndpoint {
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.tickets.open();
-        operations.set_unawaited(ticket, true);
+        let ticket = operations.open(Kind::Send);
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
         let content = Content::View(view);
@@ -157,8 +136,7 @@ impl Transport for SimEndpoint {
 
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.tickets.open();
-        operations.set_unawaited(ticket, false);
+        let ticket = operations.open(Kind::Receive);
         let posted = Posted::new(ticket, source, label, view, land);
         match operations.matcher.find_early(source, &label) {
             Match::Found(early) => self.deliver(operations, early.message, posted),
@@ -171,7 +149,7 @@ impl Transport for SimEndpoint {
     fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
         let operations = &mut *self.operations.borrow_mut();
         let outcome = operations.tickets.poll(ticket);
-        if outcome.is_pending() && operations.set_unawaited(ticket, false) {
+        if outcome.is_pending() && operations.wait(ticket) {
             self.schedule().await_sent(self.mailbox, ticket);
         }
         outcome
@@ -189,7 +167,7 @@ impl Transport for SimEndpoint {
         let mut mail = std::mem::take(&mut operations.mail);
         let has_mail = self.schedule().take_mail(self.mailbox, &mut mail);
         for (ticket, got) in mail.sent.drain(..) {
-            operations.tickets.finish(ticket, Ok(got));
+            operations.finish(ticket, Ok(got));
         }
         mail.arrived.drain(..).for_each(|parcel| self.arrive(operations, parcel));
         operations.mail = mail;
@@ -215,6 +193,11 @@ impl Transport for SimEndpoint {
     fn moved(&self, _: Ticket) -> u64 {
         // A message lands in one go, and its operation is done.
         0
+    }
+
+    fn take_ready(&self, ready: &mut Vec<usize>) -> bool {
+        let rings = self.schedule().rings(self.rank);
+        self.operations.borrow_mut().take_ready(rings, ready)
     }
 
     fn takes_devices(&self) -> bool {

@@ -8,7 +8,8 @@
 //! `cluster`, `shape`, `topology` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time.
 //! `schedule` has the clock and says which fiber runs, `agenda` what happens when, `wires` how messages (`parcels`)
 //! travel, `routes` which way, `flows` how they share links, and `mail` where they arrive. `connect` and `endpoint` are
-//! the transport, as in every backend. `job` starts ranks as processes, which meet and watch each other over `sockets`.
+//! the transport, as in every backend, and `operations` what an endpoint has under way. `job` starts ranks as processes,
+//! which meet and watch each other over `sockets`.
 
 mod agenda;
 mod cluster;
@@ -20,6 +21,7 @@ mod flows;
 mod job;
 mod link;
 mod mail;
+mod operations;
 mod parcels;
 mod phantom;
 mod rates;

@@ -18,6 +18,7 @@ use super::parcels::Parcel;
 use super::rates::Rates;
 use super::sockets::Sockets;
 use super::wires::{Flaw, MessageEvent, Wires};
+use crate::drive;
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 use faults::Condition;
@@ -90,6 +91,8 @@ struct Simulated {
     threads: Vec<Thread>,
     /// Threads of each rank that have not ended.
     of_rank: Vec<Vec<ThreadNumber>>,
+    /// Number of rings of each rank's bell so far.
+    rings: Vec<u64>,
     ready: VecDeque<ThreadNumber>,
     running: ThreadNumber,
     begun: Vec<(ThreadNumber, Begin)>,
@@ -209,6 +212,12 @@ impl Simulated {
         }
     }
 
+    /// Wakes the threads of a rank, for whatever they may want to look at.
+    fn ring(&mut self, rank: usize) {
+        self.rings[rank] += 1;
+        self.wake_parked(rank);
+    }
+
     /// Ends a turn; returns whose it was.
     fn has_run(&mut self, number: ThreadNumber, has_ended: bool) -> usize {
         let rank = self.threads[number].rank;
@@ -296,6 +305,7 @@ impl Simulator {
             agenda: Agenda::new(seed),
             threads: Vec::new(),
             of_rank: vec![Vec::new(); ranks],
+            rings: vec![0; ranks],
             ready: VecDeque::new(),
             running: ThreadNumber::MAX,
             begun: Vec::new(),
@@ -421,7 +431,12 @@ impl Simulator {
 
     /// Ends the park of a rank's threads.
     pub(super) fn ring(&self, rank: usize) {
-        self.lock().wake_parked(rank);
+        self.lock().ring(rank);
+    }
+
+    /// Returns how often the threads of a rank were told that something other than mail may have happened.
+    pub(super) fn rings(&self, rank: usize) -> u64 {
+        self.lock().rings[rank]
     }
 
     /// Lets the threads of a rank look, but for the one that has just run.
@@ -448,7 +463,8 @@ impl Simulator {
 
     fn suspend(&self, wait: Pause, at_most: Duration) {
         self.lock().wait(wait, at_most);
-        fiber::suspend();
+        // The others poll futures of their own meanwhile.
+        drive::within_number(None, fiber::suspend);
     }
 }
 

@@ -113,6 +113,9 @@ impl Requests {
 /// Name of the algorithm in errors about its panics.
 pub(super) const PLUGIN: &str = "the algorithm";
 
+/// Polls of the hooks that are ready, after which all are polled.
+const ROUNDS: u32 = 64;
+
 /// Hook under way, which owns all that it works with and gives it back.
 type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
 
@@ -165,6 +168,10 @@ pub(super) struct HookRunner {
     outgoing: Sender<Done>,
     /// For each bucket, when the next forward pass needs it, smaller numbers first; `None` if it needs none before all.
     urgency: Option<Vec<usize>>,
+    /// Buckets whose hooks may go on, where the endpoint knows; for its memory.
+    ready: Vec<usize>,
+    /// Number of polls of hooks.
+    polls: u32,
     trace: Option<Recorder>,
 }
 
@@ -189,6 +196,8 @@ impl HookRunner {
             arrived: 0,
             outgoing,
             urgency: None,
+            ready: Vec::new(),
+            polls: 0,
             trace: None,
         }
     }
@@ -291,21 +300,36 @@ impl HookRunner {
         }
     }
 
-    /// Polls every hook whose turn it is, and hands back the buckets that are done.
+    /// Polls the hooks that may go on, and hands back the buckets that are done.
     fn poll(&mut self) -> Result<()> {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        let knows = self.comm.endpoint().take_ready(&mut ready);
+        self.polls = self.polls.wrapping_add(1);
+        // A park that was ended by its time brings nothing that is ready, and deadlines are seen by who is polled.
+        let all = !knows || ready.is_empty() || self.puts_off() || self.polls.is_multiple_of(ROUNDS);
+        let outcome = self.poll_those(|running| all || !running.begun || ready.contains(&running.bucket));
+        self.ready = ready;
+        outcome
+    }
+
+    /// Polls every hook that `may_go_on`, if it is its turn.
+    fn poll_those(&mut self, may_go_on: impl Fn(&Running) -> bool) -> Result<()> {
         let waker = drive::waker();
         let mut polling = Polling::from_waker(&waker);
         let mut at = 0;
         while at < self.running.len() {
-            if self.must_wait(at) {
+            if self.must_wait(at) || !may_go_on(&self.running[at]) {
                 at += 1;
                 continue;
             }
             let running = &mut self.running[at];
             running.begun = true;
+            let bucket = running.bucket;
             let hook = &mut running.hook;
             // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
-            let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
+            let poll = AssertUnwindSafe(|| hook.as_mut().poll(&mut polling));
+            let polled = drive::numbered(bucket, || catch_unwind(poll));
             let Poll::Ready(finished) = polled.map_err(|p| Error::panicked(PLUGIN, &*p))? else {
                 at += 1;
                 continue;

@@ -95,7 +95,7 @@ impl Simulated {
         self.wires.bury(rank);
         self.conditions[rank] = Condition::Dead;
         self.release(rank);
-        self.wake_parked(rank);
+        self.ring(rank);
         self.to_look.push(rank);
     }
 

@@ -68,7 +68,7 @@ impl Runtime for Simulator {
         let mut state = self.lock();
         if let Some(thread) = state.threads.get(state.running) {
             let rank = thread.rank;
-            state.wake_parked(rank);
+            state.ring(rank);
         }
     }
 

@@ -1,0 +1,139 @@
+//! Operations of one endpoint of a simulated cluster: what is under way, and who waits for it. Open this to see which
+//! futures are polled after a message has come.
+
+use super::mail::Mail;
+use super::parcels::Parcel;
+use crate::drive;
+use crate::error::Result;
+use crate::matching::Matcher;
+use crate::tickets::Tickets;
+use crate::transport::{Got, Ticket};
+use std::mem;
+
+/// Kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Send,
+    Receive,
+}
+
+/// Future that waits for an operation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Waiter {
+    #[default]
+    Nobody,
+    /// One of which no number is known.
+    Unknown,
+    Number(usize),
+}
+
+/// Operation under a ticket.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    generation: u32,
+    kind: Kind,
+    waiter: Waiter,
+}
+
+/// Operations of one endpoint.
+#[derive(Default)]
+pub(super) struct Operations {
+    pub(super) tickets: Tickets,
+    pub(super) matcher: Matcher<Parcel>,
+    /// Mail that has been looked at, for its memory.
+    pub(super) mail: Mail,
+    /// By index of the ticket.
+    waits: Vec<Option<Wait>>,
+    /// Futures whose operations have ended.
+    ready: Vec<usize>,
+    /// True if an operation has ended for which a future waits that has no number.
+    has_unknown: bool,
+    /// Number of rings of the rank's bell that have been seen.
+    rings: u64,
+}
+
+impl Operations {
+    /// Creates a ticket.
+    pub(super) fn open(&mut self, kind: Kind) -> Ticket {
+        let ticket = self.tickets.open();
+        let index = ticket.index as usize;
+        self.waits.resize(self.waits.len().max(index + 1), None);
+        self.waits[index] = Some(Wait { generation: ticket.generation, kind, waiter: Waiter::Nobody });
+        ticket
+    }
+
+    fn wait_of(&mut self, ticket: Ticket) -> Option<&mut Wait> {
+        let wait = self.waits.get_mut(ticket.index as usize)?.as_mut();
+        wait.filter(|wait| wait.generation == ticket.generation)
+    }
+
+    /// Notes that the future that is polled waits for an operation. Returns true if that is a send, and nobody has waited
+    /// for it before.
+    pub(super) fn wait(&mut self, ticket: Ticket) -> bool {
+        let waiter = drive::number().map_or(Waiter::Unknown, Waiter::Number);
+        let Some(wait) = self.wait_of(ticket) else { return false };
+        mem::replace(&mut wait.waiter, waiter) == Waiter::Nobody && wait.kind == Kind::Send
+    }
+
+    /// Records an outcome, for the future that waits for it.
+    pub(super) fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
+        match self.wait_of(ticket).map(|wait| wait.waiter) {
+            Some(Waiter::Number(number)) => self.ready.push(number),
+            Some(Waiter::Unknown) => self.has_unknown = true,
+            Some(Waiter::Nobody) | None => {}
+        }
+        self.tickets.finish(ticket, outcome);
+    }
+
+    /// Adds the futures whose operations have ended since the last call. Returns true if no others can have anything to
+    /// do, given the number of rings of the rank's bell.
+    pub(super) fn take_ready(&mut self, rings: u64, ready: &mut Vec<usize>) -> bool {
+        ready.append(&mut self.ready);
+        let has_rung = mem::replace(&mut self.rings, rings) != rings;
+        !(mem::take(&mut self.has_unknown) || has_rung)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOT: Got = Got { peer: 0, bytes: 1 };
+
+    /// Returns what is ready, and whether that is all.
+    fn ready(operations: &mut Operations, rings: u64) -> (bool, Vec<usize>) {
+        let mut ready = Vec::new();
+        (operations.take_ready(rings, &mut ready), ready)
+    }
+
+    #[test]
+    fn those_are_ready_that_wait_for_what_has_ended() {
+        let mut operations = Operations::default();
+        let send = operations.open(Kind::Send);
+        let receive = operations.open(Kind::Receive);
+        operations.finish(send, Ok(GOT));
+        assert_eq!(ready(&mut operations, 0), (true, vec![]), "nobody waits for it");
+        assert!(!drive::numbered(7, || operations.wait(receive)), "only sends are waited for elsewhere");
+        operations.finish(receive, Ok(GOT));
+        assert_eq!(ready(&mut operations, 0), (true, vec![7]));
+        assert_eq!(ready(&mut operations, 1), (false, vec![]), "the bell has rung");
+        let send = operations.open(Kind::Send);
+        assert!(operations.wait(send));
+        assert!(!operations.wait(send), "it is known already");
+        operations.finish(send, Ok(GOT));
+        assert_eq!(ready(&mut operations, 1), (false, vec![]), "nobody knows for whom it is");
+    }
+
+    #[test]
+    fn what_was_cancelled_is_nobodys() {
+        let mut operations = Operations::default();
+        let old = operations.open(Kind::Receive);
+        drive::numbered(3, || operations.wait(old));
+        operations.tickets.close(old);
+        let new = operations.open(Kind::Receive);
+        assert_eq!(new.index, old.index);
+        drive::numbered(4, || operations.wait(new));
+        operations.finish(old, Ok(GOT));
+        assert_eq!(ready(&mut operations, 0), (true, vec![]));
+    }
+}
