@@ -93,6 +93,7 @@ pub(crate) fn within_number<R>(number: Option<usize>, work: impl FnOnce() -> R) 
 }
 
 /// Returns the number of the future that is polled, if whoever polls it has given it one.
+#[cfg(feature = "sim")]
 pub(crate) fn number() -> Option<usize> {
     NUMBER.get()
 }
