@@ -1,11 +1,14 @@
 //! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`. Open this file to see what
 //! `list` and `help:NAME` print in place of an algorithm or an optimizer, and how a run's folder is named.
 
-use hexagram::Result;
 use hexagram::algorithms::registry::Help;
 use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};
 use hexagram::logical::spelling::Catalogues;
 use hexagram::physical::hash;
+use hexagram::{Error, Result};
+
+/// Word that stands for all algorithms of the registry, where a list of them is asked for.
+pub(super) const ALL: &str = "all";
 
 /// Returns what is printed instead of a training, where `list` or `help:NAME` stands in place of an algorithm (whose
 /// help is of codecs and graphs, too), or of an optimizer. `None` where neither does.
@@ -75,6 +78,21 @@ impl Chosen {
         Chosen { algorithm: algorithm.clone(), spelling: registry.short(algorithm).to_string() }
     }
 
+    /// Returns those of a list with commas between them, or all algorithms of the registry for `all`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with the first wrong one, or that there is none.
+    pub(super) fn listed(registry: &Registry, list: &str) -> Result<Vec<Self>> {
+        if list == ALL {
+            return Self::all(registry, &[]);
+        }
+        let texts = apart(list);
+        if texts.is_empty() {
+            return Err(Error::usage("--algorithm names none", "name some, separated by commas, or `all`"));
+        }
+        Self::all(registry, &texts)
+    }
+
     /// Returns those that were asked for, each once; all algorithms of the registry if none was.
     ///
     /// # Errors
@@ -92,6 +110,25 @@ impl Chosen {
         }
         Ok(chosen)
     }
+}
+
+/// Returns the texts between the commas that are in no brackets.
+fn apart(text: &str) -> Vec<String> {
+    let mut depth = 0usize;
+    let mut parts = vec![String::new()];
+    for letter in text.chars() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        match (letter, parts.last_mut()) {
+            (',', _) if depth == 0 => parts.push(String::new()),
+            (_, Some(part)) => part.push(letter),
+            (_, None) => {}
+        }
+    }
+    parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }
 
 /// Returns a name for the folder of an algorithm's run, of letters, digits, dots and single hyphens: an algorithm

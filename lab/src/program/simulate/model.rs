@@ -1,5 +1,6 @@
 //! Models to simulate: the sizes of their parameters, and what share of a step's time each takes.
 
+use super::trace;
 use hexagram::algorithms::Parameter;
 use hexagram::physical::input;
 use hexagram::{DType, Error, Result};
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The most bytes of a file with a model.
-const LONGEST: u64 = 16 << 20;
+const LONGEST: u64 = 64 << 20;
 /// Elements of one parameter that are likely a slip of the finger.
 const MOST: usize = 1 << 36;
 
@@ -16,6 +17,8 @@ const MOST: usize = 1 << 36;
 pub(in crate::program) struct Layer {
     pub(in crate::program) name: String,
     pub(in crate::program) elements: usize,
+    /// Time of its part of the forward pass.
+    pub(in crate::program) forward: Duration,
     /// Time of its part of the backward pass.
     pub(in crate::program) backward: Duration,
 }
@@ -58,11 +61,9 @@ impl Model {
             "gpt2" => transformer(12, 768, 3072, 50_257 + 1024),
             _ => llama(32, 4096, 11_008, 32_000),
         };
-        let layers = parts.into_iter().map(|(name, elements, work)| Layer {
-            name,
-            elements,
-            backward: Duration::from_secs_f64(work),
-        });
+        let layers = parts
+            .into_iter()
+            .map(|(name, elements, work)| Layer::new(name, elements, Duration::from_secs_f64(1e3 * work)));
         Ok(Model { layers: layers.collect() }.taking(compute.unwrap_or(*usual)))
     }
 
@@ -74,6 +75,13 @@ impl Model {
             );
             Error::system(format!("read the model {}", path.display()), cause, remedy)
         })?;
+        if text.trim_start().starts_with('{') {
+            let layers = trace::layers(&text).map_err(|why| {
+                let what = format!("{} is no trace of a run: {why}", path.display());
+                Error::usage(what, "give what `train --trace` has written, of two steps or more")
+            })?;
+            return Ok(Model { layers });
+        }
         let mut layers = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
@@ -96,14 +104,18 @@ impl Model {
     }
 
     /// Returns the same model whose passes take so long together.
-    fn taking(mut self, compute: Duration) -> Self {
-        let backward = compute.as_secs_f64() / (1.0 + FORWARD);
-        let now: f64 = self.layers.iter().map(|layer| layer.backward.as_secs_f64()).sum();
+    pub(in crate::program) fn taking(mut self, compute: Duration) -> Self {
+        let factor = compute.as_secs_f64() / self.passes().as_secs_f64().max(1e-12);
         for layer in &mut self.layers {
-            layer.backward =
-                Duration::from_secs_f64(layer.backward.as_secs_f64() * backward / now.max(1e-12));
+            layer.forward = Duration::from_secs_f64(layer.forward.as_secs_f64() * factor);
+            layer.backward = Duration::from_secs_f64(layer.backward.as_secs_f64() * factor);
         }
         self
+    }
+
+    /// Returns the time of a forward and a backward pass.
+    pub(in crate::program) fn passes(&self) -> Duration {
+        self.layers.iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
     /// Returns the parameters as the engine takes them.
@@ -123,15 +135,15 @@ impl Model {
 }
 
 impl Layer {
-    /// Returns the time of its part of the forward pass.
-    pub(super) fn forward(&self) -> Duration {
-        self.backward.mul_f64(FORWARD)
+    /// Returns a layer whose forward pass takes its usual share of the backward pass.
+    fn new(name: String, elements: usize, backward: Duration) -> Self {
+        Layer { name, elements, forward: backward.mul_f64(FORWARD), backward }
     }
 }
 
 /// Returns the shape of a parameter of so many elements: of two dimensions if it is large, as algorithms that work on
 /// matrices mean it.
-fn matrix(elements: usize) -> Vec<usize> {
+pub(in crate::program) fn matrix(elements: usize) -> Vec<usize> {
     let widths = [4096, 1024, 768, 512, 256, 128, 64];
     let width =
         widths.into_iter().find(|width| elements.is_multiple_of(*width) && elements / width >= *width);
@@ -144,7 +156,7 @@ fn layer(line: &str) -> Option<Layer> {
     let name = words.next()?.to_owned();
     let elements = words.next()?.parse().ok().filter(|elements| (1..=MOST).contains(elements))?;
     let millis: f64 = words.next()?.parse().ok().filter(|millis: &f64| (0.0..1e9).contains(millis))?;
-    words.next().is_none().then(|| Layer { name, elements, backward: Duration::from_secs_f64(millis / 1e3) })
+    words.next().is_none().then(|| Layer::new(name, elements, Duration::from_secs_f64(millis / 1e3)))
 }
 
 /// Parameter with its number of elements, and work in arbitrary units.
@@ -261,7 +273,7 @@ mod tests {
         for (name, usual) in NAMES {
             for (asked, want) in [(None, usual), (Some(Duration::from_secs(1)), Duration::from_secs(1))] {
                 let model = Model::named(name, asked).unwrap();
-                let taken: Duration = model.layers.iter().map(|layer| layer.backward + layer.forward()).sum();
+                let taken: Duration = model.layers.iter().map(|layer| layer.backward + layer.forward).sum();
                 assert!((taken.as_secs_f64() - want.as_secs_f64()).abs() < 1e-5, "{name}: {taken:?}");
             }
         }
@@ -275,10 +287,7 @@ mod tests {
             Model::named(path.to_str().unwrap(), None).map_err(|error| error.to_string())
         };
         let model = read("# two layers\na 10 1.5\n\nb 20 3 # the last\n").unwrap();
-        assert_eq!(
-            model.layers[1],
-            Layer { name: "b".into(), elements: 20, backward: Duration::from_millis(3) }
-        );
+        assert_eq!(model.layers[1], Layer::new("b".into(), 20, Duration::from_millis(3)));
         for wrong in ["a 10", "a ten 1", "a 10 -1", "a 0 1", "a 10 1 1"] {
             let error = read(&format!("a 1 1\n{wrong}\n")).unwrap_err();
             assert!(

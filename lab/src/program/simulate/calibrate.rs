@@ -1,0 +1,338 @@
+//! Calibration: the table of rates of the machine on which it runs. Open this to see how a rate is measured.
+//!
+//! An operation is done twice: on a simulated rank whose only rate is a gigabyte a second, to see how much is charged for
+//! it, and then for real, to see how long that takes. So a rate is always one of what a simulation charges.
+
+use hexagram::algorithms::optimizer::{Section, Update};
+use hexagram::algorithms::{Muon, Optimizer, Sgd, Tensor};
+use hexagram::codec::{self, Codec};
+use hexagram::physical::sim::{Cluster, LinkSpec, Rates, Simulation};
+use hexagram::physical::{output, runtime};
+use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind, testing};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Elements of the buffers: those of a bucket of 8 MiB, which no cache of one core holds.
+const ELEMENTS: usize = 1 << 21;
+/// Rows and columns of the matrix of Muon's step.
+const MATRIX: [usize; 2] = [128, 512];
+/// Rate of the simulation that shows what is charged.
+const GIGA: f64 = 1e9;
+/// Number of times that an operation is done at least, and for how long.
+const TIMES: usize = 5;
+const LEAST: Duration = Duration::from_millis(60);
+/// Bytes of a large message, and their number; number of small ones.
+const LARGE: usize = 1 << 20;
+const STREAMED: usize = 64;
+const EXCHANGED: usize = 400;
+
+/// Measures the rates of this machine, and writes them to a file, as `--rates` reads it.
+///
+/// # Errors
+/// As [`measured`]; [`Error::System`] if the file cannot be written.
+pub(super) fn write(path: &Path) -> Result<()> {
+    let refused = |cause| {
+        let remedy = "name a file in a folder that exists, and that you may write to";
+        Error::system(format!("write the rates {}", path.display()), cause, remedy)
+    };
+    output::check_writable(path).map_err(refused)?;
+    let rates = measured()?;
+    output::write(path, |out| write!(out, "{rates}")).map_err(refused)
+}
+
+/// Measures the rates of this machine: of one thread that computes, and of messages over TCP between two.
+fn measured() -> Result<Rates> {
+    let mut rates = arithmetic()?;
+    let Exchanged { round_s, bytes_s } = loopback()?;
+    // Each message is sent and received, and hardly on its way between two threads.
+    rates.message = Duration::from_secs_f64(round_s / 4.0);
+    rates.send = bytes_s;
+    rates.receive = bytes_s;
+    Ok(rates)
+}
+
+/// Measures the rates of arithmetic by one thread.
+///
+/// # Errors
+/// [`Error::System`] if memory runs out.
+pub(in crate::program) fn arithmetic() -> Result<Rates> {
+    let mut text = String::new();
+    for operation in Operation::all()? {
+        text += &format!("{} {:e}\n", operation.name(), operation.rate()?);
+    }
+    let mut rates: Rates = text.parse()?;
+    for of_codecs in [&mut rates.encode, &mut rates.decode] {
+        of_codecs.insert("*".to_owned(), middle(of_codecs));
+    }
+    Ok(rates)
+}
+
+/// Returns the times of messages over TCP between two threads of this process.
+///
+/// # Errors
+/// Those of the communication.
+pub(in crate::program) fn loopback() -> Result<Exchanged> {
+    let both = testing::spawn(TransportKind::Tcp, 2, |comm| exchange(&comm, 1 - comm.rank()))?;
+    let nothing = || Error::usage("two threads have measured nothing", "report this");
+    both.into_iter().next().ok_or_else(nothing)
+}
+
+fn middle(rates: &BTreeMap<String, f64>) -> f64 {
+    let mut rates: Vec<f64> = rates.values().copied().collect();
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or(f64::INFINITY)
+}
+
+/// Operation of which there is a rate.
+enum Operation {
+    Fill,
+    Copy,
+    Reduce,
+    Scale,
+    WeightedSum,
+    /// Step of plain SGD.
+    Kernel,
+    /// Step of Muon, which is hardly anything but products of matrices.
+    Product,
+    Encode(Arc<dyn Codec>),
+    Decode(Arc<dyn Codec>),
+}
+
+/// Buffers of an operation.
+struct Operands {
+    gradients: Buffer,
+    parameters: Buffer,
+    /// Room for a message.
+    room: Buffer,
+    /// Length of the message in it, in bytes.
+    message: usize,
+}
+
+impl Operation {
+    fn all() -> Result<Vec<Self>> {
+        use Operation::{Copy, Fill, Kernel, Product, Reduce, Scale, WeightedSum};
+        let mut all = vec![Fill, Copy, Reduce, Scale, WeightedSum, Kernel, Product];
+        for name in codec::names() {
+            all.push(Operation::Encode(codec::named(name)?));
+            all.push(Operation::Decode(codec::named(name)?));
+        }
+        Ok(all)
+    }
+
+    /// Returns the name in a file of rates: that of a codec without its options.
+    fn name(&self) -> String {
+        let stem = |codec: &Arc<dyn Codec>| codec.name().split('(').next().unwrap_or_default().to_owned();
+        match self {
+            Operation::Fill => "fill".to_owned(),
+            Operation::Copy => "copy".to_owned(),
+            Operation::Reduce => "reduce".to_owned(),
+            Operation::Scale => "scale".to_owned(),
+            Operation::WeightedSum => "weighted_sum".to_owned(),
+            Operation::Kernel => "kernel".to_owned(),
+            Operation::Product => "product".to_owned(),
+            Operation::Encode(codec) => format!("encode {}", stem(codec)),
+            Operation::Decode(codec) => format!("decode {}", stem(codec)),
+        }
+    }
+
+    fn operands(&self) -> Result<Operands> {
+        // Values of both signs that differ, as those of gradients do.
+        let value = |at: usize| ((at.wrapping_mul(2_654_435_761) >> 8) % 2001) as f32 * 1e-3 - 1.0;
+        let elements = if matches!(self, Operation::Product) { MATRIX.iter().product() } else { ELEMENTS };
+        let gradients = Buffer::from_slice(&(0..elements).map(value).collect::<Vec<f32>>())?;
+        let parameters = Buffer::zeroed(DType::F32, elements)?;
+        let longest = match self {
+            Operation::Encode(codec) | Operation::Decode(codec) => codec.encoded_len(ELEMENTS),
+            _ => 0,
+        };
+        let room = Buffer::zeroed(DType::U8, longest)?;
+        let mut operands = Operands { gradients, parameters, room, message: 0 };
+        if let Operation::Decode(codec) = self {
+            operands.encode(&**codec)?;
+        }
+        Ok(operands)
+    }
+
+    fn once(&self, on: &mut Operands) -> Result<()> {
+        let Operands { gradients, parameters, .. } = &*on;
+        match self {
+            Operation::Fill => parameters.write_all()?.clear(),
+            Operation::Copy => parameters.write_all()?.copy_from(&gradients.read_all()?)?,
+            Operation::Reduce => parameters.write_all()?.reduce(ReduceOp::Max, &gradients.read_all()?)?,
+            Operation::Scale => parameters.write_all()?.scale(0.5)?,
+            Operation::WeightedSum => {
+                let from = gradients.read_all()?;
+                parameters.write_all()?.weighted_sum(&[(0.5, None), (0.5, Some(&from))])?;
+            }
+            Operation::Kernel => on.step(&Sgd::default(), vec![ELEMENTS])?,
+            Operation::Product => on.step(&Muon::default(), MATRIX.to_vec())?,
+            Operation::Encode(codec) => on.encode(&**codec)?,
+            Operation::Decode(codec) => on.decode(&**codec)?,
+        }
+        Ok(())
+    }
+
+    /// Returns the rate, in the units of what is charged a second.
+    fn rate(&self) -> Result<f64> {
+        Ok(self.charged()? / self.seconds()?)
+    }
+
+    /// Returns how much a simulation charges for it: bytes, or elements of a codec.
+    fn charged(&self) -> Result<f64> {
+        let rates: Rates = format!("{} {GIGA:e}", self.name()).parse()?;
+        let link = LinkSpec::new(GIGA, Duration::ZERO);
+        let simulation = Simulation { rates, ..Simulation::new(Cluster::flat(1, 1, link, link)?) };
+        let outcome = simulation.run(|_| {
+            let mut operands = self.operands()?;
+            let began = runtime::now();
+            self.once(&mut operands)?;
+            Ok::<f64, Error>(began.elapsed().as_secs_f64())
+        })?;
+        let taken: Vec<f64> = outcome.results.into_iter().collect::<Result<_>>()?;
+        Ok((taken[0] * GIGA).round())
+    }
+
+    /// Returns the median of the times that it takes for real, in seconds.
+    fn seconds(&self) -> Result<f64> {
+        let mut operands = self.operands()?;
+        self.once(&mut operands)?;
+        let began = runtime::now();
+        let mut times = Vec::new();
+        while times.len() < TIMES || began.elapsed() < LEAST {
+            let start = runtime::now();
+            self.once(&mut operands)?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        Ok(median(times).max(1e-9))
+    }
+}
+
+impl Operands {
+    /// Makes a step of an optimizer on a parameter of this shape.
+    fn step(&mut self, optimizer: &dyn Optimizer, shape: Vec<usize>) -> Result<()> {
+        let elements = self.parameters.len();
+        let tensor = Tensor { name: "calibrated".into(), shape, elements: 0..elements };
+        let section = Section { tensors: 0..1, ..Section::whole(elements) };
+        let zeroed = |slot: &&str| Buffer::zeroed(DType::F32, optimizer.slot_len(slot, &tensor));
+        optimizer.step(Update {
+            step: 0,
+            learning_rate: 1e-3,
+            tensors: std::slice::from_ref(&tensor),
+            sections: &[section],
+            gradients: &self.gradients,
+            parameters: &mut self.parameters,
+            slots: &mut optimizer.slots().iter().map(zeroed).collect::<Result<Vec<_>>>()?,
+        })
+    }
+
+    fn encode(&mut self, codec: &dyn Codec) -> Result<()> {
+        let encoded = self.room.write_all()?.encode(codec, &self.gradients.read_all()?, 7)?;
+        self.message = encoded.map_err(|error| refused(codec, &error))?;
+        Ok(())
+    }
+
+    fn decode(&mut self, codec: &dyn Codec) -> Result<()> {
+        let message = self.room.read(0..self.message)?;
+        let decoded = self.parameters.write_all()?.decode(codec, &message, None)?;
+        decoded.map_err(|error| refused(codec, &error))
+    }
+}
+
+fn refused(codec: &dyn Codec, error: &dyn std::fmt::Display) -> Error {
+    Error::usage(format!("{} does not take what is measured: {error}", codec.name()), "report this")
+}
+
+/// Times of messages between two ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::program) struct Exchanged {
+    /// Seconds of a small message there and back.
+    pub(in crate::program) round_s: f64,
+    /// Bytes a second of large messages in one direction.
+    pub(in crate::program) bytes_s: f64,
+}
+
+/// Returns the times of messages to and from another rank, which does the same; the lower rank sends first.
+///
+/// # Errors
+/// Those of the communication.
+pub(in crate::program) fn exchange(comm: &Communicator, other: usize) -> Result<Exchanged> {
+    let is_first = comm.rank() < other;
+    let mut rounds = Vec::new();
+    for _ in 0..EXCHANGED {
+        let start = runtime::now();
+        turn(comm, other, is_first, &mut [0u8; 8])?;
+        turn(comm, other, !is_first, &mut [0u8; 8])?;
+        rounds.push(start.elapsed().as_secs_f64());
+    }
+    let mut large = vec![0u8; LARGE];
+    turn(comm, other, is_first, &mut large)?;
+    turn(comm, other, !is_first, &mut [0u8; 8])?;
+    let start = runtime::now();
+    for _ in 0..STREAMED {
+        turn(comm, other, is_first, &mut large)?;
+    }
+    // The last has arrived.
+    turn(comm, other, !is_first, &mut [0u8; 8])?;
+    let taken = start.elapsed().as_secs_f64();
+    Ok(Exchanged { round_s: median(rounds), bytes_s: (STREAMED * LARGE) as f64 / taken.max(1e-9) })
+}
+
+/// Sends or receives one message.
+fn turn(comm: &Communicator, other: usize, sends: bool, message: &mut [u8]) -> Result<()> {
+    match sends {
+        true => comm.blocking().send(message, other),
+        false => comm.blocking().recv(message, other),
+    }
+}
+
+/// Returns the middle one of at least one value.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is charged for an operation in a simulation with its rate is what the operation took.
+    #[test]
+    fn every_operation_of_a_simulation_gets_a_rate() {
+        let rates = measured().unwrap();
+        let plain = [
+            rates.fill,
+            rates.copy,
+            rates.reduce,
+            rates.scale,
+            rates.weighted_sum,
+            rates.kernel,
+            rates.product,
+        ];
+        for rate in plain.into_iter().chain([rates.send, rates.receive]) {
+            assert!(rate.is_finite() && rate > 1e6, "{rates}");
+        }
+        assert!(rates.message > Duration::ZERO && rates.message < Duration::from_secs(1), "{rates}");
+        for name in codec::names() {
+            let stem = codec::named(name).unwrap().name();
+            let stem = stem.split('(').next().unwrap();
+            assert!(rates.encode[stem].is_finite() && rates.decode[stem].is_finite(), "{name}: {rates}");
+        }
+        assert_eq!(rates.to_string().parse::<Rates>().unwrap().encode.len(), rates.encode.len());
+    }
+
+    /// Work is counted in the units of the rate, whatever the machine: bytes written, bytes read and written, elements.
+    #[test]
+    fn what_is_charged_is_counted_in_the_units_of_the_rate() {
+        for (operation, of_each) in [
+            (Operation::Copy, 4.0),
+            (Operation::Kernel, 8.0),
+            (Operation::Encode(codec::named("sign").unwrap()), 1.0),
+        ] {
+            let charged = operation.charged().unwrap();
+            assert_eq!(charged, of_each * ELEMENTS as f64, "{}", operation.name());
+        }
+    }
+}
