@@ -30,7 +30,8 @@ use clap::{Parser, Subcommand};
 use hexagram::algorithms::Registry;
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram_lab::program::{
-    SimulateOptions, StepOptions, prepare, ranks, say, simulate, step, table, transports,
+    AdviseOptions, SimulateOptions, StepOptions, advise, prepare, ranks, say, simulate, step, table,
+    transports,
 };
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ enum Command {
     Sample(sample::Sample),
     Step(StepOptions),
     Simulate(Box<SimulateOptions>),
+    Advise(Box<AdviseOptions>),
 }
 
 /// Runs the program with these arguments, its name first, and returns the code with which to exit. Call it once, and
@@ -71,6 +73,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Simulate(options) => {
             say::ended("hexagram simulate", simulate(&Registry::built_in(), &options))
         }
+        Command::Advise(options) => say::ended("hexagram advise", advise(&Registry::built_in(), &options)),
         Command::Step(options) => say::ended("hexagram step", step(&Registry::built_in(), &options)),
     }
 }

@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 const READER_GONE: Option<i32> = Some(141);
 
 /// A call of each subcommand that prints something soon.
-const CALLS: [&str; 10] = [
+const CALLS: [&str; 11] = [
     "sample --len 5 --ranks 2",
     "sample --len 5 --ranks 2 --json",
     "check",
@@ -20,6 +20,7 @@ const CALLS: [&str; 10] = [
     "bench all_reduce --ranks 2 --transport shm -b 8 -e 64 --iters 2",
     "step --ranks 2 --transport tcp --steps 1 --warmup 0 --algorithm none",
     "simulate --ranks 2 --steps 1 --warmup 0 --algorithm gradient-allreduce",
+    "advise --ranks 2 --hosts 2 --algorithm bytegrad --model resnet50",
     "run -n 2 -- echo results",
     "help bench",
     "--version",

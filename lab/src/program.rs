@@ -12,7 +12,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs` | each program, with its options |
+//! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs`, `advise.rs` | each program, with its options |
 //! | `setting.rs`, `stepping.rs` | options of several: task, data and ranks; optimizer and learning rate |
 //! | `names.rs` | algorithms as they are typed, what is printed of them, and the names of their runs' folders |
 //! | `record.rs` | the figures of a training on disk |
@@ -20,6 +20,7 @@
 //! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and what carries their messages |
 //! | `say.rs`, `table.rs` | what programs print |
 
+mod advise;
 mod compare;
 mod names;
 pub mod ranks;
@@ -35,6 +36,7 @@ pub mod table;
 mod train;
 pub mod transports;
 
+pub use advise::{AdviseOptions, advise};
 pub use compare::{CompareOptions, compare};
 pub use names::{Chosen, folder_name, information};
 pub use rehearsal::rehearse;
@@ -76,6 +78,7 @@ enum Command {
     Suite(SuiteOptions),
     Step(StepOptions),
     Simulate(Box<SimulateOptions>),
+    Advise(Box<AdviseOptions>),
 }
 
 /// Runs the program that the command line asks for, with the algorithms of a registry; returns what to exit with.
@@ -97,6 +100,7 @@ pub fn main(registry: Registry) -> ExitCode {
         Command::Suite(options) => say::ended(&say::name("suite"), suite(&registry, &options).map(|()| 0)),
         Command::Step(options) => say::ended(&say::name("step"), step(&registry, &options)),
         Command::Simulate(options) => say::ended(&say::name("simulate"), simulate(&registry, &options)),
+        Command::Advise(options) => say::ended(&say::name("advise"), advise(&registry, &options)),
     }
 }
 

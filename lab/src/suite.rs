@@ -2,16 +2,19 @@
 //! what is run, or to run a matrix of your own.
 
 mod defaults;
+mod errors;
 mod estimate;
 mod kept;
 mod orderings;
 mod page;
 mod paired;
+mod picture;
 mod record;
 mod results;
 mod tuning;
 
 pub use defaults::{Tuned, tuned};
+pub use errors::{Difference, ErrorsAbove};
 pub use estimate::Estimate;
 use kept::keep;
 pub use kept::kept;

@@ -5,7 +5,7 @@
 
 mod compute;
 mod measure;
-mod profile;
+pub(super) mod profile;
 
 use super::names::information;
 use super::ranks::Ranks;
@@ -130,12 +130,14 @@ pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
 }
 
 /// Everything that is measured, and with what.
-struct Measurement<'a> {
+pub(super) struct Measurement<'a> {
     options: &'a StepOptions,
     /// Algorithm, `None` for no communication.
     chosen: Option<Chosen>,
     optimizer: Arc<dyn Optimizer>,
     profile: Profile,
+    /// True to communicate within hosts first.
+    pub(super) hierarchical: bool,
 }
 
 impl<'a> Measurement<'a> {
@@ -152,14 +154,27 @@ impl<'a> Measurement<'a> {
             NONE => None,
             text => Some(Chosen::named(registry, text)?),
         };
+        Self::of(options, chosen, profile)
+    }
+
+    /// Returns the measurement of an algorithm, or of no communication, and of a profile; the options' own are left
+    /// alone.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with the optimizer.
+    pub(super) fn of(options: &'a StepOptions, chosen: Option<Chosen>, profile: Profile) -> Result<Self> {
         let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
-        let optimizer = options.optimizer.as_deref().or(named).unwrap_or("sgd");
-        Ok(Measurement { options, chosen, optimizer: stepping::named(optimizer, None)?, profile })
+        let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
+        Ok(Measurement { options, chosen, optimizer, profile, hierarchical: false })
     }
 
     fn engine(&self) -> EngineOptions {
-        let optimizer = Some(Arc::clone(&self.optimizer));
-        EngineOptions { optimizer, overlap: self.options.overlap.overlap(), ..EngineOptions::default() }
+        EngineOptions {
+            optimizer: Some(Arc::clone(&self.optimizer)),
+            overlap: self.options.overlap.overlap(),
+            hierarchical: self.hierarchical,
+            ..EngineOptions::default()
+        }
     }
 
     /// Runs the whole measurement on one rank; rank 0 prints it.

@@ -115,4 +115,16 @@ impl Results {
         let values: Vec<f64> = self.at(place).into_iter().map(|record| measure.of(record)).collect();
         Estimate::of(&values)
     }
+
+    /// Estimates by how much a measure is above that of the same seed elsewhere, over pairs of a place and the one that
+    /// it is compared to; `None` if nothing was run at both.
+    pub fn difference(&self, pairs: &[[Place; 2]], measure: Measure) -> Option<Estimate> {
+        let of_pair = |[own, reference]: &[Place; 2]| -> Vec<(u64, f64)> {
+            let reference = self.at(reference);
+            let same = |seed: u64| reference.iter().find(|record| record.seed == seed);
+            let above = |record: &Record| Some(measure.of(record) - measure.of(same(record.seed)?));
+            self.at(own).into_iter().filter_map(|record| Some((record.seed, above(record)?))).collect()
+        };
+        Estimate::by_seed(&pairs.iter().map(of_pair).collect::<Vec<_>>())
+    }
 }

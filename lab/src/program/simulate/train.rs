@@ -68,7 +68,7 @@ pub(super) fn train(
             report.add(&row.told(), row.json())?;
         }
     }
-    report.finish()
+    Ok(report.finish()?)
 }
 
 impl SimulateOptions {

@@ -13,16 +13,19 @@ use std::sync::Arc;
 const LEARNING_RATE: f64 = 1e-3;
 
 /// Result of a measurement.
-pub(super) struct Measured {
+pub(in crate::program) struct Measured {
     /// Seconds a step, of the slowest rank.
-    pub(super) step_s: f64,
+    pub(in crate::program) step_s: f64,
     /// Sent a rank and step.
-    pub(super) bytes: f64,
+    pub(in crate::program) bytes: f64,
 }
 
 impl Measurement<'_> {
     /// Runs the warm-up and the steps that count.
-    pub(super) fn run(&self, comm: &Communicator) -> Result<Measured> {
+    ///
+    /// # Errors
+    /// Those of the ranks.
+    pub(in crate::program) fn run(&self, comm: &Communicator) -> Result<Measured> {
         let gradients = gradients(&self.profile, comm.rank());
         let Some(chosen) = &self.chosen else {
             return self.timed(comm, &mut Local::new(&self.profile, &self.optimizer, gradients)?);

@@ -13,20 +13,20 @@ const LONGEST: u64 = 16 << 20;
 
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Layer {
-    pub(super) name: String,
+pub(in crate::program) struct Layer {
+    pub(in crate::program) name: String,
     /// Sizes of its parameters.
-    pub(super) shapes: Vec<Vec<usize>>,
+    pub(in crate::program) shapes: Vec<Vec<usize>>,
     /// CPU time of its forward pass.
-    pub(super) forward: Duration,
+    pub(in crate::program) forward: Duration,
     /// CPU time of its backward pass.
-    pub(super) backward: Duration,
+    pub(in crate::program) backward: Duration,
 }
 
 /// A model, in the order of its forward pass.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Profile {
-    pub(super) layers: Vec<Layer>,
+pub(in crate::program) struct Profile {
+    pub(in crate::program) layers: Vec<Layer>,
 }
 
 impl Profile {

@@ -102,13 +102,8 @@ impl Page<'_> {
 
     /// Estimates by how much an algorithm's measure is above all-reduce's with the same seed.
     fn difference(&self, algorithm: &str, columns: &[Column], measure: Measure) -> Option<Estimate> {
-        let of_column = |column: &Column| -> Vec<(u64, f64)> {
-            let reference = self.runs(REFERENCE, column, measure);
-            let of_seed = |seed: u64| reference.iter().find(|run| run.0 == seed).map(|run| run.1);
-            let own = self.runs(algorithm, column, measure).into_iter();
-            own.filter_map(|(seed, value)| Some((seed, value - of_seed(seed)?))).collect()
-        };
-        Estimate::by_seed(&columns.iter().map(of_column).collect::<Vec<_>>())
+        let pair = |column: &Column| [column.place(algorithm), column.place(REFERENCE)];
+        self.0.difference(&columns.iter().map(pair).collect::<Vec<_>>(), measure)
     }
 
     /// Writes the table of what an accuracy costs.

@@ -1,0 +1,68 @@
+//! `hexagram advise`: what it prints on a slow and on a fast link, and what it refuses.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+use harness::{Ended, folder, program, run};
+use serde_json::Value;
+use std::fs;
+
+/// What `hexagram advise` prints for a model of 50 000 elements whose passes take 9 ms, in a folder of this test's own.
+fn advise(name: &str, arguments: &str) -> Ended {
+    let model = folder(name).join("model");
+    fs::write(&model, "first 20000 2\nsecond 30000 4\n").unwrap();
+    let mut command = program(&["advise", "--model", model.to_str().unwrap()]);
+    command.args(arguments.split_whitespace());
+    run(command)
+}
+
+fn printed(name: &str, arguments: &str) -> Vec<String> {
+    let ended = advise(name, arguments);
+    assert_eq!((ended.code, ended.stderr), (Some(0), Vec::new()), "{arguments}");
+    ended.stdout
+}
+
+const FEW: &str = "--algorithm bytegrad,local-sgd,d-psgd --ranks 4 --hosts 4";
+
+#[test]
+fn a_slow_link_makes_compression_pay_and_a_fast_one_does_not() {
+    let slow = printed("slow", &format!("{FEW} --link 2mbit,50us"));
+    assert!(slow[0].ends_with("model on 4 ranks of 4 hosts, 2mbit,50us between them"), "{slow:#?}");
+    // A heading, its rule, and four algorithms, the fastest first.
+    let times: Vec<f64> =
+        slow[4..8].iter().map(|row| row.split(" | ").nth(2).unwrap().parse().unwrap()).collect();
+    assert!(times.is_sorted(), "{slow:#?}");
+    assert!(slow[9].starts_with("Compression pays here: `bytegrad` takes"), "{slow:#?}");
+    let fast = printed("fast", &format!("{FEW} --link 100gbit,1us"));
+    assert!(fast[9].starts_with("Compression does not pay here"), "{fast:#?}");
+    assert!(fast[10].starts_with("Nothing in full precision pays"), "{fast:#?}");
+}
+
+#[test]
+fn the_object_is_the_same_in_every_run() {
+    let arguments = format!("{FEW} --link 20mbit,50us,jitter=20us --json");
+    let once = printed("object", &arguments);
+    assert_eq!(printed("object", &arguments), once);
+    let object: Value = serde_json::from_str(&once[0]).unwrap();
+    let names: Vec<&str> =
+        object["results"].as_array().unwrap().iter().map(|one| one["algorithm"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 3, "{object}");
+    assert_eq!(object["compression_pays"], true, "{object}");
+    assert!(object["results"][0]["pays_up_to_bps"].as_f64().unwrap() >= 20e6, "{object}");
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    for (arguments, said) in [
+        ("--ranks 4", "4 ranks on one host never use the link between hosts; give --hosts"),
+        ("--ranks 4 --hosts 4 --algorithm gradient-allreduce", "there is nothing to compare to"),
+        ("--ranks 4 --hosts 3", "4 ranks cannot be spread evenly over 3 hosts"),
+        ("--ranks 4 --hosts 4 --algorithm byte-grad", "did you mean bytegrad?"),
+    ] {
+        let ended = advise("wrong", arguments);
+        let lines = (ended.stderr.len(), ended.stdout.len());
+        assert_eq!((ended.code, lines), (Some(2), (1, 0)), "{arguments}: {:?}", ended.stderr);
+        assert!(ended.stderr[0].contains(said), "{arguments}: {:?}", ended.stderr);
+    }
+}

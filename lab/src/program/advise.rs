@@ -1,0 +1,114 @@
+//! `advise`: which algorithms pay for a model on a cluster, up to what bandwidth, and what the suite knows of their
+//! errors. Open this file for the options.
+//!
+//! `candidate` is what is chosen among, `ladder` the bandwidths that are tried, `advice` what comes of it, in figures and
+//! in words, `report` the table and the JSON, `present` what is measured and checked on real ranks.
+
+mod advice;
+mod candidate;
+mod ladder;
+mod present;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use super::names::information;
+use super::say::{Failure, print};
+use super::simulate::JobOptions;
+use super::simulate::job::Job;
+use super::transports;
+use advice::Advice;
+use candidate::{Candidate, USUAL};
+use clap::Parser;
+use hexagram::algorithms::Registry;
+use hexagram::{Error, JoinOptions, Result, TransportKind};
+use tracing_subscriber::util::SubscriberInitExt;
+
+const AFTER_HELP: &str = "\
+Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
+they are later. It pays if its step takes 5 % less than that of gradient-allreduce, and pays up to a bandwidth if it does \
+there and not at twice as much; bandwidths are those of --link times 1/32 to 32.
+
+Errors are those on held-out digits of the suite (docs/which-algorithm.md), above those of gradient-allreduce with the \
+same seeds, as mean and half of the 95 % interval: with data that are alike on all ranks, and skewed by Dirichlet(0.1). A \
+model of your own may judge otherwise; a step that takes less is of no use where more steps are needed.
+
+With --measure or --check the cluster is that of the ranks that are there, and each is on a host of its own if all are on \
+one. Passes use the processor, as in `hexagram step`. --measure takes the bandwidth and latency between two ranks of \
+different hosts, the rates of all ranks while all compute, and passes that make a simulated step without communication take \
+as long as a real one.
+
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
+
+Examples:
+  hexagram advise --model vgg16 --ranks 32 --hosts 8 --link 1gbit,50us
+  hexagram run -n 4 -- hexagram advise --model trace.json --measure --check";
+
+/// Advise which algorithms pay for a model on a cluster, and up to what bandwidth.
+#[derive(Parser, Debug, Clone)]
+#[command(after_help = AFTER_HELP)]
+pub struct AdviseOptions {
+    /// Algorithms to choose among, with options as in 'slowmo(period=12)', separated by commas, or `all`; `list` prints
+    /// all, and `help:NAME` the options of one
+    #[arg(long, default_value = USUAL)]
+    pub algorithm: String,
+    /// Model, ranks and links.
+    #[command(flatten)]
+    pub job: JobOptions,
+    /// Measure the link, the rates of arithmetic and codecs, and a step without communication on the present ranks, and
+    /// advise for these: those of a launcher, or as many as --ranks says, which are started here
+    #[arg(long, conflicts_with_all = ["rates", "straggler"])]
+    pub measure: bool,
+    /// Run the two algorithms that take least for real on the present ranks, and print how wrong the advice was
+    #[arg(long)]
+    pub check: bool,
+    /// Transport between the present ranks.
+    #[arg(help = format!("How bytes of --measure and --check travel: {}", transports::names()))]
+    #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
+    pub transport: TransportKind,
+    /// Print one JSON object in place of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `advise`. Returns the exit code.
+///
+/// # Errors
+/// One line that says what is wrong with the options, or what a rank met.
+pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failure> {
+    if let Some(text) = information(registry, &options.algorithm, options.job.optimizer.as_deref()) {
+        print(&text?)?;
+        return Ok(0);
+    }
+    if options.measure || options.check {
+        return present::advise_here(registry, options);
+    }
+    options.check_cluster()?;
+    let mut candidates = vec![Candidate::reference(registry)?];
+    candidates.extend(Candidate::all(registry, &options.algorithm, options.job.optimizer.as_deref())?);
+    let advice = options.advice(&options.job.job()?, candidates)?;
+    print(&match options.json {
+        true => report::object(options, &advice).to_string(),
+        false => report::table(options, &advice),
+    })?;
+    Ok(0)
+}
+
+impl AdviseOptions {
+    /// Simulates the candidates, of which the first is the one that the others are compared to.
+    fn advice(&self, job: &Job<'_>, candidates: Vec<Candidate>) -> Result<Advice> {
+        // On slow links simulated ranks wait for long, and say so, as others would.
+        let _silent = tracing_subscriber::registry().set_default();
+        Advice::of(job, self.job.point()?, candidates)
+    }
+
+    fn check_cluster(&self) -> Result<()> {
+        let point = self.job.point()?;
+        self.job.check(&point)?;
+        if point.hosts > 1 {
+            return Ok(());
+        }
+        let what = format!("{} ranks on one host never use the link between hosts", point.ranks);
+        Err(Error::usage(what, "give --hosts, as many as there are ranks if each has a host of its own"))
+    }
+}

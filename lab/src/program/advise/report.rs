@@ -1,0 +1,107 @@
+//! Output of `advise`: a table with a few sentences below it, or one JSON object.
+
+use super::AdviseOptions;
+use super::advice::{Advice, Advised, bandwidth, points};
+use super::candidate::REFERENCE;
+use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
+use crate::program::simulate::report::Row;
+use crate::suite::Difference;
+use serde_json::{Value, json};
+
+const HEADING: [&str; 8] = [
+    "algorithm",
+    "",
+    "ms a step",
+    "saves",
+    "pays up to",
+    "sent a rank and step",
+    "errors, like data",
+    "errors, skewed data",
+];
+
+/// Returns the table, and below it what to do.
+pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
+    let job = &options.job;
+    let mut lines = vec![
+        format!("{} on {} ranks of {} hosts, {} between them", job.model, job.ranks, job.hosts, job.link),
+        String::new(),
+        markdown_heading(&HEADING),
+    ];
+    let told = |row: &Row| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
+        Some(one) => told(one),
+        None => reference(row),
+    };
+    lines.extend(advice.by_time().into_iter().map(told));
+    lines.push(String::new());
+    lines.extend(advice.verdict());
+    lines.join("\n")
+}
+
+fn reference(row: &Row) -> String {
+    let none = String::new;
+    markdown_row(&[
+        format!("`{REFERENCE}`"),
+        "☰".to_owned(),
+        format!("{:.2}", row.figures.step_s * 1e3),
+        none(),
+        none(),
+        bytes(row.figures.bytes as u64),
+        none(),
+        none(),
+    ])
+}
+
+fn told(one: &Advised) -> String {
+    let row = &one.row;
+    let errors = |side: fn(&crate::suite::ErrorsAbove) -> Difference| {
+        one.errors.as_ref().map_or_else(String::new, |errors| points(side(errors)))
+    };
+    markdown_row(&[
+        format!("`{}`", one.candidate.chosen.spelling),
+        one.trigram().symbol().to_string(),
+        format!("{:.2}", row.figures.step_s * 1e3),
+        percent(one.saved),
+        one.pays_up_to.map_or_else(String::new, bandwidth),
+        bytes(row.figures.bytes as u64),
+        errors(|errors| errors.like),
+        errors(|errors| errors.skewed),
+    ])
+}
+
+/// Returns all of it as one object.
+pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
+    let job = &options.job;
+    let results: Vec<Value> = advice.others.iter().map(result).collect();
+    json!({
+        "arguments": {
+            "algorithm": options.algorithm,
+            "ranks": job.ranks,
+            "hosts": job.hosts,
+            "flat": job.flat,
+            "link": job.link.to_string(),
+            "intra": job.intra.to_string(),
+            "model": job.model,
+            "compute_ms": job.compute,
+            "straggler": job.straggler,
+            "seed": job.seed,
+        },
+        "reference": advice.reference.json(),
+        "results": results,
+        "compression_pays": advice.compression_pays(),
+        "verdict": advice.verdict(),
+    })
+}
+
+fn result(one: &Advised) -> Value {
+    let side = |difference: Difference| {
+        let Difference { mean, half } = difference;
+        // JSON has no infinity: null is a run that diverged.
+        json!({ "above_points": mean.is_finite().then_some(mean), "half_points": half.is_finite().then_some(half) })
+    };
+    let mut object = one.row.json();
+    object["saved_fraction"] = json!(one.saved);
+    object["pays_up_to_bps"] = json!(one.pays_up_to);
+    object["errors"] =
+        json!(one.errors.map(|errors| json!({ "like": side(errors.like), "skewed": side(errors.skewed) })));
+    object
+}

@@ -1,0 +1,119 @@
+//! Advice on clusters where the answer is known: a link so slow that bytes are all that counts, and one so fast that
+//! nothing is left to save.
+
+use super::advice::Advice;
+use super::candidate::Candidate;
+use super::{AdviseOptions, advise, report};
+use clap::{CommandFactory, Parser};
+use hexagram::algorithms::Registry;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Advice on four ranks with a model of 400 KB, whose passes take 15 ms.
+fn advised(link: &str, algorithms: &[&str]) -> Advice {
+    let registry = Registry::built_in();
+    let options = options(link);
+    let mut candidates = vec![Candidate::reference(&registry).unwrap()];
+    candidates.extend(Candidate::all(&registry, &algorithms.join(","), None).unwrap());
+    let job = options.job.job().unwrap();
+    Advice::of(&job, options.job.point().unwrap(), candidates).unwrap()
+}
+
+fn options(link: &str) -> AdviseOptions {
+    let words = ["advise", "--ranks=4", "--hosts=4", "--link", link, "--model", model().to_str().unwrap()];
+    AdviseOptions::parse_from(words)
+}
+
+fn model() -> &'static Path {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let path = std::env::temp_dir().join(format!("hexagram-advise-{}", std::process::id()));
+        std::fs::write(&path, "first 65536 6\nsecond 32768 4\n").unwrap();
+        path
+    })
+}
+
+#[test]
+fn the_command_line_has_each_option_once() {
+    AdviseOptions::command().debug_assert();
+}
+
+/// 1.5 · 400 KB in 15 ms are 320 Mbit/s: at 4 Mbit/s a step is communication, and eight bits save three quarters of it.
+#[test]
+fn on_a_slow_link_what_sends_less_pays_by_as_much() {
+    let advice = advised("4mbit,50us", &["bytegrad", "compressed-allreduce(codec=f16)", "local-sgd"]);
+    let saved = |name: &str| {
+        let found = advice.others.iter().find(|one| one.candidate.chosen.spelling == name);
+        found.unwrap().saved
+    };
+    assert!((saved("bytegrad") - 0.75).abs() < 0.02, "{}", saved("bytegrad"));
+    assert!((saved("local-sgd") - 0.75).abs() < 0.02, "{}", saved("local-sgd"));
+    let verdict = advice.verdict();
+    assert!(
+        advice.compression_pays() && verdict[0].starts_with("Compression pays here: `bytegrad`"),
+        "{verdict:?}"
+    );
+    assert!(verdict[1].contains("`local-sgd`") && verdict[1].contains("more errors"), "{verdict:?}");
+    // The fastest comes first.
+    assert!(advice.others.windows(2).all(|pair| pair[0].saved >= pair[1].saved));
+}
+
+#[test]
+fn on_a_fast_link_nothing_pays_and_slower_ones_are_named() {
+    let advice = advised("40gbit,1us", &["bytegrad", "local-sgd"]);
+    let verdict = advice.verdict();
+    assert!(!advice.compression_pays(), "{verdict:?}");
+    assert!(
+        verdict[0].starts_with("Compression does not pay here: the fastest with it, `bytegrad`"),
+        "{verdict:?}"
+    );
+    assert!(verdict[1].starts_with("Nothing in full precision pays"), "{verdict:?}");
+    assert!(advice.others.iter().all(|one| one.pays_up_to.is_none_or(|bits| bits < 40e9)));
+}
+
+/// The bandwidth is the last of the ladder at which an algorithm saves 5 %, as simulations of both sides of it show.
+#[test]
+fn what_is_said_to_pay_up_to_a_bandwidth_pays_there_and_not_above() {
+    let advice = advised("1gbit,50us", &["bytegrad"]);
+    let up_to = advice.others[0].pays_up_to.unwrap();
+    let saved = |bits: f64| advised(&format!("{bits}bit,50us"), &["bytegrad"]).others[0].saved;
+    assert!(up_to > 100e6 && up_to < 32e9, "{up_to}");
+    assert!(saved(up_to) >= 0.05 && saved(2.0 * up_to) < 0.05, "{up_to}");
+}
+
+#[test]
+fn the_object_has_what_the_table_has() {
+    let advice = advised("4mbit,50us", &["bytegrad", "compressed-allreduce(codec=f16)"]);
+    let options = options("4mbit,50us");
+    let object = report::object(&options, &advice);
+    let results = object["results"].as_array().unwrap();
+    assert_eq!((results[0]["algorithm"].as_str(), results.len()), (Some("bytegrad"), 2));
+    assert_eq!(results[0]["bandwidth_bps"], 4e6);
+    assert!(results[0]["errors"]["like"]["above_points"].is_number());
+    assert_eq!(results[1]["errors"], Value::Null, "the suite has not run it with this codec");
+    assert_eq!(object["reference"]["algorithm"], "gradient-allreduce");
+    let table = report::table(&options, &advice);
+    assert!(table.contains("| `bytegrad` | ☴ |") && table.contains("4 ranks of 4 hosts"), "{table}");
+    for line in object["verdict"].as_array().unwrap() {
+        assert!(table.contains(line.as_str().unwrap()), "{table}");
+    }
+}
+
+/// Two threads measure what there is, are advised, and run what is advised: how fast they are is the machine's affair.
+#[test]
+fn present_ranks_measure_are_advised_and_check() {
+    let words = [
+        "advise",
+        "--ranks=2",
+        "--transport=thread",
+        "--measure",
+        "--check",
+        "--json",
+        "--algorithm=bytegrad",
+        "--model",
+        model().to_str().unwrap(),
+    ];
+    let options = AdviseOptions::parse_from(words);
+    assert_eq!(advise(&Registry::built_in(), &options).unwrap(), 0);
+}
