@@ -125,6 +125,8 @@ struct Board {
     bells: Mutex<Vec<Weak<dyn Bell>>>,
     vigilance: Vigilance,
     waits: Mutex<Waits>,
+    /// Set while a process over which verdicts come has missed heartbeats, and may be judged to have failed.
+    doubt: AtomicBool,
 }
 
 impl Board {
@@ -158,7 +160,8 @@ impl Health {
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
         let verdict = OnceLock::new();
         let bells = Mutex::default();
-        let board = Board { peers, left, verdict, bells, vigilance, waits };
+        let doubt = AtomicBool::new(false);
+        let board = Board { peers, left, verdict, bells, vigilance, waits, doubt };
         Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
     }
 
@@ -207,7 +210,7 @@ impl Health {
         // The verdict may be on its way here, unless what this rank lacks is its own failure.
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
-        while self.verdict().is_none() && !is_own && waited.elapsed() < GRACE {
+        while self.verdict().is_none() && !is_own && (self.is_in_doubt() || waited.elapsed() < GRACE) {
             runtime::sleep(TICK);
         }
         match self.verdict() {
@@ -245,6 +248,16 @@ impl Health {
         let mut bells = self.board.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(bell);
+    }
+
+    /// Records whether a process over which verdicts come has missed heartbeats.
+    pub(crate) fn set_doubt(&self, doubt: bool) {
+        self.board.doubt.store(doubt, Ordering::Release);
+    }
+
+    /// Returns true while a silence is yet to be judged: the verdict that would name who really failed may not get here.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.board.doubt.load(Ordering::Acquire)
     }
 
     pub(crate) fn vigilance(&self) -> &Vigilance {

@@ -162,6 +162,9 @@ impl<'a> Operation<'a> {
         }
         let gone = self.gone(missing).or_else(|| self.all_gone());
         let waited = self.waited();
+        if health.is_in_doubt() {
+            self.suspected = None;
+        }
         let mut suspicion = || self.suspected.get_or_insert_with(Stopwatch::start).elapsed();
         let suspected = gone.as_ref().map_or(Duration::ZERO, |_| suspicion());
         let culprit = |rank: usize, cause: &str| {

@@ -123,6 +123,17 @@ impl Monitor {
         for (peer, ready) in ready.into_iter().enumerate() {
             self.receive(peer, ready, awake);
         }
+        self.health.set_doubt(self.misses_heartbeats());
+    }
+
+    /// Returns true if a peer has missed more than one heartbeat and is not judged yet.
+    fn misses_heartbeats(&self) -> bool {
+        let missed = 2 * self.health.vigilance().beat;
+        let is_judged = self.health.verdict().is_some();
+        let silent = |(peer, stream): (usize, &Option<ControlStream>)| {
+            stream.as_ref().is_some_and(|stream| stream.silence > missed) && !self.health.has_left(peer)
+        };
+        !is_judged && self.streams.iter().enumerate().any(silent)
     }
 
     /// Waits up to `at_most`. Returns which connections are ready.
