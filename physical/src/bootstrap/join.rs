@@ -275,7 +275,15 @@ pub(crate) fn join(
     stream.set_timeout(limit.saturating_add(ANSWER_TIMEOUT)).map_err(failed)?;
     // Whether it arrives or not, the answer tells.
     let _ = MemberMessage::Join(Box::new(mine)).write().send(&mut stream);
-    match LeaderMessage::receive(&mut stream).map_err(failed)? {
+    let answer = LeaderMessage::receive(&mut stream).inspect_err(|cause| {
+        if is_late(cause) {
+            // Otherwise rank 0, which may have been stopped, would take this rank for dead.
+            let why =
+                format!("gave up: rank 0 has not answered within {:?}", limit.saturating_add(ANSWER_TIMEOUT));
+            let _ = MemberMessage::GiveUp(why).write().send(&mut stream);
+        }
+    });
+    match answer.map_err(failed)? {
         LeaderMessage::Peers(mut message) => {
             let peers = PeerTable::read(&mut message, size, &secret).map_err(failed)?;
             Ok((peers, ControlStreams::Member(stream)))
