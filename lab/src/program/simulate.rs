@@ -3,9 +3,10 @@
 //!
 //! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
 //! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `report` the table and the JSON. `train` is what `--train` does: a training with
-//! real numbers.
+//! real numbers, and `faults` what `--faults` does.
 
 pub(super) mod calibrate;
+mod faults;
 pub(super) mod job;
 pub(super) mod model;
 pub(super) mod report;
@@ -18,6 +19,7 @@ use super::Chosen;
 use super::names::information;
 use super::say::{Failure, print};
 use clap::Parser;
+use faults::FaultOptions;
 use hexagram::Result;
 use hexagram::algorithms::Registry;
 pub use job::JobOptions;
@@ -54,6 +56,8 @@ Exit code: 0, or 1 if something failed or the output could not be written, 2 for
 
 Example: hexagram simulate --algorithm gradient-allreduce,bytegrad --model vgg16 --ranks 128 --hosts 16 --link 10gbit,50us";
 
+/// Algorithms that are simulated if none is named.
+const DEFAULT: &str = "gradient-allreduce,bytegrad";
 /// Steps that are measured of a model's sizes.
 const STEPS: u32 = 20;
 
@@ -62,8 +66,8 @@ const STEPS: u32 = 20;
 #[command(after_help = AFTER_HELP)]
 pub struct SimulateOptions {
     /// Algorithms, with options as in 'slowmo(period=12)', separated by commas, or `all`; `list` prints all, and
-    /// `help:NAME` the options of one
-    #[arg(long, default_value = "gradient-allreduce,bytegrad")]
+    /// `help:NAME` the options of one; --faults tries all if none is named
+    #[arg(long, default_value = DEFAULT)]
     pub algorithm: String,
     /// Model, ranks and links.
     #[command(flatten)]
@@ -84,6 +88,9 @@ pub struct SimulateOptions {
     /// Measure the rates of this machine, write them to a file for --rates, and simulate nothing
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
+    /// Faults to try.
+    #[command(flatten)]
+    pub faults: FaultOptions,
     /// Print one JSON object in place of the table
     #[arg(long)]
     pub json: bool,
@@ -102,7 +109,11 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
         calibrate::write(path)?;
         return Ok(0);
     }
-    let chosen = Chosen::listed(registry, &options.algorithm)?;
+    let is_any = options.faults.faults.is_some() && options.algorithm == DEFAULT;
+    let chosen = Chosen::listed(registry, if is_any { "all" } else { &options.algorithm })?;
+    if let Some(asked) = &options.faults.faults {
+        return faults::faults(options, &chosen, asked);
+    }
     let points = options.points()?;
     points.iter().try_for_each(|point| options.job.check(point))?;
     if let Some(task) = &options.training.train {

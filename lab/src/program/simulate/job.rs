@@ -294,14 +294,14 @@ impl Job<'_> {
 }
 
 /// Returns the text of a file.
-fn read(path: &Path, what: &str) -> Result<String> {
+pub(super) fn read(path: &Path, what: &str) -> Result<String> {
     input::read_text(path, 1 << 20).map_err(|cause| {
         Error::system(format!("read the {what} {}", path.display()), cause, "give a file that is there")
     })
 }
 
 /// Returns the error of what a file says.
-fn in_file(path: &Path, error: Error) -> Error {
+pub(super) fn in_file(path: &Path, error: Error) -> Error {
     match error {
         Error::Usage { what, remedy } => Error::usage(format!("{}, {what}", path.display()), remedy),
         other => other,

@@ -1,0 +1,128 @@
+//! `simulate --faults`: small trainings on small clusters, in which something goes wrong that a seed draws or a file says.
+//! Open this file to see what is tried, and what is printed of a seed that ends wrongly.
+//!
+//! `plan` draws the faults and knows whom they excuse, `scene` trains with them, `verdict` says what is wrong with how the
+//! ranks ended.
+
+mod plan;
+mod scene;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use super::{SimulateOptions, job};
+use crate::program::Chosen;
+use crate::program::say::{self, Failure, print};
+use clap::Args;
+use hexagram::physical::sim::{Fault, Flaw};
+use hexagram::{Error, Result};
+use plan::Plan;
+use scene::{Scene, Stage};
+use std::path::Path;
+
+/// Seeds after which standard error says how far it is.
+const OFTEN: u64 = 1000;
+
+/// Options of a search for faults that end wrongly.
+#[derive(Args, Debug, Clone)]
+pub struct FaultOptions {
+    /// Try so many seeds, from --seed on: each draws a synchronous algorithm, a small cluster and faults of its ranks,
+    /// hosts and links, and trains with real numbers in virtual time; the first seed that hangs, blames a rank that is
+    /// well, or leaves replicas apart ends it. With 1, all events of that seed are printed. Or a file of faults, one a
+    /// line as in `3s rank 2 dies`, for the algorithm, ranks and hosts that the other options say
+    #[arg(long, value_name = "N|FILE", conflicts_with_all = ["train", "sweep", "json"])]
+    pub faults: Option<String>,
+}
+
+/// Counts of the seeds that were tried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Tally {
+    seeds: u64,
+    faults: usize,
+    /// Trainings in which a rank ended with an error.
+    ended: u64,
+    events: u64,
+}
+
+/// Runs `simulate --faults`. Returns the exit code.
+///
+/// # Errors
+/// One line that says what is wrong with the options.
+pub(super) fn faults(options: &SimulateOptions, algorithms: &[Chosen], asked: &str) -> Result<u8, Failure> {
+    let synchronous = algorithms.iter().filter(|chosen| chosen.algorithm.trigram().synchronous);
+    let stage = Stage::new(synchronous.cloned().collect())?;
+    let first = options.job.seed;
+    match asked.parse::<u64>() {
+        Ok(0) => Err(Error::usage("--faults 0 tries nothing", "name a number of seeds, or a file").into()),
+        Ok(1) => replay(&stage, &Plan::drawn(first, &stage)),
+        Ok(count) => search(&stage, first, count),
+        Err(_) => {
+            let point = options.job.point()?;
+            let faults = read(Path::new(asked), point.ranks, point.hosts)?;
+            replay(&stage, &Plan::of(faults, point.ranks, point.hosts, first))
+        }
+    }
+}
+
+/// Tries seeds until one ends wrongly.
+fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
+    let mut tally = Tally::default();
+    for seed in first..first.saturating_add(count) {
+        let plan = Plan::drawn(seed, stage);
+        let found = attempt(stage, &plan, None, &mut tally)?;
+        if !found.is_empty() {
+            let again = format!("again, with all events: --faults 1 --seed {seed}\n");
+            print(&format!("{}{}{again}", plan.told(stage), found.concat()))?;
+            return Ok(1);
+        }
+        if tally.seeds.is_multiple_of(OFTEN) {
+            say::line(&say::name("simulate"), format!("{} seeds of {count}", tally.seeds));
+        }
+    }
+    let Tally { seeds, faults, ended, events } = tally;
+    print(&format!(
+        "{seeds} seeds from {first}: {faults} faults and {events} events; {ended} trainings ended with an error. No rank hung, \
+         no error named a rank that was well, no replica was apart."
+    ))?;
+    Ok(0)
+}
+
+/// Plays one plan, and prints all of it.
+fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
+    let scene = Scene { stage, plan, flaw: None, is_logged: true };
+    let play = scene.play()?;
+    let found = verdict::verdict(plan, &play, stage.reference(plan)?);
+    let mut text = plan.told(stage);
+    text.extend(play.log.iter().map(|line| format!("{line}\n")));
+    text.extend(play.told());
+    text.push_str(&found.concat());
+    print(text.trim_end())?;
+    Ok(u8::from(!found.is_empty()))
+}
+
+/// Plays one plan; returns what is wrong with how it ended.
+fn attempt(stage: &Stage, plan: &Plan, flaw: Option<Flaw>, tally: &mut Tally) -> Result<Vec<String>> {
+    let play = Scene { stage, plan, flaw, is_logged: false }.play()?;
+    tally.seeds += 1;
+    tally.faults += plan.faults.len();
+    tally.events += play.events;
+    tally.ended += u64::from(play.has_error());
+    Ok(verdict::verdict(plan, &play, stage.reference(plan)?))
+}
+
+/// Reads a file of faults.
+fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>> {
+    let text = job::read(path, "faults")?;
+    let content = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
+    let lines = text.lines().map(content).enumerate().filter(|(_, line)| !line.is_empty());
+    let fault = |(number, line): (usize, String)| {
+        let fault = line.parse::<Fault>().and_then(|fault| fault.check(ranks, hosts).map(|()| fault));
+        fault.map_err(|error| match error {
+            Error::Usage { what, remedy } => {
+                job::in_file(path, Error::usage(format!("line {}: {what}", number + 1), remedy))
+            }
+            other => other,
+        })
+    };
+    lines.map(fault).collect()
+}

@@ -1,0 +1,76 @@
+//! What is wrong with how the ranks of a training have ended, given what went wrong before. Open this file to see what
+//! counts as a defect.
+//!
+//! - A rank that has not ended hangs, even one that is alone.
+//! - An error of a rank that is well has to have a cause, and has to name a rank that a fault concerns: as the culprit or,
+//!   where one gave up at a deadline, as the one for which it waited.
+//! - A step that a rank has made gives the replica that it gives where nothing goes wrong.
+
+use super::plan::Plan;
+use super::scene::{Hashes, Play};
+use hexagram::Error;
+use hexagram::physical::sim::Ended;
+use std::sync::Arc;
+
+/// Returns a line for everything that is wrong.
+pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (rank, end) in play.ends.iter().enumerate() {
+        match end {
+            None => found.push(format!("rank {rank} hangs\n")),
+            // What a rank does after its end is seen by nobody.
+            Some(end) if plan.end_of(rank).is_some_and(|dead| dead <= end.at) => {}
+            Some(end) => {
+                found.extend(blame(plan, rank, end));
+                found.extend(apart(rank, &play.replicas[rank], &reference[rank]));
+            }
+        }
+    }
+    found
+}
+
+/// Returns what is wrong with the error of a rank.
+fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
+    let Err(error) = &end.result else { return None };
+    let at = end.at;
+    if !plan.excuses_any(rank, at) {
+        return Some(format!("rank {rank} failed at {at:?} although nothing was wrong: {error}\n"));
+    }
+    let is_right = match error {
+        // Who gave up is told with what it waited for.
+        Error::PeerFailed { culprit, cause, .. } if !cause.starts_with("gave up") => {
+            plan.excuses(rank, culprit.rank, at)
+        }
+        other => named(&other.to_string()).iter().any(|culprit| plan.excuses(rank, *culprit, at)),
+    };
+    (!is_right).then(|| format!("rank {rank} blames at {at:?} who was well: {error}\n"))
+}
+
+/// Returns the ranks that a text names, as `rank 3` or `ranks 1, 2`.
+fn named(text: &str) -> Vec<usize> {
+    let mut ranks = Vec::new();
+    let mut is_list = false;
+    for word in text.split([' ', ':', ';', '(', ')']).filter(|word| !word.is_empty()) {
+        let number: Option<usize> = word.trim_end_matches(',').parse().ok();
+        ranks.extend(number.filter(|_| is_list));
+        is_list = matches!(word, "rank" | "ranks") || (is_list && number.is_some() && word.ends_with(','));
+    }
+    ranks
+}
+
+/// Returns the first step after which a replica is not what it has to be.
+fn apart(rank: usize, found: &Hashes, expected: &Hashes) -> Option<String> {
+    let step = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
+    Some(format!("the replica of rank {rank} is apart after step {}\n", step + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_found_in_what_an_error_says() {
+        assert_eq!(named("ranks 3, 4 of 6 did not join; rank 0 waits"), [3, 4, 0]);
+        assert_eq!(named("rank 12 (host a, pid 3) died: 4 bytes, rank 1's"), [12]);
+    }
+}
