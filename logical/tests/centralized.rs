@@ -410,6 +410,27 @@ fn all_reduce_sends_what_its_table_says_at_every_size() {
 }
 
 #[test]
+fn all_gather_sends_what_its_table_says_at_every_size() {
+    if skipped_under_mpi("MPI gathers by itself") {
+        return;
+    }
+    for n in RANKS.into_iter().filter(|n| *n > 1) {
+        let sent = |len: usize| {
+            bytes_of(TransportKind::Thread, n, |comm| {
+                comm.blocking().all_gather(&vec![1f32; len], &mut vec![0.0; len * comm.size()])
+            })
+        };
+        let each =
+            |len: usize, messages: usize| vec![((n - 1) * len * 4 + messages * HEADER_BYTES) as u64; n];
+        let runs = if n > 3 { n.next_power_of_two().ilog2() as usize } else { n - 1 };
+        let small = Size::SMALL / 4 / n;
+        assert_eq!(sent(1), each(1, runs), "{n} ranks");
+        assert_eq!(sent(small), each(small, runs), "{n} ranks");
+        assert_eq!(sent(small + 1), each(small + 1, n - 1), "{n} ranks");
+    }
+}
+
+#[test]
 fn bytes_sent_are_those_of_the_formulas() {
     if skipped_under_mpi("MPI counts its own bytes") {
         return;

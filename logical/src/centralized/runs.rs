@@ -51,3 +51,15 @@ impl Communicator {
         all.write(0..before)?.copy_from(&blocks.read(here..all.len())?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_pay_for_short_blocks_among_many_and_longer_ones_among_few() {
+        assert!(pay(SHORT, 1000) && !pay(SHORT + 1, 1000));
+        assert!(pay(Size::SMALL / 4, 4) && !pay(Size::SMALL / 4 + 1, 4));
+        assert!(!pay(1, 3), "a ring has as few steps");
+    }
+}
