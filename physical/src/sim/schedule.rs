@@ -74,6 +74,8 @@ struct Thread {
     look: Option<Look>,
     /// Set once that has been found.
     found: bool,
+    /// Set by a bell that rang while it did not park: its next park ends at once.
+    rung: bool,
 }
 
 /// Look of a thread that waits, on that thread's stack.
@@ -157,6 +159,7 @@ impl Simulated {
             ahead,
             look: None,
             found: false,
+            rung: false,
         });
         self.of_rank[rank].push(number);
         self.begun.push((number, work));
@@ -180,7 +183,8 @@ impl Simulated {
     fn wait(&mut self, wait: Pause, at_most: Duration) {
         let now = self.now;
         let thread = &mut self.threads[self.running];
-        let at_most = nanoseconds(at_most);
+        let is_over = wait == Pause::Parked && mem::take(&mut thread.rung);
+        let at_most = if is_over { 0 } else { nanoseconds(at_most) };
         if thread.ahead > now && wait == Pause::Looking {
             // It computes until then, and looks at what has changed meanwhile.
             thread.wait = Pause::Asleep;
@@ -429,9 +433,14 @@ impl Simulator {
         self.lock().wires.is_awaited(mailbox, from)
     }
 
-    /// Ends the park of a rank's threads.
+    /// Ends the park of a rank's threads, or the next one.
     pub(super) fn ring(&self, rank: usize) {
-        self.lock().ring(rank);
+        let mut state = self.lock();
+        let Simulated { of_rank, threads, .. } = &mut *state;
+        for number in &of_rank[rank] {
+            threads[*number].rung |= threads[*number].wait != Pause::Parked;
+        }
+        state.ring(rank);
     }
 
     /// Returns how often the threads of a rank were told that something other than mail may have happened.

@@ -178,3 +178,18 @@ fn what_never_comes_and_a_panic_are_errors() {
     let panicked = simulation.run(|world| assert_eq!(world.rank(), 0, "on purpose"));
     assert!(panicked.unwrap_err().to_string().contains("on purpose"));
 }
+
+#[test]
+fn a_bell_that_rings_before_a_park_ends_it() {
+    let outcome = Simulation::new(cluster(1, 1)).run(|world| {
+        let endpoint = world.open(0).unwrap();
+        let park = || {
+            let start = runtime::now();
+            runtime::current().unwrap().park(&&*endpoint, Duration::from_millis(50));
+            start.elapsed()
+        };
+        endpoint.bell().ring();
+        [park(), park()]
+    });
+    assert_eq!(outcome.unwrap().results[0], [Duration::ZERO, Duration::from_millis(50)]);
+}
