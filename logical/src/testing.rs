@@ -35,6 +35,22 @@ pub fn spawn<R: Send>(
     all_or_cause(testing::spawn(transport, ranks, on_channel(&body)))
 }
 
+/// Runs ranks as [`spawn`] does, simulated, in an order of events that a seed chooses.
+///
+/// # Errors
+/// As [`spawn`].
+///
+/// # Panics
+/// As [`spawn`].
+#[cfg(feature = "sim")]
+pub fn spawn_in_order<R: Send>(
+    seed: u64,
+    ranks: usize,
+    body: impl Fn(Communicator) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    all_or_cause(testing::spawn_in_order(seed, ranks, on_channel(&body)))
+}
+
 /// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
 ///
 /// # Errors

@@ -122,7 +122,7 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
     }
     #[cfg(feature = "sim")]
     if transport == TransportKind::Sim {
-        return simulated(ranks, body);
+        return spawn_in_order(0, ranks, body);
     }
     if transport != TransportKind::Thread {
         let options = JoinOptions { transport, ..options() };
@@ -135,14 +135,18 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
     }
 }
 
-/// Runs `body` on the ranks of a simulated cluster of one host, whose messages come sooner or later.
+/// Runs ranks as [`spawn`] does, simulated on one host: a seed chooses how late messages come, and the order of what
+/// happens at once.
+///
+/// # Panics
+/// If a rank panics, or waits for what never comes.
 #[cfg(feature = "sim")]
-fn simulated<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+pub fn spawn_in_order<R: Send>(seed: u64, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     use crate::sim::{Cluster, LinkSpec, Simulation};
     let link =
         LinkSpec { jitter: Duration::from_micros(20), ..LinkSpec::new(1e10, Duration::from_micros(10)) };
     let simulation = Cluster::flat(ranks, 1, link, link).map(Simulation::new);
-    let simulation = simulation.map(|simulation| Simulation { shuffled: true, ..simulation });
+    let simulation = simulation.map(|simulation| Simulation { seed, shuffled: true, ..simulation });
     let outcome = simulation.and_then(|simulation| {
         simulation.run(|world| {
             device::take_place(world.rank());

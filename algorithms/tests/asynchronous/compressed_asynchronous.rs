@@ -12,6 +12,7 @@ use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer, resumes_exactly};
 use hexagram_algorithms::{AnyAlgorithm, registry};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn orders() -> u64 {
 }
 
 /// Draws a number below `below`, the same for the same words.
-fn draw(words: &[u64], below: u64) -> u64 {
+pub(crate) fn draw(words: &[u64], below: u64) -> u64 {
     words.iter().fold(0, |hash, word| mix(hash ^ word)) % below
 }
 
@@ -57,15 +58,20 @@ fn owned(trainer: &mut Trainer<f32>) -> Result<Vec<f32>> {
     Ok(replica)
 }
 
-/// Trains in as many random orders as there are, one after another: in each, ranks make one to four steps that take
+/// Trains in random orders, one after another: in each, ranks make one to four steps that take
 /// them random times, and settle. After each order the mean of the replicas, with what ranks still have to push, is
 /// that of all steps, as computed beside in f64.
-fn train(comm: &Communicator, algorithm: AnyAlgorithm, tolerance: f64) -> Result<()> {
+pub(crate) fn train(
+    comm: &Communicator,
+    algorithm: AnyAlgorithm,
+    orders: Range<u64>,
+    tolerance: f64,
+) -> Result<()> {
     let setup = Setup { learning_rate: RATE, ..Setup::default() };
     let begin: Vec<f32> = (0..ELEMENTS).map(|at| at as f32 / 8.0 - 1.0).collect();
     let mut expected: Vec<f64> = begin.iter().map(|x| f64::from(*x)).collect();
     let mut trainer = Trainer::new(comm, algorithm.clone(), setup, &[begin])?;
-    for order in 0..orders() {
+    for order in orders {
         let steps = |rank: usize| 1 + draw(&[order, rank as u64], 4);
         for step in 0..steps(comm.rank()) {
             runtime::sleep(Duration::from_micros(draw(&[7, order, step, comm.rank() as u64], 300)));
@@ -92,7 +98,7 @@ fn train(comm: &Communicator, algorithm: AnyAlgorithm, tolerance: f64) -> Result
 /// Runs [`train`] in virtual time, where the order of events follows from the random times alone.
 fn in_random_orders(algorithm: impl Into<AnyAlgorithm>, tolerance: f64) {
     let algorithm = algorithm.into();
-    in_virtual_time(RANKS, move |comm| train(comm, algorithm.clone(), tolerance));
+    in_virtual_time(RANKS, move |comm| train(comm, algorithm.clone(), 0..orders(), tolerance));
 }
 
 fn top_k() -> Arc<dyn Codec> {

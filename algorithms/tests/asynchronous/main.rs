@@ -7,6 +7,8 @@ mod ad_psgd;
 mod async_model_average;
 mod compressed_asynchronous;
 mod laggard;
+#[cfg(feature = "sim")]
+mod orders;
 mod slow_rank_measured;
 mod ssp;
 #[path = "../virtual_ranks/mod.rs"]

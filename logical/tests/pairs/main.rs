@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+#[cfg(feature = "sim")]
+mod orders;
+
 use hexagram_logical::asynchronous::{
     Exchanged, INLINE_BYTES, PairExchange, PairOptions, REPLY_BYTES, REQUEST_BYTES, Service,
 };
