@@ -4,7 +4,7 @@ use crate::error::{exception, usage};
 use hexagram::decentralized::{Schedule, catalogue};
 use hexagram::{DType, ReduceOp};
 use pyo3::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Names that NumPy and torch give to the types.
 const ALIASES: [(&str, &str); 9] = [
@@ -19,10 +19,18 @@ const ALIASES: [(&str, &str); 9] = [
     ("float64", "f64"),
 ];
 
+/// Element types by name: writing the names anew for each look-up is much of what a call on a few elements costs.
+static DTYPES: LazyLock<Vec<(String, DType)>> =
+    LazyLock::new(|| DType::ALL.iter().map(|dtype| (dtype.to_string(), *dtype)).collect());
+
+/// Reductions by name, as the element types.
+static REDUCTIONS: LazyLock<Vec<(String, ReduceOp)>> =
+    LazyLock::new(|| ReduceOp::ALL.iter().map(|op| (op.to_string(), *op)).collect());
+
 /// Returns the element type of a name: `f32` and `float32` are the same.
 pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<DType> {
     let short = ALIASES.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short);
-    DType::ALL.into_iter().find(|dtype| dtype.to_string() == short).ok_or_else(|| {
+    DTYPES.iter().find(|(name, _)| name == short).map(|(_, dtype)| *dtype).ok_or_else(|| {
         let remedy = format!("use one of {}", all_dtypes());
         usage(py, format!("there is no element type {name}"), remedy)
     })
@@ -36,7 +44,7 @@ pub(crate) fn all_dtypes() -> String {
 
 /// Returns the reduction of a name.
 pub(crate) fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
-    ReduceOp::ALL.into_iter().find(|op| op.to_string() == name).ok_or_else(|| {
+    REDUCTIONS.iter().find(|(known, _)| known == name).map(|(_, op)| *op).ok_or_else(|| {
         let all: Vec<String> = ReduceOp::ALL.iter().map(ReduceOp::to_string).collect();
         usage(py, format!("there is no reduction {name}"), format!("use one of {}", all.join(", ")))
     })
