@@ -242,6 +242,44 @@ fn a_topology_is_simulated_as_its_file_says() {
 }
 
 #[test]
+fn faults_are_tried_by_seed_and_a_seed_is_replayed_with_its_events() {
+    let try_seeds = |count: &str| run(program(&["simulate", "--faults", count, "--seed", "5"]));
+    let tried = try_seeds("3");
+    assert_eq!(tried.code, Some(0), "{:?}", tried.stdout);
+    assert!(tried.stdout[0].starts_with("3 seeds from 5: "), "{:?}", tried.stdout);
+    let replayed = try_seeds("1");
+    assert_eq!(replayed.code, Some(0));
+    assert!(replayed.stdout[0].starts_with("seed 5: "), "{:?}", replayed.stdout);
+    assert!(replayed.stdout.iter().any(|line| line.ends_with("arrives at rank 0")));
+    assert_eq!(replayed.stdout, try_seeds("1").stdout);
+}
+
+#[test]
+fn faults_of_a_file_are_played_and_a_wrong_line_is_named() {
+    let file = folder("faults").join("faults");
+    let play = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = program(&["simulate", "--faults", file.to_str().unwrap()]);
+        command.args(["-n4", "--hosts=2", "--algorithm=bytegrad"]);
+        run(command)
+    };
+    let played = play("3s rank 2 dies\n");
+    assert_eq!(played.code, Some(0));
+    assert!(
+        played.stdout.iter().any(|line| line.contains("rank 2 (host host1, pid 2) died")),
+        "{:?}",
+        played.stdout
+    );
+    let refused = play("# well\n3s rank 4 dies\n");
+    assert_eq!(refused.code, Some(2));
+    let line = refused.stderr.concat();
+    assert!(
+        line.contains("line 2: `3s rank 4 dies`: there is no rank 4") && line.contains("0 to 3"),
+        "{line}"
+    );
+}
+
+#[test]
 fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
     let folder = folder("files");
     for (option, text, words) in [
