@@ -327,14 +327,17 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--optimizer magic", "there is no optimizer `magic`"),
         ("--sweep latency=5ms,50", "`50` is no value of latency"),
         ("--sweep speed=1", "`speed` is nothing that varies; write bandwidth="),
-        ("--straggler 8:2", "--straggler 8:2 is none of 8 ranks"),
-        ("--straggler 1:0", "write a rank and a positive factor, as in 3:2.5"),
-        ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 is none of 4 ranks"),
+        ("--straggler 8:2", "--straggler 8:2 names none of 8 ranks"),
+        ("--straggler 1:0", "write a rank or a range of them and a positive factor, as in 3:2.5"),
+        ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 names none of 4 ranks"),
+        ("--trace /does/not/exist/trace --algorithm qadam", "/does/not/exist/trace"),
+        ("--trace trace --algorithm qadam,dgc", "--trace is of one algorithm, and 2 are chosen"),
         ("--compute -3", "--compute -3 is no time; give milliseconds"),
     ] {
         let Ended { code, stdout, stderr } = simulate("wrong", arguments);
         let [line] = &stderr[..] else { panic!("{arguments}: {stderr:#?}") };
-        assert_eq!((code, stdout.len()), (Some(2), 0), "{arguments}: {line}");
+        let wrong = if arguments.contains("/does/not") { 1 } else { 2 };
+        assert_eq!((code, stdout.len()), (Some(wrong), 0), "{arguments}: {line}");
         assert!(line.starts_with("hexagram simulate: ") && line.contains(word), "{arguments}: {line}");
     }
 }
@@ -360,6 +363,78 @@ fn a_value_of_another_unit_is_refused_with_one_that_is_right() {
         };
         assert!(stderr[0].contains(right), "{arguments}: {stderr:#?}");
     }
+}
+
+#[test]
+fn paces_vary_by_seed_and_the_slowest_rank_is_what_others_wait_for() {
+    let of = |arguments: &str| {
+        let object =
+            object("paces", &format!("--algorithm gradient-allreduce --hosts 8 --steps 6 {arguments}"));
+        [figures(&object, "step_s")[0], figures(&object, "comm_fraction")[0]]
+    };
+    let even = of("");
+    // All passes of two ranks take twice 9 ms.
+    assert!(of("--straggler 2-3:2")[0] > even[0] + 0.008);
+    let jitter = of("--compute-jitter 50%");
+    assert!(jitter[0] > even[0] + 0.001 && jitter[1] > even[1], "{jitter:?} {even:?}");
+    assert_eq!(jitter, of("--compute-jitter 0.5"));
+    assert_ne!(jitter, of("--compute-jitter 50% --seed 1"));
+    assert_ne!(jitter, of("--compute-jitter normal:50%"));
+    assert!(of("--compute-drift 50%:20")[0] > even[0] + 0.001);
+}
+
+#[test]
+fn the_timeline_of_the_ranks_is_left_in_the_format_of_real_ones() {
+    let folder = folder("trace-files");
+    let trace = |name: &str| {
+        let file = folder.join(name);
+        let arguments = "--algorithm bytegrad --ranks 4 --hosts 2 --straggler 1:2 --steps 3";
+        let printed = printed("trace", &format!("{arguments} --trace {}", file.display()));
+        assert_eq!(printed, self::printed("trace", arguments), "tracing changes no figure");
+        fs::read_to_string(file).unwrap()
+    };
+    let text = trace("one");
+    assert_eq!(text, trace("two"));
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&trace["otherData"]["algorithm"], &trace["otherData"]["ranks"]),
+        (&"bytegrad".into(), &4.into())
+    );
+    let events = trace["traceEvents"].as_array().unwrap();
+    let computed = |rank: u64| -> f64 {
+        let of_rank = events.iter().filter(|event| event["pid"] == rank);
+        let passes =
+            of_rank.filter(|event| ["forward", "backward"].iter().any(|name| event["name"] == *name));
+        passes.filter_map(|event| event["dur"].as_f64()).sum()
+    };
+    // Three steps of 9 ms, and twice that, in microseconds.
+    assert!((computed(0) - 27_000.0).abs() < 1_000.0, "{}", computed(0));
+    assert!((computed(1) - 54_000.0).abs() < 1_000.0, "{}", computed(1));
+}
+
+#[test]
+fn a_folder_gets_the_table_the_object_and_pictures_of_what_is_swept() {
+    let folder = folder("out").join("deep");
+    let arguments =
+        "--algorithm gradient-allreduce,qadam --ranks 4 --hosts 4 --sweep bandwidth=100mbit,1gbit";
+    let table = printed("out-model", &format!("{arguments} --out {}", folder.display()));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    assert_eq!(read("table.md").lines().collect::<Vec<_>>(), table);
+    let results: Value = serde_json::from_str(&read("results.json")).unwrap();
+    assert_eq!(results, object("out-model", arguments));
+    for (name, words) in [
+        ("step.svg", "Time of a step"),
+        ("throughput.svg", "batches a second"),
+        ("bytes.svg", "other hosts"),
+        ("communication.svg", "Exposed communication"),
+    ] {
+        let picture = read(name);
+        assert!(picture.starts_with("<svg") && picture.contains(words), "{name}");
+        assert!(picture.contains("bandwidth in Mbit/s") && picture.contains(">qadam(warmup=1)<"), "{name}");
+        assert_eq!(picture.matches("<polyline").count(), 4, "{name}: two lines, and as many in the key");
+    }
+    let refused = simulate("out-model", "--out /dev/null/folder");
+    assert_eq!((refused.code, refused.stdout.len(), refused.stderr.len()), (Some(1), 0, 1));
 }
 
 #[test]

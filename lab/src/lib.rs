@@ -24,11 +24,13 @@
 //! | `program.rs` | the programs; `program/` has their options and what they share |
 //! | `link.rs` | time that a training would take over a network |
 //! | `suite.rs` | all algorithms on all tasks; `suite/` has its step sizes, records, statistics, orderings and page |
+//! | `picture.rs` | pictures of figures, as SVG |
 //! | `arithmetic.rs`, `random.rs` | products of matrices and random numbers for the tasks |
 
 mod arithmetic;
 mod link;
 mod outcome;
+mod picture;
 pub mod program;
 mod random;
 pub mod suite;

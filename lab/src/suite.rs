@@ -8,7 +8,6 @@ mod kept;
 mod orderings;
 mod page;
 mod paired;
-mod picture;
 mod record;
 mod results;
 mod tuning;

@@ -2,13 +2,17 @@
 //! this file for the options.
 //!
 //! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
-//! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `report` the table and the JSON. `train` is what `--train` does: a training with
+//! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `pace` how fast ranks
+//! are in it, `report` the table and the JSON, `pictures` and `out` what goes into a folder. `train` is what `--train` does: a training with
 //! real numbers, and `faults` what `--faults` does.
 
 pub(super) mod calibrate;
 mod faults;
 pub(super) mod job;
 pub(super) mod model;
+mod out;
+mod pace;
+mod pictures;
 pub(super) mod report;
 mod run;
 mod sweep;
@@ -20,12 +24,14 @@ use super::names::information;
 use super::say::{Failure, print};
 use clap::Parser;
 use faults::FaultOptions;
-use hexagram::Result;
 use hexagram::algorithms::Registry;
+use hexagram::algorithms::trace::check_writable;
+use hexagram::{Error, Result};
 pub use job::JobOptions;
 use job::{Point, Steps};
 use report::{HEADING, Report, about};
 use std::path::PathBuf;
+use sweep::{Sweep, Swept};
 use train::TrainingOptions;
 
 const AFTER_HELP: &str = "\
@@ -42,6 +48,8 @@ takes half of the backward pass. Or it is the trace of a real run, as `train --t
 
 A link is bandwidth and latency between two ranks of different hosts (--link) or of one (--intra), in each direction: \
 10gbit,50us; with jitter=5us messages come up to so much later, with stall=0.001:200ms one of a thousand does by 200 ms.
+
+Ranks compute for the time of the model, times the factors of --straggler, --compute-jitter and --compute-drift, which are drawn by --seed.
 
 A cluster is flat, on one switch that is never full, or of another --shape: racks that reach each other with the bandwidth of their hosts divided by an oversubscription, a fat tree of switches with so many ports, or sites in a ring. A --topology has such a line, and others: `hosts 6 ranks=4`, `hosts 2 ranks=2 link=1gbit,80us intra=100gbit,5us`, `switch NAME`, and `link host3 rack0 10gbit,25us,stall=0.01:200ms` for single links; docs/simulation.md has all of it.
 
@@ -91,6 +99,13 @@ pub struct SimulateOptions {
     /// Faults to try.
     #[command(flatten)]
     pub faults: FaultOptions,
+    /// Write the time of all ranks to a file for ui.perfetto.dev, as `train --trace` does of real ones: of one algorithm,
+    /// on one cluster
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "train"])]
+    pub trace: Option<PathBuf>,
+    /// Write the table as table.md and the JSON object as results.json into a folder, and pictures of a --sweep
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Print one JSON object in place of the table
     #[arg(long)]
     pub json: bool,
@@ -114,8 +129,9 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     if let Some(asked) = &options.faults.faults {
         return faults::faults(options, &chosen, asked);
     }
-    let points = options.points()?;
+    let Clusters { points, swept } = options.clusters()?;
     points.iter().try_for_each(|point| options.job.check(point))?;
+    options.prepare(&chosen)?;
     if let Some(task) = &options.training.train {
         train::train(options, task, &chosen, &points)?;
         return Ok(0);
@@ -123,11 +139,21 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     let job = options.job.job()?;
     let steps = Steps { warmup: options.warmup, counted: options.steps.unwrap_or(STEPS) };
     let mut report = Report::new(options, &about(&options.job.model, &job.model), &HEADING);
+    let mut rows = Vec::new();
     for point in &points {
         for chosen in &chosen {
             let row = job.row(chosen, point, steps)?;
             report.add(&row.told(), row.json())?;
+            rows.extend(swept.map(|swept| (swept.of(point), row)));
         }
+    }
+    if let (Some(folder), Some(swept)) = (&options.out, swept) {
+        for (name, picture) in pictures::pictures(&options.job.model, swept, &rows) {
+            out::write(folder, name, &picture)?;
+        }
+    }
+    if let (Some(file), [chosen], [point]) = (&options.trace, &chosen[..], &points[..]) {
+        job.trace(chosen, point, steps)?.save(file)?;
     }
     report.finish()?;
     Ok(0)
@@ -135,8 +161,30 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
 
 impl SimulateOptions {
     /// Returns the clusters for which there are figures.
-    fn points(&self) -> Result<Vec<Point>> {
+    fn clusters(&self) -> Result<Clusters> {
         let here = self.job.point()?;
-        self.sweep.as_ref().map_or_else(|| Ok(vec![here.clone()]), |text| sweep::points(text, &here))
+        let Some(text) = &self.sweep else { return Ok(Clusters { points: vec![here], swept: None }) };
+        let Sweep { swept, points } = sweep::sweep(text, &here)?;
+        Ok(Clusters { points, swept: Some(swept) })
     }
+
+    /// Makes sure that files can be written, before anything is simulated.
+    fn prepare(&self, chosen: &[Chosen]) -> Result<()> {
+        if let Some(folder) = &self.out {
+            out::prepare(folder)?;
+        }
+        let Some(file) = &self.trace else { return Ok(()) };
+        if chosen.len() > 1 {
+            let what = format!("--trace is of one algorithm, and {} are chosen", chosen.len());
+            return Err(Error::usage(what, "name one with --algorithm"));
+        }
+        check_writable(file)
+    }
+}
+
+/// Clusters for which there are figures.
+struct Clusters {
+    points: Vec<Point>,
+    /// Property in which they differ.
+    swept: Option<Swept>,
 }

@@ -82,7 +82,7 @@ pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
             "intra": job.intra.to_string(),
             "model": job.model,
             "compute_ms": job.compute,
-            "straggler": job.straggler,
+            "straggler": job.pace.straggler,
             "seed": job.seed,
         },
         "reference": advice.reference.json(),

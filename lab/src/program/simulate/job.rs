@@ -1,11 +1,13 @@
 //! A simulated job: model, ranks, hosts and links, as they are typed, and one simulated training of it.
 
 use super::model::Model;
+use super::pace::PaceOptions;
 use super::report::Row;
 use super::run::Scene;
 use crate::program::step::Passes;
 use crate::program::{Chosen, stepping};
 use clap::Args;
+use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
 use hexagram::physical::input;
 use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulation, Topology};
@@ -68,16 +70,16 @@ pub struct JobOptions {
     /// Time of a forward and a backward pass, in milliseconds [default: the model's own]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub compute: Option<f64>,
-    /// Rank that computes slower, and by what factor, as in 3:2.5; may be given several times
-    #[arg(long, value_name = "RANK:FACTOR")]
-    pub straggler: Vec<String>,
+    /// Time that ranks compute.
+    #[command(flatten)]
+    pub pace: PaceOptions,
     /// File of what arithmetic and messages take a rank [default: those of a V100]
     #[arg(long, value_name = "FILE")]
     pub rates: Option<PathBuf>,
     /// Let algorithms begin with the warm-up that they have, as in a training; otherwise they do without it
     #[arg(long)]
     pub from_start: bool,
-    /// Seed of jitter and stalls, and with --train of values, data and batches
+    /// Seed of jitter, stalls and drift, and with --train of values, data and batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
 }
@@ -160,21 +162,7 @@ impl JobOptions {
 
     /// Returns the factor by which each rank is slower.
     pub(super) fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
-        let mut slowness = vec![1.0; ranks];
-        for text in &self.straggler {
-            let parts = text.split_once(':');
-            let parsed = parts.and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
-            match parsed
-                .filter(|(rank, factor): &(usize, f64)| *rank < ranks && factor.is_finite() && *factor > 0.0)
-            {
-                Some((rank, factor)) => slowness[rank] = factor,
-                None => {
-                    let what = format!("--straggler {text} is none of {ranks} ranks with a factor");
-                    return Err(Error::usage(what, "write a rank and a positive factor, as in 3:2.5"));
-                }
-            }
-        }
-        Ok(slowness)
+        self.pace.slowness(ranks)
     }
 
     /// Checks that there can be such a cluster, before anything is simulated.
@@ -215,15 +203,10 @@ impl Job<'_> {
     /// That of a rank.
     pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
         let Point { ranks, hosts, .. } = *point;
-        let options = self.options;
-        let simulation = options.simulation(point, &self.rates)?;
-        let slowness = options.slowness(ranks)?;
-        let hierarchical = options.is_hierarchical(point);
-        let engine = EngineOptions { hierarchical, ..self.engine(chosen)? };
         let simulated = self.simulated(chosen);
-        let algorithm = simulated.algorithm.clone();
-        let scene = Scene { model: &self.model, algorithm, engine, steps, slowness: &slowness };
-        let figures = scene.run(&simulation)?;
+        let paces = self.paces(ranks, steps)?;
+        let scene = self.scene(&simulated, point, steps, &paces)?;
+        let figures = scene.run(&self.options.simulation(point, &self.rates)?)?;
         let local_s = self.local(&scene)?;
         let [algorithm, simulated] = [chosen, &simulated].map(|chosen| chosen.spelling.clone());
         Ok(Row { algorithm, simulated, ranks, hosts, link: point.hosts_link(), figures, local_s })
@@ -242,12 +225,38 @@ impl Job<'_> {
             algorithm: chosen.algorithm.clone(),
             engine: self.engine(chosen)?,
             steps: Steps { warmup: 1, counted: 1 },
-            slowness: &[1.0],
+            paces: &[vec![1.0; 2]],
         };
         let passes = self.model.passes().as_secs_f64() + measured_s - self.local(&scene)?;
         self.model = self.model.clone().taking(Duration::from_secs_f64(passes.max(1e-6)));
         self.alone.borrow_mut().clear();
         Ok(())
+    }
+
+    /// Simulates the same once more, and returns the timeline of the ranks.
+    ///
+    /// # Errors
+    /// That of a rank.
+    pub(super) fn trace(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Trace> {
+        let paces = self.paces(point.ranks, steps)?;
+        let scene = self.scene(&self.simulated(chosen), point, steps, &paces)?;
+        scene.trace(&self.options.simulation(point, &self.rates)?)
+    }
+
+    fn paces(&self, ranks: usize, steps: Steps) -> Result<Vec<Vec<f64>>> {
+        self.options.pace.paces(ranks, steps.warmup.saturating_add(steps.counted), self.options.seed)
+    }
+
+    fn scene<'s>(
+        &'s self,
+        simulated: &Chosen,
+        point: &Point,
+        steps: Steps,
+        paces: &'s [Vec<f64>],
+    ) -> Result<Scene<'s>> {
+        let hierarchical = self.options.is_hierarchical(point);
+        let engine = EngineOptions { hierarchical, ..self.engine(simulated)? };
+        Ok(Scene { model: &self.model, algorithm: simulated.algorithm.clone(), engine, steps, paces })
     }
 
     /// Returns an algorithm without its warm-up, unless that is to be simulated, too.
@@ -269,7 +278,10 @@ impl Job<'_> {
 
     /// Returns the seconds of a step without communication, of the slowest rank.
     fn local(&self, scene: &Scene<'_>) -> Result<f64> {
-        let slowest = scene.slowness.iter().copied().fold(0.0, f64::max);
+        let counted =
+            |factors: &Vec<f64>| factors.iter().rev().take(scene.steps.counted as usize).sum::<f64>();
+        let most = scene.paces.iter().map(counted).fold(0.0, f64::max);
+        let slowest = most / f64::from(scene.steps.counted);
         let optimizer = scene.engine.optimizer.as_ref().map(|optimizer| optimizer.spelled());
         let key = (optimizer.unwrap_or_default(), slowest.to_bits());
         if let Some(known) = self.alone.borrow().get(&key) {
@@ -288,7 +300,7 @@ impl Job<'_> {
         let algorithm = Registry::built_in().named("gradient-allreduce")?;
         let engine = EngineOptions { hierarchical: false, ..scene.engine.clone() };
         let steps = Steps { warmup: 1, counted: 1 };
-        let scene = Scene { model: scene.model, algorithm, engine, steps, slowness: &[slowness] };
+        let scene = Scene { model: scene.model, algorithm, engine, steps, paces: &[vec![slowness; 2]] };
         Ok(scene.run(&alone)?.step_s)
     }
 }

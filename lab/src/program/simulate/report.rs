@@ -1,9 +1,9 @@
 //! Output of `simulate`: a table, or one JSON object.
 
-use super::SimulateOptions;
 use super::model::Model;
 use super::run::Figures;
-use crate::program::say::{PrintError, bytes, markdown_heading, markdown_row, percent, print};
+use super::{SimulateOptions, out};
+use crate::program::say::{Failure, PrintError, bytes, markdown_heading, markdown_row, percent, print};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
 
@@ -74,33 +74,44 @@ pub(super) const HEADING: [&str; 8] = [
 pub(super) struct Report<'a> {
     options: &'a SimulateOptions,
     rows: Vec<Value>,
-    heading: Option<String>,
+    /// Lines of the table, of which the first `printed` have been printed.
+    lines: Vec<String>,
+    printed: usize,
 }
 
 impl<'a> Report<'a> {
     /// Creates a report about something, with the heading of its columns.
     pub(super) fn new(options: &'a SimulateOptions, about: &str, columns: &[&str]) -> Self {
         let heading = format!("{about}\n\n{}", markdown_heading(columns));
-        Report { options, rows: Vec::new(), heading: Some(heading) }
+        Report { options, rows: Vec::new(), lines: vec![heading], printed: 0 }
     }
 
     /// Adds a row, and prints it unless all are to be one object.
     pub(super) fn add(&mut self, told: &str, json: Value) -> Result<(), PrintError> {
+        self.lines.push(told.to_owned());
         if !self.options.json {
-            if let Some(heading) = self.heading.take() {
-                print(&heading)?;
-            }
-            print(told)?;
+            self.lines[self.printed..].iter().try_for_each(|line| print(line))?;
+            self.printed = self.lines.len();
         }
         self.rows.push(json);
         Ok(())
     }
 
-    /// Prints what is printed at the end.
-    pub(super) fn finish(self) -> Result<(), PrintError> {
-        if !self.options.json {
-            return Ok(());
+    /// Writes what is asked for into a folder, and prints what is printed at the end.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        let object = self.object().to_string();
+        if let Some(folder) = &self.options.out {
+            out::write(folder, "table.md", &format!("{}\n", self.lines.join("\n")))?;
+            out::write(folder, "results.json", &format!("{object}\n"))?;
         }
+        if self.options.json {
+            print(&object)?;
+        }
+        Ok(())
+    }
+
+    /// Returns arguments and results as one object.
+    fn object(&self) -> Value {
         let options = self.options;
         let job = &options.job;
         let arguments = json!({
@@ -119,7 +130,9 @@ impl<'a> Report<'a> {
             "lr": options.training.lr,
             "schedule": options.training.schedule,
             "compute_ms": job.compute,
-            "straggler": job.straggler,
+            "straggler": job.pace.straggler,
+            "compute_jitter": job.pace.compute_jitter.map(|jitter| jitter.to_string()),
+            "compute_drift": job.pace.compute_drift.map(|drift| drift.to_string()),
             "optimizer": job.optimizer,
             "overlap": format!("{:?}", job.overlap).to_lowercase(),
             "rates": job.rates,
@@ -128,7 +141,7 @@ impl<'a> Report<'a> {
             "steps": options.steps,
             "seed": job.seed,
         });
-        print(&json!({ "arguments": arguments, "results": self.rows }).to_string())
+        json!({ "arguments": arguments, "results": self.rows })
     }
 }
 

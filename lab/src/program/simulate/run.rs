@@ -2,11 +2,13 @@
 
 use super::job::Steps;
 use super::model::Model;
+use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
 use hexagram::physical::runtime::{self, Instant};
 use hexagram::physical::sim::{Phantom, Simulation};
-use hexagram::{Communicator, Result, TransportKind, World};
+use hexagram::{Communicator, Error, Result, TransportKind, World};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Learning rate: of numbers that are not there.
@@ -22,8 +24,8 @@ pub(super) struct Scene<'a> {
     pub(super) algorithm: AnyAlgorithm,
     pub(super) engine: EngineOptions,
     pub(super) steps: Steps,
-    /// Factor by which the passes of each rank take longer.
-    pub(super) slowness: &'a [f64],
+    /// Factor by which the passes of each rank take longer in each step.
+    pub(super) paces: &'a [Vec<f64>],
 }
 
 /// Figures of a simulated training.
@@ -90,29 +92,58 @@ impl Scene<'_> {
         })
     }
 
+    /// Runs the same training, and returns the timeline of its ranks.
+    ///
+    /// # Errors
+    /// That of a rank.
+    pub(super) fn trace(&self, simulation: &Simulation) -> Result<Trace> {
+        let outcome = simulation.run(|world| {
+            self.trained(&world, |engine| {
+                engine.trace().begin()?;
+                self.steps(engine, &world, self.counted())?;
+                engine.trace().collect()
+            })
+        })?;
+        let traces = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
+        let nothing = || Error::usage("the simulated ranks left no trace", "report this defect");
+        traces.into_iter().flatten().next().ok_or_else(nothing)
+    }
+
     /// Trains as one rank.
     fn rank(&self, world: &World) -> Result<Counted> {
+        self.trained(world, |engine| {
+            let began = runtime::now();
+            let before = Sent::by(world);
+            self.steps(engine, world, self.counted())?;
+            self.complete(engine)?;
+            Ok(Counted { began, ended: runtime::now(), sent: Sent::by(world).since(before) })
+        })
+    }
+
+    /// Does something with the engine of a rank between the steps that do not count and the end.
+    fn trained<R>(&self, world: &World, work: impl FnOnce(&mut DataParallel) -> Result<R>) -> Result<R> {
         let comm = Communicator::open(world, 0)?;
         comm.set_deadline(DEADLINE);
-        let slowness = self.slowness[world.rank()];
         let engine = EngineOptions { queue: Phantom.queue()?, ..self.engine.clone() };
         let mut engine = DataParallel::new(&comm, self.model.parameters(), self.algorithm.clone(), engine)?;
         engine.set_learning_rate(LEARNING_RATE);
-        for _ in 0..self.steps.warmup {
-            self.step(&mut engine, slowness)?;
-        }
+        self.steps(&mut engine, world, 0..self.steps.warmup as usize)?;
         // Ranks that are late from the initial broadcast would count it.
         self.complete(&mut engine)?;
         comm.block_on(comm.barrier())?;
-        let began = runtime::now();
-        let before = Sent::by(world);
-        for _ in 0..self.steps.counted {
-            self.step(&mut engine, slowness)?;
-        }
-        self.complete(&mut engine)?;
-        let counted = Counted { began, ended: runtime::now(), sent: Sent::by(world).since(before) };
+        let result = work(&mut engine)?;
         engine.settle()?;
-        Ok(counted)
+        Ok(result)
+    }
+
+    /// Returns the numbers of the steps that count.
+    fn counted(&self) -> Range<usize> {
+        let before = self.steps.warmup as usize;
+        before..before + self.steps.counted as usize
+    }
+
+    fn steps(&self, engine: &mut DataParallel, world: &World, mut steps: Range<usize>) -> Result<()> {
+        steps.try_for_each(|step| self.step(engine, self.paces[world.rank()][step]))
     }
 
     /// Waits for what the last step has left on its way.

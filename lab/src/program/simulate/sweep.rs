@@ -16,6 +16,24 @@ impl Swept {
     const ALL: [(&'static str, Swept); 3] =
         [("bandwidth", Swept::Bandwidth), ("latency", Swept::Latency), ("ranks", Swept::Ranks)];
 
+    /// Returns the label of its axis in pictures.
+    pub(super) fn axis(self) -> &'static str {
+        match self {
+            Swept::Bandwidth => "bandwidth in Mbit/s",
+            Swept::Latency => "latency in ms",
+            Swept::Ranks => "ranks",
+        }
+    }
+
+    /// Returns its value of a cluster, as pictures show it.
+    pub(super) fn of(self, point: &Point) -> f64 {
+        match self {
+            Swept::Bandwidth => point.link.bandwidth * 8.0 / 1e6,
+            Swept::Latency => point.link.latency.as_secs_f64() * 1e3,
+            Swept::Ranks => point.ranks as f64,
+        }
+    }
+
     /// Returns the cluster with another value; `None` if the text is none. The hosts of other ranks have as many as
     /// those of this cluster.
     fn with(self, here: &Point, value: &str) -> Option<Point> {
@@ -33,11 +51,17 @@ impl Swept {
     }
 }
 
+/// Clusters that differ in one property.
+pub(super) struct Sweep {
+    pub(super) swept: Swept,
+    pub(super) points: Vec<Point>,
+}
+
 /// Returns the clusters that a text such as `ranks=8,16,32` makes of one.
 ///
 /// # Errors
 /// One line with what is no value, and what is one.
-pub(super) fn points(text: &str, here: &Point) -> Result<Vec<Point>> {
+pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
     let wrong = |what: String| {
         Error::usage(what, "write bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32, with its units")
     };
@@ -53,12 +77,17 @@ pub(super) fn points(text: &str, here: &Point) -> Result<Vec<Point>> {
         let point = swept.with(here, value.trim());
         point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is no value of {name}")))
     };
-    values.split(',').map(point).collect()
+    let points = values.split(',').map(point).collect::<Result<_>>()?;
+    Ok(Sweep { swept, points })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn points(text: &str, here: &Point) -> Result<Vec<Point>> {
+        sweep(text, here).map(|sweep| sweep.points)
+    }
 
     fn here() -> Point {
         Point { ranks: 8, hosts: 2, link: "10gbit,50us".parse().unwrap(), topology: None }

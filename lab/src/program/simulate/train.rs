@@ -68,7 +68,7 @@ pub(super) fn train(
             report.add(&row.told(), row.json())?;
         }
     }
-    Ok(report.finish()?)
+    report.finish()
 }
 
 impl SimulateOptions {
@@ -77,6 +77,13 @@ impl SimulateOptions {
         if self.job.overlap == Passes::Forward {
             let what = "--train makes whole steps, and --overlap forward would go on with half of one";
             return Err(Error::usage(what, "leave --overlap out, or simulate a --model"));
+        }
+        if self.job.pace.varies() {
+            let what = "--train has ranks whose pace stays as it is";
+            return Err(Error::usage(
+                what,
+                "leave --compute-jitter and --compute-drift out, or simulate a --model",
+            ));
         }
         let TrainingOptions { partition, lr, schedule, .. } = self.training.clone();
         let optimizer = self.job.optimizer.clone();

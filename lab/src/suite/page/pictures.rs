@@ -1,7 +1,7 @@
 //! Pictures of the suite's page: one panel for each trigram, with all-reduce in grey in all of them.
 
 use super::{Column, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS};
-use crate::suite::picture::{Drawn, Panel, Picture};
+use crate::picture::{Drawn, Panel, Picture};
 use crate::suite::{Measure, Record};
 
 /// Points of an algorithm, made of its runs.

@@ -1,4 +1,4 @@
-//! Pictures of the suite, as SVG: small panels with the same axes, each with lines over steps, or points, and a key.
+//! Pictures of the suite and of simulations, as SVG: small panels with the same axes, each with lines over steps, or points, and a key.
 
 mod labels;
 
@@ -29,32 +29,32 @@ const REFERENCE: &str = "#9ca3af";
 
 /// Algorithm in a picture: a line, or one point.
 #[derive(Debug, Clone)]
-pub(super) struct Drawn {
-    pub(super) name: String,
+pub(crate) struct Drawn {
+    pub(crate) name: String,
     /// Points, of which those that are not finite, or not positive on a logarithmic axis, are left out.
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// True if it is drawn for comparison, in grey.
-    pub(super) reference: bool,
+    pub(crate) reference: bool,
 }
 
 /// Part of a picture with axes and a key of its own.
 #[derive(Debug, Clone)]
-pub(super) struct Panel {
-    pub(super) title: String,
-    pub(super) drawn: Vec<Drawn>,
+pub(crate) struct Panel {
+    pub(crate) title: String,
+    pub(crate) drawn: Vec<Drawn>,
 }
 
 /// Picture of panels with the same two axes.
 #[derive(Debug, Clone)]
-pub(super) struct Picture<'a> {
-    pub(super) title: &'a str,
-    pub(super) x: &'a str,
-    pub(super) y: &'a str,
+pub(crate) struct Picture<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) x: &'a str,
+    pub(crate) y: &'a str,
     /// True if the horizontal axis is logarithmic.
-    pub(super) log_x: bool,
+    pub(crate) log_x: bool,
     /// True if the vertical axis is logarithmic.
-    pub(super) log_y: bool,
-    pub(super) panels: Vec<Panel>,
+    pub(crate) log_y: bool,
+    pub(crate) panels: Vec<Panel>,
 }
 
 /// Range of an axis.
@@ -128,7 +128,7 @@ struct Axes {
 
 impl Picture<'_> {
     /// Returns the picture as SVG.
-    pub(super) fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let panels: Vec<&Panel> = self.panels.iter().filter(|panel| !panel.drawn.is_empty()).collect();
         let points =
             || panels.iter().flat_map(|panel| panel.drawn.iter().flat_map(|drawn| self.usable(drawn)));
@@ -146,7 +146,7 @@ impl Picture<'_> {
             let longest = row.iter().map(|panel| panel.drawn.len()).max().unwrap_or(0);
             top += ABOVE + BELOW + HEIGHT.max(LINE * longest as f64 - BELOW / 2.0);
         }
-        let width = COLUMNS as f64 * (LEFT + WIDTH + KEY);
+        let width = COLUMNS.min(panels.len()) as f64 * (LEFT + WIDTH + KEY);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{top}\" font-family=\"sans-serif\" font-size=\"11\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"

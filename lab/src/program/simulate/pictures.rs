@@ -1,0 +1,78 @@
+//! Pictures of `simulate --out`: the time of a step, throughput, bytes and exposed communication over what is swept.
+
+use super::report::Row;
+use super::sweep::Swept;
+use crate::picture::{Drawn, Panel, Picture};
+
+/// Figure of a row that is drawn.
+struct Figure {
+    file: &'static str,
+    title: &'static str,
+    y: &'static str,
+    log_y: bool,
+    of: fn(&Row) -> f64,
+}
+
+const FIGURES: [Figure; 4] = [
+    Figure {
+        file: "step.svg",
+        title: "Time of a step",
+        y: "ms",
+        log_y: true,
+        of: |row| row.figures.step_s * 1e3,
+    },
+    Figure {
+        file: "throughput.svg",
+        title: "Throughput of all ranks",
+        y: "batches a second",
+        log_y: true,
+        of: |row| row.ranks as f64 / row.figures.step_s,
+    },
+    Figure {
+        file: "bytes.svg",
+        title: "Bytes that a rank sends to other hosts in a step",
+        y: "MB",
+        log_y: true,
+        of: |row| row.figures.network_bytes / 1e6,
+    },
+    Figure {
+        file: "communication.svg",
+        title: "Exposed communication",
+        y: "% of a step",
+        log_y: false,
+        of: |row| 100.0 * row.communication(),
+    },
+];
+
+/// Returns the pictures of rows, each with its value of what is swept, as SVG by the names of their files. `model` is
+/// that of the rows.
+pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&'static str, String)> {
+    let log_x = rows.iter().all(|(x, _)| *x > 0.0);
+    let picture = |figure: &Figure| {
+        let title = format!("{}: {}", figure.title, escaped(model));
+        let panels = vec![Panel { title: String::new(), drawn: lines(rows, figure.of) }];
+        let x = swept.axis();
+        let picture = Picture { title: &title, x, y: figure.y, log_x, log_y: figure.log_y, panels };
+        (figure.file, picture.svg())
+    };
+    FIGURES.iter().map(picture).collect()
+}
+
+/// Returns a line for each algorithm, in the order of the rows.
+fn lines(rows: &[(f64, Row)], of: fn(&Row) -> f64) -> Vec<Drawn> {
+    let mut lines: Vec<Drawn> = Vec::new();
+    for (x, row) in rows {
+        let name = escaped(&row.simulated);
+        let at = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+            lines.push(Drawn { name, points: Vec::new(), reference: false });
+            lines.len() - 1
+        });
+        lines[at].points.push((*x, of(row)));
+    }
+    lines
+}
+
+/// Returns a text as SVG has it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
