@@ -130,6 +130,7 @@ fn the_same_seed_prints_the_same_bytes_and_another_seed_others() {
 fn bytes_that_stay_on_a_host_are_told_from_those_that_leave_it() {
     let sent = |arguments: &str| {
         let object = object("sent", &format!("--algorithm gradient-allreduce --ranks 4 {arguments}"));
+        assert_eq!(object["arguments"]["steps"], 20);
         ["bytes_per_rank_step", "network_bytes_per_rank_step"].map(|key| figures(&object, key)[0])
     };
     // 2 (n − 1)/n · 200 000 bytes.

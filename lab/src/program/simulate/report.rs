@@ -2,7 +2,7 @@
 
 use super::model::Model;
 use super::run::Figures;
-use super::{SimulateOptions, out};
+use super::{STEPS, SimulateOptions, out};
 use crate::program::say::{Failure, PrintError, bytes, markdown_heading, markdown_row, percent, print};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
@@ -138,7 +138,7 @@ impl<'a> Report<'a> {
             "rates": job.rates,
             "sweep": options.sweep,
             "warmup": options.warmup,
-            "steps": options.steps,
+            "steps": options.steps.or(options.training.train.is_none().then_some(STEPS)),
             "seed": job.seed,
         });
         json!({ "arguments": arguments, "results": self.rows })
