@@ -136,30 +136,35 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
         train::train(options, task, &chosen, &points)?;
         return Ok(0);
     }
-    let job = options.job.job()?;
-    let steps = Steps { warmup: options.warmup, counted: options.steps.unwrap_or(STEPS) };
-    let mut report = Report::new(options, &about(&options.job.model, &job.model), &HEADING);
-    let mut rows = Vec::new();
-    for point in &points {
-        for chosen in &chosen {
-            let row = job.row(chosen, point, steps)?;
-            report.add(&row.told(), row.json())?;
-            rows.extend(swept.map(|swept| (swept.of(point), row)));
-        }
-    }
-    if let (Some(folder), Some(swept)) = (&options.out, swept) {
-        for (name, picture) in pictures::pictures(&options.job.model, swept, &rows) {
-            out::write(folder, name, &picture)?;
-        }
-    }
-    if let (Some(file), [chosen], [point]) = (&options.trace, &chosen[..], &points[..]) {
-        job.trace(chosen, point, steps)?.save(file)?;
-    }
-    report.finish()?;
+    options.measure(&chosen, &points, swept)?;
     Ok(0)
 }
 
 impl SimulateOptions {
+    /// Measures the steps of each algorithm on each cluster, and reports them.
+    fn measure(&self, chosen: &[Chosen], points: &[Point], swept: Option<Swept>) -> Result<(), Failure> {
+        let job = self.job.job()?;
+        let steps = Steps { warmup: self.warmup, counted: self.steps.unwrap_or(STEPS) };
+        let mut report = Report::new(self, &about(&self.job.model, &job.model), &HEADING);
+        let mut rows = Vec::new();
+        for point in points {
+            for chosen in chosen {
+                let row = job.row(chosen, point, steps)?;
+                report.add(&row.told(), row.json())?;
+                rows.extend(swept.map(|swept| (swept.of(point), row)));
+            }
+        }
+        if let (Some(folder), Some(swept)) = (&self.out, swept) {
+            for (name, picture) in pictures::pictures(&self.job.model, swept, &rows) {
+                out::write(folder, name, &picture)?;
+            }
+        }
+        if let (Some(file), [chosen], [point]) = (&self.trace, chosen, points) {
+            job.trace(chosen, point, steps)?.save(file)?;
+        }
+        report.finish()
+    }
+
     /// Returns the clusters for which there are figures.
     fn clusters(&self) -> Result<Clusters> {
         let here = self.job.point()?;
