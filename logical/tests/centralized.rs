@@ -269,29 +269,6 @@ fn all_to_all_with_unequal_counts() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_all_have_come() {
-    if skipped_under_mpi("its ranks count in memory of the process") {
-        return;
-    }
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    for transport in TransportKind::ALL {
-        for ranks in RANKS {
-            let arrived = AtomicUsize::new(0);
-            spawn(transport, ranks, |comm| {
-                for round in 1..=20 {
-                    arrived.fetch_add(1, Ordering::SeqCst);
-                    comm.blocking().barrier()?;
-                    assert!(arrived.load(Ordering::SeqCst) >= round * ranks);
-                    comm.blocking().barrier()?;
-                }
-                Ok(())
-            })
-            .unwrap();
-        }
-    }
-}
-
-#[test]
 fn send_and_receive_keep_order_and_are_apart_from_collectives() {
     matrix(|comm| {
         let rank = comm.rank();

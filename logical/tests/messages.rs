@@ -1,5 +1,5 @@
 //! Messages under tags: that they meet as a model of queues says, from certain ranks and from any, and what becomes of
-//! a wait for a message that does not come.
+//! a wait for a message that does not come; and that nobody leaves a barrier early.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -296,5 +296,28 @@ fn a_message_of_another_size_or_type_is_named_on_the_receiver() {
             let words = ["the messages with tag 9", "message(4 × f32)", "message(5 × i32)", "under each tag"];
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
         });
+    }
+}
+
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    if skipped_under_mpi("its ranks count in memory of the process") {
+        return;
+    }
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for transport in TransportKind::ALL {
+        for ranks in [1, 2, 3, 4, 5, 8] {
+            let arrived = AtomicUsize::new(0);
+            spawn(transport, ranks, |comm| {
+                for round in 1..=20 {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    comm.blocking().barrier()?;
+                    assert!(arrived.load(Ordering::SeqCst) >= round * ranks);
+                    comm.blocking().barrier()?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! lands it.
 
 use super::mail::BoxNumber;
-use super::operations::{Kind, Operations};
+use super::operations::{Direction, Operations};
 use super::parcels::{Content, Parcel};
 use super::schedule::Simulator;
 use crate::error::Result;
@@ -125,7 +125,7 @@ impl Transport for SimEndpoint {
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.open(Kind::Send);
+        let ticket = operations.open(Direction::Send);
         let bytes = view.byte_len();
         self.tally(to).sent(HEADER_BYTES + bytes);
         let content = Content::View(view);
@@ -136,7 +136,7 @@ impl Transport for SimEndpoint {
 
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let operations = &mut *self.operations.borrow_mut();
-        let ticket = operations.open(Kind::Receive);
+        let ticket = operations.open(Direction::Receive);
         let posted = Posted::new(ticket, source, label, view, land);
         match operations.matcher.find_early(source, &label) {
             Match::Found(early) => self.deliver(operations, early.message, posted),

@@ -33,7 +33,7 @@ use std::time::Duration;
 pub struct Fault {
     /// Virtual time at which it happens.
     pub at: Duration,
-    /// What happens.
+    /// Kind of it.
     pub kind: FaultKind,
 }
 

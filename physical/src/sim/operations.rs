@@ -12,7 +12,7 @@ use std::mem;
 
 /// Kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Direction {
     Send,
     Receive,
 }
@@ -29,9 +29,9 @@ enum Waiter {
 
 /// Operation under a ticket.
 #[derive(Debug, Clone, Copy)]
-struct Wait {
+struct AwaitedOperation {
     generation: u32,
-    kind: Kind,
+    kind: Direction,
     waiter: Waiter,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Operations {
     /// Mail that has been looked at, for its memory.
     pub(super) mail: Mail,
     /// By index of the ticket.
-    waits: Vec<Option<Wait>>,
+    waits: Vec<Option<AwaitedOperation>>,
     /// Futures whose operations have ended.
     ready: Vec<usize>,
     /// True if an operation has ended for which a future waits that has no number.
@@ -54,15 +54,16 @@ pub(super) struct Operations {
 
 impl Operations {
     /// Creates a ticket.
-    pub(super) fn open(&mut self, kind: Kind) -> Ticket {
+    pub(super) fn open(&mut self, kind: Direction) -> Ticket {
         let ticket = self.tickets.open();
         let index = ticket.index as usize;
         self.waits.resize(self.waits.len().max(index + 1), None);
-        self.waits[index] = Some(Wait { generation: ticket.generation, kind, waiter: Waiter::Nobody });
+        self.waits[index] =
+            Some(AwaitedOperation { generation: ticket.generation, kind, waiter: Waiter::Nobody });
         ticket
     }
 
-    fn wait_of(&mut self, ticket: Ticket) -> Option<&mut Wait> {
+    fn wait_of(&mut self, ticket: Ticket) -> Option<&mut AwaitedOperation> {
         let wait = self.waits.get_mut(ticket.index as usize)?.as_mut();
         wait.filter(|wait| wait.generation == ticket.generation)
     }
@@ -72,7 +73,7 @@ impl Operations {
     pub(super) fn wait(&mut self, ticket: Ticket) -> bool {
         let waiter = drive::number().map_or(Waiter::Unknown, Waiter::Number);
         let Some(wait) = self.wait_of(ticket) else { return false };
-        mem::replace(&mut wait.waiter, waiter) == Waiter::Nobody && wait.kind == Kind::Send
+        mem::replace(&mut wait.waiter, waiter) == Waiter::Nobody && wait.kind == Direction::Send
     }
 
     /// Records an outcome, for the future that waits for it.
@@ -109,15 +110,15 @@ mod tests {
     #[test]
     fn those_are_ready_that_wait_for_what_has_ended() {
         let mut operations = Operations::default();
-        let send = operations.open(Kind::Send);
-        let receive = operations.open(Kind::Receive);
+        let send = operations.open(Direction::Send);
+        let receive = operations.open(Direction::Receive);
         operations.finish(send, Ok(GOT));
         assert_eq!(ready(&mut operations, 0), (true, vec![]), "nobody waits for it");
         assert!(!drive::numbered(7, || operations.wait(receive)), "only sends are waited for elsewhere");
         operations.finish(receive, Ok(GOT));
         assert_eq!(ready(&mut operations, 0), (true, vec![7]));
         assert_eq!(ready(&mut operations, 1), (false, vec![]), "the bell has rung");
-        let send = operations.open(Kind::Send);
+        let send = operations.open(Direction::Send);
         assert!(operations.wait(send));
         assert!(!operations.wait(send), "it is known already");
         operations.finish(send, Ok(GOT));
@@ -127,10 +128,10 @@ mod tests {
     #[test]
     fn what_was_cancelled_is_nobodys() {
         let mut operations = Operations::default();
-        let old = operations.open(Kind::Receive);
+        let old = operations.open(Direction::Receive);
         drive::numbered(3, || operations.wait(old));
         operations.tickets.close(old);
-        let new = operations.open(Kind::Receive);
+        let new = operations.open(Direction::Receive);
         assert_eq!(new.index, old.index);
         drive::numbered(4, || operations.wait(new));
         operations.finish(old, Ok(GOT));

@@ -67,7 +67,7 @@ impl Queue {
     }
 }
 
-struct Place {
+struct KeptParcel {
     /// `None` of a number that is free.
     parcel: Option<Parcel>,
     /// First time at which it may leave.
@@ -79,14 +79,14 @@ struct Place {
 /// Messages on their way.
 #[derive(Default)]
 pub(super) struct Parcels {
-    places: Vec<Place>,
+    places: Vec<KeptParcel>,
     free: Vec<ParcelNumber>,
 }
 
 impl Parcels {
     /// Adds a message that may leave from a time on, as the last of a queue.
     pub(super) fn add(&mut self, queue: &mut Queue, departs: Time, parcel: Parcel) {
-        let place = Place { parcel: Some(parcel), departs, next: None };
+        let place = KeptParcel { parcel: Some(parcel), departs, next: None };
         let number = match self.free.pop() {
             Some(number) => {
                 self.places[number as usize] = place;

@@ -22,7 +22,7 @@ type Number = usize;
 
 /// Side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum CallSide {
     Caller,
     Listener,
 }
@@ -31,7 +31,7 @@ pub(super) enum Side {
 pub(super) struct Piece {
     connection: Number,
     /// Side that hears it.
-    to: Side,
+    to: CallSide,
     said: Said,
 }
 
@@ -136,7 +136,7 @@ pub(super) struct Sockets {
     /// Listening ranks, by the names at which they do.
     listeners: HashMap<String, usize>,
     /// By rank: connections that it is an end of.
-    of_rank: Vec<Vec<(Number, Side)>>,
+    of_rank: Vec<Vec<(Number, CallSide)>>,
 }
 
 impl Sockets {
@@ -185,8 +185,8 @@ impl Sockets {
         let number = self.connections.len();
         let ends = [Socket::of(rank, Some(held)), Socket::of(listener, None)];
         self.connections.push(Connection { name: name.to_owned(), state: CallState::Waiting, ends });
-        self.of_rank[rank].push((number, Side::Caller));
-        letters.push(self.letter(number, Side::Listener, Said::Call));
+        self.of_rank[rank].push((number, CallSide::Caller));
+        letters.push(self.letter(number, CallSide::Listener, Said::Call));
         Ok((number, theirs))
     }
 
@@ -199,11 +199,11 @@ impl Sockets {
         }
     }
 
-    fn letter(&self, connection: Number, to: Side, said: Said) -> Letter {
+    fn letter(&self, connection: Number, to: CallSide, said: Said) -> Letter {
         let [caller, listener] = &self.connections[connection].ends;
         let (from, to_rank) = match to {
-            Side::Listener => (caller.rank, listener.rank),
-            Side::Caller => (listener.rank, caller.rank),
+            CallSide::Listener => (caller.rank, listener.rank),
+            CallSide::Caller => (listener.rank, caller.rank),
         };
         Letter { from, to: to_rank, piece: Piece { connection, to, said } }
     }
@@ -217,7 +217,7 @@ impl Sockets {
             let mut has_closed = false;
             let bytes = socket.take(&mut has_closed);
             let is_open = socket.held.is_some();
-            let to = if side == Side::Caller { Side::Listener } else { Side::Caller };
+            let to = if side == CallSide::Caller { CallSide::Listener } else { CallSide::Caller };
             if !bytes.is_empty() {
                 letters.push(self.letter(number, to, Said::Bytes(bytes.into())));
             }
@@ -239,7 +239,7 @@ impl Sockets {
             socket.unread.clear();
             socket.has_end = true;
             socket.flush();
-            let to = if side == Side::Caller { Side::Listener } else { Side::Caller };
+            let to = if side == CallSide::Caller { CallSide::Listener } else { CallSide::Caller };
             letters.push(self.letter(number, to, Said::End));
         }
         letters
@@ -276,12 +276,12 @@ impl Sockets {
             held.set_nonblocking(true)?;
             Ok(held)
         };
-        let Ok(held) = connect() else { return self.letter(number, Side::Caller, Said::End) };
-        let socket = &mut self.connections[number].ends[Side::Listener as usize];
+        let Ok(held) = connect() else { return self.letter(number, CallSide::Caller, Said::End) };
+        let socket = &mut self.connections[number].ends[CallSide::Listener as usize];
         socket.held = Some(held);
         let rank = socket.rank;
-        self.of_rank[rank].push((number, Side::Listener));
-        self.letter(number, Side::Caller, Said::Accepted)
+        self.of_rank[rank].push((number, CallSide::Listener));
+        self.letter(number, CallSide::Caller, Said::Accepted)
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) struct Wires {
     closed: HashSet<(usize, usize)>,
     /// Ranks that have died.
     dead: HashSet<usize>,
-    /// What has arrived over sockets.
+    /// Letters that have arrived over sockets.
     pub(super) letters: Vec<Letter>,
     flaw: Option<Flaw>,
     /// Number of messages of endpoints that have arrived.
@@ -209,7 +209,9 @@ impl Wires {
             }
             MessageEvent::Arrive(line) => {
                 let Connection { from, to, inbox, flying, .. } = &mut self.lines[line as usize];
-                let [from, to, inbox] = [*from, *to, *inbox];
+                let from = *from;
+                let to = *to;
+                let inbox = *inbox;
                 let Some(parcel) = self.parcels.take(flying) else { return };
                 self.record(now, EventKind::Arrival, line, parcel.bytes);
                 tell(to);

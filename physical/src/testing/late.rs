@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Keeper, ReadView, Span, WriteView};
 use crate::transport::Bell;
 use cells::{Cells, allocate, run_on_cells};
-use schedule::{Job, Point, Schedule};
+use schedule::{LateWork, Point, Schedule};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -243,7 +243,7 @@ impl LateQueue {
     /// Enqueues a job, and returns the point after it.
     fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Point {
         let first = Arc::clone(&self.failure);
-        let job: Job = Box::new(move || {
+        let job: LateWork = Box::new(move || {
             let outcome = catch_unwind(AssertUnwindSafe(job))
                 .unwrap_or_else(|panic| Err(Failure::Fault(Error::panicked("a kernel", &*panic))));
             if let Err(failure) = outcome {

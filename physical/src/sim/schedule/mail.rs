@@ -1,4 +1,4 @@
-//! What ranks say over sockets, between their turns and the wires. Open this to see when a heartbeat leaves.
+//! Letters of ranks over sockets, between their turns and the wires. Open this to see when a heartbeat leaves.
 
 use super::{Simulated, Simulator, ThreadNumber};
 use crate::bootstrap::control::is_heartbeat;

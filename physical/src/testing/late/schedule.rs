@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 /// Work that is done in one go.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type LateWork = Box<dyn FnOnce() + Send>;
 
 /// Steps of all queues together, above which work is done although nobody waits for it.
 const MOST: usize = 4096;
@@ -22,7 +22,7 @@ pub(super) struct Point {
 }
 
 enum Step {
-    Work(Job),
+    Work(LateWork),
     Wait(Point),
 }
 
@@ -72,7 +72,7 @@ impl Schedule {
     }
 
     /// Returns true if there is so much now that work has to be done although nobody waits for it.
-    pub(super) fn enqueue(&mut self, queue: usize, job: Job) -> bool {
+    pub(super) fn enqueue(&mut self, queue: usize, job: LateWork) -> bool {
         self.push(queue, Step::Work(job));
         self.waiting > MOST && self.want(self.end(queue))
     }
@@ -113,7 +113,7 @@ impl Schedule {
 
     /// Takes the next job and the number of its queue; `None` while nothing is waited for. Its end is told by
     /// [`Schedule::finish`] before the next is taken.
-    pub(super) fn next(&mut self) -> Option<(usize, Job)> {
+    pub(super) fn next(&mut self) -> Option<(usize, LateWork)> {
         loop {
             let lines = &self.lines;
             self.wanted.retain(|point| lines[point.queue].done < point.steps);
