@@ -27,6 +27,7 @@ from hexagram._native import (
     Work,
     World,
     __version__,
+    joined,
 )
 from hexagram.errors import (
     Busy,
@@ -82,6 +83,7 @@ __all__ = [
     "bench",
     "check",
     "init",
+    "joined",
 ]
 
 

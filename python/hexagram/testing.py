@@ -21,6 +21,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -48,14 +49,14 @@ def spawn(
     function: Callable[..., Any],
     *arguments: Any,
     transport: str | None = None,
-    timeout: float = 60.0,
+    timeout: float = 300.0,
     deadline: float | None = 30.0,
     hosts: Sequence[int] | None = None,
 ) -> list[Any]:
     """Runs ``function(world, *arguments)`` as several ranks, each a new process, and returns the results by rank.
 
     ``function`` is one that can be pickled: of a module, not a lambda. ``timeout`` is the time after which all ranks
-    are killed, ``deadline`` that of their operations, both in seconds. With ``hosts`` rank r acts as if it were on the
+    are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts`` rank r acts as if it were on the
     host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
 
     Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` when the time is up.
@@ -76,7 +77,7 @@ def outcomes_of(
     function: Callable[..., Any],
     *arguments: Any,
     transport: str | None = None,
-    timeout: float = 60.0,
+    timeout: float = 300.0,
     deadline: float | None = 30.0,
     hosts: Sequence[int] | None = None,
 ) -> list[Outcome]:
@@ -120,7 +121,7 @@ def alone(*, deadline: float | None = 30.0) -> World:
     ...     world.size
     1
     """
-    return World.join_through(_Own(), 0, 1, deadline=deadline)
+    return World.join_through(_Face(_Store().answer), 0, 1, deadline=deadline)
 
 
 def _wait_for(processes: Sequence[Any], timeout: float) -> None:
@@ -158,15 +159,9 @@ class _Store:
         with self.changed:
             self.values.pop(key, None)
 
-
-class _Own(_Store):
-    """The store of a rank without others."""
-
-    def get(self, key: str, seconds: float) -> bytes:
-        value = super().get(key, seconds)
-        if value is None:
-            raise TimeoutError(f"nobody has put {key} within {seconds} s")
-        return value
+    def answer(self, method: str, *arguments: Any) -> Any:
+        """Returns what a method returns, of those that ranks ask for by name."""
+        return getattr(self, method)(*arguments)
 
 
 def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
@@ -178,16 +173,16 @@ def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
                 if kind in ("value", "error"):
                     setattr(outcome, kind, *arguments)
                     return
-                connection.send(getattr(store, kind)(*arguments))
+                connection.send(store.answer(kind, *arguments))
         except (EOFError, ConnectionError):
             return
 
 
-class _Remote:
-    """The parent's store, as a rank sees it."""
+class _Face:
+    """A store as a rank sees it, which is asked by ``ask(method, *arguments)``: here, or in the parent."""
 
-    def __init__(self, connection: Connection):
-        self.connection = connection
+    def __init__(self, ask: Callable[..., Any]):
+        self.ask = ask
 
     def put(self, key: str, value: bytes) -> None:
         self.ask("put", key, value)
@@ -201,9 +196,11 @@ class _Remote:
     def remove(self, key: str) -> None:
         self.ask("remove", key)
 
-    def ask(self, *question: Any) -> Any:
-        self.connection.send(question)
-        return self.connection.recv()
+
+def _ask(connection: Connection, *question: Any) -> Any:
+    """Asks the parent's store, and returns its answer."""
+    connection.send(question)
+    return connection.recv()
 
 
 def _rank(
@@ -220,7 +217,7 @@ def _rank(
     if host is not None:
         os.environ["HEXAGRAM_HOST"] = f"host-{host}"
     try:
-        with World.join_through(_Remote(connection), rank, size, **options) as world:
+        with World.join_through(_Face(partial(_ask, connection)), rank, size, **options) as world:
             value = function(world, *arguments)
     except BaseException:  # noqa: BLE001  (the parent raises it)
         connection.send(("error", traceback.format_exc()))

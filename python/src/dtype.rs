@@ -2,7 +2,7 @@
 
 use crate::error::{exception, usage};
 use hexagram::decentralized::{Schedule, catalogue};
-use hexagram::{DType, ReduceOp};
+use hexagram::{DType, Error, ReduceOp};
 use pyo3::prelude::*;
 use std::sync::{Arc, LazyLock};
 
@@ -29,10 +29,15 @@ static REDUCTIONS: LazyLock<Vec<(String, ReduceOp)>> =
 
 /// Returns the element type of a name: `f32` and `float32` are the same.
 pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<DType> {
+    named(name).map_err(|error| exception(py, &error))
+}
+
+/// Returns the element type of a name, as [`dtype`] does.
+pub(crate) fn named(name: &str) -> Result<DType, Error> {
     let short = ALIASES.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short);
     DTYPES.iter().find(|(name, _)| name == short).map(|(_, dtype)| *dtype).ok_or_else(|| {
         let remedy = format!("use one of {}", all_dtypes());
-        usage(py, format!("there is no element type {name}"), remedy)
+        Error::usage(format!("there is no element type {name}"), remedy)
     })
 }
 

@@ -5,6 +5,7 @@ use hexagram::physical::Peer;
 use hexagram::physical::error::During;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use std::time::Duration;
 
 /// Returns the exception of an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
@@ -14,6 +15,18 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 /// Returns the exception of a call that cannot be carried out.
 pub(crate) fn usage(py: Python<'_>, what: impl Into<String>, remedy: impl Into<String>) -> PyErr {
     exception(py, &Error::usage(what, remedy))
+}
+
+/// Returns the exception of something of this process that has not ended in time.
+pub(crate) fn late(py: Python<'_>, what: &str, after: Duration) -> PyErr {
+    let seconds = after.as_secs_f64();
+    let text = format!("{what} has not ended within {seconds} s; see what its threads do, as py-spy shows");
+    let build = || {
+        let raised = py.import("hexagram.errors")?.getattr("DeadlineExceeded")?.call1((text,))?;
+        raised.setattr("seconds", seconds)?;
+        Ok(PyErr::from_value(raised))
+    };
+    build().unwrap_or_else(|failed| failed)
 }
 
 fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {

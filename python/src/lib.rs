@@ -63,5 +63,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<loader::Batches>()?;
     module.add_function(wrap_pyfunction!(program::main, module)?)?;
+    module.add_function(wrap_pyfunction!(world::joined, module)?)?;
     module.add_function(wrap_pyfunction!(shut_down, module)?)
 }

@@ -1,7 +1,7 @@
 //! Operations under way, and how Python waits for them: without the interpreter's lock, and never deaf to Ctrl-C.
 
 use crate::callbacks;
-use crate::error::{exception, usage};
+use crate::error::{exception, late, usage};
 use crate::fork::Generation;
 use crate::memory::kept;
 use hexagram::logical::executor::Ticket;
@@ -169,12 +169,34 @@ pub(crate) fn interruptible<T: Send + 'static>(
     interruptible_then(py, move || (work(), ()))
 }
 
+/// Runs something as `interruptible` does, and gives up the wait for it, though not the work, after `limit`: `what` has not
+/// ended then.
+pub(crate) fn interruptible_within<T: Send + 'static>(
+    py: Python<'_>,
+    limit: Duration,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let ended = run_aside(py, Some(limit.as_secs_f64()), move || (work(), ()))?;
+    ended.ok_or_else(|| late(py, what, limit))
+}
+
 /// Runs something as `interruptible` does, and returns the first of what it returns. The other is dropped on that thread
 /// afterwards, for which nobody waits.
 pub(crate) fn interruptible_then<T: Send + 'static, R: 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> (T, R) + Send + 'static,
 ) -> PyResult<T> {
+    let ended = run_aside(py, None, work)?;
+    ended.ok_or_else(|| usage(py, "the wait for a thread has ended without it", "report it as a bug"))
+}
+
+/// Runs something on a thread of its own, and waits for the first of what it returns; `None` if the time is up.
+fn run_aside<T: Send + 'static, R: 'static>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    work: impl FnOnce() -> (T, R) + Send + 'static,
+) -> PyResult<Option<T>> {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("hexagram join".to_owned());
     let run = move || {
@@ -186,7 +208,7 @@ pub(crate) fn interruptible_then<T: Send + 'static, R: 'static>(
         exception(py, &hexagram::Error::system("start a thread", cause, "let this process have more threads"))
     })?;
     let told = std::sync::Mutex::new(told);
-    let ended = wait(py, None, |slice| {
+    let ended = wait(py, timeout, |slice| {
         let told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match told.recv_timeout(slice) {
             Ok(done) => Some(Some(done)),
@@ -194,6 +216,8 @@ pub(crate) fn interruptible_then<T: Send + 'static, R: 'static>(
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Some(None),
         }
     })?;
-    let panicked = || usage(py, "a thread of hexagram panicked", "see its own message");
-    ended.flatten().ok_or_else(panicked)
+    match ended {
+        Some(None) => Err(usage(py, "a thread of hexagram panicked", "see its own message")),
+        ended => Ok(ended.flatten()),
+    }
 }

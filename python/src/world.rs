@@ -22,11 +22,14 @@ pub(crate) struct Member {
     /// Things with threads of their own in this world, in the order in which they were started.
     open: Mutex<Vec<Arc<dyn Closes>>>,
     gave_up: AtomicBool,
+    /// The world as Python has it, until it is left.
+    world: Mutex<Option<Py<World>>>,
 }
 
 /// Something of a world that has a thread of its own, and ends before the world is left. All ranks end it.
 pub(crate) trait Closes: Send + Sync {
-    /// Ends it. A second call does nothing. Never called with the interpreter's lock.
+    /// Ends it, or fails when nothing has moved for as long as the world's deadline. A second call does nothing. Never
+    /// called with the interpreter's lock.
     fn close(&self) -> Result<()>;
 }
 
@@ -80,6 +83,10 @@ impl Member {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn world(&self) -> MutexGuard<'_, Option<Py<World>>> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Forgets a group that nobody uses any more.
     pub(crate) fn release(&self, group: &GroupHandle) {
         if self.generation.is_now()
@@ -106,14 +113,17 @@ impl Member {
             return Ok(Ok(()));
         }
         members().retain(|member| !std::ptr::eq(&raw const **member, self));
+        let as_python_has_it = self.world().take();
+        drop(as_python_has_it);
         let Some(Joined { executor, world }) = self.joined().take() else { return Ok(Ok(())) };
         let open = std::mem::take(&mut *self.open());
         let gave_up = self.gave_up.load(Ordering::Acquire);
-        let leaving = Leaving::begin();
+        let mut leaving = Leaving::begin();
         interruptible_then(py, move || {
             let closed = close_all(&open);
             drop(open);
             let ended = executor.shutdown(LINGER);
+            leaving.closed(world.deadline());
             // Who has given up has said why.
             (if gave_up { ended } else { closed.and(ended) }, (executor, world, leaving))
         })
@@ -138,6 +148,18 @@ fn close_all(open: &[Arc<dyn Closes>]) -> Result<()> {
 
 /// Longest time for which leaving a world waits for operations that nobody has waited for.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// Returns the world that this process has joined and not left, the first of several; `None` if there is none.
+///
+/// >>> hexagram.init()  # doctest: +SKIP
+/// >>> hexagram.joined()  # doctest: +SKIP
+/// World(rank 0 of 4, mixed)
+#[pyfunction]
+pub(crate) fn joined(py: Python<'_>) -> Option<Py<World>> {
+    let all = members().clone();
+    let mine = all.iter().filter(|member| member.generation.is_now());
+    mine.filter_map(|member| member.world().as_ref().map(|world| world.clone_ref(py))).next()
+}
 
 /// Leaves all worlds, as the interpreter ends.
 pub(crate) fn leave_all(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
@@ -179,7 +201,7 @@ impl World {
         timeout: Option<f64>,
         deadline: Option<f64>,
         configuration: Option<String>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Py<Self>> {
         let options = join_options(py, transport, timeout, configuration)?;
         Self::start(py, deadline, move || hexagram::World::join(&options))
     }
@@ -198,7 +220,7 @@ impl World {
         timeout: Option<f64>,
         deadline: Option<f64>,
         configuration: Option<String>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Py<Self>> {
         let options = join_options(py, transport, timeout, configuration)?;
         let store = PythonStore::new(store);
         Self::start(py, deadline, move || hexagram::World::join_through(&store, rank, size, &options))
@@ -327,7 +349,7 @@ impl World {
         py: Python<'_>,
         deadline: Option<f64>,
         join: impl FnOnce() -> Result<hexagram::World> + Send + 'static,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Py<Self>> {
         let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
         let joined = interruptible(py, move || {
             let world = join()?;
@@ -344,10 +366,13 @@ impl World {
             joined: Mutex::new(Some(joined)),
             open: Mutex::default(),
             gave_up: AtomicBool::new(false),
+            world: Mutex::default(),
         });
         members().push(Arc::clone(&member));
         let communicator = Py::new(py, Communicator::new(Arc::clone(&member), handle))?;
-        Ok(World { member, communicator })
+        let world = Py::new(py, World { member: Arc::clone(&member), communicator })?;
+        *member.world() = Some(world.clone_ref(py));
+        Ok(world)
     }
 }
 

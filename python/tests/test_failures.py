@@ -1,5 +1,6 @@
 """Ranks that die, disagree, are interrupted, fork, or end at the wrong time: always a named error, never a hang."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import numpy
 import pytest
 
 import hexagram
-from hexagram.testing import outcomes_of, spawn
+from hexagram.testing import alone, outcomes_of, spawn
 
 
 def die(world):
@@ -159,6 +160,25 @@ def refused(world):
 
 def test_what_cannot_be_is_refused_in_one_line():
     spawn(1, refused)
+
+
+def joined(world):
+    first = hexagram.joined()
+    with alone() as other:
+        assert hexagram.joined() is first is world
+    assert other.is_closed
+    world.close()
+    return hexagram.joined()
+
+
+def test_the_world_that_was_joined_is_known_until_it_is_left():
+    assert hexagram.joined() is None
+    assert spawn(2, joined) == [None, None]
+
+
+def test_ranks_of_a_test_have_a_limit_of_time():
+    for start in (spawn, outcomes_of):
+        assert inspect.signature(start).parameters["timeout"].default == 300.0
 
 
 def refused_tensors(world):

@@ -32,8 +32,16 @@ def test_bench_returns_rows():
 
 
 def test_bench_says_why_it_fails():
-    with pytest.raises(hexagram.SetupError):
+    with pytest.raises(hexagram.SetupError, match="let -b be at most -e"):
         hexagram.bench("all_reduce", options=("-b", "64", "-e", "8"))
+    with pytest.raises(hexagram.SetupError) as caught:
+        hexagram.bench("all_reduce", options=("--dtype", "f99"))
+    assert "'f99'" in str(caught.value) and "f32" in str(caught.value) and "--help" not in str(caught.value)
+
+
+def test_bench_has_a_limit_of_time():
+    with pytest.raises(hexagram.SetupError, match="did not end within 0.5 s"):
+        hexagram.bench("all_reduce", options=("-b", "8M", "-e", "8M", "--iters", "100000000"), timeout=0.5)
 
 
 def test_check_reports():

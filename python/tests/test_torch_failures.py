@@ -481,6 +481,9 @@ def refuse(rank: int) -> list[str]:
         "mean of integers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.AVG),
         "bits of floats": lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
         "sizes": lambda: dist.all_to_all_single(torch.ones(4), torch.ones(3)),
+        "sparse by rows": lambda: dist.all_reduce(torch.eye(2).to_sparse_csr()),
+        "several in one place": lambda: dist.all_reduce(torch.ones(1).expand(3)),
+        "several in one output": lambda: dist.all_gather([torch.ones(1).expand(3)] * 2, torch.ones(3)),
     }
     said = []
     for call in calls.values():
@@ -491,8 +494,10 @@ def refuse(rank: int) -> list[str]:
             said.append(type(error).__name__)
     total = torch.ones(1)
     dist.all_reduce(total)
+    # What is only read may have several elements in one place.
+    dist.broadcast(torch.ones(1).expand(3) if rank == 0 else torch.zeros(3), 0)
     return [*said, total.item()]
 
 
 def test_what_cannot_travel_is_refused_and_the_group_goes_on():
-    assert run("hexagram", 2, refuse) == [["UsageError"] * 7 + [2.0]] * 2
+    assert run("hexagram", 2, refuse) == [["UsageError"] * 10 + [2.0]] * 2

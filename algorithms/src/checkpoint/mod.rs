@@ -159,7 +159,7 @@ impl Checkpoints {
     /// Fails if there are checkpoints that are not this training's own.
     fn admits(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<()> {
         if self.keep == 0 {
-            return Err(Error::usage("no checkpoint is to be kept", "set Checkpoints::keep to 1 or more"));
+            return Err(Error::usage("no checkpoint is to be kept", "keep 1 or more"));
         }
         if engine.kept_in.contains(&self.root) {
             return Ok(());

@@ -167,21 +167,30 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         said("order", order),
         said("unused", unused),
         said("buffers", buffers),
-        said("learning_rate", learning_rate),
+        said_if("learning_rate", learning_rate.as_ref()),
         said("groups", groups),
         said("hierarchical", hierarchical),
         said("overlap", overlap),
         said("streams", streams),
-        said("clip_norm", clip_norm),
-        said("loss_scale", loss_scale),
+        said_if("clip_norm", clip_norm.as_ref()),
+        said_if("loss_scale", loss_scale.as_ref()),
         said("uneven", uneven),
         said("seed", seed),
-        said("autotune", autotune),
+        said_if("autotune", autotune.as_ref()),
     ]
 }
 
 fn said(field: &str, value: &dyn Debug) -> Statement {
-    Statement::new(format!("`{field}` of EngineOptions"), format!("{value:?}"))
+    Statement::new(subject(field), format!("{value:?}"))
+}
+
+/// Returns what an option says that may be left out.
+fn said_if(field: &str, value: Option<&impl Debug>) -> Statement {
+    value.map_or_else(|| Statement::new(subject(field), "left out"), |value| said(field, value))
+}
+
+fn subject(field: &str) -> String {
+    format!("the option `{field}`")
 }
 
 fn optimizer_settings(optimizer: Option<&dyn Optimizer>) -> Vec<Statement> {
@@ -206,7 +215,7 @@ mod tests {
         assert_eq!(said[0], Statement::new("`period` of local-sgd", "4"));
         let list = settings(&local, &EngineOptions::default());
         assert!(list.contains(&Statement::new("the algorithm", format!("{local:?}"))));
-        assert!(list.contains(&Statement::new("`clip_norm` of EngineOptions", "None")));
+        assert!(list.contains(&Statement::new("the option `clip_norm`", "left out")));
         assert_eq!(list.last(), Some(&Statement::new("the optimizer", "the framework's")));
     }
 

@@ -26,7 +26,8 @@ use std::sync::Arc;
 pub struct HookOptions {
     /// Seed of the random numbers that algorithms draw. Default: 0.
     pub seed: u64,
-    /// Number of buckets that may be communicated at once; 0 counts as 1. Default: no limit.
+    /// Number of buckets that may be communicated at once, 1 to 65535. Default: no limit,
+    /// [`usize::MAX`].
     pub streams: usize,
     /// True to communicate within each host first, and then between hosts. Default: false.
     pub hierarchical: bool,
@@ -86,10 +87,11 @@ impl CommunicationHook {
         let HookOptions { seed, streams, hierarchical } = options;
         let engine = EngineOptions { seed, streams, hierarchical, ..EngineOptions::default() };
         agree(comm, &[], &algorithm, &engine)?;
+        engine.check()?;
         check_works_on_gradients(&algorithm)?;
         check_algorithm(&algorithm, &engine)?;
         Ok(CommunicationHook {
-            scheduler: Scheduler::start(comm, streams.max(1), hierarchical)?,
+            scheduler: Scheduler::start(comm, streams, hierarchical)?,
             algorithm,
             present: StepInfo { seed, ..StepInfo::default() },
             layout: Vec::new(),

@@ -91,8 +91,7 @@ impl DataParallel {
             return Err(Error::usage(what, remedy));
         }
         if hooks::lock(&self.backward).close(unused)?.is_none() {
-            let remedy =
-                "end a pass of Mode::Accumulate with finish, and ask after that of Mode::Synchronize";
+            let remedy = "end a pass that accumulates with `finish`, and ask after the one that synchronizes";
             return Err(Error::usage("a pass that only accumulates is no gradient yet", remedy));
         }
         if !self.started {
@@ -117,7 +116,7 @@ impl DataParallel {
         let at = self.present.evaluation + 1;
         let what =
             format!("{name} takes {count} gradients of each batch, and gradient {at} was to be the last");
-        let remedy = "make each step by step_with, or call DataParallel::evaluate_again before finish";
+        let remedy = "let the training loop ask `evaluate_again` before it ends a pass";
         Err(Error::usage(what, remedy))
     }
 

@@ -71,7 +71,7 @@ pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
             "{} works on what the optimizer remembers, and the framework's keeps that to itself",
             algorithm.name()
         );
-        return Err(Error::usage(what, "set EngineOptions::optimizer, and let the engine step"));
+        return Err(Error::usage(what, "set the option `optimizer`, and let the engine step"));
     }
     Ok(())
 }
@@ -85,7 +85,7 @@ fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
             (reason, "step with plain SGD, without momentum and weight decay".to_owned())
         }
         Optimizers::Named { optimizer, reason } => {
-            (reason, format!("leave EngineOptions::optimizer out, or set it to {optimizer}"))
+            (reason, format!("leave the option `optimizer` out, or set it to {optimizer}"))
         }
     };
     Error::usage(format!("{optimizer} does not fit {}, since {reason}", algorithm.name()), remedy)
@@ -104,7 +104,10 @@ fn check_groups(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()>
 fn check_hooks(algorithm: &AnyAlgorithm) -> Result<()> {
     let Some(hook) = algorithm.uncalled_hook() else { return Ok(()) };
     let what = format!("{hook} of {} is never called", algorithm.name());
-    Err(Error::usage(what, "ask for Needs::parameters, without which the engine has none for it"))
+    Err(Error::usage(
+        what,
+        "let the algorithm ask for parameters in its needs, without which the engine has none for it",
+    ))
 }
 
 /// Fails if a step's communication is to run beside the next forward pass, and cannot.
@@ -122,10 +125,7 @@ fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()
     let name = algorithm.name();
     let what =
         format!("a step of {name} cannot be communicated beside the next forward pass, since {reason}");
-    Err(Error::usage(
-        what,
-        "leave EngineOptions::overlap at Overlap::Backward, or change what stands in its way",
-    ))
+    Err(Error::usage(what, "leave the option `overlap` at backward, or change what stands in its way"))
 }
 
 /// Fails if gradients cannot be clipped under an algorithm.
@@ -139,7 +139,7 @@ fn check_clipping(algorithm: &AnyAlgorithm) -> Result<()> {
         Clipping::Together if !algorithm.trigram().synchronous => {
             let what =
                 format!("{name} clips the gradients of all ranks together, which do not wait for each other");
-            Err(Error::usage(what, "let it declare Clipping::Outcome or Clipping::Refused"))
+            Err(Error::usage(what, "let it have the outcome clipped, or refuse to be clipped"))
         }
         Clipping::Together | Clipping::Outcome => Ok(()),
     }

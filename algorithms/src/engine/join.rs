@@ -58,7 +58,7 @@ impl Uneven<'_> {
 impl DataParallel {
     fn shadow_pass(&mut self) -> Result<bool> {
         if !self.options.uneven {
-            let remedy = "set EngineOptions::uneven on all ranks";
+            let remedy = "set the option `uneven` on all ranks";
             return Err(Error::usage(
                 "ranks that run out of data at different times were not announced",
                 remedy,

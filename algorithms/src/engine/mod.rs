@@ -192,7 +192,7 @@ impl DataParallel {
         let algorithm = algorithm.into();
         let options = with_named_optimizer(&algorithm, options)?;
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
-        let scheduler = Scheduler::start(comm, options.streams.max(1), options.hierarchical)?;
+        let scheduler = Scheduler::start(comm, options.streams, options.hierarchical)?;
         let queues = Queues::new(&options, comm.world().deadline())?;
         let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;
@@ -349,7 +349,7 @@ fn check_ranks(comm: &Communicator) -> Result<()> {
         return Ok(());
     }
     let what = format!("a model cannot be trained by the ranks {ranks:?} of a world of {size} alone");
-    Err(Error::usage(what, "give DataParallel a communicator of all ranks, in their order"))
+    Err(Error::usage(what, "train on a communicator of all ranks, in their order"))
 }
 
 impl Drop for DataParallel {
@@ -365,10 +365,10 @@ impl Drop for DataParallel {
             })
         } else if self.unsettled && !self.algorithm.trigram().synchronous {
             let what = format!("the training with {} ended before it was settled", self.algorithm.name());
-            Error::usage(what, "call DataParallel::settle after the last step, on every rank")
+            Error::usage(what, "call `settle` after the last step, on every rank")
         } else if self.pending.get_mut().is_under_way() {
             let what = "the training ended while its last step was being communicated";
-            Error::usage(what, "call DataParallel::settle after the last step, on every rank")
+            Error::usage(what, "call `settle` after the last step, on every rank")
         } else {
             return;
         };

@@ -4,8 +4,12 @@ use super::Autotune;
 use super::clip::check_limit;
 use super::precision::LossScale;
 use crate::optimizer::{LearningRate, Optimizer, ParameterGroup};
+use crate::plugin::check_option;
 use hexagram_logical::{Error, Queue, Result};
 use std::sync::Arc;
+
+/// Largest number of buckets at once that can be asked for: there are no more lanes.
+const MOST_STREAMS: usize = u16::MAX as usize;
 
 /// Treatment of a parameter that got no gradient in a backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,9 +74,9 @@ pub enum Overlap {
 /// ```
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Size of a bucket, in bytes: it ends with the parameter that makes it so large, or larger. Default: 10 MiB.
+    /// Size of a bucket, in bytes, 1 or more: it ends with the parameter that makes it so large, or larger. Default: 10 MiB.
     pub bucket_bytes: usize,
-    /// Size of the first bucket, in bytes: small, so that communication begins early. Default: 1 MiB.
+    /// Size of the first bucket, in bytes, 1 or more: small, so that communication begins early. Default: 1 MiB.
     pub first_bucket_bytes: usize,
     /// Order in which buckets are filled. Default: [`Order::Observed`].
     pub order: Order,
@@ -96,7 +100,7 @@ pub struct EngineOptions {
     pub hierarchical: bool,
     /// Computation that communication may run beside. Default: [`Overlap::Backward`].
     pub overlap: Overlap,
-    /// Number of buckets that may be communicated at once; 0 counts as 1. Default: no limit.
+    /// Number of buckets that may be communicated at once, 1 to 65535. Default: no limit, [`usize::MAX`].
     pub streams: usize,
     /// Largest norm c of all gradients together; larger ones are scaled down to it. Which gradients these are, the
     /// algorithm declares: [`Clipping`](crate::Clipping). Default: none.
@@ -148,12 +152,21 @@ impl EngineOptions {
         self.learning_rate.map_or(Ok(()), |rate| rate.check())?;
         self.groups.iter().try_for_each(ParameterGroup::check)?;
         if self.optimizer.is_none() && !self.groups.is_empty() {
-            let remedy = "set EngineOptions::optimizer, or give the groups to the framework's";
+            let remedy = "set the option `optimizer`, or give the groups to the framework's";
             return Err(Error::usage(
                 "parameter groups are of the engine's optimizer, and there is none",
                 remedy,
             ));
         }
+        check_option(self.bucket_bytes > 0, "bucket_bytes", &self.bucket_bytes, "1 or more")?;
+        check_option(
+            self.first_bucket_bytes > 0,
+            "first_bucket_bytes",
+            &self.first_bucket_bytes,
+            "1 or more",
+        )?;
+        let fits = (1..=MOST_STREAMS).contains(&self.streams) || self.streams == usize::MAX;
+        check_option(fits, "streams", &self.streams, "1 to 65535, or leave it out for no limit")?;
         self.clip_norm.map_or(Ok(()), check_limit)?;
         self.autotune.as_ref().map_or(Ok(()), Autotune::check)?;
         self.loss_scale.map_or(Ok(()), |scale| scale.check())

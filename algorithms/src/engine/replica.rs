@@ -225,7 +225,7 @@ impl Replica {
         let Some(learning_rate) = present.learning_rate else {
             return Err(Error::usage(
                 "there is no learning rate",
-                "set EngineOptions::learning_rate, or call DataParallel::set_learning_rate",
+                "set the option `learning_rate`, or call `set_learning_rate`",
             ));
         };
         let bucket = &mut self.buckets.as_mut().ok_or_else(not_here)?[bucket];
@@ -250,6 +250,6 @@ fn at_work() -> Error {
 }
 
 fn not_here() -> Error {
-    let remedy = "set EngineOptions::optimizer, or use an algorithm that works on parameters";
+    let remedy = "set the option `optimizer`, or use an algorithm that works on parameters";
     Error::usage("the engine does not have the parameters", remedy)
 }

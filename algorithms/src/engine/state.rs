@@ -66,6 +66,15 @@ impl Checkpoint<'_> {
     /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then,
     /// unless it is the algorithm's own state that does not fit, after which no rank can go on.
     pub fn load(&mut self, record: Record) -> Result<()> {
+        self.load_if_read(Ok(record))
+    }
+
+    /// Restores a state as [`load`](Self::load) does, where this rank may have failed to read its own: the others are told,
+    /// and do not wait for it.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), and the error of a record on every rank.
+    pub fn load_if_read(&mut self, record: Result<Record>) -> Result<()> {
         self.0.load_state(record)
     }
 }
@@ -185,10 +194,11 @@ impl DataParallel {
         Ok(())
     }
 
-    fn load_state(&mut self, mut record: Record) -> Result<()> {
+    fn load_state(&mut self, record: Result<Record>) -> Result<()> {
         let complete = self.complete();
-        let plan = complete.and_then(|()| self.between_steps()).and_then(|()| self.fitting(&record));
-        let plan = all_or_none(&self.comm, plan)?;
+        let record = complete.and_then(|()| self.between_steps()).and(record);
+        let fits = record.and_then(|record| Ok((self.fitting(&record)?, record)));
+        let (plan, mut record) = all_or_none(&self.comm, fits)?;
         let outcome = self.put_in(&mut record, plan);
         self.checked(outcome)
     }

@@ -256,7 +256,7 @@ impl DataParallel {
     fn optimizer(&self) -> Result<Arc<dyn Optimizer>> {
         self.check_learning_rate()?;
         self.options.optimizer.clone().ok_or_else(|| {
-            let remedy = "set EngineOptions::optimizer, or step with the framework's and call stepped";
+            let remedy = "set the option `optimizer`, or step with the framework's";
             Error::usage("the engine has no optimizer", remedy)
         })
     }

@@ -4,7 +4,7 @@ use super::DataParallel;
 use super::runner::Stage;
 use crate::plugin::StepInfo;
 use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trace, align, gather};
-use hexagram_logical::{Communicator, Result};
+use hexagram_logical::{Communicator, Error, Result};
 use std::cell::RefCell;
 
 /// Training thread's part of a trace under way.
@@ -61,14 +61,19 @@ impl Tracing<'_> {
         Ok(())
     }
 
-    /// Ends the recording and gathers what all ranks have recorded: rank 0 gets it, the others `None`, as all do if
-    /// nothing was being recorded. A collective call, between steps.
+    /// Ends the recording and gathers what all ranks have recorded: rank 0 gets it, the others `None`. A
+    /// collective call, between steps.
     ///
     /// # Errors
-    /// Errors of the communication.
+    /// [`Error::Usage`] if nothing is being recorded; errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
         self.0.checked_with(DataParallel::complete)?;
-        let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else { return Ok(None) };
+        let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else {
+            return Err(Error::usage(
+                "nothing is being recorded",
+                "begin the trace before the steps that it is of",
+            ));
+        };
         let (hooks, background) = self.0.scheduler.call(async |runner| Ok(runner.end_trace()))?;
         let training = timeline.finish();
         let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));

@@ -38,5 +38,5 @@ pub fn check_f32(bucket: &Bucket) -> Result<()> {
 
 /// Returns the error of an algorithm that was settled between the gradients and the end of their step.
 pub(crate) fn settled_within_step() -> Error {
-    Error::usage("the training was settled within a step", "call DataParallel::settle between steps")
+    Error::usage("the training was settled within a step", "call `settle` between steps")
 }

@@ -105,7 +105,10 @@ impl Context {
     /// [`Error::Usage`] if the training loop has not told it.
     pub fn learning_rate(&self) -> Result<f64> {
         self.present.learning_rate.ok_or_else(|| {
-            Error::usage("the algorithm needs the learning rate", "call DataParallel::set_learning_rate")
+            Error::usage(
+                "the algorithm needs the learning rate",
+                "set the option `learning_rate`, or call `set_learning_rate`",
+            )
         })
     }
 
@@ -117,7 +120,7 @@ impl Context {
         self.present.loss.ok_or_else(|| {
             Error::usage(
                 "the algorithm needs the loss",
-                "call DataParallel::set_loss before begin, in every step",
+                "call `set_loss` before the backward pass, in every step",
             )
         })
     }

@@ -123,7 +123,10 @@ impl Record {
     }
 
     /// Returns a number that differs, most likely, as soon as anything in the record does.
-    pub(crate) fn checksum(&self) -> Result<u64> {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a tensor is being written to.
+    pub fn checksum(&self) -> Result<u64> {
         let mut hash = hash::START;
         for (name, fact) in &self.facts {
             hash = mixed(mixed(hash, name.as_bytes()), fact.as_bytes());

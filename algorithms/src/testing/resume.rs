@@ -102,7 +102,7 @@ fn train(comm: &Communicator, trainer: &mut Trainer<f32>, first: usize, steps: u
 fn same(expected: &Record, found: &Record) -> Result<()> {
     let differs = |name: &str| {
         let what = format!("after a resume, `{name}` is not what it is without");
-        Error::usage(what, "name everything that the next steps depend on in Algorithm::checkpoint")
+        Error::usage(what, "name everything that the next steps depend on in the algorithm's `checkpoint`")
     };
     let names =
         |record: &Record| -> Vec<String> { record.tensors().map(|(name, _)| name.to_owned()).collect() };

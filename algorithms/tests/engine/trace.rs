@@ -44,7 +44,7 @@ fn traced(
         }
         trainer.engine().settle()?;
         let trace = trainer.engine().trace().collect()?;
-        assert!(trainer.engine().trace().collect()?.is_none(), "it was collected");
+        assert!(trainer.engine().trace().collect().is_err(), "it was collected");
         Ok(trace)
     });
     let mut traces = traces.unwrap();
@@ -186,13 +186,15 @@ fn background(rank: &RankTrace) -> Vec<Span> {
 }
 
 #[test]
-fn nothing_is_collected_where_nothing_was_recorded() {
+fn collecting_where_nothing_is_recorded_is_refused() {
     spawn(TransportKind::Thread, 2, |comm| {
         let algorithm = registry::named("local-sgd")?;
         let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 8]])?;
         trainer.step(|_, x| x.to_vec())?;
-        assert!(trainer.engine().trace().collect()?.is_none());
-        Ok(())
+        let error = trainer.engine().trace().collect().unwrap_err().to_string();
+        assert!(error.contains("begin the trace"), "{error}");
+        // It ends nothing.
+        trainer.step(|_, x| x.to_vec())
     })
     .unwrap();
 }

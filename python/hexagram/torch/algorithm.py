@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hexagram import Communicator, World
 
-from .tensors import span
+from .tensors import in_place
 from .views import Views
 
 
@@ -66,12 +66,15 @@ class Context:
         return self.comm.size
 
     def mean(self, tensor: Tensor) -> None:
-        """Replaces a contiguous tensor by its mean over all ranks, bit for bit the same on each."""
-        self.comm.all_reduce(span(tensor), "mean")
+        """Replaces a contiguous tensor by its mean over all ranks, bit for bit the same on each.
+
+        Raises `UsageError` for one with gaps between its elements, and for what has no mean.
+        """
+        self.comm.all_reduce(in_place(tensor, "Context.mean"), "mean")
 
     def sum(self, tensor: Tensor) -> None:
-        """Replaces a contiguous tensor by its sum over all ranks, bit for bit the same on each."""
-        self.comm.all_reduce(span(tensor), "sum")
+        """Replaces a contiguous tensor by its sum over all ranks, bit for bit the same on each. Raises as :meth:`mean`."""
+        self.comm.all_reduce(in_place(tensor, "Context.sum"), "sum")
 
 
 class Algorithm:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from hexagram import UsageError, World
+from hexagram import World
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
@@ -30,6 +30,7 @@ from .checkpoint import restored, saved
 from .initial import share_optimizers
 from .model import described, model_buffers, model_parameters
 from .optimizer import EngineOptimizer, form
+from .options import engine_options
 from .tensors import span
 from .views import Views
 from .worlds import world_of
@@ -45,7 +46,9 @@ class DataParallel(nn.Module):
 
     `optimizer` is one of PyTorch (or several); the engine's own by its spelling, such as ``"adamw(weight_decay=0.1)"``;
     or None where the algorithm names its optimizer. What steps is then `self.optimizer`. `algorithm` is any of the
-    registry, in any spelling, or an :class:`Algorithm` in Python. `learning_rate` is for the engine's optimizer.
+    registry, in any spelling, or an :class:`Algorithm` in Python. `learning_rate`, the same on all ranks, is for the
+    engine's optimizer and, where there is none, for algorithms that ask for it. `world` is by default the one that this
+    process has joined, or joins by the launcher's variables.
 
     `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
     ``"listed"``), ``unused`` (``"error"``, ``"zero"``), ``buffers`` (``"broadcast"``, ``"average"``, ``"off"``),
@@ -61,7 +64,8 @@ class DataParallel(nn.Module):
     See :mod:`hexagram.torch.overlap` for what compiled code means for it.
 
     A collective call: rank 0's parameters, buffers and optimizer state are those of all from then on. Raises `UsageError`
-    on all ranks if these differ in model, optimizer, algorithm or options; and for parameters that are not in host memory.
+    on all ranks if these differ in model, optimizer, algorithm or options; for a value that an option does not take; and
+    for parameters that are not in host memory.
     """
 
     def __init__(
@@ -81,16 +85,15 @@ class DataParallel(nn.Module):
         self._require_sync = True
         self._is_open = False
         self._owes_step = False
-        spelling = optimizer if isinstance(optimizer, str) else None
-        if options.get("overlap") == "forward":
-            check_overlap(optimizer, algorithm)
+        checked = engine_options(options, optimizer, algorithm, learning_rate)
         self._world = world_of(world)
         self._engine = Engine(
             self._world,
             described(names, parameters),
             algorithm.declared() if isinstance(algorithm, Algorithm) else algorithm,
-            engine_options(options, spelling, algorithm),
+            checked,
         )
+        self._fixed_rate = learning_rate
         self._uneven = bool(options.get("uneven"))
         self._traits = self._engine.traits()
         self._views = Views(self._engine, parameters)
@@ -180,11 +183,12 @@ class DataParallel(nn.Module):
             view = self._views.gradients[index]
             if view is None:
                 # The engine adds up by itself what it keeps in 32 bits.
-                self._engine.ready_elsewhere(index, span(gradient.detach().contiguous()))
+                self._engine.ready_elsewhere(index, span(gradient.detach().to_dense().contiguous()))
                 parameter.grad = None
                 return
-            if gradient.data_ptr() != view.data_ptr() or gradient.is_sparse:
-                view.copy_(gradient.detach().to_dense() if gradient.is_sparse else gradient.detach())
+            is_sparse = gradient.layout is not torch.strided
+            if is_sparse or gradient.data_ptr() != view.data_ptr():
+                view.copy_(gradient.detach().to_dense() if is_sparse else gradient.detach())
                 parameter.grad = view
             self._engine.ready(index)
 
@@ -266,10 +270,14 @@ class DataParallel(nn.Module):
         if self._traits["has_parameters"]:
             self._views.publish()
 
+    def _optimizers(self) -> list[Optimizer]:
+        """Returns what steps: PyTorch's optimizers, or the engine's as one of them; none where the loop has its own."""
+        return self._stepping or ([] if self.optimizer is None else [self.optimizer])
+
     def _rate(self) -> float | None:
         """Returns the learning rate of the step under way."""
         optimizer = self._stepping[0] if self._stepping else self.optimizer
-        return None if optimizer is None else optimizer.param_groups[0]["lr"]
+        return self._fixed_rate if optimizer is None else optimizer.param_groups[0]["lr"]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -308,9 +316,8 @@ class DataParallel(nn.Module):
         self._between_steps()
         while self._engine.shadow():
             self._receive(None)
-            for optimizer in self._stepping or [self.optimizer]:
-                if optimizer is not None:
-                    optimizer.step()
+            for optimizer in self._optimizers():
+                optimizer.step()
             self._between_steps()
 
     # Between steps.
@@ -365,13 +372,17 @@ class DataParallel(nn.Module):
         A collective call, between steps. Every rank saves its own, as replicas may differ.
         """
         self._between_steps()
-        return saved(self._engine, self.module, self._stepping, self._driver)
+        return saved(self._engine, self.module, self._optimizers(), self._driver)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first."""
+        """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first.
+
+        Raises `UsageError` on all ranks if one rank's checkpoint is not whole, or of another model, algorithm, optimizer or
+        number of ranks: nothing is changed then, and training can go on as it was.
+        """
         self._between_steps()
-        restored(state, self._engine, self.module, self._stepping, self._driver)
-        self._after_step(None)
+        generation = restored(state, self._engine, self.module, self._optimizers(), self._driver)
+        self._after_step(generation)
 
     @property
     def algorithm(self) -> str:
@@ -400,7 +411,10 @@ class DataParallel(nn.Module):
         self._engine.begin_trace()
 
     def collect_trace(self, file: str | None = None) -> str | None:
-        """Ends the recording; returns its report on rank 0, which also writes the trace to `file`."""
+        """Ends the recording; returns its report on rank 0, which also writes the trace to `file`.
+
+        Raises `UsageError` if nothing is being recorded.
+        """
         self._between_steps()
         return self._engine.collect_trace(file)
 
@@ -408,53 +422,3 @@ class DataParallel(nn.Module):
         """Ends the engine, after the last step on all ranks. The interpreter's end does it, too."""
         self._between_steps()
         self._engine.close()
-
-
-def engine_options(options: dict[str, Any], optimizer: str | None, algorithm: str | Algorithm) -> dict[str, Any]:
-    """Returns all options of the engine by name, None for those with their defaults.
-
-    Raises `UsageError` for a name that there is not, and for what an algorithm in Python cannot do.
-    """
-    if unknown := set(options) - set(OPTIONS):
-        raise UsageError(f"DataParallel has no option {', '.join(sorted(unknown))}; use some of {', '.join(OPTIONS)}")
-    listed = {}
-    if isinstance(algorithm, Algorithm):
-        listed = {"order": "listed"}
-        if options.get("uneven") and "before_forward" in algorithm.written():
-            raise UsageError(
-                f"a rank that has run out of data makes no forward pass, for which {algorithm.spelling()} has a hook; "
-                "communicate in after_step, or leave out uneven"
-            )
-    return {"optimizer": optimizer} | dict.fromkeys(OPTIONS) | listed | options
-
-
-def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
-    """Raises `UsageError` where nothing can be communicated beside the next forward pass."""
-    if isinstance(algorithm, Algorithm):
-        raise UsageError(
-            "the hooks of an algorithm in Python run on the training thread, so that no forward pass runs beside them; "
-            'leave overlap at "backward"'
-        )
-    if optimizer is not None and not isinstance(optimizer, str):
-        raise UsageError(
-            'overlap="forward" needs an optimizer that steps on each bucket when it is there, and PyTorch\'s steps on all '
-            'parameters at once; pass the spelling of one of the engine\'s, such as "sgd(momentum=0.9)" or "adamw"'
-        )
-
-
-#: Options of the engine.
-OPTIONS = (
-    "bucket_bytes",
-    "first_bucket_bytes",
-    "order",
-    "unused",
-    "buffers",
-    "hierarchical",
-    "streams",
-    "clip_norm",
-    "loss_scale",
-    "uneven",
-    "seed",
-    "autotune",
-    "overlap",
-)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from hexagram import UsageError
@@ -19,7 +20,7 @@ def ignored(module: nn.Module) -> set[str]:
 def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     """Returns names and parameters that are trained: those that require gradients and are not to be ignored.
 
-    Raises `UsageError` for one that is not a dense tensor of floats in host memory.
+    Raises `UsageError` for one that is not a dense tensor of floats in host memory, and if there is none.
     """
     left_out = ignored(module)
     named = [(name, one) for name, one in module.named_parameters() if one.requires_grad and name not in left_out]
@@ -29,17 +30,36 @@ def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
                 f"parameter `{name}` is on {parameter.device}, and the engine works in host memory; "
                 'keep the model on the CPU, or use DistributedDataParallel with init_process_group("hexagram")'
             )
-        if not parameter.is_floating_point() or parameter.is_sparse:
-            raise UsageError(
-                f"parameter `{name}` of {parameter.dtype} cannot be trained; freeze it, or make it dense floats"
-            )
+        check_dense(f"parameter `{name}`", parameter)
+        if not parameter.is_floating_point():
+            raise UsageError(f"parameter `{name}` of {parameter.dtype} cannot be trained; freeze it, or make it floats")
+    if not named:
+        raise UsageError(
+            f"the model, a {type(module).__name__}, has no parameter to train; leave requires_grad on at those that are, and "
+            "use World.communicator for what is no training"
+        )
     return [name for name, _ in named], [parameter for _, parameter in named]
 
 
 def model_buffers(module: nn.Module) -> list[Tensor]:
-    """Returns the model's buffers, such as running statistics, but for those to be ignored."""
+    """Returns the model's buffers, such as running statistics, but for those to be ignored.
+
+    Raises `UsageError` for one that is not dense.
+    """
     left_out = ignored(module)
-    return [buffer for name, buffer in module.named_buffers() if name not in left_out]
+    named = [(name, buffer) for name, buffer in module.named_buffers() if name not in left_out]
+    for name, buffer in named:
+        check_dense(f"buffer `{name}`", buffer)
+    return [buffer for _, buffer in named]
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raises `UsageError` for a tensor of another layout than that of dense ones."""
+    if tensor.layout is not torch.strided:
+        raise UsageError(
+            f"{name} is of layout {str(tensor.layout).removeprefix('torch.')}, and the engine works on dense tensors; make "
+            "it one by to_dense(), or name it in _ddp_params_and_buffers_to_ignore"
+        )
 
 
 def described(names: Sequence[str], parameters: Sequence[Tensor]) -> list[tuple[str, str, list[int]]]:

@@ -88,7 +88,7 @@ class Operations:
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        if tensors and tensors[0].is_sparse:
+        if tensors and tensors[0].layout is not torch.strided:
             return self.allreduce_sparse(tensors, op, opts)
         parts = (steps.all_reduce(self.comm, tensor, op) for tensor in tensors)
         return self.carry_out("all_reduce", parts, tensors, tensors, opts)

@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp
 
 from hexagram import Communicator, UsageError
 
-from .tensors import Finish, copy_rows, equal_shapes, readable, reduction, rows, span, writable
+from .tensors import Finish, check, check_target, copy_rows, equal_shapes, readable, reduction, rows, span, writable
 
 
 class Step:
@@ -45,13 +45,13 @@ def reduce(comm: Communicator, tensor: Tensor, op: ReduceOp, root: int) -> Step:
 
 def broadcast(comm: Communicator, tensor: Tensor, root: int) -> Step:
     """Copies the tensor of `root` to all ranks."""
-    plain, finish = writable(tensor)
-    return Step(partial(comm.broadcast, span(plain), root=root), finish if comm.rank != root else None)
+    plain, finish = (readable(tensor), None) if comm.rank == root else writable(tensor)
+    return Step(partial(comm.broadcast, span(plain), root=root), finish)
 
 
 def all_gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor]) -> list[Step]:
     """Copies the tensor of rank r to `outputs[r]`, on every rank."""
-    check_count(outputs, comm.size, "outputs")
+    check_targets(outputs, comm.size)
     if not equal_shapes(outputs):
         outputs[comm.rank].detach().copy_(tensor.detach().reshape(outputs[comm.rank].shape))
         return [broadcast(comm, output, root) for root, output in enumerate(outputs)]
@@ -71,7 +71,7 @@ def gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor] | None,
     plain = readable(tensor)
     if comm.rank != root:
         return Step(partial(comm.gather, span(plain), None, root=root))
-    check_count(outputs, comm.size, "outputs")
+    check_targets(outputs, comm.size)
     gathered = rows(comm.size, plain)
     return Step(partial(comm.gather, span(plain), span(gathered), root=root), partial(copy_rows, gathered, outputs))
 
@@ -170,6 +170,14 @@ def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> 
     if len(sizes) != ranks or sum(sizes) != length:
         raise UsageError(f"the {side}'s split sizes {list(sizes)} are not {ranks} that add up to {length}")
     return [size * row for size in sizes]
+
+
+def check_targets(outputs: Sequence[Tensor] | None, ranks: int) -> None:
+    """Raises `UsageError` unless there is a tensor for each rank, to which a result can be copied."""
+    check_count(outputs, ranks, "outputs")
+    for output in outputs or ():
+        check(output)
+        check_target(output)
 
 
 def check_count(tensors: Sequence[Tensor] | None, ranks: int, side: str) -> None:

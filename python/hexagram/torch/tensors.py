@@ -78,7 +78,7 @@ def readable(tensor: Tensor) -> Tensor:
 
     Raises `UsageError` for a tensor that cannot travel.
     """
-    if tensor.is_cpu and tensor.dtype in DTYPES and not tensor.is_sparse and tensor.is_contiguous():
+    if tensor.is_cpu and tensor.dtype in DTYPES and tensor.layout is torch.strided and tensor.is_contiguous():
         return tensor.resolve_neg() if tensor.is_neg() else tensor
     check(tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -89,11 +89,12 @@ def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
     """Returns a contiguous tensor of real numbers to receive in, and what then copies it to `tensor`.
 
     It holds the elements of `tensor`, as many operations both read and write. Raises `UsageError` for a tensor that
-    cannot travel.
+    cannot travel, or be written to.
     """
     plain = readable(tensor)
     if plain is tensor or plain.data_ptr() == tensor.data_ptr():
         return plain, None
+    check_target(tensor)
     target = tensor.detach()
     return plain, lambda: target.copy_(torch.view_as_complex(plain) if target.is_complex() else plain)
 
@@ -108,6 +109,31 @@ def check(tensor: Tensor) -> None:
         )
     if tensor.is_quantized:
         raise UsageError("a quantized tensor cannot travel; send its int_repr() and its scale")
+
+
+def check_target(tensor: Tensor) -> None:
+    """Raises `UsageError` for a tensor to receive in whose elements share memory, as those of ``expand`` do."""
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise UsageError(
+            f"a tensor of shape {list(tensor.shape)} and strides {list(tensor.stride())} has several elements in one place, "
+            "so that no result can be put there; pass a copy, as tensor.clone(memory_format=torch.contiguous_format) makes"
+        )
+
+
+def in_place(tensor: Tensor, what: str) -> Span:
+    """Returns what the native layer takes of a tensor that `what` is to change where it lies.
+
+    Raises `UsageError` for one that has gaps between its elements, or elements of a type that is not reduced.
+    """
+    check(tensor)
+    if tensor.dtype not in DTYPES:
+        raise UsageError(f"{what} does not take {tensor.dtype}; use one of {names(DTYPES)}")
+    if not tensor.is_contiguous() or tensor.is_neg():
+        raise UsageError(
+            f"{what} takes a contiguous tensor, and got one of shape {list(tensor.shape)} and strides "
+            f"{list(tensor.stride())}; pass a copy, as tensor.contiguous() makes, and copy the result back by tensor.copy_"
+        )
+    return span(tensor)
 
 
 def span(tensor: Tensor) -> Span:

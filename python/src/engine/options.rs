@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 #[pyo3(from_item_all)]
 pub(super) struct Options {
     optimizer: Option<String>,
+    learning_rate: Option<f64>,
     bucket_bytes: Option<usize>,
     first_bucket_bytes: Option<usize>,
     order: Option<String>,
@@ -50,6 +51,7 @@ impl Options {
         let optimizer = self.optimizer.map(|spelling| optimizer::named(&spelling)).transpose();
         Ok(EngineOptions {
             optimizer: optimizer.map_err(|error| crate::error::exception(py, &error))?,
+            learning_rate: self.learning_rate.map(Into::into),
             bucket_bytes: self.bucket_bytes.unwrap_or(usual.bucket_bytes),
             first_bucket_bytes: self.first_bucket_bytes.unwrap_or(usual.first_bucket_bytes),
             order: one_of(

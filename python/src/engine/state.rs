@@ -2,11 +2,11 @@
 //! figures.
 
 use super::{Engine, answer};
-use crate::dtype::dtype;
+use crate::dtype::named;
 use crate::error::{exception, usage};
 use crate::memory::copied;
 use hexagram::algorithms::registry;
-use hexagram::{DataParallel, Record, Result};
+use hexagram::{DataParallel, Error, Record, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::collections::BTreeMap;
@@ -25,6 +25,9 @@ pub(super) struct Evaluating {
 
 /// A tensor of a checkpoint: element type, shape and bytes.
 type SavedTensor<'py> = (String, Vec<usize>, Bound<'py, PyBytes>);
+
+/// A checkpoint: facts by name, tensors by name, and the checksum of both.
+type SavedRecord<'py> = (BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>, u64);
 
 #[pymethods]
 impl Engine {
@@ -99,12 +102,9 @@ impl Engine {
         answer(py, distance)
     }
 
-    /// Returns the engine's state: facts by name, and tensors by name.
-    fn save<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>)> {
-        let (facts, tensors) = self.thread.call(py, |engine| {
+    /// Returns the engine's state.
+    fn save<'py>(&self, py: Python<'py>) -> PyResult<SavedRecord<'py>> {
+        let (facts, tensors, checksum) = self.thread.call(py, |engine| {
             let record = engine.checkpoint().save()?;
             let facts = record.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned()));
             let facts: BTreeMap<String, String> = facts.collect();
@@ -113,31 +113,20 @@ impl Engine {
                 let bytes = saved.values.read_all()?.bytes_on_host()?.into_owned();
                 tensors.push((name.to_owned(), saved.values.dtype(), saved.shape.clone(), bytes));
             }
-            Ok((facts, tensors))
+            Ok((facts, tensors, record.checksum()?))
         })?;
         let tensors = tensors
             .into_iter()
             .map(|(name, dtype, shape, bytes)| (name, (dtype.to_string(), shape, PyBytes::new(py, &bytes))));
-        Ok((facts, tensors.collect()))
+        Ok((facts, tensors.collect(), checksum))
     }
 
-    /// Goes on from a state that [`Engine::save`] returned.
-    fn load(
-        &self,
-        py: Python<'_>,
-        facts: BTreeMap<String, String>,
-        tensors: BTreeMap<String, SavedTensor<'_>>,
-    ) -> PyResult<u64> {
-        let mut record = Record::default();
-        for (name, fact) in facts {
-            record.note(&name, fact);
-        }
-        for (name, (kind, shape, bytes)) in tensors {
-            let put = copied(dtype(py, &kind)?, bytes.as_bytes())
-                .and_then(|values| record.put_tensor(&name, &shape, values));
-            put.map_err(|error| exception(py, &error))?;
-        }
-        self.thread.call(py, move |engine| engine.checkpoint().load(record).map(|()| engine.generation()))
+    /// Goes on from a state that [`Engine::save`] returned, or refuses it on all ranks: one says what is wrong with its
+    /// own by a `text`, in its place.
+    fn load(&self, py: Python<'_>, saved: Given<'_>) -> PyResult<u64> {
+        let record = saved.record();
+        self.thread
+            .call(py, move |engine| engine.checkpoint().load_if_read(record).map(|()| engine.generation()))
     }
 
     #[getter]
@@ -177,6 +166,39 @@ impl Engine {
             file.map_or(Ok(()), |file| trace.save(&file))?;
             Ok(Some(trace.report().to_string()))
         })
+    }
+}
+
+/// State that Python gives back, or what is wrong with it.
+#[derive(FromPyObject)]
+enum Given<'py> {
+    #[pyo3(transparent)]
+    Wrong(String),
+    Saved(BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>, u64),
+}
+
+impl Given<'_> {
+    /// Returns the state as a record, if it is what was saved.
+    fn record(self) -> Result<Record> {
+        let unchanged = "load what was saved on this rank, whole and unchanged";
+        let (facts, tensors, checksum) = match self {
+            Given::Wrong(what) => return Err(Error::usage(what, unchanged)),
+            Given::Saved(facts, tensors, checksum) => (facts, tensors, checksum),
+        };
+        let mut record = Record::default();
+        for (name, fact) in facts {
+            record.note(&name, fact);
+        }
+        for (name, (kind, shape, bytes)) in tensors {
+            record.put_tensor(&name, &shape, copied(named(&kind)?, bytes.as_bytes())?)?;
+        }
+        if record.checksum()? != checksum {
+            return Err(Error::usage(
+                "the checkpoint is not what was saved: its checksum differs",
+                unchanged,
+            ));
+        }
+        Ok(record)
     }
 }
 

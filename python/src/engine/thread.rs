@@ -6,7 +6,7 @@
 
 use crate::error::{exception, usage};
 use crate::fork::Generation;
-use crate::work::{interruptible, wait};
+use crate::work::{interruptible_within, wait};
 use hexagram::{Communicator, DataParallel, Error, Result, World};
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -25,6 +25,8 @@ pub(super) struct EngineThread {
 struct Running {
     jobs: Sender<Job>,
     thread: JoinHandle<()>,
+    /// World whose deadline bounds the end.
+    world: World,
 }
 
 /// Engines that may still be there as the interpreter ends.
@@ -49,6 +51,7 @@ impl EngineThread {
     ) -> PyResult<Arc<Self>> {
         let (jobs, todo) = channel::<Job>();
         let (tell, told) = channel();
+        let own = world.clone();
         let world = world.clone();
         let run = move || {
             let opened = world.fresh_channel().and_then(|channel| Communicator::open(&world, channel));
@@ -69,7 +72,7 @@ impl EngineThread {
                 exception(py, &Error::system("start a thread", cause, "let this process have more threads"))
             })?;
         answer(py, told)?;
-        let running = Mutex::new(Some(Running { jobs, thread }));
+        let running = Mutex::new(Some(Running { jobs, thread, world: own }));
         let engine = Arc::new(EngineThread { generation: Generation::now(), running });
         let mut engines = locked(&ENGINES);
         engines.retain(|engine| engine.strong_count() > 0);
@@ -103,14 +106,17 @@ impl EngineThread {
         Ok(told)
     }
 
-    /// Ends the engine and waits for its thread.
+    /// Ends the engine and waits for its thread, at most for twice the world's deadline.
     pub(super) fn end(&self, py: Python<'_>) -> PyResult<()> {
         if !self.generation.is_now() {
             return Ok(());
         }
-        let Some(Running { jobs, thread }) = locked(&self.running).take() else { return Ok(()) };
+        let Some(Running { jobs, thread, world }) = locked(&self.running).take() else { return Ok(()) };
         drop(jobs);
-        interruptible(py, move || drop(thread.join()))
+        // What it does last, and what the last step has left on its way, each have the world's deadline.
+        let limit = world.deadline().saturating_mul(2);
+        drop(world);
+        interruptible_within(py, limit, "the engine", move || drop(thread.join()))
     }
 }
 

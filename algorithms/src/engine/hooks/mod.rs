@@ -145,7 +145,7 @@ impl Hooks {
             drop(backward.expected(parameter)?);
             if backward.gradients[parameter] == Gradient::Missing {
                 let what = "was marked ready, but nothing of its gradient was written";
-                let remedy = "write it with Hooks::with_gradient, or give it to Hooks::ready";
+                let remedy = "write it where it lies in its bucket, or hand a tensor over";
                 return Err(backward.refused(parameter, what, remedy));
             }
             backward.mark(parameter)
@@ -163,7 +163,7 @@ impl Hooks {
             let announced = backward.plan.parameter(parameter)?.dtype;
             if announced.is_half() {
                 let what = format!("of {announced} has no gradient of its own type in its bucket");
-                return Err(backward.refused(parameter, &what, "give it to Hooks::ready, which converts it"));
+                return Err(backward.refused(parameter, &what, "hand over a tensor, which is converted"));
             }
             drop(backward.expected(parameter)?);
             backward.mark(parameter)

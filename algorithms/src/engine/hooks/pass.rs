@@ -194,7 +194,7 @@ impl Backward {
         if names.is_empty() {
             return Ok(());
         }
-        let remedy = "use them in the loss, leave them out, or ask for Unused::Zero";
+        let remedy = "use them in the loss, leave them out, or set the option `unused` to zero";
         Err(Error::usage(format!("{} parameters got no gradient: {}", names.len(), names.join(", ")), remedy))
     }
 
@@ -215,7 +215,7 @@ impl Backward {
                 narrow(buffer, range, self.plan.parameters()[parameter].dtype)
             }
             (Results::Overflowed, _) => {
-                let remedy = "skip the step where LossScaling::overflowed says so";
+                let remedy = "skip the step where `overflowed` says so";
                 Err(Error::usage("the gradients have overflowed", remedy))
             }
             _ => Err(Error::usage("there are no synchronized gradients", "call finish first")),

@@ -48,7 +48,7 @@ fn options_that_differ_are_named_with_both_values_and_ranks() {
         let clip_norm = if other { None } else { Some(1.0) };
         engine(comm, parameters(2, 4), EngineOptions { clip_norm, ..options(40, 80) })
     });
-    let said = "`clip_norm` of EngineOptions is Some(1.0) on rank 0, and it is None on rank 2";
+    let said = "the option `clip_norm` is 1.0 on rank 0, and it is left out on rank 2";
     assert!(text.contains(said), "{text}");
     let text = errors(|comm, other| {
         let optimizer = Arc::new(Adam { beta1: if other { 0.5 } else { 0.25 }, ..Adam::default() });

@@ -99,8 +99,11 @@ fn what_cannot_be_is_refused_on_all_ranks() {
     );
     let told = spawn(TransportKind::Thread, 2, |comm| {
         let mut hook = CommunicationHook::new(&comm, GradientAllReduce, HookOptions::default())?;
+        // Both have their hook before rank 1 makes its mistake, of which rank 0 may hear here already.
+        let met = comm.blocking().barrier();
         // Rank 1 leaves a bucket out, so that rank 0 waits for what never comes.
-        let first = hook.ready(bucket(comm.rank(), true, &[0.0; 4])?);
+        let bucket = bucket(comm.rank(), true, &[0.0; 4])?;
+        let first = met.and_then(|()| hook.ready(bucket));
         Ok(first.unwrap_err().to_string())
     });
     let told = told.unwrap();

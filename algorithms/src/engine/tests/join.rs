@@ -185,7 +185,7 @@ fn joining_has_to_be_announced() {
     spawn(TransportKind::Thread, 1, |comm| {
         let mut engine = engine(&comm, parameters(1, 1), options(4, 4))?;
         let text = engine.uneven().join().unwrap_err().to_string();
-        assert!(text.contains("set EngineOptions::uneven on all ranks"), "{text}");
+        assert!(text.contains("set the option `uneven` on all ranks"), "{text}");
         Ok(())
     })
     .unwrap();

@@ -10,6 +10,7 @@ mod hierarchy;
 mod hooks;
 mod join;
 mod memory;
+mod messages;
 mod optimizer;
 mod order;
 mod overlap;

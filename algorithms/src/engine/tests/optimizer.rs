@@ -97,6 +97,10 @@ fn options_that_cannot_be_meant_are_refused() {
         scaling(LossScale { growth: 0.5, ..LossScale::default() }),
         scaling(LossScale { backoff: 1.0, ..LossScale::default() }),
         scaling(LossScale { interval: 0, ..LossScale::default() }),
+        EngineOptions { bucket_bytes: 0, ..EngineOptions::default() },
+        EngineOptions { first_bucket_bytes: 0, ..EngineOptions::default() },
+        EngineOptions { streams: 0, ..EngineOptions::default() },
+        EngineOptions { streams: 99_999, ..EngineOptions::default() },
     ];
     for options in refused {
         let errors =
