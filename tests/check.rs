@@ -57,6 +57,15 @@ impl Command {
         command
     }
 
+    /// Reads a command that names a test program as `crate/program`, or the crate's own tests as `crate/lib`.
+    fn read_built(words: &str) -> Option<Self> {
+        let (program, filters) = words.split(';').next()?.split_once(' ')?;
+        let (package, program) =
+            program.split_once('/').filter(|(package, _)| !package.contains(['"', '$']))?;
+        let programs = if program == "lib" { Vec::new() } else { vec![program.to_owned()] };
+        Some(Command { packages: vec![package.to_owned()], programs, ..Command::read(filters) })
+    }
+
     /// Returns the places of the tests that it runs: one for each program, or the library's.
     fn places(&self) -> Vec<PathBuf> {
         let folders =
@@ -78,13 +87,15 @@ impl Command {
 fn filtered(script: &str) -> Vec<Command> {
     let script = script.replace("\\\n", " ");
     let commands = script.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let commands =
-        commands.filter_map(|line| line.split_once("cargo test ").or(line.split_once("miri test ")));
     let list = script.split_once("interpreted=(").map_or("", |(_, list)| list.split(')').next().unwrap());
-    commands
-        .map(|(_, words)| Command::read(&words.replace("\"${interpreted[@]}\"", list)))
-        .filter(|command| !command.filters.is_empty())
-        .collect()
+    let read = |line: &str| {
+        let by_cargo = line.split_once("cargo test ").or(line.split_once("miri test "));
+        match by_cargo {
+            Some((_, words)) => Some(Command::read(&words.replace("\"${interpreted[@]}\"", list))),
+            None => Command::read_built(line.split_once("run_built ")?.1),
+        }
+    };
+    commands.filter_map(read).filter(|command| !command.filters.is_empty()).collect()
 }
 
 /// Returns the filters that match no test, and the programs in which none matches.
@@ -104,7 +115,7 @@ fn idle(command: &Command) -> Vec<String> {
 fn every_filter_of_the_check_matches_a_test() {
     let commands = filtered(&fs::read_to_string(root().join("test")).unwrap());
     let count: usize = commands.iter().map(|command| command.filters.len()).sum();
-    assert!(count >= 12, "{count} filters were found");
+    assert!(count >= 24, "{count} filters were found");
     let idle: Vec<_> = commands.iter().flat_map(idle).collect();
     assert!(idle.is_empty(), "no test is called so: {idle:?}");
 }
@@ -124,4 +135,6 @@ fn a_filter_that_matches_nothing_is_found() {
         ),
         ["memoir::"]
     );
+    assert_eq!(find("X=1 on_cuda run_built physical/lib tls lume"), ["lume"]);
+    assert_eq!(find("run_built logical/pairs values_come values_go"), ["values_go"]);
 }
