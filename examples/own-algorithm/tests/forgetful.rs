@@ -47,5 +47,5 @@ fn a_state_that_is_not_in_the_checkpoint_is_found() {
     let resume = |forgets| resumes_exactly(3, 2, 5, &Setup::default, || Arc::new(Counting { forgets }));
     resume(false).unwrap();
     let error = resume(true).unwrap_err().to_string();
-    assert!(error.contains("after a resume") && error.contains("Algorithm::checkpoint"), "{error}");
+    assert!(error.contains("after a resume") && error.contains("`checkpoint`"), "{error}");
 }
