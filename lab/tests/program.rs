@@ -148,7 +148,7 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
         (["--train=digits", "--overlap=forward"], "--train makes whole steps"),
         (["--train=digits", "--partition=dirichlet(0)"], "alpha of dirichlet is 0"),
         (["--train=digits", "--lr=0"], "--lr 0 is not a learning rate"),
-        (["--train=digits", "--straggler=8:2"], "--straggler 8:2 is none of 8 ranks"),
+        (["--train=digits", "--straggler=8:2"], "--straggler 8:2 names none of 8 ranks"),
         (["--faults=0", "--seed=1"], "--faults 0 tries nothing"),
         (["--faults=1", "--algorithm=ssp"], "--faults is for synchronous algorithms"),
         (["--train=digits", "--hosts=3"], "8 ranks cannot be spread evenly over 3 hosts"),
