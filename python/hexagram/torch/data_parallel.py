@@ -327,6 +327,8 @@ class DataParallel(nn.Module):
 
         The distance is the root mean square of the replicas' distances from the mean; 0 where the algorithm keeps them
         identical. Replicas are put back as they were. A collective call, between steps.
+
+        `evaluate` runs the model under ``torch.no_grad()``. What else it asks of this class raises `UsageError`.
         """
         self._between_steps()
         if not self._traits["has_parameters"]:

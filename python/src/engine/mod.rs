@@ -64,12 +64,12 @@ impl Engine {
     }
 
     fn forward(&self, py: Python<'_>) -> PyResult<()> {
-        self.thread.call(py, DataParallel::forward)
+        self.call(py, DataParallel::forward)
     }
 
     fn begin(&self, py: Python<'_>, accumulate: bool, learning_rate: Option<f64>) -> PyResult<()> {
         let mode = if accumulate { Mode::Accumulate } else { Mode::Synchronize };
-        self.thread.call(py, move |engine| {
+        self.call(py, move |engine| {
             if let Some(rate) = learning_rate {
                 engine.set_learning_rate(rate);
             }
@@ -89,11 +89,11 @@ impl Engine {
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
-        self.thread.call(py, |engine| engine.finish().map(|()| engine.generation()))
+        self.call(py, |engine| engine.finish().map(|()| engine.generation()))
     }
 
     fn step(&self, py: Python<'_>, learning_rate: Option<f64>) -> PyResult<u64> {
-        self.thread.call(py, move |engine| {
+        self.call(py, move |engine| {
             if let Some(rate) = learning_rate {
                 engine.set_learning_rate(rate);
             }
@@ -102,28 +102,28 @@ impl Engine {
     }
 
     fn stepped(&self, py: Python<'_>) -> PyResult<u64> {
-        self.thread.call(py, |engine| engine.stepped().map(|()| engine.generation()))
+        self.call(py, |engine| engine.stepped().map(|()| engine.generation()))
     }
 
     /// Waits for what the last step has left on its way of these parameters; returns the generation.
     fn wait_for(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<u64> {
-        self.thread.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()))
+        self.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()))
     }
 
     fn wait_for_all(&self, py: Python<'_>) -> PyResult<u64> {
-        self.thread.call(py, |engine| engine.wait_for_all().map(|()| engine.generation()))
+        self.call(py, |engine| engine.wait_for_all().map(|()| engine.generation()))
     }
 
     fn shadow(&self, py: Python<'_>) -> PyResult<bool> {
-        self.thread.call(py, |engine| engine.uneven().shadow())
+        self.call(py, |engine| engine.uneven().shadow())
     }
 
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
-        self.thread.call(py, |engine| engine.initial().prepare())
+        self.call(py, |engine| engine.initial().prepare())
     }
 
     fn set_loss(&self, py: Python<'_>, loss: f64) -> PyResult<()> {
-        self.thread.call(py, move |engine| {
+        self.call(py, move |engine| {
             engine.set_loss(loss);
             Ok(())
         })
@@ -135,22 +135,22 @@ impl Engine {
             "decaying" => StepForm::Decaying,
             _ => StepForm::Other,
         };
-        self.thread.call(py, move |engine| engine.check_framework_optimizer(form, &name))
+        self.call(py, move |engine| engine.check_framework_optimizer(form, &name))
     }
 
     fn broadcast_state(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let mut tensors = buffers(&tensors)?;
-        self.thread.call(py, move |engine| engine.initial().broadcast_state(&mut tensors))
+        self.call(py, move |engine| engine.initial().broadcast_state(&mut tensors))
     }
 
     fn synchronize_buffers(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let mut tensors = buffers(&tensors)?;
-        self.thread.call(py, move |engine| engine.synchronize_buffers(&mut tensors))
+        self.call(py, move |engine| engine.synchronize_buffers(&mut tensors))
     }
 
     fn bucket_memory(&self, py: Python<'_>) -> PyResult<(u64, Vec<BucketMemory>)> {
         let (generation, buckets) =
-            self.thread.call(py, |engine| Ok((engine.generation(), engine.bucket_memory()?)))?;
+            self.call(py, |engine| Ok((engine.generation(), engine.bucket_memory()?)))?;
         let told = buckets.into_iter().map(|bucket| {
             let places = bucket.members.into_iter().map(|(index, range)| (index, range.start, range.end));
             (BucketView::new(bucket.gradients), bucket.parameters.map(BucketView::new), places.collect())
@@ -161,7 +161,7 @@ impl Engine {
     /// Copies a gradient that has not its own type in its bucket, as the algorithm left it.
     fn gradient(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = lent(into)?;
-        self.thread.call(py, move |engine| buffer.write_all()?.copy_from(&engine.gradient(parameter)?))
+        self.call(py, move |engine| buffer.write_all()?.copy_from(&engine.gradient(parameter)?))
     }
 
     /// Copies the values of a parameter that has not its own type in its bucket.
@@ -172,11 +172,24 @@ impl Engine {
 
     fn set_parameter(&self, py: Python<'_>, parameter: usize, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = lent(values)?;
-        self.thread.call(py, move |engine| engine.set_parameter(parameter, &buffer))
+        self.call(py, move |engine| engine.set_parameter(parameter, &buffer))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.thread.end(py)
+    }
+}
+
+impl Engine {
+    /// Lets the engine's thread do something, and waits for it. Fails while a mean is being evaluated: the thread waits
+    /// for the end of that.
+    fn call<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut DataParallel) -> hexagram::Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        self.check_no_mean(py)?;
+        self.thread.call(py, work)
     }
 }
 

@@ -33,12 +33,12 @@ type SavedRecord<'py> = (BTreeMap<String, String>, BTreeMap<String, SavedTensor<
 impl Engine {
     #[getter]
     fn algorithm(&self, py: Python<'_>) -> PyResult<String> {
-        self.thread.call(py, |engine| Ok(engine.algorithm().to_string()))
+        self.call(py, |engine| Ok(engine.algorithm().to_string()))
     }
 
     /// Returns what is fixed by the algorithm.
     fn traits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (name, trigram, identical, needs, named, works) = self.thread.call(py, |engine| {
+        let (name, trigram, identical, needs, named, works) = self.call(py, |engine| {
             let algorithm = engine.algorithm();
             let named = algorithm.optimizers().by_default().map(str::to_owned);
             Ok((
@@ -62,19 +62,20 @@ impl Engine {
 
     fn switch(&self, py: Python<'_>, algorithm: &str) -> PyResult<u64> {
         let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
-        self.thread.call(py, move |engine| engine.switch(algorithm).map(|()| engine.generation()))
+        self.call(py, move |engine| engine.switch(algorithm).map(|()| engine.generation()))
     }
 
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        self.thread.call(py, DataParallel::settle)
+        self.call(py, DataParallel::settle)
     }
 
     fn average(&self, py: Python<'_>) -> PyResult<()> {
-        self.thread.call(py, DataParallel::average)
+        self.call(py, DataParallel::average)
     }
 
     /// Puts the mean of the replicas in the place of each, until [`Engine::end_mean`].
     fn begin_mean(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_no_mean(py)?;
         let (tell, there) = channel();
         let (readings, asked) = channel::<Reading>();
         let distance = self.thread.begin(py, move |engine| {
@@ -104,7 +105,7 @@ impl Engine {
 
     /// Returns the engine's state.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<SavedRecord<'py>> {
-        let (facts, tensors, checksum) = self.thread.call(py, |engine| {
+        let (facts, tensors, checksum) = self.call(py, |engine| {
             let record = engine.checkpoint().save()?;
             let facts = record.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned()));
             let facts: BTreeMap<String, String> = facts.collect();
@@ -125,43 +126,42 @@ impl Engine {
     /// own by a `text`, in its place.
     fn load(&self, py: Python<'_>, saved: Given<'_>) -> PyResult<u64> {
         let record = saved.record();
-        self.thread
-            .call(py, move |engine| engine.checkpoint().load_if_read(record).map(|()| engine.generation()))
+        self.call(py, move |engine| engine.checkpoint().load_if_read(record).map(|()| engine.generation()))
     }
 
     #[getter]
     fn loss_scale(&self, py: Python<'_>) -> PyResult<f64> {
-        self.thread.call(py, |engine| Ok(engine.loss_scaling().scale()))
+        self.call(py, |engine| Ok(engine.loss_scaling().scale()))
     }
 
     #[getter]
     fn overflowed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.thread.call(py, |engine| Ok(engine.loss_scaling().overflowed()))
+        self.call(py, |engine| Ok(engine.loss_scaling().overflowed()))
     }
 
     #[getter]
     fn steps(&self, py: Python<'_>) -> PyResult<u64> {
-        self.thread.call(py, |engine| Ok(engine.steps()))
+        self.call(py, |engine| Ok(engine.steps()))
     }
 
     #[getter]
     fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<String, f64>> {
-        self.thread.call(py, |engine| Ok(engine.metrics().clone()))
+        self.call(py, |engine| Ok(engine.metrics().clone()))
     }
 
     /// Returns the time that the engine has waited for communication, in seconds.
     #[getter]
     fn blocked(&self, py: Python<'_>) -> PyResult<f64> {
-        self.thread.call(py, |engine| Ok(engine.telemetry().blocked().as_secs_f64()))
+        self.call(py, |engine| Ok(engine.telemetry().blocked().as_secs_f64()))
     }
 
     fn begin_trace(&self, py: Python<'_>) -> PyResult<()> {
-        self.thread.call(py, |engine| engine.trace().begin())
+        self.call(py, |engine| engine.trace().begin())
     }
 
     /// Ends the recording; returns its report, on rank 0, and writes it to a file if one is named.
     fn collect_trace(&self, py: Python<'_>, file: Option<std::path::PathBuf>) -> PyResult<Option<String>> {
-        self.thread.call(py, move |engine| {
+        self.call(py, move |engine| {
             let Some(trace) = engine.trace().collect()? else { return Ok(None) };
             file.map_or(Ok(()), |file| trace.save(&file))?;
             Ok(Some(trace.report().to_string()))
@@ -203,6 +203,19 @@ impl Given<'_> {
 }
 
 impl Engine {
+    /// Fails while a mean is being evaluated.
+    pub(super) fn check_no_mean(&self, py: Python<'_>) -> PyResult<()> {
+        if self.evaluating.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Ok(());
+        }
+        let remedy = "evaluate under torch.no_grad(), and do this before or afterwards";
+        Err(usage(
+            py,
+            "the engine is evaluating the mean of the replicas, and can do nothing else meanwhile",
+            remedy,
+        ))
+    }
+
     /// Reads something of the engine: of the mean, while that is in the replica's place.
     pub(super) fn read(
         &self,
@@ -212,7 +225,7 @@ impl Engine {
         let evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Evaluating { readings, .. }) = &*evaluating else {
             drop(evaluating);
-            return self.thread.call(py, |engine| work(engine));
+            return self.call(py, |engine| work(engine));
         };
         let (tell, told) = channel();
         // An engine that has ended drops the reading, and with it what would tell its outcome.
