@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 
 import digits
@@ -76,3 +80,34 @@ def asked_meanwhile() -> tuple[dict[str, str | None], bool, bool]:
         is_put_back = torch.equal(first(net), before)
         train(ours, 0, 2)
         return told, is_evaluated, is_put_back and ours.steps == 3
+
+
+def interrupted(world: hexagram.World) -> tuple[bool, bool]:
+    """Rank 0 is interrupted while it waits for the mean; then all evaluate it: is it right, and are replicas put back?"""
+    net, ours = replicas(world)
+    ours.module.eval()
+    before = first(net)
+    signalled = torch.zeros(1)
+    if world.rank == 0:
+        sent = world.traffic[1]
+
+        def interrupt() -> None:
+            # Once it has sent its part, it waits for that of rank 1.
+            while world.traffic[1] == sent:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            ours.evaluate_mean(lambda: None)
+        except KeyboardInterrupt:
+            signalled += 1
+        world.communicator.send(signalled, 1)
+    else:
+        world.communicator.recv(signalled, 0)
+        ours.evaluate_mean(lambda: None)
+    is_put_back = torch.equal(first(net), before)
+    mean, _ = ours.evaluate_mean(lambda: first(net))
+    expected = before.clone()
+    world.communicator.all_reduce(expected, "mean")
+    return bool(signalled.item()), is_put_back and torch.allclose(mean, expected)

@@ -1,7 +1,8 @@
 //! Calls of Python to an engine between steps: checkpoints, the mean of the replicas, another algorithm, traces and
 //! figures.
 
-use super::{Engine, answer};
+use super::Engine;
+use super::thread::{answer, outcome};
 use crate::dtype::named;
 use crate::error::{exception, usage};
 use crate::memory::copied;
@@ -89,8 +90,16 @@ impl Engine {
         let mut evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner);
         *evaluating = Some(Evaluating { readings, distance });
         drop(evaluating);
-        // Where it fails, nothing is told but the outcome.
-        answer(py, there).or_else(|_| self.end_mean(py).map(drop))
+        match outcome(py, there) {
+            Ok(Some(there)) => there.map_err(|error| exception(py, &error)),
+            // It has failed, and nothing is told but the outcome.
+            Ok(None) => self.end_mean(py).map(drop),
+            Err(interrupted) => {
+                // Nobody reads the mean: the replica is put back as soon as it is there.
+                drop(self.evaluating.lock().unwrap_or_else(PoisonError::into_inner).take());
+                Err(interrupted)
+            }
+        }
     }
 
     /// Puts every replica back; returns the consensus distance.

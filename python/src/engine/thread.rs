@@ -131,13 +131,18 @@ impl Drop for EngineThread {
 
 /// Waits for the outcome of a job.
 pub(crate) fn answer<T: Send>(py: Python<'_>, told: Receiver<Result<T>>) -> PyResult<T> {
+    match outcome(py, told)? {
+        Some(outcome) => outcome.map_err(|error| exception(py, &error)),
+        None => Err(usage(py, "the engine's thread has ended", "see the message that it printed")),
+    }
+}
+
+/// Waits for what a job tells; `None` if it has ended without. Fails only where the wait was interrupted.
+pub(super) fn outcome<T: Send>(py: Python<'_>, told: Receiver<Result<T>>) -> PyResult<Option<Result<T>>> {
     let outcome = wait(py, None, move |slice| match told.recv_timeout(slice) {
         Ok(outcome) => Some(Some(outcome)),
         Err(RecvTimeoutError::Timeout) => None,
         Err(RecvTimeoutError::Disconnected) => Some(None),
     })?;
-    match outcome.flatten() {
-        Some(outcome) => outcome.map_err(|error| exception(py, &error)),
-        None => Err(usage(py, "the engine's thread has ended", "see the message that it printed")),
-    }
+    Ok(outcome.flatten())
 }
