@@ -393,8 +393,7 @@ class DataParallel(nn.Module):
 
     @property
     def steps(self) -> int:
-        """Number of steps so far."""
-        self._settle_step()
+        """Number of steps so far; one that was left out counts from the next forward pass on."""
         return self._engine.steps
 
     @property

@@ -1,0 +1,67 @@
+"""What ranks do in the tests of loops out of the ordinary: each program is a rank of its own process, or of none other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import digits
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import hexagram
+from hexagram.torch.data_parallel import DataParallel
+
+
+def refusal(call: Callable[[], object]) -> str | None:
+    """Returns what a call is told that is refused; None if it is not."""
+    try:
+        call()
+    except hexagram.UsageError as error:
+        return str(error)
+    return None
+
+
+def sgd(parameters, rate: float = 0.1) -> torch.optim.SGD:
+    """Returns an optimizer of PyTorch."""
+    return torch.optim.SGD(parameters, rate)
+
+
+def identical(world: hexagram.World, net: nn.Module) -> bool:
+    """Returns whether all ranks have the same parameters, bit for bit."""
+    mine = torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+    first = mine.clone()
+    world.communicator.broadcast(first, 0)
+    equal = torch.tensor([int(torch.equal(mine, first))], dtype=torch.int32)
+    world.communicator.all_reduce(equal, "min")
+    return bool(equal.item())
+
+
+def loss(ours: Callable[[Tensor], Tensor], rank: int = 0, step: int = 0) -> Tensor:
+    """Returns the loss of a batch of a rank's own."""
+    images, labels, _, _ = digits.load()
+    index = torch.arange(16) * 2 + rank + 50 * step
+    return cross_entropy(ours(images[index]), labels[index])
+
+
+def watched(world) -> tuple[list[int], list[bool]]:
+    """Looks at the number of steps within each step; returns the numbers, and whether replicas are one after each."""
+    net = digits.model()
+    ours = DataParallel(net, sgd(net.parameters()), "local-sgd(period=1)", world=world)
+    numbers, are_one = [], []
+    for step in range(3):
+        numbers.append(ours.steps)
+        loss(ours, world.rank, step).backward()
+        numbers.append(ours.steps)
+        ours.optimizer.step()
+        numbers.append(ours.steps)
+        ours.optimizer.zero_grad()
+        are_one.append(identical(world, net))
+    ours.close()
+    return numbers, are_one
+
+
+def one_after_another(world) -> dict:
+    """Runs the programs of two ranks; returns what each returned, by its name."""
+    torch.set_num_threads(1)
+    return {program.__name__: program(world) for program in (watched,)}

@@ -1,0 +1,19 @@
+"""Training loops out of the ordinary: what they do is right, or refused with what to do."""
+
+import pytest
+
+from hexagram.testing import spawn
+
+torch = pytest.importorskip("torch")
+import loop_programs as programs  # noqa: E402 (it imports torch)
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What each program of two ranks returned, by its name: on rank 0, and on rank 1."""
+    # Generous, as only what hangs takes so long, however busy the machine is.
+    return spawn(2, programs.one_after_another, timeout=540, deadline=240)
+
+
+def test_looking_at_the_number_of_steps_changes_nothing(told):
+    assert [rank["watched"] for rank in told] == [([0, 0, 1, 1, 1, 2, 2, 2, 3], [True] * 3)] * 2
