@@ -53,6 +53,12 @@ impl Uneven<'_> {
         let outcome = self.0.shadow_pass();
         self.0.checked(outcome)
     }
+
+    /// Returns the learning rate of the step that [`Uneven::shadow`] has begun, that of the ranks that train; `None` if
+    /// they have told none. It is for loops whose framework has the optimizer.
+    pub fn learning_rate(&self) -> Option<f64> {
+        self.0.present.learning_rate
+    }
 }
 
 impl DataParallel {

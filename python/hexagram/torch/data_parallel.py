@@ -32,6 +32,7 @@ from .model import described, model_buffers, model_parameters
 from .optimizer import EngineOptimizer, form
 from .options import engine_options
 from .tensors import span
+from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
 from .worlds import world_of
 
@@ -86,6 +87,8 @@ class DataParallel(nn.Module):
         self._is_open = False
         self._owes_step = False
         checked = engine_options(options, optimizer, algorithm, learning_rate)
+        if options.get("uneven"):
+            check_uneven(module)
         self._world = world_of(world)
         self._engine = Engine(
             self._world,
@@ -171,7 +174,7 @@ class DataParallel(nn.Module):
             if self._driver is not None:
                 self._driver.before_forward(self._rate())
             elif self._traits["needs_parameters"] or self._uneven:
-                self._engine.forward()
+                self._engine.forward(self._rate())
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         """Returns what autograd calls once the gradient of a parameter is complete."""
@@ -310,15 +313,32 @@ class DataParallel(nn.Module):
     def join(self) -> Iterator[None]:
         """Lets ranks run out of data at different times, with the option ``uneven``: put the training loop inside.
 
-        At its end a rank takes part in the steps of the others, with gradients of zero, until all have run out.
+        At its end a rank takes part in the steps of the others, with gradients of zero and their learning rate, until all
+        have run out. What a loop does to gradients between ``backward()`` and ``step()``, such as a ``GradScaler`` or
+        ``clip_grad_norm_``, a rank without a loop does not: use the options ``loss_scale`` and ``clip_norm``. Where the
+        algorithm keeps replicas identical and PyTorch's optimizer steps, that is allowed, too: in the end all ranks have
+        the parameters, buffers and optimizer state of one that trained to the last step.
         """
         yield
         self._between_steps()
+        own_steps = self._engine.steps
         while self._engine.shadow():
+            follow_rate(self._optimizers(), self._rate(), self._engine.announced_rate())
             self._receive(None)
             for optimizer in self._optimizers():
                 optimizer.step()
             self._between_steps()
+        if self._traits["identical"] and not isinstance(self.optimizer, EngineOptimizer):
+            self._share_last(own_steps)
+
+    def _share_last(self, own_steps: int) -> None:
+        """Gives all ranks the model and the optimizers of one that trained to the last step."""
+        last, broadcast = last_of(self._world, own_steps)
+        parameters = [parameter.detach() for parameter in self._parameters_in_order]
+        self._with_plain([*parameters, *model_buffers(self.module)], broadcast)
+        if self._traits["has_parameters"]:
+            self._views.collect()
+        share_optimizers(self._stepping, self._world, partial(self._with_plain, work=broadcast), last)
 
     # Between steps.
 

@@ -1,4 +1,5 @@
-"""What optimizers of PyTorch begin with: rank 0's state on all ranks, as parameters and buffers do.
+"""What optimizers of PyTorch begin with: rank 0's state on all ranks, as parameters and buffers do. Where ranks run out of
+data at different times they end so, too, with the state of one that trained to the last step.
 
 An optimizer that has stepped before, or was restored on rank 0 alone, would take other steps there than elsewhere. An
 outline of rank 0's state goes first: its structure, with an empty tensor in the place of each. Tensors follow.
@@ -18,23 +19,24 @@ from hexagram import UsageError, World
 
 from .tensors import span
 
-#: Replaces the tensors of a list by those of rank 0. A collective call.
+#: Replaces the tensors of a list by those of one rank, the root. A collective call.
 Broadcast = Callable[[Sequence[Tensor]], None]
 
 
-def share_optimizers(optimizers: Sequence[Optimizer], world: World, broadcast: Broadcast) -> None:
-    """Gives the optimizers of all ranks the state and the options of rank 0's, bit for bit. A collective call.
+def share_optimizers(optimizers: Sequence[Optimizer], world: World, broadcast: Broadcast, root: int = 0) -> None:
+    """Gives the optimizers of all ranks the state and the options of the root's, bit for bit. A collective call.
 
     Options that are neither numbers, texts nor tensors, such as functions, stay each rank's own. Raises `UsageError` on
-    all ranks if their optimizers are of other kinds or have other groups than rank 0's, or have a state that cannot travel.
+    all ranks if their optimizers are of other kinds or have other groups than the root's, or have a state that cannot
+    travel.
 
     >>> share_optimizers([torch.optim.Adam(net.parameters())], world, engine.broadcast_state)  # doctest: +SKIP
     """
     own = [outline(optimizer) for optimizer in optimizers]
-    sent = outline_of_rank_0(own if world.rank == 0 else None, broadcast)
-    agree(sent, own, world)
+    sent = outlines_of_root(own if world.rank == root else None, broadcast)
+    agree(sent, own, world, root)
     for optimizer, one in zip(optimizers, sent, strict=True):
-        if world.rank == 0:
+        if world.rank == root:
             broadcast(tensors_in(plain(optimizer.state_dict())))
             continue
         state = with_tensors(one["state"], lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
@@ -59,8 +61,8 @@ def outline(optimizer: Optimizer) -> dict[str, Any]:
     return told | {"state": with_tensors(state, lambda tensor: tensor.to("meta"))}
 
 
-def outline_of_rank_0(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> list[dict[str, Any]]:
-    """Returns what rank 0 gives, which is the only one to give anything."""
+def outlines_of_root(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> list[dict[str, Any]]:
+    """Returns what the root gives, which is the only one to give anything."""
     file = io.BytesIO()
     if own is not None:
         torch.save(own, file)
@@ -73,19 +75,19 @@ def outline_of_rank_0(own: list[dict[str, Any]] | None, broadcast: Broadcast) ->
     return own if own is not None else torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
 
 
-def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], world: World) -> None:
-    """Raises `UsageError` on all ranks unless the state of rank 0 fits everywhere."""
+def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], world: World, root: int) -> None:
+    """Raises `UsageError` on all ranks unless the state of the root fits everywhere."""
     if errors := [f"{one['kind']} has a state of {one['error']}" for one in sent if "error" in one]:
         raise UsageError(
-            f"rank 0's optimizer cannot be that of all ranks: {errors[0]}; make it anew, or give it a plain state"
+            f"rank {root}'s optimizer cannot be that of all ranks: {errors[0]}; make it anew, or give it a plain state"
         )
     alike = [(one["kind"], one["groups"]) for one in sent] == [(one["kind"], one["groups"]) for one in own]
     other = torch.tensor([-1 if alike else world.rank])
     world.communicator.all_reduce(span(other), "max")
     if (rank := int(other.item())) >= 0:
-        theirs = f" ({kinds(own)}, and rank 0 has {kinds(sent)})" if rank == world.rank else ""
+        theirs = f" ({kinds(own)}, and rank {root} has {kinds(sent)})" if rank == world.rank else ""
         raise UsageError(
-            f"ranks train with different optimizers: rank {rank} has other ones than rank 0, or other groups of "
+            f"ranks train with different optimizers: rank {rank} has other ones than rank {root}, or other groups of "
             f"parameters in them{theirs}; give all ranks the same"
         )
 
@@ -96,7 +98,7 @@ def kinds(outlines: Sequence[dict[str, Any]]) -> str:
 
 
 def adopt(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Gives an optimizer rank 0's state; options that did not travel stay its own."""
+    """Gives an optimizer the root's state; options that did not travel stay its own."""
     groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
     optimizer.load_state_dict(state | {"param_groups": [own | sent for own, sent in groups]})
 

@@ -63,16 +63,17 @@ impl Engine {
         Ok(Engine { thread, hooks, evaluating: Mutex::default() })
     }
 
-    fn forward(&self, py: Python<'_>) -> PyResult<()> {
-        self.call(py, DataParallel::forward)
+    fn forward(&self, py: Python<'_>, learning_rate: Option<f64>) -> PyResult<()> {
+        self.call(py, move |engine| {
+            follow(engine, learning_rate);
+            engine.forward()
+        })
     }
 
     fn begin(&self, py: Python<'_>, accumulate: bool, learning_rate: Option<f64>) -> PyResult<()> {
         let mode = if accumulate { Mode::Accumulate } else { Mode::Synchronize };
         self.call(py, move |engine| {
-            if let Some(rate) = learning_rate {
-                engine.set_learning_rate(rate);
-            }
+            follow(engine, learning_rate);
             engine.begin(mode)
         })
     }
@@ -94,9 +95,7 @@ impl Engine {
 
     fn step(&self, py: Python<'_>, learning_rate: Option<f64>) -> PyResult<u64> {
         self.call(py, move |engine| {
-            if let Some(rate) = learning_rate {
-                engine.set_learning_rate(rate);
-            }
+            follow(engine, learning_rate);
             engine.step().map(|()| engine.generation())
         })
     }
@@ -116,6 +115,11 @@ impl Engine {
 
     fn shadow(&self, py: Python<'_>) -> PyResult<bool> {
         self.call(py, |engine| engine.uneven().shadow())
+    }
+
+    /// Returns the learning rate of the ranks that train, in a step that `shadow` has begun.
+    fn announced_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        self.call(py, |engine| Ok(engine.uneven().learning_rate()))
     }
 
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
@@ -190,6 +194,13 @@ impl Engine {
     ) -> PyResult<T> {
         self.check_no_mean(py)?;
         self.thread.call(py, work)
+    }
+}
+
+/// Lets an engine take over the learning rate of the step that begins, if it is told.
+fn follow(engine: &mut DataParallel, learning_rate: Option<f64>) {
+    if let Some(rate) = learning_rate {
+        engine.set_learning_rate(rate);
     }
 }
 

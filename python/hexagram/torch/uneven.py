@@ -1,0 +1,52 @@
+"""Ranks that run out of data at different times: what a rank without a loop takes over from those that have one, and what
+cannot be then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hexagram import UsageError, World
+from hexagram._native import Span
+
+from .sync_batch_norm import SyncBatchNorm
+from .tensors import span
+
+
+def check_uneven(module: nn.Module) -> None:
+    """Raises `UsageError` for a layer that communicates in the forward pass, which a rank without data does not make."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, SyncBatchNorm | nn.SyncBatchNorm):
+            raise UsageError(
+                f"a rank that has run out of data makes no forward pass, in which `{name or type(layer).__name__}` of "
+                f"{type(layer).__name__} waits for all; use BatchNorm, or leave out uneven"
+            )
+
+
+def follow_rate(optimizers: Iterable[Optimizer], own: float | None, told: float | None) -> None:
+    """Gives optimizers the learning rate of the ranks that train, in place of `own`; other ones of groups in proportion."""
+    if told is None or own is None or told == own:
+        return
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        rate = told * float(group["lr"] / own) if own else told
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def last_of(world: World, own_steps: int) -> tuple[int, Callable[[Sequence[Span]], None]]:
+    """Returns a rank that has made the most steps by itself, and what broadcasts from it. A collective call."""
+    counts = torch.zeros(world.size, dtype=torch.int64)
+    world.communicator.all_gather(span(torch.tensor([own_steps])), span(counts))
+    last = int(counts.argmax())
+
+    def broadcast(spans: Sequence[Span]) -> None:
+        for one in spans:
+            world.communicator.broadcast(one, last)
+
+    return last, broadcast

@@ -1,0 +1,22 @@
+"""Ranks that run out of data at different times: all replicas are one in the end, whatever the loop does."""
+
+import pytest
+
+from hexagram.testing import spawn
+
+pytest.importorskip("torch")
+import uneven_programs as programs  # noqa: E402 (it imports torch)
+
+#: Time for all ranks of a test, in seconds: generous, as only what hangs takes so long.
+LIMIT = 540
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_replicas_are_one_in_the_end(ranks):
+    for rank in spawn(ranks, programs.in_many_ways, timeout=LIMIT, deadline=240):
+        assert [name for name, are_one in rank.items() if not are_one] == []
+
+
+def test_batch_normalization_over_all_ranks_is_refused():
+    for text in spawn(2, programs.refused, timeout=LIMIT, deadline=240):
+        assert text is not None and "`1`" in text and "SyncBatchNorm" in text and "leave out uneven" in text
