@@ -14,6 +14,7 @@ import hexagram
 from hexagram.testing import alone
 from hexagram.torch.algorithm import Algorithm, Context
 from hexagram.torch.data_parallel import DataParallel
+from hexagram.torch.tensors import span
 
 
 class Mean(Algorithm):
@@ -120,8 +121,11 @@ def of_models(world):
     sparse.weight = nn.Parameter(torch.eye(2).to_sparse_csr())
     buffered = nn.Linear(2, 2)
     buffered.register_buffer("mask", torch.eye(2).to_sparse())
-    nets = frozen, sparse, buffered
-    return [refusal(lambda net=net: DataParallel(net, None, world=world)) for net in nets]
+    elsewhere = nn.Linear(2, 2)
+    elsewhere.register_buffer("mask", torch.ones(2, 2, device="meta"))
+    nets = frozen, sparse, buffered, elsewhere
+    told = [refusal(lambda net=net: DataParallel(net, None, world=world)) for net in nets]
+    return [*told, refusal(lambda: span(torch.ones(2, device="meta")))]
 
 
 def in_place(world):

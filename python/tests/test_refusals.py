@@ -34,10 +34,12 @@ def test_the_learning_rate_reaches_an_algorithm_without_an_optimizer(told):
 
 def test_models_that_cannot_be_trained_are_refused_by_the_name_of_what_cannot(told):
     for rank in told:
-        frozen, sparse, buffered = rank["of_models"]
+        frozen, sparse, buffered, elsewhere, bare = rank["of_models"]
         assert "no parameter to train" in frozen
         assert "`weight`" in sparse and "sparse_csr" in sparse and "to_dense()" in sparse
         assert "`mask`" in buffered and "sparse_coo" in buffered
+        assert "`mask`" in elsewhere and "on meta" in elsewhere and "on the CPU" in elsewhere
+        assert "on meta" in bare and ".cpu()" in bare
 
 
 def test_tensors_with_gaps_are_refused_before_anything_is_sent(told):

@@ -25,12 +25,7 @@ def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     left_out = ignored(module)
     named = [(name, one) for name, one in module.named_parameters() if one.requires_grad and name not in left_out]
     for name, parameter in named:
-        if not parameter.is_cpu:
-            raise UsageError(
-                f"parameter `{name}` is on {parameter.device}, and the engine works in host memory; "
-                'keep the model on the CPU, or use DistributedDataParallel with init_process_group("hexagram")'
-            )
-        check_dense(f"parameter `{name}`", parameter)
+        check_place(f"parameter `{name}`", parameter)
         if not parameter.is_floating_point():
             raise UsageError(f"parameter `{name}` of {parameter.dtype} cannot be trained; freeze it, or make it floats")
     if not named:
@@ -44,17 +39,22 @@ def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
 def model_buffers(module: nn.Module) -> list[Tensor]:
     """Returns the model's buffers, such as running statistics, but for those to be ignored.
 
-    Raises `UsageError` for one that is not dense.
+    Raises `UsageError` for one that is not a dense tensor in host memory.
     """
     left_out = ignored(module)
     named = [(name, buffer) for name, buffer in module.named_buffers() if name not in left_out]
     for name, buffer in named:
-        check_dense(f"buffer `{name}`", buffer)
+        check_place(f"buffer `{name}`", buffer)
     return [buffer for _, buffer in named]
 
 
-def check_dense(name: str, tensor: Tensor) -> None:
-    """Raises `UsageError` for a tensor of another layout than that of dense ones."""
+def check_place(name: str, tensor: Tensor) -> None:
+    """Raises `UsageError` for a tensor that is not in host memory, or of another layout than that of dense ones."""
+    if not tensor.is_cpu:
+        raise UsageError(
+            f"{name} is on {tensor.device}, and the engine works in host memory; keep the model on the CPU, or use "
+            'DistributedDataParallel with init_process_group("cpu:hexagram_device,cuda:nccl")'
+        )
     if tensor.layout is not torch.strided:
         raise UsageError(
             f"{name} is of layout {str(tensor.layout).removeprefix('torch.')}, and the engine works on dense tensors; make "

@@ -139,8 +139,13 @@ def in_place(tensor: Tensor, what: str) -> Span:
 def span(tensor: Tensor) -> Span:
     """Returns what the native layer takes of a contiguous tensor of real numbers, which lives until the operation ends.
 
-    Elements of a type that is not among `DTYPES` travel as bytes.
+    Elements of a type that is not among `DTYPES` travel as bytes. Raises `UsageError` for a tensor of another device, whose
+    address means nothing here.
     """
+    if not tensor.is_cpu:
+        raise UsageError(
+            f"hexagram works in host memory, and got a tensor on {tensor.device}; move it, or the model that has it, by .cpu()"
+        )
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         return Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), "u8", tensor)
