@@ -218,7 +218,9 @@ class Operations:
             native = call()
         except hexagram.Error as error:
             raise in_job(error, self.ranks)
-        return Pending(Operation([native], [] if finish is None else [finish], self.ranks, end), tensors, source)
+        operation = Operation([native], [] if finish is None else [finish], self.ranks, end)
+        operation.finish_alone()
+        return Pending(operation, tensors, source)
 
     # The group itself.
 

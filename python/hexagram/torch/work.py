@@ -46,6 +46,8 @@ class Operation:
         self.finishes = [*finishes, end] if end is not None else finishes
         self.ranks = ranks
         self.lock = threading.Lock()
+        #: What went wrong in a finish, for all who wait.
+        self.error: Exception | None = None
 
     def is_done(self) -> bool:
         """Returns whether all native works have ended."""
@@ -66,8 +68,13 @@ class Operation:
             raise in_job(error, self.ranks)
         with self.lock:
             finishes, self.finishes = self.finishes, ()
-            for finish in finishes:
-                finish()
+            try:
+                for finish in finishes:
+                    finish()
+            except Exception as error:
+                self.error = error
+            if self.error is not None:
+                raise self.error
 
     def finish_alone(self) -> None:
         """Has what follows the end done then, also if nobody waits."""
@@ -141,19 +148,22 @@ class Pending(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self.operation.is_done()
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
-
-    def exception(self) -> Exception | None:
-        """Returns what went wrong, or None: also while the operation is in flight."""
-        if self.error is None and self.is_completed():
+        """Returns whether the operation has ended: its result is there then, or `exception` says why not."""
+        if not self.operation.is_done():
+            return False
+        if self.error is None:
             try:
                 self.wait()
             except Exception:  # noqa: BLE001  (wait has kept it)
                 pass
-        return self.error
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.error is None
+
+    def exception(self) -> Exception | None:
+        """Returns what went wrong, or None: also while the operation is in flight."""
+        return self.error if self.is_completed() else None
 
     def result(self) -> list[Tensor]:
         return self.outcome

@@ -1,0 +1,84 @@
+"""A work of PyTorch has its result when it says that it has ended, and also if nobody waits for it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_ranks import run  # noqa: E402
+
+from hexagram import UsageError  # noqa: E402
+from hexagram.torch.process_group import Operations  # noqa: E402
+from hexagram.torch.work import Operation, Pending  # noqa: E402
+
+
+class Ended:
+    """A native work that has ended, whose callbacks are called when the test says so."""
+
+    def __init__(self, error: Exception | None = None):
+        self.error = error
+        self.callbacks = []
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self, seconds: float | None = None) -> bool:
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def on_done(self, callback) -> None:
+        self.callbacks.append(callback)
+
+
+def test_a_completed_work_has_copied_its_result():
+    copied = []
+    work = Pending(Operation([Ended()], [lambda: copied.append(1)], [0]), [])
+    assert work.is_completed() and copied == [1]
+    # Once.
+    assert work.is_completed() and work.wait() and copied == [1]
+    assert work.is_success() and work.exception() is None
+
+
+def test_a_completed_work_that_failed_says_why():
+    error = UsageError("cannot be")
+    for natives, finishes in (([Ended(error)], []), ([Ended()], [lambda: fail(error)])):
+        work = Pending(Operation(natives, finishes, [0]), [])
+        assert work.is_completed() and not work.is_success() and work.exception() is error
+        with pytest.raises(UsageError, match="cannot be"):
+            work.wait()
+
+
+def fail(error: Exception) -> None:
+    """Raises an error."""
+    raise error
+
+
+def test_a_message_that_nobody_waits_for_arrives():
+    copied, native = [], Ended()
+    group = SimpleNamespace(backend_name="hexagram", ranks=[0, 1])
+    Operations.post(group, "recv", [], lambda: native, lambda: copied.append(1))
+    for callback in native.callbacks:
+        callback(native)
+    assert copied == [1]
+
+
+def polled(rank: int) -> list[list[float]]:
+    """Receives in tensors with gaps, and asks only whether it has ended."""
+    import torch.distributed as dist
+
+    sum_of, message = torch.full((3, 4), float(rank + 1)).t(), torch.zeros(4, 3).t()
+    works = [dist.all_reduce(sum_of, async_op=True), dist.isend(torch.full((3, 4), float(rank)), 1 - rank)]
+    works.append(dist.irecv(message, 1 - rank))
+    seen = []
+    for work, tensor in zip(works[::2], (sum_of, message), strict=True):
+        while not work.is_completed():
+            pass
+        seen.append(tensor.flatten().tolist())
+    works[1].wait()
+    return seen
+
+
+def test_what_was_received_is_there_when_a_work_is_completed():
+    assert run("hexagram", 2, polled) == [[[3.0] * 12, [1.0 - rank] * 12] for rank in range(2)]
