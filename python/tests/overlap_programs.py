@@ -238,7 +238,6 @@ def waits(world) -> dict[str, bool]:
     with torch.no_grad():
         net[0](batches[0][0])
     told["evaluation"] = here(*net.parameters())
-    told["exit"] = True
     plain(ours, batches[4:5])
     return told
 
@@ -339,6 +338,27 @@ def switched(world) -> bool:
         ours.average()
         found.append(mean + values(net))
     return equal(*found)
+
+
+def tuned(world) -> dict[str, bool]:
+    """Trains while the engine cuts its buckets anew: equal to the training in whole buckets?"""
+    torch.set_num_threads(1)
+    told = {}
+    for name, model in {"32 bits": digits.model, "16 bits": Halves}.items():
+        found = []
+        # 20 steps of warm-up, and 11 with the buckets there are; then others are tried.
+        batches = list(pairs(world, 45))
+        for overlap, autotune in (("forward", True), ("backward", False)):
+            net = model()
+            ours = made(world, net, overlap, autotune=autotune)
+            cut = len(ours._views.buckets)
+            plain(ours, batches)
+            ours.settle()
+            found.append(values(net))
+            told[f"{name} are cut anew, {overlap}"] = (len(ours._views.buckets) != cut) == autotune
+            ours.close()
+        told[name] = equal(*found)
+    return told
 
 
 def killed(world) -> int | None:

@@ -35,6 +35,12 @@ def test_other_calls_between_steps(told):
     assert all(rank["switched"] for rank in told)
 
 
+def test_buckets_that_are_cut_anew():
+    # Of two ranks, whose sums do not depend on the cut.
+    for rank in spawn(2, programs.tuned, timeout=LIMIT):
+        assert [name for name, holds in rank.items() if not holds] == []
+
+
 def test_four_ranks():
     for rank in spawn(4, programs.same, timeout=LIMIT):
         assert [name for name, holds in rank.items() if not holds] == []

@@ -199,11 +199,14 @@ class ForwardOverlap:
         if not self.under_way:
             return
         generation = self.engine.wait_for_all()
-        for index in range(len(self.bucket_of)):
+        arrived = [index for index, at in enumerate(self.bucket_of) if at in self.under_way]
+        self.under_way.clear()
+        for index in arrived:
             self.free(index)
+        # It may cut the buckets anew.
         self.views.refresh(generation)
-        for at in list(self.under_way):
-            self.arrived(at)
+        for index in arrived:
+            self.views.fetch(index)
 
     def arrived(self, at: int) -> None:
         """Gives a bucket's parameters and gradients back, as they now are."""
