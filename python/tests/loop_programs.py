@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hexagram
+from hexagram.testing import alone
 from hexagram.torch.data_parallel import DataParallel
 
 
@@ -59,6 +60,39 @@ def watched(world) -> tuple[list[int], list[bool]]:
         are_one.append(identical(world, net))
     ours.close()
     return numbers, are_one
+
+
+def by_turns() -> tuple[list[int], list[bool]]:
+    """Trains a model of 16 bits by two optimizers, in the first pass by one of them only, and by a loop of its own.
+
+    Returns the number of steps so far when one of two has stepped, and whether each step's parameters stay.
+    """
+    with alone() as world:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()
+        both = [sgd(layer.parameters(), 1.0) for layer in net]
+        ours = DataParallel(net, both, "local-sgd(period=1)", world=world)
+        x = torch.ones(2, 4, dtype=torch.bfloat16)
+        numbers, stay = [], []
+        for optimizers in (both[:1], both):
+            ours(x).sum().backward()
+            for at, optimizer in enumerate(optimizers):
+                optimizer.step()
+                if at == 0:
+                    numbers.append(ours.steps)
+            stepped = [parameter.detach().clone() for parameter in net.parameters()]
+            ours.settle()
+            stay.append(all(map(torch.equal, stepped, net.parameters())))
+        numbers.append(ours.steps)
+        ours.close()
+
+        own = DataParallel(net, None, "local-sgd(period=1)", world=world)
+        own(x).sum().backward()
+        with torch.no_grad():
+            stepped = [parameter.sub_(1.0).clone() for parameter in net.parameters()]
+        own.settle()
+        stay.append(all(map(torch.equal, stepped, net.parameters())))
+        own.close()
+        return numbers, stay
 
 
 def one_after_another(world) -> dict:

@@ -17,3 +17,7 @@ def told():
 
 def test_looking_at_the_number_of_steps_changes_nothing(told):
     assert [rank["watched"] for rank in told] == [([0, 0, 1, 1, 1, 2, 2, 2, 3], [True] * 3)] * 2
+
+
+def test_a_step_of_several_optimizers_ends_with_the_last_and_none_is_lost():
+    assert programs.by_turns() == ([0, 1, 2], [True] * 3)

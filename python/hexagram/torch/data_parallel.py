@@ -112,6 +112,7 @@ class DataParallel(nn.Module):
 
     def _adopt_optimizer(self, optimizer: Optimizer | Sequence[Optimizer] | str | None, rate: float | None) -> None:
         """Takes what steps: the engine's optimizer, or PyTorch's, whose steps are noticed."""
+        self._stepped_so_far: set[int] = set()
         is_own = isinstance(optimizer, str) or (optimizer is None and self._traits["names_optimizer"] is not None)
         self._stepping: list[Optimizer] = []
         if is_own:
@@ -120,7 +121,6 @@ class DataParallel(nn.Module):
         self.optimizer = optimizer
         if optimizer is not None:
             self._stepping = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        self._stepped_so_far: set[int] = set()
         for one in self._stepping:
             self._engine.check_optimizer(form(one), type(one).__name__)
             one.register_step_post_hook(self._after_optimizer)
@@ -223,10 +223,11 @@ class DataParallel(nn.Module):
             self._driver.after_backward(self._rate())
 
     def _settle_step(self) -> None:
-        """Lets the engine go on where a step was left out, as GradScaler does after an overflow."""
+        """Lets the engine go on where a step was left out, as GradScaler does after an overflow, or not all have stepped."""
         if self._owes_step:
             self._wait_for_all()
-            self._end_step()
+            # Where the loop steps by itself, nobody tells whether it has.
+            self._end_step(has_stepped=bool(self._stepped_so_far) or self.optimizer is None)
 
     def _wait_for_all(self) -> None:
         """Waits for what the last step has left on its way."""
@@ -245,13 +246,13 @@ class DataParallel(nn.Module):
         self._stepped_so_far.add(id(optimizer))
         if len(self._stepped_so_far) < len(self._stepping):
             return
-        self._stepped_so_far.clear()
-        if self._traits["has_parameters"]:
-            self._views.collect()
-        self._end_step()
+        self._end_step(has_stepped=True)
 
-    def _end_step(self) -> None:
-        """Ends a step of PyTorch's optimizer, also one that was left out: other ranks may have made theirs."""
+    def _end_step(self, has_stepped: bool) -> None:
+        """Ends a step of PyTorch's optimizers, also one that was left out: other ranks may have made theirs."""
+        self._stepped_so_far.clear()
+        if has_stepped and self._traits["has_parameters"]:
+            self._views.collect()
         if self._driver is not None:
             self._driver.after_step(self._rate())
         self._after_step(self._engine.stepped())
