@@ -8,6 +8,7 @@ import digits
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 import hexagram
 from hexagram.testing import alone
@@ -93,6 +94,38 @@ def by_turns() -> tuple[list[int], list[bool]]:
         stay.append(all(map(torch.equal, stepped, net.parameters())))
         own.close()
         return numbers, stay
+
+
+class Checkpointed(nn.Module):
+    """A model whose last layer is computed anew in the backward pass."""
+
+    def __init__(self, use_reentrant: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(64, 16)
+        self.last = nn.Linear(16, 10)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns ``(batch, 10)`` for x of ``(batch, 64)``."""
+        return checkpoint(self.last, self.first(x), use_reentrant=self.use_reentrant)
+
+
+def checkpointed() -> tuple[str | None, bool]:
+    """Computes layers anew in a pass inside of the pass, and in the pass; returns what is told, and whether it is right."""
+    with alone() as world:
+        net = Checkpointed(use_reentrant=True)
+        ours = DataParallel(net, sgd(net.parameters()), world=world, unused="zero")
+        told = refusal(lambda: loss(ours).backward())
+        # The model can be trained nevertheless.
+        net.use_reentrant = False
+        ours.optimizer.zero_grad()
+        loss(ours).backward()
+        found = [parameter.grad.clone() for parameter in net.parameters()]
+        ours.close()
+        net.zero_grad()
+        loss(net).backward()
+        return told, all(torch.equal(*pair) for pair in zip(found, (one.grad for one in net.parameters()), strict=True))
 
 
 def one_after_another(world) -> dict:

@@ -21,3 +21,9 @@ def test_looking_at_the_number_of_steps_changes_nothing(told):
 
 def test_a_step_of_several_optimizers_ends_with_the_last_and_none_is_lost():
     assert programs.by_turns() == ([0, 1, 2], [True] * 3)
+
+
+def test_a_pass_inside_of_the_pass_is_refused_if_it_would_end_it():
+    text, is_right = programs.checkpointed()
+    assert text is not None and "use_reentrant=False" in text
+    assert is_right

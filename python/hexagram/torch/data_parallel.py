@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from hexagram import World
+from hexagram import UsageError, World
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
@@ -34,6 +34,7 @@ from .options import engine_options
 from .tensors import span
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
+from .work import passes_on_stack
 from .worlds import world_of
 
 if TYPE_CHECKING:
@@ -199,6 +200,11 @@ class DataParallel(nn.Module):
 
     def _begin(self) -> None:
         """Begins a backward pass, at its first gradient."""
+        if passes_on_stack() > 1:
+            raise UsageError(
+                "the first gradient is of a backward pass inside of another, which ends before the other gradients are there; "
+                "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
+            )
         self._between_steps()
         self._engine.begin(not self._require_sync, self._rate())
         self._is_open = True
