@@ -128,7 +128,35 @@ def checkpointed() -> tuple[str | None, bool]:
         return told, all(torch.equal(*pair) for pair in zip(found, (one.grad for one in net.parameters()), strict=True))
 
 
+def fails(world) -> tuple[list[str | None], int | None, str]:
+    """Rank 0's backward pass is left by an exception: returns what it is told later, whom rank 1 blames, and for what."""
+    net = digits.model()
+    ours = DataParallel(net, sgd(net.parameters()), world=world, first_bucket_bytes=1, bucket_bytes=1)
+    loss(ours, world.rank).backward()
+    ours.optimizer.step()
+    if world.rank == 1:
+        try:
+            loss(ours, world.rank).backward()
+        except hexagram.PeerFailed as error:
+            return [], error.rank, error.cause
+        return [], None, ""
+    net[1].register_full_backward_hook(fail)
+    try:
+        loss(ours, world.rank).backward()
+    except ValueError:
+        pass
+    told = [refusal(call) for call in (lambda: loss(ours), ours.settle, ours.checkpoint, lambda: ours.switch("sgp"))]
+    ours.close()
+    return told, None, ""
+
+
+def fail(*_: object) -> None:
+    """Raises what a backward pass does not expect."""
+    raise ValueError("no gradient")
+
+
 def one_after_another(world) -> dict:
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)
-    return {program.__name__: program(world) for program in (watched,)}
+    # No rank can go on after the error that the last one provokes.
+    return {program.__name__: program(world) for program in (watched, fails)}

@@ -27,3 +27,11 @@ def test_a_pass_inside_of_the_pass_is_refused_if_it_would_end_it():
     text, is_right = programs.checkpointed()
     assert text is not None and "use_reentrant=False" in text
     assert is_right
+
+
+def test_a_backward_pass_that_failed_is_told_here_and_to_the_others(told):
+    (texts, *_), (_, culprit, cause) = (rank["fails"] for rank in told)
+    assert len(texts) == 4
+    for text in texts:
+        assert text is not None and "left by an exception" in text and "checkpoint" in text
+    assert culprit == 0 and "never finished" in cause

@@ -166,6 +166,8 @@ class DataParallel(nn.Module):
 
     def _before_forward(self, is_compiled: bool) -> None:
         trains = self.training and torch.is_grad_enabled()
+        if trains:
+            self._check_open()
         if self._overlap is not None and (is_compiled or not trains or self._overlap.has_parts_without_hooks()):
             self._overlap.wait_for_all()
         if trains and self._require_sync:
@@ -176,6 +178,14 @@ class DataParallel(nn.Module):
                 self._driver.before_forward(self._rate())
             elif self._traits["needs_parameters"] or self._uneven:
                 self._engine.forward(self._rate())
+
+    def _check_open(self) -> None:
+        """Raises `UsageError` where no step can follow."""
+        if self._is_open and passes_on_stack() == 0:
+            raise UsageError(
+                "the last backward pass was left by an exception, and the other ranks wait for its gradients; close this "
+                "model, which tells them, and start all ranks again from a checkpoint"
+            )
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         """Returns what autograd calls once the gradient of a parameter is complete."""
@@ -242,6 +252,7 @@ class DataParallel(nn.Module):
 
     def _between_steps(self) -> None:
         """Makes parameters and gradients what the last step leaves, for what is no forward pass."""
+        self._check_open()
         self._settle_step()
         self._wait_for_all()
 
@@ -448,5 +459,6 @@ class DataParallel(nn.Module):
 
     def close(self) -> None:
         """Ends the engine, after the last step on all ranks. The interpreter's end does it, too."""
-        self._between_steps()
+        if not self._is_open:
+            self._between_steps()
         self._engine.close()
