@@ -155,6 +155,39 @@ def fail(*_: object) -> None:
     raise ValueError("no gradient")
 
 
+def wrapped_again() -> dict[str, object]:
+    """Trains a model by one DataParallel after another, and by two at once; returns what comes of it."""
+    told: dict[str, object] = {}
+    with alone() as world:
+        net = digits.model()
+        optimizer = sgd(net.parameters())
+        hooks = hooks_of(net, optimizer)
+        for overlap, own in (("backward", optimizer), ("forward", "sgd")):
+            options = {"overlap": overlap, "learning_rate": 0.1, "world": world}
+            ours = DataParallel(net, own, **options)
+            told[f"hooks, {overlap}"] = hooks_of(net, optimizer) > hooks
+            told[f"a second one, {overlap}"] = refusal(lambda options=options: DataParallel(net, "sgd", **options))
+            loss(ours).backward()
+            ours.optimizer.step()
+            ours.close()
+            told[f"no hooks, {overlap}"] = hooks_of(net, optimizer) == hooks
+            told[f"a closed one, {overlap}"] = refusal(lambda ours=ours: loss(ours))
+            ours.eval()
+            told[f"evaluates, {overlap}"] = loss(ours).isfinite().item()
+            ours.close()
+        net.zero_grad()
+        loss(net).backward()
+        told["goes on alone"] = all(parameter.grad is not None for parameter in net.parameters())
+    return told
+
+
+def hooks_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Returns the number of hooks that a model and its optimizer have."""
+    of_parameters = [len(parameter._post_accumulate_grad_hooks or ()) for parameter in net.parameters()]
+    of_modules = [len(module._forward_pre_hooks) for module in net.modules()]
+    return sum(of_parameters) + sum(of_modules) + len(optimizer._optimizer_step_post_hooks)
+
+
 def one_after_another(world) -> dict:
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)

@@ -35,3 +35,15 @@ def test_a_backward_pass_that_failed_is_told_here_and_to_the_others(told):
     for text in texts:
         assert text is not None and "left by an exception" in text and "checkpoint" in text
     assert culprit == 0 and "never finished" in cause
+
+
+def test_one_data_parallel_at_a_time_and_none_leaves_hooks():
+    outcome = programs.wrapped_again()
+    for name, result in outcome.items():
+        if name.startswith("a second one"):
+            assert "`0.weight`" in result and "close" in result, name
+        elif name.startswith("a closed one"):
+            assert "was closed" in result, name
+        else:
+            assert result is True, name
+    assert len(outcome) == 11

@@ -26,6 +26,7 @@ from hexagram import UsageError, World
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
+from .attached import Attached
 from .checkpoint import restored, saved
 from .initial import share_optimizers
 from .model import described, model_buffers, model_parameters
@@ -84,9 +85,11 @@ class DataParallel(nn.Module):
         self.module = module
         names, parameters = model_parameters(module)
         self._parameters_in_order = parameters
+        self._attached = Attached(names, parameters)
         self._require_sync = True
         self._is_open = False
         self._owes_step = False
+        self._is_closed = False
         checked = engine_options(options, optimizer, algorithm, learning_rate)
         if options.get("uneven"):
             check_uneven(module)
@@ -124,7 +127,6 @@ class DataParallel(nn.Module):
             self._stepping = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         for one in self._stepping:
             self._engine.check_optimizer(form(one), type(one).__name__)
-            one.register_step_post_hook(self._after_optimizer)
 
     def _start(self, algorithm: str | Algorithm, names: Sequence[str], listed: bool) -> None:
         """Gives all ranks rank 0's state, and lets gradients lie in the buckets."""
@@ -144,10 +146,16 @@ class DataParallel(nn.Module):
             self._views.refresh()
         if isinstance(algorithm, Algorithm):
             self._driver = Driver(algorithm, self._world, self._views, names)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Lets the model and its optimizers tell what happens."""
+        handles = [optimizer.register_step_post_hook(self._after_optimizer) for optimizer in self._stepping]
         for index, parameter in enumerate(self._parameters_in_order):
-            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            handles.append(parameter.register_post_accumulate_grad_hook(self._hook(index)))
         if self._overlap is not None:
-            self._overlap.watch(self.module)
+            handles += self._overlap.watch(self.module)
+        self._attached.attach(handles)
 
     def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
         """Calls `work` with spans of tensors, and copies back what is not contiguous."""
@@ -181,6 +189,8 @@ class DataParallel(nn.Module):
 
     def _check_open(self) -> None:
         """Raises `UsageError` where no step can follow."""
+        if self._is_closed:
+            raise UsageError("this DataParallel was closed; make another one to train on, or call eval() before")
         if self._is_open and passes_on_stack() == 0:
             raise UsageError(
                 "the last backward pass was left by an exception, and the other ranks wait for its gradients; close this "
@@ -458,7 +468,14 @@ class DataParallel(nn.Module):
         return self._engine.collect_trace(file)
 
     def close(self) -> None:
-        """Ends the engine, after the last step on all ranks. The interpreter's end does it, too."""
-        if not self._is_open:
-            self._between_steps()
-        self._engine.close()
+        """Ends the engine, after the last step on all ranks, and takes its hooks away. The interpreter's end does it, too.
+
+        The model keeps its parameters, and can be trained by another one.
+        """
+        try:
+            if not self._is_closed and not self._is_open:
+                self._between_steps()
+            self._engine.close()
+        finally:
+            self._is_closed = True
+            self._attached.remove()

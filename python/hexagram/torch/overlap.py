@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from hexagram import UsageError
 from hexagram._native import Engine
@@ -125,9 +126,10 @@ class ForwardOverlap:
         self.under_way: set[int] = set()
         self.bucket_of: list[int] = []
 
-    def watch(self, module: nn.Module) -> None:
-        """Lets each module that has parameters wait for them before its forward pass."""
+    def watch(self, module: nn.Module) -> list[RemovableHandle]:
+        """Lets each module that has parameters wait for them before its forward pass; returns the hooks for it."""
         self.module = module
+        handles: list[RemovableHandle] = []
         index_of = {id(parameter): index for index, parameter in enumerate(self.views.parameters)}
 
         def watch(one: nn.Module) -> None:
@@ -136,12 +138,13 @@ class ForwardOverlap:
             is_compiled = hasattr(one, "_orig_mod")
             own = [index_of[id(parameter)] for parameter in one.parameters(is_compiled) if id(parameter) in index_of]
             if own:
-                one.register_forward_pre_hook(self.hook(own), prepend=True)
+                handles.append(one.register_forward_pre_hook(self.hook(own), prepend=True))
             if not is_compiled:
                 for child in one.children():
                     watch(child)
 
         watch(module)
+        return handles
 
     def hook(self, own: list[int]) -> Callable:
         """Returns what waits for these parameters before a module's forward pass; for all where nothing is trained."""

@@ -1,0 +1,46 @@
+"""What `DataParallel` leaves in a model and in optimizers: hooks, which its end takes away. A parameter has those of one
+model at a time, as its gradient lies in the buckets of one engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from weakref import ref
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from hexagram import UsageError
+
+#: What is attached to each parameter, by its id.
+_ATTACHED: dict[int, ref[Attached]] = {}
+
+
+class Attached:
+    """Hooks of one model under the engine."""
+
+    def __init__(self, names: Sequence[str], parameters: Sequence[Tensor]):
+        """Raises `UsageError` if a parameter has hooks of another model."""
+        for name, parameter in zip(names, parameters, strict=True):
+            if (other := _ATTACHED.get(id(parameter))) is not None and other() is not None:
+                raise UsageError(
+                    f"parameter `{name}` is trained by another DataParallel, which would communicate its gradient, too; close "
+                    "that one first"
+                )
+        self.parameters = list(parameters)
+        self.handles: list[RemovableHandle] = []
+
+    def attach(self, handles: Iterable[RemovableHandle]) -> None:
+        """Takes note of hooks that are there from now on."""
+        self.handles += handles
+        for parameter in self.parameters:
+            _ATTACHED[id(parameter)] = ref(self)
+
+    def remove(self) -> None:
+        """Takes all hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+        for parameter in self.parameters:
+            if (there := _ATTACHED.get(id(parameter))) is not None and there() is self:
+                del _ATTACHED[id(parameter)]
