@@ -188,6 +188,22 @@ def hooks_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return sum(of_parameters) + sum(of_modules) + len(optimizer._optimizer_step_post_hooks)
 
 
+def untied() -> tuple[list[str | None], bool]:
+    """Trains parameters in the same memory; returns what is told where they would not stay there, and if they do elsewhere."""
+    with alone() as world:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        net[1].weight = nn.Parameter(net[0].weight.data)
+        told = [
+            refusal(lambda: DataParallel(net, sgd(net.parameters()), "local-sgd", world=world)),
+            refusal(lambda: DataParallel(net, "sgd", learning_rate=0.1, world=world)),
+        ]
+        ours = DataParallel(net, sgd(net.parameters()), world=world)
+        ours(torch.ones(2, 4)).sum().backward()
+        ours.optimizer.step()
+        ours.close()
+        return told, torch.equal(net[0].weight, net[1].weight)
+
+
 def one_after_another(world) -> dict:
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)

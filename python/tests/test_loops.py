@@ -47,3 +47,11 @@ def test_one_data_parallel_at_a_time_and_none_leaves_hooks():
         else:
             assert result is True, name
     assert len(outcome) == 11
+
+
+def test_parameters_in_one_memory_are_refused_where_they_would_be_parted():
+    texts, are_tied = programs.untied()
+    assert len(texts) == 2
+    for text in texts:
+        assert text is not None and "`0.weight`" in text and "`1.weight`" in text
+    assert are_tied

@@ -29,7 +29,7 @@ from .algorithm import Algorithm, Driver
 from .attached import Attached
 from .checkpoint import restored, saved
 from .initial import share_optimizers
-from .model import described, model_buffers, model_parameters
+from .model import check_apart, described, model_buffers, model_parameters
 from .optimizer import EngineOptimizer, form
 from .options import engine_options
 from .tensors import span
@@ -131,6 +131,8 @@ class DataParallel(nn.Module):
     def _start(self, algorithm: str | Algorithm, names: Sequence[str], listed: bool) -> None:
         """Gives all ranks rank 0's state, and lets gradients lie in the buckets."""
         has_parameters = self._traits["has_parameters"]
+        if has_parameters:
+            check_apart(names, self._parameters_in_order)
         self._views.adopt() if has_parameters else self._views.refresh()
         tensors = model_buffers(self.module)
         if not has_parameters:

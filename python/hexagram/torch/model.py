@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,24 @@ def model_buffers(module: nn.Module) -> list[Tensor]:
     for name, buffer in named:
         check_place(f"buffer `{name}`", buffer)
     return [buffer for _, buffer in named]
+
+
+def check_apart(names: Sequence[str], parameters: Sequence[Tensor]) -> None:
+    """Raises `UsageError` for two parameters in the same memory: the engine would give each a place of its own."""
+    places = []
+    for name, parameter in zip(names, parameters, strict=True):
+        if parameter.numel():
+            strides = zip(parameter.shape, parameter.stride(), strict=True)
+            elements = 1 + sum((size - 1) * stride for size, stride in strides)
+            start = parameter.data_ptr()
+            places.append((start, start + elements * parameter.element_size(), name))
+    places.sort()
+    for (_, end, name), (start, _, other) in pairwise(places):
+        if start < end:
+            raise UsageError(
+                f"parameters `{name}` and `{other}` lie in the same memory, and would be trained apart from each other; make "
+                "them one nn.Parameter, or let one be a clone"
+            )
 
 
 def check_place(name: str, tensor: Tensor) -> None:
