@@ -28,11 +28,16 @@ use pyo3::prelude::*;
 #[pyfunction]
 #[pyo3(signature = (because = None))]
 fn shut_down(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
-    engine::end_all(py)?;
+    if let Some(because) = because {
+        // First, as what ends early below would give reasons of its own, or wait for the others.
+        world::give_up_all(py, because);
+    }
+    let ended = engine::end_all(py);
     loader::end_all(py);
-    let left = world::leave_all(py, because);
+    let left = world::leave_all(py, because.is_some());
     callbacks::stop(py);
-    left
+    // Who has given up has said why.
+    if because.is_some() { left } else { ended.and(left) }
 }
 
 #[pymodule]

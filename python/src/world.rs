@@ -161,18 +161,20 @@ pub(crate) fn joined(py: Python<'_>) -> Option<Py<World>> {
     mine.filter_map(|member| member.world().as_ref().map(|world| world.clone_ref(py))).next()
 }
 
-/// Leaves all worlds, as the interpreter ends.
-pub(crate) fn leave_all(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
+/// Tells the ranks of all worlds that this one has given up.
+pub(crate) fn give_up_all(py: Python<'_>, because: &str) {
+    let all = members().clone();
+    py.detach(|| all.iter().for_each(|member| member.give_up(because)));
+}
+
+/// Leaves all worlds, as the interpreter ends; returns the first error, unless this rank has given up, and has said why.
+pub(crate) fn leave_all(py: Python<'_>, gave_up: bool) -> PyResult<()> {
     let all = members().clone();
     let mut first = Ok(());
     for member in all {
-        if let Some(because) = because {
-            member.give_up(because);
-        }
         let left = member.begin_to_leave(py)?;
-        // Who has given up has said why.
-        if because.is_none() && first.is_ok() {
-            first = left;
+        if !gave_up {
+            first = first.and(left);
         }
     }
     leaving::wait(py)?;

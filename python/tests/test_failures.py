@@ -239,6 +239,7 @@ def test_an_uncaught_exception_is_told_to_the_others(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     assert "[1] ValueError: bad sample" in done.stderr, done.stderr
+    assert done.stdout == "[0] rank 1 raised ValueError: bad sample\n"
 
 
 ORPHANS = """

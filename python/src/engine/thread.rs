@@ -32,10 +32,12 @@ struct Running {
 /// Engines that may still be there as the interpreter ends.
 static ENGINES: Mutex<Vec<Weak<EngineThread>>> = Mutex::new(Vec::new());
 
-/// Ends all engines, as the interpreter ends: before their worlds are left.
+/// Ends all engines, as the interpreter ends: before their worlds are left. Returns the first error.
 pub(crate) fn end_all(py: Python<'_>) -> PyResult<()> {
     let engines = std::mem::take(&mut *locked(&ENGINES));
-    engines.iter().filter_map(Weak::upgrade).try_for_each(|engine| engine.end(py))
+    let ended: Vec<PyResult<()>> =
+        engines.iter().filter_map(Weak::upgrade).map(|engine| engine.end(py)).collect();
+    ended.into_iter().collect()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
