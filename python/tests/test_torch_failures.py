@@ -294,7 +294,7 @@ def leave_in_another_order(rank: int) -> float:
     dist.all_reduce(total)
     if rank == 1:
         dist.destroy_process_group(group)
-    worlds = [join(dist.PrefixStore(f"{turn}", store), (rank + turn) % 2, 2, 30) for turn in range(2)]
+    worlds = [join(dist.PrefixStore(f"{turn}", store), (rank + turn) % 2, 2, 30, 30) for turn in range(2)]
     for world in worlds if rank == 0 else reversed(worlds):
         world.close()
     return total.item()

@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from torch_ranks import run  # noqa: E402
+
 RAISES = """
 import hexagram, torch
 from hexagram.torch.data_parallel import DataParallel
@@ -37,3 +39,18 @@ def test_an_exception_in_a_backward_pass_is_told_to_the_others(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 1
     assert done.stdout == "[0] rank 1 raised ValueError: bad sample\n", done.stderr
+
+
+def deadlines(rank: int) -> tuple[float, float]:
+    """Joins a world beside a group of another backend; returns its deadline, and that of a group of ours."""
+    import torch.distributed as dist
+
+    import hexagram.torch  # noqa: F401
+    from hexagram.torch.worlds import world_of
+
+    ours = dist.new_group([0, 1], backend="hexagram")
+    return world_of().deadline, ours.world.deadline
+
+
+def test_the_engine_s_world_beside_another_backend_has_the_usual_deadline():
+    assert run("gloo", 2, deadlines, timeout=40) == [(300.0, 40.0)] * 2

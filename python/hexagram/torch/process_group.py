@@ -50,7 +50,7 @@ class Operations:
         self.backend_name = name
         self.ranks = list(ranks)
         self.timeout = timeout.total_seconds()
-        self.world = start.join(store, self.group_rank, self.group_size, self.timeout)
+        self.world = start.join(store, self.group_rank, self.group_size, self.timeout, self.timeout)
         self.comm = self.world.communicator
         self.monitor = MonitoredBarrier(store, self.group_rank, self.group_size)
 

@@ -39,19 +39,19 @@ class KeyValueStore:
         self.store.delete_key(key)
 
 
-def join(store: Store, rank: int, size: int, seconds: float) -> World:
+def join(store: Store, rank: int, size: int, timeout: float, deadline: float | None = None) -> World:
     """Joins the ranks that meet through `store`, as `rank` of `size`.
 
-    `seconds` is the longest wait for the others now, and for each operation later. Raises `SetupError` or
-    `SystemFailure` if a rank does not come.
+    `timeout` is the longest wait for the others now, `deadline` that for each operation later (300), in seconds. Raises
+    `SetupError` or `SystemFailure` if a rank does not come.
     """
     return World.join_through(
         KeyValueStore(store),
         rank,
         size,
         transport=os.environ.get(TRANSPORT, "").strip() or None,
-        timeout=seconds,
-        deadline=seconds,
+        timeout=timeout,
+        deadline=deadline,
     )
 
 

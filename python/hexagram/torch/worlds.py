@@ -33,5 +33,5 @@ def world_of(world: World | None = None) -> World:
     for there in (hexagram.joined(), _met):
         if there is not None and not there.is_closed and (there.rank, there.size) == (rank, size):
             return there
-    _met = join(PrefixStore("hexagram/engine", _get_default_store()), rank, size, 60.0)
+    _met = join(PrefixStore("hexagram/engine", _get_default_store()), rank, size, timeout=60.0)
     return _met
