@@ -69,10 +69,9 @@ impl Communicator {
     #[pyo3(signature = (*, timeout = None))]
     fn hierarchy(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Hierarchy> {
         let member = &self.group.member;
-        let joined = member.get(py)?;
         let options =
             Call { what: "hierarchy", async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
-        let ticket = joined.executor.submit_hierarchy(&self.group.handle, options);
+        let ticket = member.get(py)?.executor.submit_hierarchy(&self.group.handle, options);
         let handle = outcome(py, &ticket)?;
         Hierarchy::new(py, Communicator::new(Arc::clone(member), handle))
     }
@@ -97,11 +96,13 @@ impl Communicator {
         make: impl AsyncFnOnce(&Comm) -> hexagram::Result<Option<Comm>> + Send + 'static,
     ) -> PyResult<Option<Self>> {
         let member = &self.group.member;
-        let joined = member.get(py)?;
         let options = Call { what, async_op: false, timeout }.options(py, Order::Lane(self.lane))?;
+        let joined = member.get(py)?;
         // SAFETY: the job owns what it was called with, and returns a communicator that was made of its own.
         let ticket: Ticket<Option<GroupHandle>> =
             unsafe { joined.executor.submit_group(&self.group.handle, options, make) };
+        // As in every call, it is not kept during the wait.
+        drop(joined);
         let handle = outcome(py, &ticket)?;
         Ok(handle.map(|handle| Communicator::new(Arc::clone(member), handle)))
     }

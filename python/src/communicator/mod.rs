@@ -114,12 +114,15 @@ impl Communicator {
         call: Call,
         operation: impl AsyncFnOnce(&Comm) -> Result<Value> + Send + 'static,
     ) -> Returned {
-        let joined = self.group.member.get(py)?;
         let options = call.options(py, order)?;
         call.prepare(py, &self.group.member)?;
+        // Not kept during the wait: when another thread leaves the world meanwhile, its end must not be here, where the
+        // interpreter's lock is held.
+        let joined = self.group.member.get(py)?;
         // SAFETY: operations own their buffers and settings, all of which may move between threads, and keep nothing of
         // the communicator.
         let ticket = unsafe { joined.executor.submit(&self.group.handle, options, operation) };
+        drop(joined);
         call.begun(py, &self.group.member, ticket)
     }
 }

@@ -44,13 +44,13 @@ impl Engine {
         algorithm: Chosen,
         options: Options,
     ) -> PyResult<Self> {
-        let joined = world.member().get(py)?;
+        let world = world.member().get(py)?.world;
         let parameters = options::parameters(py, parameters)?;
         let algorithm = algorithm.algorithm().map_err(|error| exception(py, &error))?;
         let options = options.read(py)?;
         let made: Arc<OnceLock<Hooks>> = Arc::default();
         let hooks = Arc::clone(&made);
-        let thread = EngineThread::start(py, &joined.world, move |comm| {
+        let thread = EngineThread::start(py, world, move |comm| {
             let engine = DataParallel::new(comm, parameters, algorithm, options)?;
             // Set once, here.
             let _ = hooks.set(engine.hooks());

@@ -48,13 +48,12 @@ impl EngineThread {
     /// Starts the thread with the engine that `make` makes on it of a communicator of its own. A collective call.
     pub(super) fn start(
         py: Python<'_>,
-        world: &World,
+        world: World,
         make: impl FnOnce(&Communicator) -> Result<DataParallel> + Send + 'static,
     ) -> PyResult<Arc<Self>> {
         let (jobs, todo) = channel::<Job>();
         let (tell, told) = channel();
         let own = world.clone();
-        let world = world.clone();
         let run = move || {
             let opened = world.fresh_channel().and_then(|channel| Communicator::open(&world, channel));
             match opened.and_then(|comm| make(&comm)) {
@@ -73,7 +72,11 @@ impl EngineThread {
             std::thread::Builder::new().name("hexagram-engine".to_owned()).spawn(run).map_err(|cause| {
                 exception(py, &Error::system("start a thread", cause, "let this process have more threads"))
             })?;
-        answer(py, told)?;
+        if let Err(error) = answer(py, told) {
+            // It may be the last one of a world that was left meanwhile.
+            py.detach(|| drop(own));
+            return Err(error);
+        }
         let running = Mutex::new(Some(Running { jobs, thread, world: own }));
         let engine = Arc::new(EngineThread { generation: Generation::now(), running });
         let mut engines = locked(&ENGINES);
@@ -117,8 +120,10 @@ impl EngineThread {
         drop(jobs);
         // What it does last, and what the last step has left on its way, each have the world's deadline.
         let limit = world.deadline().saturating_mul(2);
-        drop(world);
-        interruptible_within(py, limit, "the engine", move || drop(thread.join()))
+        interruptible_within(py, limit, "the engine", move || {
+            drop(thread.join());
+            drop(world);
+        })
     }
 }
 
