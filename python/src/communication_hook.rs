@@ -3,7 +3,7 @@
 use crate::engine::answer;
 use crate::error::exception;
 use crate::fork::Generation;
-use crate::memory::lent;
+use crate::memory::lent_to_write;
 use crate::work::interruptible;
 use crate::world::World;
 use hexagram::algorithms::engine::{CommunicationHook as Hook, FrameworkBucket, HookOptions};
@@ -50,7 +50,7 @@ impl CommunicationHook {
         self.generation.check(py)?;
         let (index, is_last, gradients, tensors) = bucket;
         let tensors = tensors.into_iter().map(|(name, shape)| (Arc::from(name), shape)).collect();
-        let bucket = FrameworkBucket { index, is_last, gradients: lent(&gradients)?, tensors };
+        let bucket = FrameworkBucket { index, is_last, gradients: lent_to_write(&gradients)?, tensors };
         if !is_last {
             return py.detach(|| taken(&self.hook, bucket)).map_err(|error| exception(py, &error));
         }

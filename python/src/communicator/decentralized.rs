@@ -2,7 +2,7 @@
 
 use super::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::dtype::graph;
-use crate::memory::Operand;
+use crate::memory::{Operand, lent_to_read, lent_to_write};
 use crate::work::Value;
 use hexagram::Buffer;
 use pyo3::prelude::*;
@@ -61,8 +61,8 @@ impl Communicator {
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
-        let outgoing = outgoing.iter().map(Operand::lent_to_read).collect::<PyResult<Vec<Buffer>>>()?;
-        let incoming = incoming.iter().map(Operand::lent_to_write).collect::<PyResult<Vec<Buffer>>>()?;
+        let outgoing = outgoing.iter().map(lent_to_read).collect::<PyResult<Vec<Buffer>>>()?;
+        let incoming = incoming.iter().map(lent_to_write).collect::<PyResult<Vec<Buffer>>>()?;
         self.run(py, Call { what: "neighbour_exchange", async_op, timeout }, async move |comm: &Comm| {
             nothing(comm.neighbour_exchange(&neighbours, &outgoing, &incoming).await)
         })

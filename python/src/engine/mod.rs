@@ -12,7 +12,7 @@ pub(crate) use thread::{answer, end_all};
 pub(crate) use view::BucketView;
 
 use crate::error::exception;
-use crate::memory::lent;
+use crate::memory::{lent_to_read, lent_to_write};
 use crate::world::World;
 use hexagram::algorithms::StepForm;
 use hexagram::{Buffer, DataParallel, Hooks, Mode};
@@ -85,7 +85,7 @@ impl Engine {
 
     /// Takes a gradient that lies elsewhere, and copies it. Any thread may call it.
     fn ready_elsewhere(&self, parameter: usize, gradient: &Bound<'_, PyAny>) -> PyResult<()> {
-        let buffer = lent(gradient)?;
+        let buffer = lent_to_read(gradient)?;
         self.hooks.ready(parameter, &buffer).map_err(|error| exception(gradient.py(), &error))
     }
 
@@ -164,18 +164,18 @@ impl Engine {
 
     /// Copies a gradient that has not its own type in its bucket, as the algorithm left it.
     fn gradient(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
-        let buffer = lent(into)?;
+        let buffer = lent_to_write(into)?;
         self.call(py, move |engine| buffer.write_all()?.copy_from(&engine.gradient(parameter)?))
     }
 
     /// Copies the values of a parameter that has not its own type in its bucket.
     fn parameter(&self, py: Python<'_>, parameter: usize, into: &Bound<'_, PyAny>) -> PyResult<()> {
-        let buffer = lent(into)?;
+        let buffer = lent_to_write(into)?;
         self.read(py, move |engine| buffer.write_all()?.copy_from(&engine.parameter(parameter)?))
     }
 
     fn set_parameter(&self, py: Python<'_>, parameter: usize, values: &Bound<'_, PyAny>) -> PyResult<()> {
-        let buffer = lent(values)?;
+        let buffer = lent_to_read(values)?;
         self.call(py, move |engine| engine.set_parameter(parameter, &buffer))
     }
 
@@ -204,7 +204,7 @@ fn follow(engine: &mut DataParallel, learning_rate: Option<f64>) {
     }
 }
 
-/// Returns tensors as buffers over them.
+/// Returns tensors as buffers over them, to change.
 fn buffers(tensors: &[Bound<'_, PyAny>]) -> PyResult<Vec<Buffer>> {
-    tensors.iter().map(lent).collect()
+    tensors.iter().map(lent_to_write).collect()
 }

@@ -55,16 +55,6 @@ impl Operand {
         Self::of(argument, true)
     }
 
-    /// Returns elements for an operation on several buffers to read. Registered memory is refused.
-    pub(crate) fn lent_to_read(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-        lend(argument, false)
-    }
-
-    /// Returns elements for an operation on several buffers to change; as [`Operand::lent_to_read`].
-    pub(crate) fn lent_to_write(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-        lend(argument, true)
-    }
-
     fn of(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Self> {
         let py = argument.py();
         if let Ok(memory) = argument.cast_exact::<Memory>() {
@@ -92,9 +82,14 @@ impl Elements {
     }
 }
 
-/// Returns a buffer over the elements of an argument, which it keeps.
-pub(crate) fn lent(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+/// Returns a buffer over the elements of an argument, which it keeps, to read. Registered memory is read as any other.
+pub(crate) fn lent_to_read(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     lend(argument, false)
+}
+
+/// Returns a buffer as [`lent_to_read`] does, to change. Fails if nobody may write the elements.
+pub(crate) fn lent_to_write(argument: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    lend(argument, true)
 }
 
 /// Returns a buffer of its own with these bytes as its elements.
