@@ -10,14 +10,21 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Codec with a feedback and the memory of both, for one bucket on one rank.
+/// Codec, what becomes of its error, and what both remember of one bucket on this rank.
+///
+/// `codec` is spelled as in `docs/algorithms.md`: `"top-k(1%)"`. `feedback` is `"none"`, where the error is lost, `"error"` or
+/// `"error(decay=0.9)"`, where it is added to the next message, `"two-level"` or `"difference"`. `seed` is that of random
+/// numbers, the same on all ranks. Raises `UsageError` with the nearest names for what there is not.
+///
+/// >>> hexagram.Encoding("top-k(1%)", "error")  # doctest: +SKIP
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Encoding {
     slot: Slot,
     described: String,
 }
 
-/// Linear codec with a feedback and the memory of both, for one bucket on one rank.
+/// Codec whose messages add up, what becomes of its error, and what both remember of one bucket on this rank. It is made by
+/// `power_sgd` or `random_k`.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct LinearEncoding {
     slot: Slot<dyn LinearCodec>,
@@ -41,10 +48,14 @@ impl Encoding {
         &self.described
     }
 
+    /// Returns what the encoding remembers, such as the error that the next message makes up for: a dictionary that can be
+    /// pickled. Raises `UsageError` while an operation has the encoding.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.slot.save(py)
     }
 
+    /// Goes on from what `state_dict` of an equal encoding has returned. Raises `UsageError` for that of another codec,
+    /// feedback or seed, and while an operation has the encoding.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.slot.load(py, state)
     }
@@ -52,6 +63,11 @@ impl Encoding {
 
 #[pymethods]
 impl LinearEncoding {
+    /// Returns PowerSGD's encoding of a bucket of matrices, of `shapes` (rows, columns) one behind the other: each as a
+    /// product of two of this `rank`. Matrices of which that saves less than the factor `saving` travel as they are, and so
+    /// does what the bucket has beyond all shapes. `feedback` and `seed` are as of `Encoding`.
+    ///
+    /// Raises `UsageError` for a rank of 0, a saving below 1, or a feedback that there is not.
     #[staticmethod]
     #[pyo3(signature = (shapes, rank = 1, *, saving = 1.0, feedback = "error", seed = 0))]
     fn power_sgd(
@@ -66,6 +82,8 @@ impl LinearEncoding {
         Self::of(py, codec, feedback, seed)
     }
 
+    /// Returns the encoding of elements at random places, the same on all ranks, whose share `codec` says: `"random-k(1%)"`.
+    /// `feedback` and `seed` are as of `Encoding`. Raises `UsageError` for another codec, or a feedback that there is not.
     #[staticmethod]
     #[pyo3(signature = (codec = "random-k(1%)", *, feedback = "error", seed = 0))]
     fn random_k(py: Python<'_>, codec: &str, feedback: &str, seed: u64) -> PyResult<Self> {
@@ -78,10 +96,14 @@ impl LinearEncoding {
         &self.described
     }
 
+    /// Returns what the encoding remembers, such as the error that the next message makes up for: a dictionary that can be
+    /// pickled. Raises `UsageError` while an operation has the encoding.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.slot.save(py)
     }
 
+    /// Goes on from what `state_dict` of an equal encoding has returned. Raises `UsageError` for that of another codec,
+    /// feedback or seed, and while an operation has the encoding.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         self.slot.load(py, state)
     }

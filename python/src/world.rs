@@ -191,7 +191,9 @@ pub(crate) struct World {
 #[pymethods]
 impl World {
     /// Joins the job that the launcher's variables describe: of hexagram run, torchrun, mpirun or srun. `timeout` is the
-    /// longest wait for the other ranks (60), `deadline` that for operations later (300), in seconds.
+    /// longest wait for the other ranks (60), `deadline` that for operations later (300), in seconds. `transport` is
+    /// `"mixed"` (the default: shared memory within a host, TCP between hosts), `"shm"`, `"tcp"` or `"mpi"`.
+    /// `configuration` is a text of the program's settings: ranks whose texts differ refuse to join.
     ///
     /// Raises `SetupError` without a launcher, or if a rank is refused or missing.
     #[classmethod]
@@ -209,7 +211,7 @@ impl World {
     }
 
     /// Joins the ranks that meet through a key-value store, as `rank` of `size`. Rank 0 leaves its address and a secret
-    /// there: whoever can read the store can join.
+    /// there: whoever can read the store can join. Options and errors are those of `join`.
     #[staticmethod]
     #[pyo3(signature = (store, rank, size, *, transport = None, timeout = None, deadline = None, configuration = None))]
     #[allow(clippy::too_many_arguments, reason = "Python names them")]

@@ -7,7 +7,10 @@ use crate::error::usage;
 use hexagram::DType;
 use pyo3::prelude::*;
 
-/// Elements by their address: what costs least to pass.
+/// Elements by their address: what costs least to pass. They are `elements` of a type such as `"f32"`, one behind the other.
+/// `keep` is any object that has them: an operation keeps it until it has ended. Without one, the caller keeps them.
+///
+/// Raises `UsageError` for a type that there is not, and for elements at address 0.
 #[pyclass(frozen, module = "hexagram")]
 pub(crate) struct Span {
     address: usize,
