@@ -1,4 +1,6 @@
-"""The program ``hexagram``, also as ``python -m hexagram``: ``run``, ``bench``, ``check``, ``sample`` and ``step``."""
+"""The program ``hexagram``, also as ``python -m hexagram``: ``run``, ``bench``, ``check``, ``sample``, ``step``, ``simulate``
+and ``advise``.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PARTS = {
 
 
 def saved(engine: Engine, module: nn.Module, optimizers: Sequence[Optimizer], driver: Driver | None) -> dict[str, Any]:
-    """Returns all that the next steps depend on: tensors, numbers and texts, as ``torch.save`` takes them."""
+    """Returns the state of engine, model and optimizers: tensors, numbers and texts, as ``torch.save`` takes them."""
     facts, tensors, checksum = engine.save()
     return {
         "facts": facts,

@@ -170,7 +170,11 @@ class DataParallel(nn.Module):
     # A step.
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Runs the module. In training, buffers become the same on all ranks before, as ``buffers`` says."""
+        """Runs the module. In training, buffers become the same on all ranks before, as ``buffers`` says.
+
+        They stay each rank's own with ``uneven`` and where the algorithm is not synchronous: there ranks run the forward
+        pass at different times, or less often.
+        """
         self._before_forward(torch.compiler.is_compiling())
         return self.module(*inputs, **keywords)
 
@@ -419,9 +423,11 @@ class DataParallel(nn.Module):
         self._after_step(generation)
 
     def checkpoint(self) -> dict[str, Any]:
-        """Returns all that the next steps depend on, for ``torch.save`` on each rank: engine, model and optimizers.
+        """Returns the state of engine, model and optimizers, for ``torch.save`` on each rank.
 
-        A collective call, between steps. Every rank saves its own, as replicas may differ.
+        What else the next steps depend on is the program's to save: random generators, learning rate schedules, a
+        ``GradScaler``, and where the loader is. A collective call, between steps. Every rank saves its own, as replicas
+        may differ.
         """
         self._between_steps()
         return saved(self._engine, self.module, self._optimizers(), self._driver)
