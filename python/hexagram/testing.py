@@ -55,7 +55,7 @@ def spawn(
 ) -> list[Any]:
     """Runs ``function(world, *arguments)`` as several ranks, each a new process, and returns the results by rank.
 
-    ``function`` is one that can be pickled: of a module, not a lambda. ``timeout`` is the time after which all ranks
+    ``function`` is one that can be pickled, and so is what it returns: of a module, not a lambda. ``timeout`` is the time after which all ranks
     are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts`` rank r acts as if it were on the
     host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
 
@@ -165,7 +165,7 @@ class _Store:
 
 
 def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
-    """Answers one rank's questions to the store until its result comes, or it dies."""
+    """Answers one rank's questions to the store until its result comes, which may be one that cannot be read, or it dies."""
     with connection:
         try:
             while True:
@@ -176,6 +176,8 @@ def _serve(connection: Connection, store: _Store, outcome: Outcome) -> None:
                 connection.send(store.answer(kind, *arguments))
         except (EOFError, ConnectionError):
             return
+        except Exception:  # noqa: BLE001  (who started the rank raises it)
+            outcome.error = f"what it returned cannot be read:\n{traceback.format_exc()}"
 
 
 class _Face:
@@ -219,10 +221,10 @@ def _rank(
     try:
         with World.join_through(_Face(partial(_ask, connection)), rank, size, **options) as world:
             value = function(world, *arguments)
+        # It may be one that cannot be pickled.
+        connection.send(("value", value))
     except BaseException:  # noqa: BLE001  (the parent raises it)
         connection.send(("error", traceback.format_exc()))
-    else:
-        connection.send(("value", value))
 
 
 def _end_with_parent() -> None:

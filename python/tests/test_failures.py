@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 import hexagram
-from hexagram.testing import alone, outcomes_of, spawn
+from hexagram.testing import RankFailed, alone, outcomes_of, spawn
 
 
 def die(world):
@@ -179,6 +179,27 @@ def test_the_world_that_was_joined_is_known_until_it_is_left():
 def test_ranks_of_a_test_have_a_limit_of_time():
     for start in (spawn, outcomes_of):
         assert inspect.signature(start).parameters["timeout"].default == 300.0
+
+
+class Unreadable:
+    """What can be pickled, and not be read."""
+
+    def __reduce__(self):
+        return fail_to_read, ()
+
+
+def fail_to_read():
+    raise ValueError("not for you")
+
+
+def return_what_cannot_travel(world, unreadable):
+    return Unreadable() if unreadable else lambda: None
+
+
+@pytest.mark.parametrize("unreadable, reason", [(False, "pickle"), (True, "ValueError: not for you")])
+def test_a_result_that_cannot_travel_is_an_error_with_its_reason(unreadable, reason):
+    with pytest.raises(RankFailed, match=f"(?s)rank 0 raised:.*{reason}"):
+        spawn(1, return_what_cannot_travel, unreadable)
 
 
 def refused_tensors(world):
