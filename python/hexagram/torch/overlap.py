@@ -175,10 +175,11 @@ class ForwardOverlap:
 
     def stepped(self, generation: int) -> None:
         """Takes note of the optimizer's step, which leaves all parameters on their way."""
+        # Before others come: after the step the engine has them no more.
+        self.views.forget()
         if generation != self.views.generation:
             self.wait_for_all()
             self.views.refresh(generation)
-        self.views.forget()
         self.leave()
 
     def has_parts_without_hooks(self) -> bool:
