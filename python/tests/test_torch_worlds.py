@@ -1,7 +1,10 @@
 """Worlds of programs that use PyTorch: how they are joined, how long they wait, and what the others learn as they end."""
 
+import os
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -48,9 +51,51 @@ def deadlines(rank: int) -> tuple[float, float]:
     import hexagram.torch  # noqa: F401
     from hexagram.torch.worlds import world_of
 
-    ours = dist.new_group([0, 1], backend="hexagram")
-    return world_of().deadline, ours.world.deadline
+    beside = world_of()
+    ours = dist.new_group([0, 1], backend="hexagram", timeout=timedelta(seconds=40))
+    return beside.deadline, ours.world.deadline
 
 
 def test_the_engine_s_world_beside_another_backend_has_the_usual_deadline():
-    assert run("gloo", 2, deadlines, timeout=40) == [(300.0, 40.0)] * 2
+    assert run("gloo", 2, deadlines) == [(300.0, 40.0)] * 2
+
+
+WITHOUT_STORE = """
+import torch
+import torch.distributed as dist
+import hexagram.torch
+
+dist.init_process_group("mpi")
+rank = dist.get_rank()
+totals = []
+for group in (dist.group.WORLD, dist.new_group([0, 2]), dist.new_group([1, 2])):
+    total = torch.tensor([float(rank + 1)])
+    if dist.get_rank(group) >= 0:
+        dist.all_reduce(total, group=group)
+    totals.append(int(total))
+dist.destroy_process_group()
+# Another default group, which meets at the same place.
+dist.init_process_group("mpi")
+total = torch.ones(1)
+dist.all_reduce(total)
+dist.destroy_process_group()
+print(rank, *totals, int(total))
+"""
+
+
+def test_ranks_that_go_by_the_name_of_mpi_meet_without_a_store(tmp_path):
+    program = tmp_path / "without_store.py"
+    program.write_text(WITHOUT_STORE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "3", "HEXAGRAM_AS": "mpi"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program], env=os.environ | place | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(3)
+    ]
+    said = [rank.communicate(timeout=500)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 3
+    assert said == ["0 6 4 1 3\n", "1 6 2 5 3\n", "2 6 4 5 3\n"]
