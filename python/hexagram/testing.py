@@ -55,9 +55,9 @@ def spawn(
 ) -> list[Any]:
     """Runs ``function(world, *arguments)`` as several ranks, each a new process, and returns the results by rank.
 
-    ``function`` is one that can be pickled, and so is what it returns: of a module, not a lambda. ``timeout`` is the time after which all ranks
-    are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts`` rank r acts as if it were on the
-    host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
+    ``function`` is one that can be pickled, and so is what it returns: of a module, not a lambda. ``timeout`` is the time
+    after which all ranks are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts`` rank
+    r acts as if it were on the host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
 
     Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` when the time is up.
     """
