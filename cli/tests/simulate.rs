@@ -271,6 +271,10 @@ fn faults_of_a_file_are_played_and_a_wrong_line_is_named() {
         "{:?}",
         played.stdout
     );
+    // Of several algorithms it would be one, and not the one that was meant.
+    let many = run(program(&["simulate", "--faults", file.to_str().unwrap(), "--algorithm=bytegrad,qadam"]));
+    assert_eq!(many.code, Some(2));
+    assert!(many.stderr.concat().contains("--faults FILE plays one algorithm, and 2 are chosen"));
     let refused = play("# well\n3s rank 4 dies\n");
     assert_eq!(refused.code, Some(2));
     let line = refused.stderr.concat();
@@ -278,6 +282,37 @@ fn faults_of_a_file_are_played_and_a_wrong_line_is_named() {
         line.contains("line 2: `3s rank 4 dies`: there is no rank 4") && line.contains("0 to 3"),
         "{line}"
     );
+}
+
+#[test]
+fn what_a_search_for_faults_does_not_heed_is_refused() {
+    for arguments in [
+        "3 --out folder",
+        "3 --trace trace",
+        "3 --link 1gbit,1us",
+        "3 --intra 1gbit,1us",
+        "3 --shape flat",
+        "3 --topology cluster",
+        "3 --steps 5",
+        "3 --warmup 2",
+        "3 --model vgg16",
+        "3 --compute 5",
+        "3 --straggler 1:2",
+        "3 --compute-jitter 5%",
+        "3 --rates rates",
+        "3 --optimizer adam",
+        "3 --overlap backward",
+        "3 --from-start",
+        "3 --ranks 4 --hosts 2",
+        "3 --flat",
+    ] {
+        let mut command = program(&["simulate", "--faults"]);
+        command.args(arguments.split_whitespace());
+        let Ended { code, stdout, stderr } = run(command);
+        assert_eq!((code, stdout.len()), (Some(2), 0), "{arguments}: {stderr:#?}");
+        let word = arguments.split(' ').nth(1).unwrap();
+        assert!(stderr[0].contains("--faults") && stderr[0].contains(word), "{arguments}: {stderr:#?}");
+    }
 }
 
 #[test]

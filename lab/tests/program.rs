@@ -150,7 +150,10 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
         (["--train=digits", "--lr=0"], "--lr 0 is not a learning rate"),
         (["--train=digits", "--straggler=8:2"], "--straggler 8:2 names none of 8 ranks"),
         (["--faults=0", "--seed=1"], "--faults 0 tries nothing"),
-        (["--faults=1", "--algorithm=ssp"], "--faults is for synchronous algorithms"),
+        (
+            ["--faults=1", "--algorithm=bytegrad,ssp"],
+            "--faults is for synchronous algorithms, and ssp is none",
+        ),
         (["--train=digits", "--hosts=3"], "8 ranks cannot be spread evenly over 3 hosts"),
     ] {
         let options = SimulateOptions::try_parse_from([&["simulate"], &arguments[..]].concat()).unwrap();

@@ -74,9 +74,10 @@ const STEPS: u32 = 20;
 #[command(after_help = AFTER_HELP)]
 pub struct SimulateOptions {
     /// Algorithms, with options as in 'slowmo(period=12)', separated by commas, or `all`; `list` prints all, and
-    /// `help:NAME` the options of one; --faults tries all if none is named
-    #[arg(long, default_value = DEFAULT)]
-    pub algorithm: String,
+    /// `help:NAME` the options of one; --faults N tries all that are synchronous if none is named [default:
+    /// gradient-allreduce,bytegrad]
+    #[arg(long)]
+    pub algorithm: Option<String>,
     /// Model, ranks and links.
     #[command(flatten)]
     pub job: JobOptions,
@@ -116,7 +117,7 @@ pub struct SimulateOptions {
 /// # Errors
 /// One line that says what is wrong with the options, or what a rank met.
 pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Failure> {
-    if let Some(text) = information(registry, &options.algorithm, options.job.optimizer.as_deref()) {
+    if let Some(text) = information(registry, options.algorithms(), options.job.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
     }
@@ -124,11 +125,10 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
         calibrate::write(path)?;
         return Ok(0);
     }
-    let is_any = options.faults.faults.is_some() && options.algorithm == DEFAULT;
-    let chosen = Chosen::listed(registry, if is_any { "all" } else { &options.algorithm })?;
     if let Some(asked) = &options.faults.faults {
-        return faults::faults(options, &chosen, asked);
+        return faults::faults(registry, options, asked);
     }
+    let chosen = Chosen::listed(registry, options.algorithms())?;
     let Clusters { points, swept } = options.clusters()?;
     points.iter().try_for_each(|point| options.job.check(point))?;
     options.prepare(&chosen)?;
@@ -141,6 +141,11 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
 }
 
 impl SimulateOptions {
+    /// Returns the list of algorithms that are simulated.
+    fn algorithms(&self) -> &str {
+        self.algorithm.as_deref().unwrap_or(DEFAULT)
+    }
+
     /// Measures the steps of each algorithm on each cluster, and reports them.
     fn measure(&self, chosen: &[Chosen], points: &[Point], swept: Option<Swept>) -> Result<(), Failure> {
         let job = self.job.job()?;

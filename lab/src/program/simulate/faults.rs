@@ -10,10 +10,12 @@ mod scene;
 mod tests;
 mod verdict;
 
-use super::{SimulateOptions, job};
+use super::{JobOptions, SimulateOptions, job};
 use crate::program::Chosen;
+use crate::program::names::ALL;
 use crate::program::say::{self, Failure, print};
 use clap::Args;
+use hexagram::algorithms::Registry;
 use hexagram::physical::sim::{Fault, Flaw};
 use hexagram::{Error, Result};
 use plan::Plan;
@@ -23,14 +25,43 @@ use std::path::Path;
 /// Seeds after which standard error says how far it is.
 const OFTEN: u64 = 1000;
 
+/// Algorithm that is trained with while the faults of a file happen, if none is named.
+const OF_FILES: &str = "gradient-allreduce";
+
+/// Options that mean nothing here, where cluster, model and steps are small ones of this search's own.
+const FOREIGN: [&str; 21] = [
+    "train",
+    "sweep",
+    "json",
+    "out",
+    "trace",
+    "calibrate",
+    "steps",
+    "warmup",
+    "model",
+    "compute",
+    "straggler",
+    "compute_jitter",
+    "compute_drift",
+    "rates",
+    "link",
+    "intra",
+    "shape",
+    "topology",
+    "optimizer",
+    "overlap",
+    "from_start",
+];
+
 /// Options of a search for faults that end wrongly.
 #[derive(Args, Debug, Clone)]
 pub struct FaultOptions {
     /// Try so many seeds, from --seed on: each draws a synchronous algorithm, a small cluster and faults of its ranks,
     /// hosts and links, and trains with real numbers in virtual time; the first seed that hangs, blames a rank that is
     /// well, or leaves replicas apart ends it. With 1, all events of that seed are printed. Or a file of faults, one a
-    /// line as in `3s rank 2 dies`, for the algorithm, ranks and hosts that the other options say
-    #[arg(long, value_name = "N|FILE", conflicts_with_all = ["train", "sweep", "json"])]
+    /// line as in `3s rank 2 dies`, for the algorithm (gradient-allreduce if none is named), ranks and hosts that the
+    /// other options say
+    #[arg(long, value_name = "N|FILE", conflicts_with_all = FOREIGN)]
     pub faults: Option<String>,
 }
 
@@ -48,20 +79,51 @@ struct Tally {
 ///
 /// # Errors
 /// One line that says what is wrong with the options.
-pub(super) fn faults(options: &SimulateOptions, algorithms: &[Chosen], asked: &str) -> Result<u8, Failure> {
-    let synchronous = algorithms.iter().filter(|chosen| chosen.algorithm.trigram().synchronous);
-    let stage = Stage::new(synchronous.cloned().collect())?;
-    let first = options.job.seed;
+pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str) -> Result<u8, Failure> {
+    let stage = |unless_named: &str| {
+        Stage::new(synchronous(registry, options.algorithm.as_deref().unwrap_or(unless_named))?)
+    };
     match asked.parse::<u64>() {
         Ok(0) => Err(Error::usage("--faults 0 tries nothing", "name a number of seeds, or a file").into()),
-        Ok(1) => replay(&stage, &Plan::drawn(first, &stage)),
-        Ok(count) => search(&stage, first, count),
+        Ok(count) => {
+            options.job.check_drawn()?;
+            let stage = stage(ALL)?;
+            let first = options.job.seed;
+            if count == 1 {
+                replay(&stage, &Plan::drawn(first, &stage))
+            } else {
+                search(&stage, first, count)
+            }
+        }
         Err(_) => {
-            let point = options.job.point()?;
-            let faults = read(Path::new(asked), point.ranks, point.hosts)?;
-            replay(&stage, &Plan::of(faults, point.ranks, point.hosts, first))
+            let stage = stage(OF_FILES)?;
+            replay(&stage, &of_file(Path::new(asked), &options.job, &stage)?)
         }
     }
+}
+
+/// Returns the algorithms of a list; of all, the synchronous ones.
+fn synchronous(registry: &Registry, list: &str) -> Result<Vec<Chosen>> {
+    let mut chosen = Chosen::listed(registry, list)?;
+    let is_synchronous = |one: &Chosen| one.algorithm.trigram().synchronous;
+    if list == ALL {
+        chosen.retain(is_synchronous);
+    }
+    let Some(other) = chosen.iter().find(|one| !is_synchronous(one)) else { return Ok(chosen) };
+    let what = format!("--faults is for synchronous algorithms, and {} is none", other.spelling);
+    Err(Error::usage(what, "name others, or `all` for all that are"))
+}
+
+/// Returns the plan of a file of faults.
+fn of_file(path: &Path, job: &JobOptions, stage: &Stage) -> Result<Plan> {
+    if stage.algorithms.len() > 1 {
+        let what = format!("--faults FILE plays one algorithm, and {} are chosen", stage.algorithms.len());
+        return Err(Error::usage(what, "name one with --algorithm"));
+    }
+    let point = job.point()?;
+    job.check(&point)?;
+    let faults = read(path, point.ranks, point.hosts)?;
+    Ok(Plan::of(faults, &point, job.is_hierarchical(&point), job.seed))
 }
 
 /// Tries seeds until one ends wrongly.
@@ -71,7 +133,7 @@ fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
         let plan = Plan::drawn(seed, stage);
         let found = attempt(stage, &plan, None, &mut tally)?;
         if !found.is_empty() {
-            let again = format!("again, with all events: --faults 1 --seed {seed}\n");
+            let again = format!("again, with all events: {}", plan.again(stage));
             print(&format!("{}{}{again}", plan.told(stage), found.concat()))?;
             return Ok(1);
         }

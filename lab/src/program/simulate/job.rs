@@ -33,6 +33,10 @@ decode * 8e10
 message 10us
 ";
 
+/// Ranks and hosts of a job, unless others are asked for.
+const RANKS: usize = 8;
+const HOSTS: usize = 1;
+
 /// Options of a job to simulate.
 #[derive(Args, Debug, Clone)]
 pub struct JobOptions {
@@ -43,10 +47,10 @@ pub struct JobOptions {
     #[arg(long, value_enum, default_value_t = Passes::Backward)]
     pub overlap: Passes,
     /// Number of ranks
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 8)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = RANKS)]
     pub ranks: usize,
     /// Number of hosts, on which the ranks are spread evenly
-    #[arg(long, value_name = "H", default_value_t = 1)]
+    #[arg(long, value_name = "H", default_value_t = HOSTS)]
     pub hosts: usize,
     /// Shape of the network between the hosts: flat, 'racks 4 oversubscription=2 latency=10us', 'fat-tree 8 latency=1us' or
     /// 'sites 3 link=1gbit,20ms'
@@ -172,6 +176,18 @@ impl JobOptions {
     pub(in crate::program) fn check(&self, point: &Point) -> Result<()> {
         self.cluster(point)?;
         self.slowness(point.ranks).map(drop)
+    }
+
+    /// Checks that no cluster is asked for, where each seed draws its own.
+    ///
+    /// # Errors
+    /// One line that says so.
+    pub(super) fn check_drawn(&self) -> Result<()> {
+        if (self.ranks, self.hosts, self.flat) == (RANKS, HOSTS, false) {
+            return Ok(());
+        }
+        let what = "--faults N draws ranks, hosts and the way in which they communicate by seed";
+        Err(Error::usage(what, "leave --ranks, --hosts and --flat out, or give a file of faults"))
     }
 
     fn cluster(&self, point: &Point) -> Result<Cluster> {

@@ -115,7 +115,7 @@ impl<'a> Report<'a> {
         let options = self.options;
         let job = &options.job;
         let arguments = json!({
-            "algorithm": options.algorithm,
+            "algorithm": options.algorithms(),
             "ranks": job.ranks,
             "hosts": job.hosts,
             "shape": job.shape.to_string(),

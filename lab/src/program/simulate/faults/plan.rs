@@ -1,6 +1,8 @@
 //! Plans of faults: drawn from a seed, and what they excuse. Open this file to draw another kind of fault.
 
 use super::scene::Stage;
+use crate::program::say;
+use crate::program::simulate::job::Point;
 use crate::random::Random;
 use hexagram::physical::health::Vigilance;
 use hexagram::physical::sim::{Cut, Fault, FaultKind};
@@ -28,7 +30,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Creates the plan of a seed.
+    /// Creates the plan of a seed. Which algorithms the stage has decides which of them it is, and nothing else.
     pub(super) fn drawn(seed: u64, stage: &Stage) -> Self {
         let mut random = Random::new(seed);
         let algorithm = random.below(stage.algorithms.len());
@@ -41,9 +43,9 @@ impl Plan {
     }
 
     /// Creates the plan of faults that were written, with the first algorithm of the stage.
-    pub(super) fn of(mut faults: Vec<Fault>, ranks: usize, hosts: usize, seed: u64) -> Self {
+    pub(super) fn of(mut faults: Vec<Fault>, point: &Point, is_hierarchical: bool, seed: u64) -> Self {
         faults.sort_by_key(|fault| fault.at);
-        Plan { seed, algorithm: 0, ranks, hosts, is_hierarchical: ranks > hosts, faults }
+        Plan { seed, algorithm: 0, ranks: point.ranks, hosts: point.hosts, is_hierarchical, faults }
     }
 
     /// Returns the plan without its faults.
@@ -58,6 +60,13 @@ impl Plan {
         let how = if self.is_hierarchical { ", hosts first" } else { "" };
         let faults: String = self.faults.iter().map(|fault| format!("  {fault}\n")).collect();
         format!("seed {seed}: {algorithm}, {ranks} ranks on {hosts} hosts{how}\n{faults}")
+    }
+
+    /// Returns the command that plays the plan of a seed once more. It names the algorithm, as another program may have
+    /// others.
+    pub(super) fn again(&self, stage: &Stage) -> String {
+        let algorithm = &stage.algorithms[self.algorithm].spelling;
+        format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", say::name("simulate"), self.seed)
     }
 
     fn host(&self, rank: usize) -> usize {
