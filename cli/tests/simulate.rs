@@ -224,8 +224,18 @@ fn a_topology_is_simulated_as_its_file_says() {
     let whole = of(&format!("--topology {} --sweep bandwidth=200mbit,10gbit", file.display()));
     assert_eq!(whole["arguments"]["topology"], file.to_str().unwrap());
     assert_eq!((figures(&whole, "ranks"), figures(&whole, "hosts")), (vec![7.0; 2], vec![4.0; 2]));
-    // The slowest host has a link of its own.
-    assert_eq!(figures(&whole, "bandwidth_bps"), [1e8, 1e8]);
+    // The link that is swept, although the slowest host has one of its own.
+    assert_eq!(figures(&whole, "bandwidth_bps"), [2e8, 1e10]);
+    fs::write(&file, "hosts 3 link=1gbit,9us\nhosts 1 link=100mbit,50us\n").unwrap();
+    let own = of(&format!("--topology {}", file.display()));
+    assert_eq!(figures(&own, "bandwidth_bps"), [1e8]);
+    for (arguments, word) in [
+        ("--link 1gbit,50us", "has a link= for every host, so that --link is that of none"),
+        ("--sweep bandwidth=1gbit,10gbit", "leave link= out"),
+    ] {
+        let ended = simulate("topology-model", &format!("{arguments} --topology {}", file.display()));
+        assert!(ended.code == Some(2) && ended.stderr.concat().contains(word), "{:?}", ended.stderr);
+    }
     let step = |arguments: &str| figures(&of(arguments), "step_s")[0];
     let shape = |shape: &str| {
         let model = folder.join("model");
@@ -354,6 +364,9 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--ranks 6 --hosts 4", "6 ranks cannot be spread evenly over 4 hosts"),
         ("--hosts 0", "8 ranks cannot be spread evenly over 0 hosts"),
         ("--sweep ranks=8,9 --hosts 4", "9 ranks cannot be spread evenly over 4 hosts"),
+        ("--link 1gbit,50us", "8 ranks on one host never use the link between hosts; give --hosts"),
+        ("--sweep bandwidth=1gbit,10gbit", "8 ranks on one host never use the link between hosts"),
+        ("--sweep latency=50us,5ms", "8 ranks on one host never use the link between hosts"),
         ("--algorithm magic", "there is no algorithm `magic`"),
         ("--algorithm powersgd(rank=0)", "rank of powersgd is 0"),
         ("--algorithm ,", "--algorithm names none"),

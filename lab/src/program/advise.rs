@@ -21,7 +21,7 @@ use advice::Advice;
 use candidate::{Candidate, USUAL};
 use clap::Parser;
 use hexagram::algorithms::Registry;
-use hexagram::{Error, JoinOptions, Result, TransportKind};
+use hexagram::{JoinOptions, Result, TransportKind};
 use tracing_subscriber::util::SubscriberInitExt;
 
 const AFTER_HELP: &str = "\
@@ -105,10 +105,6 @@ impl AdviseOptions {
     fn check_cluster(&self) -> Result<()> {
         let point = self.job.point()?;
         self.job.check(&point)?;
-        if point.hosts > 1 {
-            return Ok(());
-        }
-        let what = format!("{} ranks on one host never use the link between hosts", point.ranks);
-        Err(Error::usage(what, "give --hosts, as many as there are ranks if each has a host of its own"))
+        self.job.check_link_counts(&point)
     }
 }

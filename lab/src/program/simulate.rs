@@ -130,7 +130,6 @@ pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Fa
     }
     let chosen = Chosen::listed(registry, options.algorithms())?;
     let Clusters { points, swept } = options.clusters()?;
-    points.iter().try_for_each(|point| options.job.check(point))?;
     options.prepare(&chosen)?;
     if let Some(task) = &options.training.train {
         train::train(options, task, &chosen, &points)?;
@@ -170,11 +169,17 @@ impl SimulateOptions {
         report.finish()
     }
 
-    /// Returns the clusters for which there are figures.
+    /// Returns the clusters for which there are figures, each of which there can be.
     fn clusters(&self) -> Result<Clusters> {
         let here = self.job.point()?;
+        self.job.check(&here)?;
+        self.job.check_link(&here)?;
         let Some(text) = &self.sweep else { return Ok(Clusters { points: vec![here], swept: None }) };
         let Sweep { swept, points } = sweep::sweep(text, &here)?;
+        if swept != Swept::Ranks {
+            self.job.check_link_counts(&here)?;
+        }
+        points.iter().try_for_each(|point| self.job.check(point))?;
         Ok(Clusters { points, swept: Some(swept) })
     }
 

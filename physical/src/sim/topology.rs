@@ -166,6 +166,11 @@ impl Topology {
         Ok(cluster)
     }
 
+    /// Returns true if the link between hosts that a cluster is asked for with is that of a host.
+    pub fn takes_link(&self) -> bool {
+        self.hosts.iter().any(|hosts| hosts.between.is_none())
+    }
+
     /// Returns the link of the hosts that have the least bandwidth, where their lines say nothing this one.
     pub fn narrowest(&self, between: LinkSpec) -> LinkSpec {
         let links = self.hosts.iter().map(|hosts| hosts.between.unwrap_or(between));
@@ -228,6 +233,8 @@ mod tests {
         assert_eq!(latencies, [2, 50, 100, 20].map(Duration::from_micros));
         let topology: Topology = text.parse().unwrap();
         assert_eq!(topology.narrowest("10gbit,50us".parse().unwrap()).to_string(), "1gbit,150us");
+        assert!(topology.takes_link());
+        assert!(!"hosts 2 link=1gbit,1us\n".parse::<Topology>().unwrap().takes_link());
     }
 
     #[test]

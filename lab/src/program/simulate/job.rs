@@ -36,6 +36,8 @@ message 10us
 /// Ranks and hosts of a job, unless others are asked for.
 const RANKS: usize = 8;
 const HOSTS: usize = 1;
+/// Link between hosts, likewise.
+const LINK: &str = "10gbit,50us";
 
 /// Options of a job to simulate.
 #[derive(Args, Debug, Clone)]
@@ -63,7 +65,7 @@ pub struct JobOptions {
     #[arg(long)]
     pub flat: bool,
     /// Link between hosts: what each host has to all others together
-    #[arg(long, value_name = "LINK", default_value = "10gbit,50us")]
+    #[arg(long, value_name = "LINK", default_value = LINK)]
     pub link: LinkSpec,
     /// Link between the ranks of a host: what each rank has to the others together
     #[arg(long, value_name = "LINK", default_value = "300gbit,2us")]
@@ -99,9 +101,13 @@ pub(in crate::program) struct Point {
 }
 
 impl Point {
-    /// Returns the link of the hosts, of several that with the least bandwidth.
+    /// Returns the link that was asked for; where each host of a topology has one of its own, that with the least
+    /// bandwidth.
     pub(in crate::program) fn hosts_link(&self) -> LinkSpec {
-        self.topology.as_ref().map_or(self.link, |topology| topology.narrowest(self.link))
+        match &self.topology {
+            Some(topology) if !topology.takes_link() => topology.narrowest(self.link),
+            _ => self.link,
+        }
     }
 }
 
@@ -176,6 +182,40 @@ impl JobOptions {
     pub(in crate::program) fn check(&self, point: &Point) -> Result<()> {
         self.cluster(point)?;
         self.slowness(point.ranks).map(drop)
+    }
+
+    /// Checks that --link, if there is one, counts for something.
+    ///
+    /// # Errors
+    /// As [`JobOptions::check_link_counts`].
+    pub(super) fn check_link(&self, point: &Point) -> Result<()> {
+        if self.link.to_string() == LINK { Ok(()) } else { self.check_link_counts(point) }
+    }
+
+    /// Checks that --link is that of a host with others.
+    ///
+    /// # Errors
+    /// One line that says why it is not.
+    pub(in crate::program) fn check_link_counts(&self, point: &Point) -> Result<()> {
+        let is_of_none = point.topology.as_ref().is_some_and(|topology| !topology.takes_link());
+        match (point.hosts, &self.topology) {
+            (1, None) => {
+                let what = format!("{} ranks on one host never use the link between hosts", point.ranks);
+                let remedy = "give --hosts, as many as there are ranks if each has a host of its own";
+                Err(Error::usage(what, remedy))
+            }
+            (1, Some(path)) => {
+                let what =
+                    format!("{} has one host, which never uses the link between hosts", path.display());
+                Err(Error::usage(what, "write a line `hosts NUMBER` with more of them"))
+            }
+            (_, Some(path)) if is_of_none => {
+                let what =
+                    format!("{} has a link= for every host, so that --link is that of none", path.display());
+                Err(Error::usage(what, "leave link= out where the link is that of --link"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that no cluster is asked for, where each seed draws its own.
