@@ -363,7 +363,12 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--ranks 0", "0 ranks cannot be spread evenly over 1 hosts; ask for 1 to"),
         ("--ranks 6 --hosts 4", "6 ranks cannot be spread evenly over 4 hosts"),
         ("--hosts 0", "8 ranks cannot be spread evenly over 0 hosts"),
-        ("--sweep ranks=8,9 --hosts 4", "9 ranks cannot be spread evenly over 4 hosts"),
+        (
+            "--sweep ranks=8,9 --hosts 4",
+            "9 ranks fill no whole hosts of 2 ranks; name fewer ranks than 2, or multiples",
+        ),
+        ("--hosts 3 --sweep ranks=8,16", "8 ranks cannot be spread evenly over 3 hosts"),
+        ("--hosts 0 --sweep ranks=8,16", "8 ranks cannot be spread evenly over 0 hosts"),
         ("--link 1gbit,50us", "8 ranks on one host never use the link between hosts; give --hosts"),
         ("--sweep bandwidth=1gbit,10gbit", "8 ranks on one host never use the link between hosts"),
         ("--sweep latency=50us,5ms", "8 ranks on one host never use the link between hosts"),

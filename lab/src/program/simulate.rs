@@ -81,8 +81,8 @@ pub struct SimulateOptions {
     /// Model, ranks and links.
     #[command(flatten)]
     pub job: JobOptions,
-    /// Figures for several values, as in bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32; the hosts of other
-    /// ranks have as many as those that were asked for
+    /// Figures for several values, as in bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32: on hosts of as
+    /// many as --ranks and --hosts say, or on one with fewer
     #[arg(long, value_name = "WHAT=V,V,…")]
     pub sweep: Option<String>,
     /// Steps that are measured, or made by --train [default: 20, or the task's own, 200 or 300]

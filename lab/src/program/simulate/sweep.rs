@@ -34,8 +34,7 @@ impl Swept {
         }
     }
 
-    /// Returns the cluster with another value; `None` if the text is none. The hosts of other ranks have as many as
-    /// those of this cluster.
+    /// Returns the cluster with another value; `None` if the text is none.
     fn with(self, here: &Point, value: &str) -> Option<Point> {
         let mut point = here.clone();
         match self {
@@ -43,12 +42,26 @@ impl Swept {
             Swept::Latency => point.link.latency = duration(value)?,
             Swept::Ranks => {
                 point.ranks = value.parse().ok().filter(|ranks| *ranks > 0)?;
-                let a_host = here.ranks / here.hosts.max(1);
-                point.hosts = (point.ranks / a_host.max(1)).max(1);
+                point.hosts = point.ranks.div_ceil(a_host(here));
             }
         }
         Some(point)
     }
+}
+
+/// Returns the ranks of a host.
+fn a_host(point: &Point) -> usize {
+    (point.ranks / point.hosts.max(1)).max(1)
+}
+
+/// Fails unless other ranks fill hosts as those of a cluster are filled, or a part of one.
+fn check_ranks(text: &str, here: &Point, ranks: usize) -> Result<()> {
+    let each = a_host(here);
+    if ranks < each || ranks.is_multiple_of(each) {
+        return Ok(());
+    }
+    let what = format!("--sweep {text}: {ranks} ranks fill no whole hosts of {each} ranks");
+    Err(Error::usage(what, format!("name fewer ranks than {each}, or multiples of {each}")))
 }
 
 /// Clusters that differ in one property.
@@ -75,7 +88,9 @@ pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
     }
     let point = |value: &str| {
         let point = swept.with(here, value.trim());
-        point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is no value of {name}")))
+        let point = point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is no value of {name}")))?;
+        check_ranks(text, here, point.ranks)?;
+        Ok(point)
     };
     let points = values.split(',').map(point).collect::<Result<_>>()?;
     Ok(Sweep { swept, points })
@@ -104,6 +119,20 @@ mod tests {
         let hosts: Vec<(usize, usize)> =
             points("ranks=2,4,16", &here()).unwrap().iter().map(|point| (point.ranks, point.hosts)).collect();
         assert_eq!(hosts, [(2, 1), (4, 1), (16, 4)]);
+    }
+
+    #[test]
+    fn ranks_that_fill_no_whole_hosts_are_refused() {
+        for (ranks, expected) in [(3, Some(1)), (4, Some(1)), (5, None), (10, None), (12, Some(3))] {
+            let found = points(&format!("ranks={ranks}"), &here());
+            match expected {
+                Some(hosts) => assert_eq!(found.unwrap()[0].hosts, hosts, "{ranks}"),
+                None => {
+                    let error = found.unwrap_err().to_string();
+                    assert!(error.contains(&format!("{ranks} ranks fill no whole hosts of 4")), "{error}");
+                }
+            }
+        }
     }
 
     #[test]
