@@ -49,7 +49,25 @@ fn the_object_is_the_same_in_every_run() {
         object["results"].as_array().unwrap().iter().map(|one| one["algorithm"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 3, "{object}");
     assert_eq!(object["compression_pays"], true, "{object}");
+    assert_eq!((&object["arguments"]["shape"], &object["ranks"]), (&"flat".into(), &4.into()));
     assert!(object["results"][0]["pays_up_to_bps"].as_f64().unwrap() >= 20e6, "{object}");
+}
+
+#[test]
+fn a_cluster_that_is_described_is_refused_where_the_present_one_counts() {
+    for arguments in [
+        "--measure --topology cluster",
+        "--measure --shape flat",
+        "--measure --hosts 2",
+        "--measure --link 1gbit,1us",
+        "--check --topology cluster",
+        "--check --shape flat",
+        "--check --hosts 2",
+    ] {
+        let ended = advise("present", arguments);
+        assert_eq!((ended.code, ended.stdout.len()), (Some(2), 0), "{arguments}: {:?}", ended.stderr);
+        assert!(ended.stderr[0].contains("cannot be used with"), "{arguments}: {:?}", ended.stderr);
+    }
 }
 
 #[test]

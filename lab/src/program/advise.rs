@@ -27,7 +27,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 const AFTER_HELP: &str = "\
 Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
 they are later. It pays if its step takes 5 % less than that of gradient-allreduce, and pays up to a bandwidth if it does \
-there and not at twice as much; bandwidths are those of --link times 1/32 to 32.
+there and not at twice as much; bandwidths are those of --link times 1/32 to 32, and up to at least the last of them is said \
+of one that pays at it.
 
 Errors are those on held-out digits of the suite (docs/which-algorithm.md), above those of gradient-allreduce with the \
 same seeds, as mean and half of the 95 % interval: with data that are alike on all ranks, and skewed by Dirichlet(0.1). A \
@@ -57,10 +58,10 @@ pub struct AdviseOptions {
     pub job: JobOptions,
     /// Measure the link, the rates of arithmetic and codecs, and a step without communication on the present ranks, and
     /// advise for these: those of a launcher, or as many as --ranks says, which are started here
-    #[arg(long, conflicts_with_all = ["rates", "straggler"])]
+    #[arg(long, conflicts_with_all = ["rates", "straggler", "link", "hosts", "shape", "topology"])]
     pub measure: bool,
     /// Run the two algorithms that take least for real on the present ranks, and print how wrong the advice was
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["hosts", "shape", "topology"])]
     pub check: bool,
     /// Transport between the present ranks.
     #[arg(help = format!("How bytes of --measure and --check travel: {}", transports::names()))]

@@ -9,6 +9,8 @@ use crate::suite::{Difference, ErrorsAbove};
 use hexagram::algorithms::Trigram;
 use hexagram::physical::sim::LinkSpec;
 use hexagram::{Error, Result};
+use std::fmt;
+use std::time::Duration;
 
 /// One algorithm on the cluster, with its figures.
 #[derive(Debug, Clone)]
@@ -17,15 +19,26 @@ pub(super) struct Advised {
     pub(super) row: Row,
     /// Share of the reference's step that it saves.
     pub(super) saved: f64,
-    /// Highest bandwidth at which it pays, in bits a second, of those that were tried.
-    pub(super) pays_up_to: Option<f64>,
+    /// Highest bandwidth at which it pays.
+    pub(super) pays_up_to: Option<Border>,
     /// Errors on the suite's digits; `None` for options that the suite has not run.
     pub(super) errors: Option<ErrorsAbove>,
+}
+
+/// Highest bandwidth of those that were tried at which an algorithm pays.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Border {
+    /// In bits a second.
+    pub(super) bandwidth: f64,
+    /// True if none above it was tried, so that it may pay further.
+    pub(super) is_highest: bool,
 }
 
 /// Advice for a job on a cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Advice {
+    /// The cluster.
+    pub(super) point: Point,
     pub(super) reference: Row,
     /// All others, the fastest first.
     pub(super) others: Vec<Advised>,
@@ -41,7 +54,7 @@ impl Advice {
         let mut candidates = candidates.into_iter();
         let first = candidates.next();
         let nothing = || Error::usage("there is no algorithm to compare", "name some");
-        let mut ladder = Ladder::new(job, here, first.ok_or_else(nothing)?);
+        let mut ladder = Ladder::new(job, here.clone(), first.ok_or_else(nothing)?);
         let reference = ladder.reference(0)?;
         let mut advised = Vec::new();
         for candidate in candidates {
@@ -49,14 +62,14 @@ impl Advice {
             let highest = ladder.highest(&candidate, pays(&row, &reference))?;
             advised.push(Advised {
                 saved: saved(&row, &reference),
-                pays_up_to: highest.map(|exponent| ladder.bandwidth(exponent)),
+                pays_up_to: highest.map(|exponent| ladder.border(exponent)),
                 errors: ErrorsAbove::of(&candidate.chosen.spelling),
                 candidate,
                 row,
             });
         }
         advised.sort_by(|one, other| one.row.figures.step_s.total_cmp(&other.row.figures.step_s));
-        Ok(Advice { reference, others: advised })
+        Ok(Advice { point: here, reference, others: advised })
     }
 
     /// Returns the fastest of those that pay and for which something holds.
@@ -133,7 +146,7 @@ impl Advice {
 
     fn praise(&self, best: &Advised) -> String {
         let up_to = match best.pays_up_to {
-            Some(bits) => format!(", up to {}", bandwidth(bits)),
+            Some(border) => format!(", up to {border}"),
             None => String::new(),
         };
         format!(
@@ -188,8 +201,11 @@ pub(super) fn points(difference: Difference) -> String {
     if mean.is_finite() { format!("{mean:+.2} ± {half:.2} points") } else { "a run diverged".to_owned() }
 }
 
-/// Returns a bandwidth as links are typed.
-pub(super) fn bandwidth(bits: f64) -> String {
-    let link = LinkSpec::new(bits / 8.0, std::time::Duration::ZERO).to_string();
-    link.split(',').next().unwrap_or_default().to_owned()
+/// Writes the bandwidth as links are typed.
+impl fmt::Display for Border {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = LinkSpec::new(self.bandwidth / 8.0, Duration::ZERO).to_string();
+        let at_least = if self.is_highest { "at least " } else { "" };
+        write!(f, "{at_least}{}", link.split(',').next().unwrap_or_default())
+    }
 }

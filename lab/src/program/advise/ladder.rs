@@ -1,5 +1,6 @@
 //! Bandwidths up to which an algorithm pays: those of the link times powers of two, of which bisection tries few.
 
+use super::advice::Border;
 use super::candidate::Candidate;
 use crate::program::simulate::job::{Job, Point};
 use crate::program::simulate::report::Row;
@@ -26,9 +27,9 @@ impl<'a> Ladder<'a> {
         Ladder { job, here, reference, known: BTreeMap::new() }
     }
 
-    /// Returns the bandwidth of an exponent, in bits a second.
-    pub(super) fn bandwidth(&self, exponent: i32) -> f64 {
-        self.at(exponent).link.bandwidth * 8.0
+    /// Returns the bandwidth of an exponent.
+    pub(super) fn border(&self, exponent: i32) -> Border {
+        Border { bandwidth: self.at(exponent).link.bandwidth * 8.0, is_highest: exponent == HIGHEST }
     }
 
     fn at(&self, exponent: i32) -> Point {

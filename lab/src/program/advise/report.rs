@@ -1,11 +1,13 @@
 //! Output of `advise`: a table with a few sentences below it, or one JSON object.
 
 use super::AdviseOptions;
-use super::advice::{Advice, Advised, bandwidth, points};
+use super::advice::{Advice, Advised, points};
 use super::candidate::REFERENCE;
 use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
+use crate::program::simulate::job::Point;
 use crate::program::simulate::report::Row;
 use crate::suite::Difference;
+use hexagram::physical::sim::Shape;
 use serde_json::{Value, json};
 
 const HEADING: [&str; 8] = [
@@ -21,9 +23,8 @@ const HEADING: [&str; 8] = [
 
 /// Returns the table, and below it what to do.
 pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
-    let job = &options.job;
     let mut lines = vec![
-        format!("{} on {} ranks of {} hosts, {} between them", job.model, job.ranks, job.hosts, job.link),
+        format!("{} on {}", options.job.model, cluster(options, &advice.point)),
         String::new(),
         markdown_heading(&HEADING),
     ];
@@ -35,6 +36,20 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
     lines.push(String::new());
     lines.extend(advice.verdict());
     lines.join("\n")
+}
+
+/// Returns what the advice is for.
+fn cluster(options: &AdviseOptions, point: &Point) -> String {
+    let Point { ranks, hosts, link, .. } = point;
+    let shape = options.job.shape;
+    match &options.job.topology {
+        Some(path) => format!(
+            "{ranks} ranks of {hosts} hosts, as {} connects them; --link is {link}, and bandwidths are its",
+            path.display()
+        ),
+        None if shape == Shape::Flat => format!("{ranks} ranks of {hosts} hosts, {link} between them"),
+        None => format!("{ranks} ranks of {hosts} hosts, {link} of each, {shape}"),
+    }
 }
 
 fn reference(row: &Row) -> String {
@@ -61,7 +76,7 @@ fn told(one: &Advised) -> String {
         one.trigram().symbol().to_string(),
         format!("{:.2}", row.figures.step_s * 1e3),
         percent(one.saved),
-        one.pays_up_to.map_or_else(String::new, bandwidth),
+        one.pays_up_to.map_or_else(String::new, |border| border.to_string()),
         bytes(row.figures.bytes as u64),
         errors(|errors| errors.like),
         errors(|errors| errors.skewed),
@@ -70,21 +85,15 @@ fn told(one: &Advised) -> String {
 
 /// Returns all of it as one object.
 pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
-    let job = &options.job;
     let results: Vec<Value> = advice.others.iter().map(result).collect();
+    let mut arguments = options.job.arguments();
+    arguments["algorithm"] = json!(options.algorithm);
+    arguments["measure"] = json!(options.measure);
+    arguments["check"] = json!(options.check);
     json!({
-        "arguments": {
-            "algorithm": options.algorithm,
-            "ranks": job.ranks,
-            "hosts": job.hosts,
-            "flat": job.flat,
-            "link": job.link.to_string(),
-            "intra": job.intra.to_string(),
-            "model": job.model,
-            "compute_ms": job.compute,
-            "straggler": job.pace.straggler,
-            "seed": job.seed,
-        },
+        "arguments": arguments,
+        "ranks": advice.point.ranks,
+        "hosts": advice.point.hosts,
         "reference": advice.reference.json(),
         "results": results,
         "compression_pays": advice.compression_pays(),
@@ -100,7 +109,8 @@ fn result(one: &Advised) -> Value {
     };
     let mut object = one.row.json();
     object["saved_fraction"] = json!(one.saved);
-    object["pays_up_to_bps"] = json!(one.pays_up_to);
+    object["pays_up_to_bps"] = json!(one.pays_up_to.map(|border| border.bandwidth));
+    object["pays_beyond"] = json!(one.pays_up_to.is_some_and(|border| border.is_highest));
     object["errors"] =
         json!(one.errors.map(|errors| json!({ "like": side(errors.like), "skewed": side(errors.skewed) })));
     object

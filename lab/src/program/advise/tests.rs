@@ -69,17 +69,50 @@ fn on_a_fast_link_nothing_pays_and_slower_ones_are_named() {
         "{verdict:?}"
     );
     assert!(verdict[1].starts_with("Nothing in full precision pays"), "{verdict:?}");
-    assert!(advice.others.iter().all(|one| one.pays_up_to.is_none_or(|bits| bits < 40e9)));
+    assert!(advice.others.iter().all(|one| one.pays_up_to.is_none_or(|border| border.bandwidth < 40e9)));
 }
 
 /// The bandwidth is the last of the ladder at which an algorithm saves 5 %, as simulations of both sides of it show.
 #[test]
 fn what_is_said_to_pay_up_to_a_bandwidth_pays_there_and_not_above() {
     let advice = advised("1gbit,50us", &["bytegrad"]);
-    let up_to = advice.others[0].pays_up_to.unwrap();
+    let up_to = advice.others[0].pays_up_to.unwrap().bandwidth;
     let saved = |bits: f64| advised(&format!("{bits}bit,50us"), &["bytegrad"]).others[0].saved;
     assert!(up_to > 100e6 && up_to < 32e9, "{up_to}");
     assert!(saved(up_to) >= 0.05 && saved(2.0 * up_to) < 0.05, "{up_to}");
+}
+
+/// Messages of every step and fewer of them: between hosts a second apart what counts is their number, at every bandwidth.
+#[test]
+fn what_pays_at_the_highest_bandwidth_tried_pays_up_to_at_least_that() {
+    let advice = advised("1gbit,1s", &["local-sgd"]);
+    let border = advice.others[0].pays_up_to.unwrap();
+    assert_eq!((border.is_highest, border.bandwidth), (true, 32e9));
+    let options = options("1gbit,1s");
+    assert!(report::table(&options, &advice).contains("| at least 32gbit |"));
+    assert!(advice.verdict().concat().contains("up to at least 32gbit"), "{:?}", advice.verdict());
+    assert_eq!(report::object(&options, &advice)["results"][0]["pays_beyond"], true);
+}
+
+#[test]
+fn the_cluster_that_is_told_of_is_that_of_the_file() {
+    let folder = std::env::temp_dir().join(format!("hexagram-advise-cluster-{}", std::process::id()));
+    std::fs::write(&folder, "hosts 2 ranks=2\nhosts 1 link=100mbit,1ms\n").unwrap();
+    let model = model().to_str().unwrap();
+    let words = ["advise", "--link=1gbit,50us", "--model", model, "--topology", folder.to_str().unwrap()];
+    let options = AdviseOptions::parse_from(words);
+    let registry = Registry::built_in();
+    let mut candidates = vec![Candidate::reference(&registry).unwrap()];
+    candidates.extend(Candidate::all(&registry, "bytegrad", None).unwrap());
+    let advice = options.advice(&options.job.job().unwrap(), candidates).unwrap();
+    let table = report::table(&options, &advice);
+    assert!(table.contains("5 ranks of 3 hosts") && table.contains("--link is 1gbit,50us"), "{table}");
+    let object = report::object(&options, &advice);
+    assert_eq!((&object["ranks"], &object["hosts"]), (&5.into(), &3.into()));
+    assert_eq!((&object["arguments"]["ranks"], &object["arguments"]["shape"]), (&Value::Null, &Value::Null));
+    assert_eq!(object["arguments"]["topology"], folder.to_str().unwrap());
+    assert_eq!(object["arguments"]["overlap"], "backward");
+    std::fs::remove_file(folder).unwrap();
 }
 
 #[test]

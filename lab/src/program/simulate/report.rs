@@ -2,7 +2,7 @@
 
 use super::model::Model;
 use super::run::Figures;
-use super::{STEPS, SimulateOptions, out};
+use super::{JobOptions, STEPS, SimulateOptions, out};
 use crate::program::say::{Failure, PrintError, bytes, markdown_heading, markdown_row, percent, print};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};
@@ -112,36 +112,48 @@ impl<'a> Report<'a> {
 
     /// Returns arguments and results as one object.
     fn object(&self) -> Value {
-        let options = self.options;
-        let job = &options.job;
-        let arguments = json!({
-            "algorithm": options.algorithms(),
-            "ranks": job.ranks,
-            "hosts": job.hosts,
-            "shape": job.shape.to_string(),
-            "topology": job.topology,
-            "flat": job.flat,
-            "from_start": job.from_start,
-            "link": job.link.to_string(),
-            "intra": job.intra.to_string(),
-            "model": options.training.train.is_none().then_some(&job.model),
-            "train": options.training.train,
-            "partition": options.training.partition,
-            "lr": options.training.lr,
-            "schedule": options.training.schedule,
-            "compute_ms": job.compute,
-            "straggler": job.pace.straggler,
-            "compute_jitter": job.pace.compute_jitter.map(|jitter| jitter.to_string()),
-            "compute_drift": job.pace.compute_drift.map(|drift| drift.to_string()),
-            "optimizer": job.optimizer,
-            "overlap": format!("{:?}", job.overlap).to_lowercase(),
-            "rates": job.rates,
-            "sweep": options.sweep,
-            "warmup": options.warmup,
-            "steps": options.steps.or(options.training.train.is_none().then_some(STEPS)),
-            "seed": job.seed,
-        });
+        let SimulateOptions { training, .. } = self.options;
+        let is_trained = training.train.is_some();
+        let mut arguments = self.options.job.arguments();
+        if is_trained {
+            arguments["model"] = Value::Null;
+        }
+        arguments["algorithm"] = json!(self.options.algorithms());
+        arguments["train"] = json!(training.train);
+        arguments["partition"] = json!(training.partition);
+        arguments["lr"] = json!(training.lr);
+        arguments["schedule"] = json!(training.schedule);
+        arguments["sweep"] = json!(self.options.sweep);
+        arguments["warmup"] = json!(self.options.warmup);
+        arguments["steps"] = json!(self.options.steps.or((!is_trained).then_some(STEPS)));
         json!({ "arguments": arguments, "results": self.rows })
+    }
+}
+
+impl JobOptions {
+    /// Returns the arguments as an object.
+    pub(in crate::program) fn arguments(&self) -> Value {
+        // A topology has these of its own.
+        let is_made = self.topology.is_none();
+        json!({
+            "ranks": is_made.then_some(self.ranks),
+            "hosts": is_made.then_some(self.hosts),
+            "shape": is_made.then(|| self.shape.to_string()),
+            "topology": self.topology,
+            "flat": self.flat,
+            "from_start": self.from_start,
+            "link": self.link.to_string(),
+            "intra": self.intra.to_string(),
+            "model": self.model,
+            "compute_ms": self.compute,
+            "straggler": self.pace.straggler,
+            "compute_jitter": self.pace.compute_jitter.map(|jitter| jitter.to_string()),
+            "compute_drift": self.pace.compute_drift.map(|drift| drift.to_string()),
+            "optimizer": self.optimizer,
+            "overlap": format!("{:?}", self.overlap).to_lowercase(),
+            "rates": self.rates,
+            "seed": self.seed,
+        })
     }
 }
 
