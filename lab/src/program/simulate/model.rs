@@ -103,12 +103,19 @@ impl Model {
         Ok(Model { layers })
     }
 
-    /// Returns the same model whose passes take so long together.
+    /// Returns the same model whose passes take so long together: each in proportion to the time that it has, or to its
+    /// elements if none has any.
     pub(in crate::program) fn taking(mut self, compute: Duration) -> Self {
-        let factor = compute.as_secs_f64() / self.passes().as_secs_f64().max(1e-12);
+        let whole = self.passes().as_secs_f64();
+        let elements = self.elements() as f64;
         for layer in &mut self.layers {
-            layer.forward = Duration::from_secs_f64(layer.forward.as_secs_f64() * factor);
-            layer.backward = Duration::from_secs_f64(layer.backward.as_secs_f64() * factor);
+            *layer = match whole > 0.0 {
+                true => layer.scaled(compute.as_secs_f64() / whole),
+                false => {
+                    let both = compute.mul_f64(layer.elements as f64 / elements);
+                    Layer::new(layer.name.clone(), layer.elements, both.div_f64(1.0 + FORWARD))
+                }
+            };
         }
         self
     }
@@ -138,6 +145,12 @@ impl Layer {
     /// Returns a layer whose forward pass takes its usual share of the backward pass.
     fn new(name: String, elements: usize, backward: Duration) -> Self {
         Layer { name, elements, forward: backward.mul_f64(FORWARD), backward }
+    }
+
+    /// Returns the same layer whose passes take so many times as long.
+    fn scaled(&self, factor: f64) -> Self {
+        let forward = self.forward.mul_f64(factor);
+        Layer { forward, backward: self.backward.mul_f64(factor), ..self.clone() }
     }
 }
 
@@ -277,6 +290,19 @@ mod tests {
                 assert!((taken.as_secs_f64() - want.as_secs_f64()).abs() < 1e-5, "{name}: {taken:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_model_without_times_takes_those_that_are_asked_for_by_its_elements() {
+        let layer = |elements| Layer::new("a".into(), elements, Duration::ZERO);
+        let model = Model { layers: vec![layer(100), layer(300)] };
+        let model = model.taking(Duration::from_millis(12));
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let taken: Vec<[f64; 2]> =
+            model.layers.iter().map(|layer| [layer.forward, layer.backward].map(millis)).collect();
+        let expected = [[1.0, 2.0], [3.0, 6.0]];
+        let off = taken.as_flattened().iter().zip(expected.as_flattened()).map(|(a, b)| (a - b).abs());
+        assert!(off.fold(0.0, f64::max) < 1e-6, "{taken:?}");
     }
 
     #[test]
