@@ -105,6 +105,10 @@ impl Algorithm for AdPsgd {
         options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")
     }
 
+    fn period(&self) -> u64 {
+        self.interval
+    }
+
     fn source(&self) -> &'static str {
         "Lian, Zhang, Zhang and Liu, ICML 2018; encoded after Koloskova, Stich and Jaggi, ICML 2019"
     }

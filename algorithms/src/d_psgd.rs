@@ -129,6 +129,10 @@ impl Algorithm for DPsgd {
         codec_fields(&mut self.codec, &mut self.consensus, options)
     }
 
+    fn period(&self) -> u64 {
+        self.interval
+    }
+
     fn source(&self) -> &'static str {
         "Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017"
     }

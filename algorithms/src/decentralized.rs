@@ -64,6 +64,10 @@ impl Algorithm for Decentralized {
         options.field("interval", &mut self.0.interval, 1.., "steps from one communication to the next")
     }
 
+    fn period(&self) -> u64 {
+        self.0.interval
+    }
+
     fn source(&self) -> &'static str {
         "Bagua; Ying et al., Exponential graph is provably efficient for decentralized deep training, NeurIPS 2021"
     }

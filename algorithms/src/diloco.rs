@@ -104,6 +104,10 @@ impl Algorithm for DiLoCo {
         self.averaging.options(options)
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Douillard et al., DiLoCo: distributed low-communication training of language models, 2023"
     }

@@ -119,6 +119,10 @@ impl Algorithm for Easgd {
         self.averaging.options(options)
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015"
     }

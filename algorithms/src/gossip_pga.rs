@@ -53,6 +53,10 @@ impl Algorithm for GossipPga {
         options.field("period", &mut self.period, 1.., "H, steps from one exact mean to the next")
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Chen et al., Accelerating gossip SGD with periodic global averaging, ICML 2021"
     }

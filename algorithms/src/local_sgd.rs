@@ -47,6 +47,10 @@ impl Algorithm for LocalSgd {
         self.averaging.options(options)
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Stich, Local SGD converges fast and communicates little, ICLR 2019"
     }

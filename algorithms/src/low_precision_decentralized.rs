@@ -68,6 +68,10 @@ impl Algorithm for LowPrecisionDecentralized {
         options.field("graph", &mut self.schedule, any_graph(), "W, the same in every round")
     }
 
+    fn period(&self) -> u64 {
+        self.interval
+    }
+
     fn source(&self) -> &'static str {
         "Bagua; Tang et al., Communication compression for decentralized training, NeurIPS 2018"
     }

@@ -84,6 +84,10 @@ impl Algorithm for MuLoCo {
         self.averaging.options(options)
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Thérien, Huang, Defazio, Rish and Belilovsky, MuLoCo, 2025"
     }

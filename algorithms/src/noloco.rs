@@ -89,6 +89,10 @@ impl Algorithm for NoLoCo {
         options.insist(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Kolehmainen et al., NoLoCo: no-all-reduce low communication training method for large models, 2025"
     }

@@ -77,6 +77,10 @@ impl Algorithm for PostLocalSgd {
         self.averaging.options(options)
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020"
     }

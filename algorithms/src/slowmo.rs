@@ -109,6 +109,10 @@ impl Values<AnyAlgorithm> for Bases {
     }
 }
 
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
 /// State of one bucket; equal on all ranks.
 pub struct SlowMoState {
     /// Parameters x₀ at the start of the period.
@@ -147,6 +151,12 @@ impl Algorithm for SlowMo {
         options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")?;
         self.averaging.options(options)?;
         options.field("base", &mut self.base, or("none", Bases), "algorithm of the steps of a period")
+    }
+
+    /// Returns the least common multiple of τ and the base's period.
+    fn period(&self) -> u64 {
+        let base = self.base().period();
+        self.period / greatest_common_divisor(self.period, base) * base
     }
 
     fn source(&self) -> &'static str {

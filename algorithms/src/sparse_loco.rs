@@ -88,6 +88,10 @@ impl Algorithm for SparseLoCo {
         self.averaging.options(options)
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Sarfi, Thérien, Lidin and Belilovsky, SparseLoCo, 2025"
     }

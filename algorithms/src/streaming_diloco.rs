@@ -136,6 +136,10 @@ impl Algorithm for StreamingDiLoCo {
         )
     }
 
+    fn period(&self) -> u64 {
+        self.period
+    }
+
     fn source(&self) -> &'static str {
         "Douillard et al., Streaming DiLoCo with overlapping communication, 2025"
     }

@@ -173,6 +173,11 @@ impl Algorithm for ZeroOneAdam {
         options.field("block", &mut self.block, 1.., "B, elements that share a scale")
     }
 
+    /// Returns the interval to which that of communication grows.
+    fn period(&self) -> u64 {
+        self.local_largest
+    }
+
     fn source(&self) -> &'static str {
         "Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023"
     }

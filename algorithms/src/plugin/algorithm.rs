@@ -191,6 +191,12 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the number of steps, 1 or more, after which what is communicated repeats itself, once warm-ups are over: what
+    /// is measured of whole periods holds for all later steps. 1, as here, if every step communicates alike.
+    fn period(&self) -> u64 {
+        1
+    }
+
     /// Returns what the engine is to provide.
     fn needs(&self) -> Needs {
         Needs::default()

@@ -58,6 +58,11 @@ impl AnyAlgorithm {
         self.0.without_warm_up()
     }
 
+    /// Returns [`Algorithm::period`].
+    pub fn period(&self) -> u64 {
+        self.0.period().max(1)
+    }
+
     /// Returns [`Algorithm::needs`].
     pub fn needs(&self) -> Needs {
         self.0.needs()
@@ -207,6 +212,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn keeps_replicas_identical(&self) -> bool;
     fn remembers_parameters(&self) -> bool;
     fn without_warm_up(&self) -> Option<AnyAlgorithm>;
+    fn period(&self) -> u64;
     fn needs(&self) -> Needs;
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
@@ -274,6 +280,10 @@ impl<A: Algorithm> Erased for A {
 
     fn without_warm_up(&self) -> Option<AnyAlgorithm> {
         Algorithm::without_warm_up(self).map(AnyAlgorithm::from)
+    }
+
+    fn period(&self) -> u64 {
+        Algorithm::period(self)
     }
 
     fn needs(&self) -> Needs {

@@ -26,7 +26,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const AFTER_HELP: &str = "\
 Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
-they are later. It pays if its step takes 5 % less than that of gradient-allreduce, and pays up to a bandwidth if it does \
+they are later, over whole periods, and over 20 steps or more where jitter, stalls or paces are drawn. It pays if its step takes 5 % less than that of gradient-allreduce, and pays up to a bandwidth if it does \
 there and not at twice as much; bandwidths are those of --link times 1/32 to 32, and up to at least the last of them is said \
 of one that pays at it.
 

@@ -39,6 +39,11 @@ impl LinkSpec {
         LinkSpec { bandwidth, latency, jitter: Duration::ZERO, stalls: 0.0, stall: Duration::ZERO }
     }
 
+    /// Returns true if messages come later by what is drawn.
+    pub fn varies(&self) -> bool {
+        !self.jitter.is_zero() || (self.stalls > 0.0 && !self.stall.is_zero())
+    }
+
     /// Returns a link that is one of two on the same way: with half of the latency.
     #[must_use]
     pub fn half(self) -> Self {
@@ -167,7 +172,9 @@ mod tests {
             "1gbit,20ms,jitter=1ms",
             "1kbit,1s,stall=0.5:200ms",
         ] {
-            assert_eq!(text.parse::<LinkSpec>().unwrap().to_string(), text);
+            let link = text.parse::<LinkSpec>().unwrap();
+            assert_eq!(link.to_string(), text);
+            assert_eq!(link.varies(), text.contains('='));
         }
     }
 }

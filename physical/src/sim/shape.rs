@@ -115,6 +115,11 @@ impl Shape {
         words.are_over().then_some(shape)
     }
 
+    /// Returns true if messages come later by what is drawn on a link of its own.
+    pub fn varies(&self) -> bool {
+        matches!(self, Shape::Sites { link, .. } if link.varies())
+    }
+
     /// Adds the switches and links of this shape.
     ///
     /// # Errors
@@ -258,7 +263,9 @@ mod tests {
             "fat-tree 8 latency=500ns",
             "sites 3 link=1gbit,20ms,jitter=1ms",
         ] {
-            assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
+            let shape = text.parse::<Shape>().unwrap();
+            assert_eq!(shape.to_string(), text);
+            assert_eq!(shape.varies(), text.contains("jitter"));
         }
     }
 

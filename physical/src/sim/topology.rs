@@ -171,6 +171,13 @@ impl Topology {
         self.hosts.iter().any(|hosts| hosts.between.is_none())
     }
 
+    /// Returns true if messages come later by what is drawn on a link that is written in it.
+    pub fn varies(&self) -> bool {
+        let of_hosts = self.hosts.iter().flat_map(|hosts| [hosts.between, hosts.within]).flatten();
+        let mut links = of_hosts.chain(self.links.iter().map(|single| single.link));
+        links.any(|link| link.varies()) || self.shape.is_some_and(|(_, shape)| shape.varies())
+    }
+
     /// Returns the link of the hosts that have the least bandwidth, where their lines say nothing this one.
     pub fn narrowest(&self, between: LinkSpec) -> LinkSpec {
         let links = self.hosts.iter().map(|hosts| hosts.between.unwrap_or(between));
@@ -233,7 +240,10 @@ mod tests {
         assert_eq!(latencies, [2, 50, 100, 20].map(Duration::from_micros));
         let topology: Topology = text.parse().unwrap();
         assert_eq!(topology.narrowest("10gbit,50us".parse().unwrap()).to_string(), "1gbit,150us");
-        assert!(topology.takes_link());
+        assert!(topology.takes_link() && !topology.varies());
+        for text in ["intra=1gbit,1us,jitter=1us", "\nsites 2 link=1gbit,1us,stall=1:1s"] {
+            assert!(format!("hosts 2 {text}\n").parse::<Topology>().unwrap().varies(), "{text}");
+        }
         assert!(!"hosts 2 link=1gbit,1us\n".parse::<Topology>().unwrap().takes_link());
     }
 

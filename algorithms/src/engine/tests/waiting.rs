@@ -110,6 +110,10 @@ impl Erased for HeldBack {
         self.algorithm.without_warm_up()
     }
 
+    fn period(&self) -> u64 {
+        self.algorithm.period()
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, ..self.algorithm.needs() }
     }

@@ -3,8 +3,7 @@
 use crate::program::names::ALL;
 use crate::program::simulate::job::Steps;
 use crate::program::{Chosen, stepping};
-use hexagram::algorithms::{AnyAlgorithm, Registry};
-use hexagram::logical::spelling::Argument;
+use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};
 
 /// Algorithm that all are compared to.
@@ -15,15 +14,13 @@ pub(super) const REFERENCE: &str = "gradient-allreduce";
 pub(super) const USUAL: &str = "bytegrad,loco,qadam,topk-ef,zero-one-adam,d-psgd,low-precision-decentralized,choco-sgd,\
 powersgd,qg-dsgdm,local-sgd,slowmo,diloco,streaming-diloco,sparse-loco,noloco,async-model-average";
 
-/// Option with the number of steps from one communication to the next, and the longest that `zero-one-adam` comes to.
-const PERIODS: [&str; 2] = ["period", "local_largest"];
-
 /// Algorithms whose servers and votes are of numbers on the host, for real also where buffers have sizes only, so that a
 /// large model takes minutes. They are among all only where they are named.
 const ON_HOST: [&str; 3] = ["signsgd-vote", "ssp", "compressed-ssp"];
 
-/// Steps of an asynchronous algorithm, whose messages are under way for several.
-const ASYNCHRONOUS: Steps = Steps { warmup: 4, counted: 8 };
+/// Steps that are counted at least of an algorithm whose messages go to other ranks in other steps, or are under way for
+/// several.
+const SEVERAL: u32 = 8;
 
 /// Algorithm that may pay.
 #[derive(Debug, Clone)]
@@ -66,22 +63,27 @@ impl Candidate {
 
 /// Returns the steps that show what an algorithm takes: whole periods, after those with which it begins.
 fn steps(algorithm: &AnyAlgorithm) -> Steps {
-    if !algorithm.trigram().synchronous {
-        return ASYNCHRONOUS;
-    }
-    let spelling = algorithm.spelling();
-    let period = |argument: &Argument| {
-        let is_period = argument.field().is_some_and(|field| PERIODS.contains(&field));
-        is_period.then(|| argument.value().to_string().parse().ok()).flatten()
+    let Trigram { centralized, synchronous, .. } = algorithm.trigram();
+    let warmup = match algorithm.name() {
+        "zero-one-adam" => 8,
+        _ if synchronous => 2,
+        _ => 4,
     };
-    let period: u32 = spelling.arguments().iter().find_map(period).unwrap_or(1);
-    let warmup = if algorithm.name() == "zero-one-adam" { 8 } else { 2 };
-    Steps { warmup, counted: period }
+    let period = u32::try_from(algorithm.period()).unwrap_or(u32::MAX);
+    let least = if centralized && synchronous { 1 } else { SEVERAL };
+    at_least(least, Steps { warmup, counted: period })
+}
+
+/// Returns as many times the counted steps as it takes to count so many.
+pub(super) fn at_least(least: u32, steps: Steps) -> Steps {
+    let Steps { warmup, counted } = steps;
+    Steps { warmup, counted: counted.saturating_mul(least.div_ceil(counted)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hexagram::logical::spelling::Argument;
 
     fn candidate(text: &str) -> Candidate {
         let registry = Registry::built_in();
@@ -94,13 +96,38 @@ mod tests {
         for (text, counted) in [
             ("bytegrad", 1),
             ("diloco", 16),
-            ("gossip-pga", 6),
+            ("slowmo(period=6, base=local-sgd(period=4))", 12),
+            ("d-psgd", 8),
+            ("d-psgd(interval=3)", 9),
+            ("low-precision-decentralized(interval=10)", 10),
+            ("gossip-pga", 12),
             ("local-sgd(period=1)", 1),
             ("local-sgd(period=5)", 5),
             ("zero-one-adam", 4),
             ("ssp", 8),
         ] {
             assert_eq!(candidate(text).steps.counted, counted, "{text}");
+        }
+    }
+
+    #[test]
+    fn where_something_is_drawn_more_periods_are_counted() {
+        for (text, counted) in [("bytegrad", 20), ("diloco", 32), ("local-sgd(period=25)", 25), ("ssp", 24)] {
+            assert_eq!(at_least(20, candidate(text).steps).counted, counted, "{text}");
+        }
+    }
+
+    /// An option that says how often is communicated, and a period that does not follow from it, would be a mean of too few.
+    #[test]
+    fn options_that_say_how_often_are_told_as_periods() {
+        for algorithm in Registry::built_in().all() {
+            let spelling = algorithm.spelling();
+            let named = |argument: &Argument| {
+                let is_period = argument.field().is_some_and(|field| ["period", "interval"].contains(&field));
+                is_period.then(|| argument.value().to_string().parse::<u64>().ok()).flatten()
+            };
+            let told = spelling.arguments().iter().find_map(named).unwrap_or(1);
+            assert!(algorithm.period().is_multiple_of(told), "{algorithm}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Bandwidths up to which an algorithm pays: those of the link times powers of two, of which bisection tries few.
 
 use super::advice::Border;
-use super::candidate::Candidate;
+use super::candidate::{Candidate, at_least};
 use crate::program::simulate::job::{Job, Point};
 use crate::program::simulate::report::Row;
 use hexagram::Result;
@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 
 /// Exponent of the largest factor, of which the reciprocal is the least.
 pub(super) const HIGHEST: i32 = 5;
+
+/// Steps that are counted at least where something of their time is drawn.
+const DRAWN: u32 = 20;
 
 /// Share of the reference's step that an algorithm has to save to pay.
 pub(super) const WORTH: f64 = 0.05;
@@ -56,7 +59,8 @@ impl<'a> Ladder<'a> {
     /// # Errors
     /// That of a rank.
     pub(super) fn simulated(&self, candidate: &Candidate, exponent: i32) -> Result<Row> {
-        self.job.row(&candidate.chosen, &self.at(exponent), candidate.steps)
+        let least = if self.job.varies(&self.here) { DRAWN } else { 1 };
+        self.job.row(&candidate.chosen, &self.at(exponent), at_least(least, candidate.steps))
     }
 
     /// Returns the highest exponent with which an algorithm pays, if it pays with one, provided that it does with all

@@ -253,6 +253,13 @@ impl JobOptions {
 }
 
 impl Job<'_> {
+    /// Returns true if something is drawn of how long steps take.
+    pub(in crate::program) fn varies(&self, point: &Point) -> bool {
+        let JobOptions { pace, link, intra, shape, .. } = self.options;
+        let in_topology = point.topology.as_ref().is_some_and(|topology| topology.varies());
+        pace.varies() || link.varies() || intra.varies() || shape.varies() || in_topology
+    }
+
     /// Simulates one algorithm on one cluster.
     ///
     /// # Errors
