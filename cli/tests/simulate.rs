@@ -336,6 +336,13 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
         ("--topology", "hosts 2\nlink host0 host7 1gbit,1us\n", &["line 2", "`host7`", "host0 to host1"]),
         ("--topology", "switch a\n", &["no hosts", "hosts NUMBER"]),
         ("--rates", "copy 1e9\ncopy fast\n", &["line 2", "`copy fast`", "BYTES_A_SECOND", "message 3us"]),
+        ("--rates", "copy 1e9\ncopy 2e9\n", &["line 2", "`copy 2e9`", "line 1", "leave one of the two out"]),
+        ("--rates", "# own\nencode signn 1e9\n", &["line 2", "no codec `signn`", "did you mean sign?"]),
+        (
+            "--topology",
+            "hosts 2\nflat\nracks 2\n",
+            &["line 3", "`racks 2`", "line 2", "leave one of the two out"],
+        ),
     ] {
         let file = folder.join("wrong");
         fs::write(&file, text).unwrap();
@@ -345,8 +352,11 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
         assert_eq!((code, stdout.len()), (Some(2), 0), "{line}");
         assert!(line.contains(file) && words.iter().all(|word| line.contains(word)), "{line}");
     }
+    let misspelt = run(program(&["simulate", "--model", "vgg17"]));
+    let said = "hexagram simulate: there is no model or file `vgg17`; did you mean vgg16?";
+    assert_eq!((misspelt.code, misspelt.stderr), (Some(2), vec![said.to_owned()]));
     for (option, file) in [
-        ("--model", "vgg17"),
+        ("--model", "/does/not/exist"),
         ("--rates", "/does/not/exist"),
         ("--topology", "/does/not/exist"),
         ("--model", "/tmp"),

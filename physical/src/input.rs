@@ -1,5 +1,5 @@
-//! Reads whole files that users name: regular ones, up to a bound. Use it whenever a program reads another kind of
-//! file.
+//! Reads whole files that users name: regular ones, up to a bound; and cuts those into lines that have a statement each.
+//! Use it whenever a program reads another kind of file.
 //!
 //! The sampler, which depends on nothing, has a copy.
 
@@ -50,6 +50,12 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text"))
 }
 
+/// Returns the lines of a text that say something, with their numbers from 1, and without comments, which `#` begins.
+pub fn statements(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    (1..).zip(lines).filter(|(_, line)| !line.is_empty())
+}
+
 /// Creates the error of a file that is too long.
 fn too_long(length: u64, most: u64) -> io::Error {
     let what = format!("it has {length} bytes, and at most {most} are read of such a file");
@@ -60,6 +66,12 @@ fn too_long(length: u64, most: u64) -> io::Error {
 mod tests {
     use super::*;
     use crate::bootstrap::random;
+
+    #[test]
+    fn comments_and_empty_lines_are_left_out_and_counted() {
+        let found: Vec<(usize, &str)> = statements("# a\n one # b\n\n\ttwo\n#").collect();
+        assert_eq!(found, [(2, "one"), (4, "two")]);
+    }
 
     #[test]
     fn what_has_no_end_or_too_late_a_one_is_refused() {

@@ -4,9 +4,11 @@
 //! rates, and never from a clock: the same run takes the same virtual time everywhere.
 
 use super::link::duration;
+use super::statement::{check_first, in_line};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::runtime::Work;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -52,6 +54,9 @@ pub struct Rates {
     /// Work of a processor to receive, by bytes.
     pub receive: f64,
 }
+
+/// Lowest rate that can be written: with less, the virtual time of a large model would end before its step.
+const LEAST: f64 = 1e3;
 
 impl Rates {
     /// Returns the rates of a machine on which nothing takes time but the network.
@@ -102,12 +107,22 @@ impl Rates {
         ]
     }
 
+    /// Returns the error of a line that is none.
+    fn wrong(&mut self, line: &str) -> Error {
+        let names = self.plain().map(|(name, _)| name).join(", ");
+        let remedy = format!(
+            "write `NAME BYTES_A_SECOND`, 1e3 or more, with one of {names} (operations of `product`); `encode CODEC \
+             ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`"
+        );
+        Error::usage(format!("`{line}` is no rate"), remedy)
+    }
+
     /// Decodes a line; returns `None` if it is none.
     fn set(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         let name = words.next()?;
         let value = words.next()?;
-        let rate = |text: &str| text.parse().ok().filter(|rate: &f64| *rate > 0.0);
+        let rate = |text: &str| text.parse().ok().filter(|rate: &f64| *rate >= LEAST);
         match name {
             "message" => self.message = duration(value)?,
             "encode" => drop(self.encode.insert(value.to_owned(), rate(words.next()?)?)),
@@ -130,16 +145,13 @@ impl FromStr for Rates {
 
     fn from_str(text: &str) -> Result<Self> {
         let mut rates = Rates::free();
-        for (at, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if !line.is_empty() && rates.set(line).is_none() {
-                let what = format!("line {}: `{line}` is no rate", at + 1);
-                let names = rates.plain().map(|(name, _)| name).join(", ");
-                let remedy = format!(
-                    "write `NAME BYTES_A_SECOND` with one of {names} (operations of `product`); `encode CODEC ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`"
-                );
-                return Err(Error::usage(what, remedy));
-            }
+        let mut lines = HashMap::new();
+        for (at, line) in input::statements(text) {
+            rates.set(line).ok_or_else(|| in_line(at, rates.clone().wrong(line)))?;
+            // All but the value.
+            let named = line.rsplit_once(char::is_whitespace).map_or(line, |(named, _)| named);
+            let earlier = lines.insert(named.split_whitespace().collect::<Vec<_>>(), at);
+            check_first(line, earlier).map_err(|error| in_line(at, error))?;
         }
         Ok(rates)
     }
@@ -180,13 +192,27 @@ mod tests {
         assert_eq!(rates.seconds(&Work::Encode { codec: "sign".into(), elements: 1000 }), 1e-6);
         assert_eq!(rates.seconds(&Work::Decode { codec: "sign".into(), elements: 1000 }), 0.0);
         assert_eq!(rates.seconds(&Work::Product { operations: 1000 }), 0.0);
-        for wrong in ["copy", "copy fast", "copy -1", "cpoy 1e9", "encode sign", "message 3", "copy 1e9 1e9"]
-        {
+        for wrong in [
+            "copy",
+            "copy fast",
+            "copy -1",
+            "copy 1e-300",
+            "cpoy 1e9",
+            "encode sign",
+            "message 3",
+            "copy 1e9 1e9",
+        ] {
             let error = format!("fill 1e9\n{wrong}\n").parse::<Rates>().unwrap_err().to_string();
             assert!(
                 error.contains("line 2") && error.contains(wrong) && error.contains("weighted_sum"),
                 "{error}"
             );
+        }
+        for twice in
+            ["copy 1e9\ncopy 2e9\n", "encode sign 1e9\nencode  sign 2e9\n", "message 1us\nmessage 1us\n"]
+        {
+            let error = twice.parse::<Rates>().unwrap_err().to_string();
+            assert!(error.contains("line 2: ") && error.contains("comes after line 1"), "{error}");
         }
     }
 }

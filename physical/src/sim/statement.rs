@@ -1,5 +1,7 @@
 //! Statements that describe a cluster, on a line each: words in order, and options as in `latency=10us`. Open this to see
-//! how they are cut.
+//! how they are cut, and how the errors of lines are written.
+
+use crate::error::{Error, Result};
 
 /// Words of a statement that have not been read.
 pub(super) struct Statement<'a>(Vec<&'a str>);
@@ -41,4 +43,19 @@ impl<'a> Statement<'a> {
     pub(super) fn are_over(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Returns the error of a line.
+pub(super) fn in_line(line: usize, error: Error) -> Error {
+    match error {
+        Error::Usage { what, remedy } => Error::usage(format!("line {line}: {what}"), remedy),
+        other => other,
+    }
+}
+
+/// Fails if an earlier line has said what this one says again.
+pub(super) fn check_first(line: &str, earlier: Option<usize>) -> Result<()> {
+    let Some(earlier) = earlier else { return Ok(()) };
+    let what = format!("`{line}` comes after line {earlier}, which says that already");
+    Err(Error::usage(what, "leave one of the two out"))
 }

@@ -4,9 +4,11 @@ use super::cluster::{Cluster, HostSpec};
 use super::link::LinkSpec;
 use super::routes::Routes;
 use super::shape::{self, Shape};
-use super::statement::Statement;
+use super::statement::{Statement, check_first, in_line};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::launch::MAX_RANKS;
+use std::collections::HashMap;
 use std::str::FromStr;
 
 /// A cluster as it is written: hosts, what connects them, and single links that are other than that.
@@ -42,7 +44,8 @@ use std::str::FromStr;
 pub struct Topology {
     hosts: Vec<Hosts>,
     shape: Option<(usize, Shape)>,
-    switches: Vec<String>,
+    /// Lines of the switches, and their names.
+    switches: Vec<(usize, String)>,
     links: Vec<SingleLink>,
 }
 
@@ -75,11 +78,9 @@ impl FromStr for Topology {
 
     fn from_str(text: &str) -> Result<Self> {
         let mut topology = Topology::default();
-        for (at, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if !line.is_empty() {
-                topology.add(at + 1, line).ok_or_else(|| wrong_line(at + 1, line))?;
-            }
+        for (at, line) in input::statements(text) {
+            check_first(line, topology.earlier(line)).map_err(|error| in_line(at, error))?;
+            topology.add(at, line).ok_or_else(|| in_line(at, wrong(line)))?;
         }
         if topology.hosts.is_empty() {
             return Err(Error::usage("it has no hosts", format!("write a line `{}`", FORMS[0].1)));
@@ -89,17 +90,30 @@ impl FromStr for Topology {
 }
 
 /// Returns the error of a line that is no statement.
-fn wrong_line(at: usize, line: &str) -> Error {
+fn wrong(line: &str) -> Error {
     let all = || FORMS.into_iter().chain(shape::FORMS);
     let word = line.split_whitespace().next().unwrap_or_default();
     let named: Vec<&str> = all().filter(|(name, _)| *name == word).map(|(_, form)| form).collect();
     let forms = if named.is_empty() { all().map(|(_, form)| form).collect() } else { named };
-    let what = format!("line {at}: `{line}` is no part of a topology");
+    let what = format!("`{line}` is no part of a topology");
     let remedy = format!("write {}, with links as in 10gbit,50us and times as in 5us", forms.join(", or "));
     Error::usage(what, remedy)
 }
 
 impl Topology {
+    /// Returns the line that has what a line says, of what there is once: a switch, or the shape.
+    fn earlier(&self, line: &str) -> Option<usize> {
+        let mut words = line.split_whitespace();
+        match words.next()? {
+            "switch" => {
+                let name = words.next()?;
+                self.switches.iter().find(|(_, other)| other == name).map(|(at, _)| *at)
+            }
+            word if shape::FORMS.iter().any(|(name, _)| *name == word) => self.shape.map(|(at, _)| at),
+            _ => None,
+        }
+    }
+
     /// Adds a line; returns `None` if it is none.
     fn add(&mut self, at: usize, line: &str) -> Option<()> {
         let mut words = Statement::of(line);
@@ -114,8 +128,7 @@ impl Topology {
                 self.hosts.push(Hosts { number, ranks, between, within });
             }
             "switch" => {
-                let name = words.next().filter(|name| !self.switches.iter().any(|other| other == name))?;
-                self.switches.push(name.to_owned());
+                self.switches.push((at, words.next()?.to_owned()));
             }
             "link" => {
                 let ends = [words.next()?.to_owned(), words.next()?.to_owned()];
@@ -124,8 +137,7 @@ impl Topology {
                 self.links.push(SingleLink { line: at, ends, link });
             }
             _ => {
-                let shape = line.parse().ok().filter(|_| self.shape.is_none())?;
-                self.shape = Some((at, shape));
+                self.shape = Some((at, line.parse().ok()?));
                 return Some(());
             }
         }
@@ -147,23 +159,31 @@ impl Topology {
             None if self.switches.is_empty() => Shape::Flat.connect(&hosts, &mut cluster)?,
             None => {}
         }
-        for name in &self.switches {
+        for (line, name) in &self.switches {
             if cluster.place(name).is_some() {
-                return Err(Error::usage(
-                    format!("there are two `{name}`"),
-                    "give switches names of their own",
-                ));
+                let what = format!("line {line}: there is a place `{name}` already");
+                return Err(Error::usage(what, "give switches names of their own"));
             }
             cluster.add_switch(name.clone());
         }
-        for SingleLink { line, ends: [from, to], link } in &self.links {
-            let place = |name: &String| cluster.place(name).ok_or_else(|| no_place(*line, name, &cluster));
-            let from = place(from)?;
-            let to = place(to)?;
-            cluster.set_link(from, to, *link);
-        }
+        self.connect(&mut cluster)?;
         connected(&cluster)?;
         Ok(cluster)
+    }
+
+    /// Adds the single links.
+    fn connect(&self, cluster: &mut Cluster) -> Result<()> {
+        let mut lines = HashMap::new();
+        for SingleLink { line, ends: [from, to], link } in &self.links {
+            let place = |name: &String| cluster.place(name).ok_or_else(|| no_place(*line, name, cluster));
+            let from_place = place(from)?;
+            let to_place = place(to)?;
+            let places = (from_place.min(to_place), from_place.max(to_place));
+            let earlier = lines.insert(places, *line);
+            check_first(&format!("link {from} {to}"), earlier).map_err(|error| in_line(*line, error))?;
+            cluster.set_link(from_place, to_place, *link);
+        }
+        Ok(())
     }
 
     /// Returns true if the link between hosts that a cluster is asked for with is that of a host.
@@ -194,13 +214,6 @@ impl Topology {
             vec![spec; hosts.number]
         };
         self.hosts.iter().flat_map(spec).collect()
-    }
-}
-
-fn in_line(line: usize, error: Error) -> Error {
-    match error {
-        Error::Usage { what, remedy } => Error::usage(format!("line {line}: {what}"), remedy),
-        other => other,
     }
 }
 
@@ -266,13 +279,23 @@ mod tests {
             ("hosts 2 link=10,5us\n", &["line 1", "links as in 10gbit,50us"]),
             ("hosts 2 speed=3\n", &["line 1", "`hosts 2 speed=3`"]),
             ("hosts 2\nracks\n", &["line 2", "racks NUMBER [oversubscription=FACTOR]"]),
-            ("hosts 2\nflat\nflat\n", &["line 3"]),
+            ("hosts 2\nflat\nflat\n", &["line 3", "`flat` comes after line 2, which says that already"]),
+            (
+                "hosts 2\nracks 2\nflat\n",
+                &["line 3", "`flat` comes after line 2", "leave one of the two out"],
+            ),
+            ("hosts 2\nswitch a\nswitch a\n", &["line 3", "`switch a` comes after line 2"]),
+            (
+                "hosts 2\nswitch a\nlink host0 a 1gbit,1us\nlink a host0 2gbit,1us\n",
+                &["line 4", "`link a host0` comes after line 3"],
+            ),
             ("hosts 3\nracks 2\n", &["line 2", "3 hosts cannot be divided equally among 2 racks"]),
             ("hosts 2\nstar\n", &["line 2", "`star`", "hosts NUMBER", "fat-tree PORTS", "link PLACE"]),
             ("hosts 2\nlink host0 host9 1gbit,1us\n", &["line 2", "`host9`", "host0 to host1", "switch"]),
             ("hosts 2\nlink host0 host0 1gbit,1us\n", &["line 2", "link PLACE PLACE LINK"]),
             ("hosts 2\nswitch a\nlink host0 a 1gbit,1us\n", &["nothing connects host0 and host1"]),
-            ("hosts 2\nflat\nswitch switch\n", &["there are two `switch`"]),
+            ("hosts 2\nflat\nswitch switch\n", &["line 3", "there is a place `switch` already"]),
+            ("hosts 2\nswitch host1\n", &["line 2", "there is a place `host1` already"]),
             ("hosts 1024 ranks=1024\n", &["ranks together"]),
         ] {
             let error = cluster(text).unwrap_err().to_string();

@@ -16,6 +16,7 @@ use crate::program::names::ALL;
 use crate::program::say::{self, Failure, print};
 use clap::Args;
 use hexagram::algorithms::Registry;
+use hexagram::physical::input;
 use hexagram::physical::sim::{Fault, Flaw};
 use hexagram::{Error, Result};
 use plan::Plan;
@@ -175,16 +176,14 @@ fn attempt(stage: &Stage, plan: &Plan, flaw: Option<Flaw>, tally: &mut Tally) ->
 /// Reads a file of faults.
 fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>> {
     let text = job::read(path, "faults")?;
-    let content = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
-    let lines = text.lines().map(content).enumerate().filter(|(_, line)| !line.is_empty());
-    let fault = |(number, line): (usize, String)| {
+    let fault = |(number, line): (usize, &str)| {
         let fault = line.parse::<Fault>().and_then(|fault| fault.check(ranks, hosts).map(|()| fault));
         fault.map_err(|error| match error {
             Error::Usage { what, remedy } => {
-                job::in_file(path, Error::usage(format!("line {}: {what}", number + 1), remedy))
+                job::in_file(path, Error::usage(format!("line {number}: {what}"), remedy))
             }
             other => other,
         })
     };
-    lines.map(fault).collect()
+    input::statements(&text).map(fault).collect()
 }

@@ -9,6 +9,8 @@ use crate::program::{Chosen, stepping};
 use clap::Args;
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{EngineOptions, Registry};
+use hexagram::logical::codec;
+use hexagram::logical::spelling::nearest;
 use hexagram::physical::input;
 use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulation, Topology};
 use hexagram::{Error, Result};
@@ -38,6 +40,9 @@ const RANKS: usize = 8;
 const HOSTS: usize = 1;
 /// Link between hosts, likewise.
 const LINK: &str = "10gbit,50us";
+
+/// Codecs that algorithms have inside, and that nobody names as an option.
+const INNER: [&str; 3] = ["powersgd", "ballot", "exact"];
 
 /// Options of a job to simulate.
 #[derive(Args, Debug, Clone)]
@@ -167,7 +172,8 @@ impl JobOptions {
     /// Reads the rates.
     pub(super) fn rates(&self) -> Result<Rates> {
         let Some(path) = &self.rates else { return GPU.parse() };
-        read(path, "rates")?.parse().map_err(|error| in_file(path, error))
+        let text = read(path, "rates")?;
+        check_codecs(&text).and_then(|()| text.parse()).map_err(|error| in_file(path, error))
     }
 
     /// Returns the factor by which each rank is slower.
@@ -366,6 +372,26 @@ impl Job<'_> {
         let scene = Scene { model: scene.model, algorithm, engine, steps, paces: &[vec![slowness; 2]] };
         Ok(scene.run(&alone)?.step_s)
     }
+}
+
+/// Fails if rates are of a codec whose name is misspelt, so that the one that is meant would take no time. A name that is
+/// near to no other is a codec's of one's own.
+fn check_codecs(rates: &str) -> Result<()> {
+    let names: Vec<&str> = codec::names().into_iter().chain(INNER).collect();
+    for (at, line) in input::statements(rates) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["encode" | "decode", codec, ..] = words[..] else { continue };
+        let name = codec.split('(').next().unwrap_or(codec);
+        if names.contains(&name) {
+            continue;
+        }
+        let near = nearest(name, names.iter().copied()).join(" or ");
+        if !near.is_empty() && name != "*" {
+            let what = format!("line {at}: there is no codec `{name}`");
+            return Err(Error::usage(what, format!("did you mean {near}?")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the text of a file.

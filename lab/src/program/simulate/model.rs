@@ -2,8 +2,10 @@
 
 use super::trace;
 use hexagram::algorithms::Parameter;
+use hexagram::logical::spelling::{nearest, no_such};
 use hexagram::physical::input;
 use hexagram::{DType, Error, Result};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -68,13 +70,7 @@ impl Model {
     }
 
     fn read(path: &Path) -> Result<Self> {
-        let text = input::read_text(path, LONGEST).map_err(|cause| {
-            let names = NAMES.map(|(name, _)| name).join(", ");
-            let remedy = format!(
-                "name one of {names}, or a file with a line `NAME ELEMENTS BACKWARD_MS` for each parameter"
-            );
-            Error::system(format!("read the model {}", path.display()), cause, remedy)
-        })?;
+        let text = input::read_text(path, LONGEST).map_err(|cause| unreadable(path, cause))?;
         if text.trim_start().starts_with('{') {
             let layers = trace::layers(&text).map_err(|why| {
                 let what = format!("{} is no trace of a run: {why}", path.display());
@@ -83,13 +79,9 @@ impl Model {
             return Ok(Model { layers });
         }
         let mut layers = Vec::new();
-        for (at, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() {
-                continue;
-            }
+        for (at, line) in input::statements(&text) {
             layers.push(layer(line).ok_or_else(|| {
-                let what = format!("{}, line {}: `{line}` is no parameter", path.display(), at + 1);
+                let what = format!("{}, line {at}: `{line}` is no parameter", path.display());
                 Error::usage(what, "write `NAME ELEMENTS BACKWARD_MS`, as in `conv1.weight 1728 0.4`")
             })?);
         }
@@ -161,6 +153,19 @@ pub(in crate::program) fn matrix(elements: usize) -> Vec<usize> {
     let width =
         widths.into_iter().find(|width| elements.is_multiple_of(*width) && elements / width >= *width);
     width.map_or_else(|| vec![elements], |width| vec![elements / width, width])
+}
+
+/// Returns the error of a file that cannot be read, which may be the name of a model, misspelt.
+fn unreadable(path: &Path, cause: io::Error) -> Error {
+    let names = NAMES.map(|(name, _)| name);
+    let word = path.to_string_lossy();
+    if cause.kind() == io::ErrorKind::NotFound && !nearest(&word, names).is_empty() {
+        return no_such("model or file", &word, names);
+    }
+    let names = names.join(", ");
+    let remedy =
+        format!("name one of {names}, or a file with a line `NAME ELEMENTS BACKWARD_MS` for each parameter");
+    Error::system(format!("read the model {}", path.display()), cause, remedy)
 }
 
 /// Decodes a line.
@@ -323,6 +328,13 @@ mod tests {
         }
         assert!(read("# nothing\n").unwrap_err().contains("no parameters"));
         std::fs::remove_file(&path).unwrap();
-        assert!(Model::named("vgg17", None).unwrap_err().to_string().contains("vgg16, resnet50"));
+        let missing = |text| Model::named(text, None).unwrap_err();
+        assert!(missing("models/own").to_string().contains("vgg16, resnet50"));
+        for (text, meant) in [("vgg17", "vgg16"), ("bert", "bert-large"), ("llama7b", "llama-7b")] {
+            let error = missing(text);
+            let is_right = matches!(&error, Error::Usage { .. })
+                && error.to_string().contains(&format!("did you mean {meant}?"));
+            assert!(is_right, "{error}");
+        }
     }
 }
