@@ -81,10 +81,10 @@ impl Cut {
 }
 
 impl Fault {
-    /// Fails unless ranks and hosts of a fault are those of a cluster.
+    /// Fails unless ranks and hosts of a fault are those of a cluster, and a cut is between different ones.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the rank or host that is not there.
+    /// [`Error::Usage`] with the rank or host that is not there, or that is on both sides.
     pub fn check(&self, ranks: usize, hosts: usize) -> Result<()> {
         let missing = |what: &str, number: usize, count: usize| {
             let missing = format!("`{self}`: there is no {what} {number}");
@@ -101,10 +101,18 @@ impl Fault {
             }
             FaultKind::Cut(cut) => match cut.from.iter().chain(&cut.to).find(|host| **host >= hosts) {
                 Some(host) => missing("host", *host, hosts),
-                None => Ok(()),
+                None => self.check_sides(cut),
             },
             _ => Ok(()),
         }
+    }
+}
+
+impl Fault {
+    fn check_sides(&self, cut: &Cut) -> Result<()> {
+        let Some(host) = cut.from.iter().find(|host| cut.to.contains(host)) else { return Ok(()) };
+        let what = format!("`{self}`: host {host} is on both sides");
+        Err(Error::usage(what, "name other hosts on each side, as in `3s cut 0,1 -> 2`"))
     }
 }
 
@@ -192,6 +200,10 @@ mod tests {
             assert_eq!(fault.to_string(), text);
             assert!(fault.check(3, 3).is_ok());
             assert_eq!(fault.check(0, 0).is_err(), fault.kind != FaultKind::Heal, "{text}");
+        }
+        for (text, host) in [("3s cut 0 -> 0", 0), ("3s cut 0,1 <-> 2,1", 1)] {
+            let error = text.parse::<Fault>().unwrap().check(3, 3).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`: host {host} is on both sides")), "{error}");
         }
         for text in
             ["", "3s", "rank 2 dies", "3s rank x dies", "3s cut 0 - 1", "3s slow 1 to 2", "3s slow 1 to 0"]

@@ -1,23 +1,23 @@
 //! `simulate --faults`: small trainings on small clusters, in which something goes wrong that a seed draws or a file says.
 //! Open this file to see what is tried, and what is printed of a seed that ends wrongly.
 //!
-//! `plan` draws the faults and knows whom they excuse, `scene` trains with them, `verdict` says what is wrong with how the
+//! `plan` draws the faults and knows whom they excuse, `file` reads those that are written, `scene` trains with them, `verdict` says what is wrong with how the
 //! ranks ended.
 
+mod file;
 mod plan;
 mod scene;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-use super::{JobOptions, SimulateOptions, job};
+use super::{JobOptions, SimulateOptions};
 use crate::program::Chosen;
 use crate::program::names::ALL;
 use crate::program::say::{self, Failure, print};
 use clap::Args;
 use hexagram::algorithms::Registry;
-use hexagram::physical::input;
-use hexagram::physical::sim::{Fault, Flaw};
+use hexagram::physical::sim::Flaw;
 use hexagram::{Error, Result};
 use plan::Plan;
 use scene::{Scene, Stage};
@@ -123,7 +123,7 @@ fn of_file(path: &Path, job: &JobOptions, stage: &Stage) -> Result<Plan> {
     }
     let point = job.point()?;
     job.check(&point)?;
-    let faults = read(path, point.ranks, point.hosts)?;
+    let faults = file::read(path, point.ranks, point.hosts)?;
     Ok(Plan::of(faults, &point, job.is_hierarchical(&point), job.seed))
 }
 
@@ -158,6 +158,9 @@ fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
     let mut text = plan.told(stage);
     text.extend(play.log.iter().map(|line| format!("{line}\n")));
     text.extend(play.told());
+    text.extend(
+        plan.unplayed(&play).map(|fault| format!("`{fault}` has not happened: all ranks had ended\n")),
+    );
     text.push_str(&found.concat());
     print(text.trim_end())?;
     Ok(u8::from(!found.is_empty()))
@@ -171,19 +174,4 @@ fn attempt(stage: &Stage, plan: &Plan, flaw: Option<Flaw>, tally: &mut Tally) ->
     tally.events += play.events;
     tally.ended += u64::from(play.has_error());
     Ok(verdict::verdict(plan, &play, stage.reference(plan)?))
-}
-
-/// Reads a file of faults.
-fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>> {
-    let text = job::read(path, "faults")?;
-    let fault = |(number, line): (usize, &str)| {
-        let fault = line.parse::<Fault>().and_then(|fault| fault.check(ranks, hosts).map(|()| fault));
-        fault.map_err(|error| match error {
-            Error::Usage { what, remedy } => {
-                job::in_file(path, Error::usage(format!("line {number}: {what}"), remedy))
-            }
-            other => other,
-        })
-    };
-    input::statements(&text).map(fault).collect()
 }

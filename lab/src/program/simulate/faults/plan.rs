@@ -1,6 +1,6 @@
 //! Plans of faults: drawn from a seed, and what they excuse. Open this file to draw another kind of fault.
 
-use super::scene::Stage;
+use super::scene::{Play, Stage};
 use crate::program::say;
 use crate::program::simulate::job::Point;
 use crate::random::Random;
@@ -42,9 +42,8 @@ impl Plan {
         Plan { seed, algorithm, ranks, hosts, is_hierarchical, faults }
     }
 
-    /// Creates the plan of faults that were written, with the first algorithm of the stage.
-    pub(super) fn of(mut faults: Vec<Fault>, point: &Point, is_hierarchical: bool, seed: u64) -> Self {
-        faults.sort_by_key(|fault| fault.at);
+    /// Creates the plan of faults that were written, in the order of their times, with the first algorithm of the stage.
+    pub(super) fn of(faults: Vec<Fault>, point: &Point, is_hierarchical: bool, seed: u64) -> Self {
         Plan { seed, algorithm: 0, ranks: point.ranks, hosts: point.hosts, is_hierarchical, faults }
     }
 
@@ -67,6 +66,14 @@ impl Plan {
     pub(super) fn again(&self, stage: &Stage) -> String {
         let algorithm = &stage.algorithms[self.algorithm].spelling;
         format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", say::name("simulate"), self.seed)
+    }
+
+    /// Returns the faults for which all ranks had ended too early.
+    pub(super) fn unplayed(&self, play: &Play) -> impl Iterator<Item = &Fault> {
+        let ends: Option<Vec<Duration>> =
+            play.ends.iter().map(|end| end.as_ref().map(|end| end.at)).collect();
+        let last = ends.and_then(|ends| ends.into_iter().max());
+        self.faults.iter().filter(move |fault| last.is_some_and(|last| fault.at > last))
     }
 
     fn host(&self, rank: usize) -> usize {

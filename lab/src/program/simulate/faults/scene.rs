@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Longest time to meet.
 const JOINING: Duration = Duration::from_secs(15);
 /// Time at which a rank that still runs hangs: no deadline is as late.
-const LIMIT: Duration = Duration::from_secs(240);
+pub(super) const LIMIT: Duration = Duration::from_secs(240);
 /// Sizes of the parameters, in buckets of one each.
 const SHAPES: [&[usize]; 3] = [&[8, 6], &[10], &[7]];
 

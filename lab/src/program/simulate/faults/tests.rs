@@ -112,21 +112,3 @@ fn a_seed_is_played_alike_every_time() {
     assert!(first.len() > 100);
     assert_eq!(first, log());
 }
-
-#[test]
-fn a_bad_line_of_a_file_is_named() {
-    let folder = std::env::temp_dir().join(format!("hexagram-faults-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("faults");
-    for (text, line, expected) in [
-        ("# nothing\n\n3s rank 9 dies\n", 3, "0 to 3"),
-        ("1s heal # well\n3 rank 1 dies\n", 2, "3s rank 2 dies"),
-    ] {
-        std::fs::write(&path, text).unwrap();
-        let error = read(&path, 4, 2).unwrap_err().to_string();
-        assert!(error.contains(&format!("line {line}:")) && error.contains(expected), "{error}");
-    }
-    std::fs::write(&path, "1s heal # well\n").unwrap();
-    assert_eq!(read(&path, 4, 2).unwrap(), ["1s heal".parse().unwrap()]);
-    std::fs::remove_dir_all(&folder).unwrap();
-}
