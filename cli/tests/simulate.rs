@@ -319,11 +319,14 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--sweep latency=5ms,50", "`50` is no value of latency"),
         ("--sweep speed=1", "`speed` is nothing that varies; write bandwidth="),
         ("--straggler 8:2", "--straggler 8:2 names none of 8 ranks"),
-        ("--straggler 1:0", "write a rank or a range of them and a positive factor, as in 3:2.5"),
+        ("--straggler 1:0", "write a rank or a range of them and a factor up to 1e6, as in 3:2.5"),
         ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 names none of 4 ranks"),
         ("--trace /does/not/exist/trace --algorithm qadam", "/does/not/exist/trace"),
         ("--trace trace --algorithm qadam,dgc", "--trace is of one algorithm, and 2 are chosen"),
-        ("--compute -3", "--compute -3 is no time; give milliseconds"),
+        ("--compute -3", "--compute -3 is no time of a step; give milliseconds, up to 1e9"),
+        ("--compute 1e21", "is no time of a step; give milliseconds, up to 1e9"),
+        ("--straggler 0:1e30", "write a rank or a range of them and a factor up to 1e6"),
+        ("--straggler 0:1e6 --compute 1e9", "a rank computes for 2.2e13 s, and virtual time is for 1e9 s"),
     ] {
         let Ended { code, stdout, stderr } = simulate("wrong", arguments);
         let [line] = &stderr[..] else { panic!("{arguments}: {stderr:#?}") };

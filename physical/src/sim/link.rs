@@ -59,7 +59,7 @@ impl FromStr for LinkSpec {
             let what = format!("`{text}` is no link");
             Error::usage(
                 what,
-                "write bandwidth and latency, as in 10gbit,50us or 1gbit,20ms,jitter=1ms,stall=0.01:200ms",
+                "write bandwidth (1kbit or more) and latency, as in 10gbit,50us or 1gbit,20ms,jitter=1ms,stall=0.01:200ms",
             )
         };
         let mut parts = text.split(',').map(str::trim);
@@ -132,14 +132,14 @@ fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     Some(number * factor).filter(|value| value.is_finite())
 }
 
-/// Decodes a bandwidth, such as `10gbit` or `300mbit`; returns bytes a second, more than none.
+/// Decodes a bandwidth, such as `10gbit` or `300mbit`, of `1kbit` or more; returns bytes a second.
 pub fn bandwidth(text: &str) -> Option<f64> {
-    measure(text, &BITS).map(|bits| bits / 8.0).filter(|bytes| *bytes > 0.0)
+    measure(text, &BITS).filter(|bits| *bits >= 1e3).map(|bits| bits / 8.0)
 }
 
-/// Decodes a time, such as `50us` or `1.5ms`.
+/// Decodes a time, such as `50us` or `1.5ms`, of `1000000s` at most.
 pub fn duration(text: &str) -> Option<Duration> {
-    measure(text, &TIMES).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    measure(text, &TIMES).filter(|seconds| *seconds <= 1e6).map(Duration::from_secs_f64)
 }
 
 #[cfg(test)]
@@ -169,6 +169,8 @@ mod tests {
             "10gbit,50us",
             "300mbit,1.5ms",
             "400gbit,0ns",
+            "10bit,1us",
+            "1gbit,1000000000s",
             "1gbit,20ms,jitter=1ms",
             "1kbit,1s,stall=0.5:200ms",
         ] {

@@ -1,7 +1,7 @@
 //! A simulated job: model, ranks, hosts and links, as they are typed, and one simulated training of it.
 
 use super::model::Model;
-use super::pace::PaceOptions;
+use super::pace::{PaceOptions, Paces};
 use super::report::Row;
 use super::run::Scene;
 use crate::program::step::Passes;
@@ -42,6 +42,11 @@ const HOSTS: usize = 1;
 const LINK: &str = "10gbit,50us";
 
 /// Codecs that algorithms have inside, and that nobody names as an option.
+/// Longest time of the passes of a step, in milliseconds.
+const LONGEST: f64 = 1e9;
+/// Seconds for which ranks may compute: a part of the 584 years that virtual time has, which messages take, too.
+const ALL_TIME: f64 = 1e9;
+
 const INNER: [&str; 3] = ["powersgd", "ballot", "exact"];
 
 /// Options of a job to simulate.
@@ -162,11 +167,12 @@ impl JobOptions {
 
     /// Returns the time of both passes, if it was given.
     pub(super) fn compute(&self) -> Result<Option<Duration>> {
-        let time = self.compute.map(|millis| Duration::try_from_secs_f64(millis / 1e3));
-        time.transpose().map_err(|_| {
-            let what = format!("--compute {} is no time", self.compute.unwrap_or_default());
-            Error::usage(what, "give milliseconds")
-        })
+        let Some(millis) = self.compute else { return Ok(None) };
+        if !(0.0..=LONGEST).contains(&millis) {
+            let what = format!("--compute {millis} is no time of a step");
+            return Err(Error::usage(what, "give milliseconds, up to 1e9"));
+        }
+        Ok(Some(Duration::from_secs_f64(millis / 1e3)))
     }
 
     /// Reads the rates.
@@ -273,7 +279,9 @@ impl Job<'_> {
     pub(in crate::program) fn row(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Row> {
         let Point { ranks, hosts, .. } = *point;
         let simulated = self.simulated(chosen);
-        let paces = self.paces(ranks, steps)?;
+        let paces = self.options.pace.paces(ranks, self.options.seed)?;
+        let all = f64::from(steps.warmup) + f64::from(steps.counted);
+        check_time(self.model.passes().as_secs_f64() * paces.slowest(steps) * all)?;
         let scene = self.scene(&simulated, point, steps, &paces)?;
         let figures = scene.run(&self.options.simulation(point, &self.rates)?)?;
         let local_s = self.local(&scene)?;
@@ -294,7 +302,7 @@ impl Job<'_> {
             algorithm: chosen.algorithm.clone(),
             engine: self.engine(chosen)?,
             steps: Steps { warmup: 1, counted: 1 },
-            paces: &[vec![1.0; 2]],
+            paces: &Paces::steady(1.0),
         };
         let passes = self.model.passes().as_secs_f64() + measured_s - self.local(&scene)?;
         self.model = self.model.clone().taking(Duration::from_secs_f64(passes.max(1e-6)));
@@ -307,13 +315,9 @@ impl Job<'_> {
     /// # Errors
     /// That of a rank.
     pub(super) fn trace(&self, chosen: &Chosen, point: &Point, steps: Steps) -> Result<Trace> {
-        let paces = self.paces(point.ranks, steps)?;
+        let paces = self.options.pace.paces(point.ranks, self.options.seed)?;
         let scene = self.scene(&self.simulated(chosen), point, steps, &paces)?;
         scene.trace(&self.options.simulation(point, &self.rates)?)
-    }
-
-    fn paces(&self, ranks: usize, steps: Steps) -> Result<Vec<Vec<f64>>> {
-        self.options.pace.paces(ranks, steps.warmup.saturating_add(steps.counted), self.options.seed)
     }
 
     fn scene<'s>(
@@ -321,7 +325,7 @@ impl Job<'_> {
         simulated: &Chosen,
         point: &Point,
         steps: Steps,
-        paces: &'s [Vec<f64>],
+        paces: &'s Paces,
     ) -> Result<Scene<'s>> {
         let hierarchical = self.options.is_hierarchical(point);
         let engine = EngineOptions { hierarchical, ..self.engine(simulated)? };
@@ -347,10 +351,7 @@ impl Job<'_> {
 
     /// Returns the seconds of a step without communication, of the slowest rank.
     fn local(&self, scene: &Scene<'_>) -> Result<f64> {
-        let counted =
-            |factors: &Vec<f64>| factors.iter().rev().take(scene.steps.counted as usize).sum::<f64>();
-        let most = scene.paces.iter().map(counted).fold(0.0, f64::max);
-        let slowest = most / f64::from(scene.steps.counted);
+        let slowest = scene.paces.slowest(scene.steps);
         let optimizer = scene.engine.optimizer.as_ref().map(|optimizer| optimizer.spelled());
         let key = (optimizer.unwrap_or_default(), slowest.to_bits());
         if let Some(known) = self.alone.borrow().get(&key) {
@@ -369,7 +370,7 @@ impl Job<'_> {
         let algorithm = Registry::built_in().named("gradient-allreduce")?;
         let engine = EngineOptions { hierarchical: false, ..scene.engine.clone() };
         let steps = Steps { warmup: 1, counted: 1 };
-        let scene = Scene { model: scene.model, algorithm, engine, steps, paces: &[vec![slowness; 2]] };
+        let scene = Scene { model: scene.model, algorithm, engine, steps, paces: &Paces::steady(slowness) };
         Ok(scene.run(&alone)?.step_s)
     }
 }
@@ -395,6 +396,15 @@ fn check_codecs(rates: &str) -> Result<()> {
 }
 
 /// Returns the text of a file.
+/// Fails if a rank computes for longer than there is virtual time.
+pub(super) fn check_time(seconds: f64) -> Result<()> {
+    if seconds <= ALL_TIME {
+        return Ok(());
+    }
+    let what = format!("a rank computes for {seconds:.1e} s, and virtual time is for {ALL_TIME:.0e} s");
+    Err(Error::usage(what, "lower --steps, --compute or --straggler, or the times of the model"))
+}
+
 pub(super) fn read(path: &Path, what: &str) -> Result<String> {
     input::read_text(path, 1 << 20).map_err(|cause| {
         Error::system(format!("read the {what} {}", path.display()), cause, "give a file that is there")

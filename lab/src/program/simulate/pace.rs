@@ -1,6 +1,7 @@
 //! Paces of simulated ranks: by what factor the passes of each step of each rank take longer. Open this to let them vary
 //! in another way.
 
+use super::job::Steps;
 use crate::random::Random;
 use clap::Args;
 use hexagram::physical::hash;
@@ -8,6 +9,9 @@ use hexagram::{Error, Result};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+
+/// Largest factor of a rank.
+const LARGEST: f64 = 1e6;
 
 /// Options of how long ranks compute.
 #[derive(Args, Debug, Clone)]
@@ -58,7 +62,8 @@ impl PaceOptions {
             let parsed = straggler(text).filter(|(named, _)| *named.end() < ranks);
             let Some((named, factor)) = parsed else {
                 let what = format!("--straggler {text} names none of {ranks} ranks with a factor");
-                let remedy = "write a rank or a range of them and a positive factor, as in 3:2.5 or 8-15:1.8";
+                let remedy =
+                    "write a rank or a range of them and a factor up to 1e6, as in 3:2.5 or 8-15:1.8";
                 return Err(Error::usage(what, remedy));
             };
             slowness[named].fill(factor);
@@ -66,19 +71,70 @@ impl PaceOptions {
         Ok(slowness)
     }
 
-    /// Returns the factors of each rank in each of so many steps, which follow from a seed.
+    /// Returns the paces of so many ranks, whose changes follow from a seed.
     ///
     /// # Errors
     /// As [`PaceOptions::slowness`].
-    pub(super) fn paces(&self, ranks: usize, steps: u32, seed: u64) -> Result<Vec<Vec<f64>>> {
-        let of_rank = |(rank, slowness): (usize, f64)| {
-            let mut random = Random::new([seed, rank as u64].into_iter().fold(hash::START, hash::step));
-            let phase = random.between(0.0, 1.0);
-            let mut jitter = || self.compute_jitter.map_or(1.0, |jitter| jitter.draw(&mut random));
-            let drift = |step| self.compute_drift.map_or(1.0, |drift| drift.at(f64::from(step), phase));
-            (0..steps).map(|step| slowness * jitter() * drift(step)).collect()
-        };
-        Ok(self.slowness(ranks)?.into_iter().enumerate().map(of_rank).collect())
+    pub(super) fn paces(&self, ranks: usize, seed: u64) -> Result<Paces> {
+        let PaceOptions { compute_jitter: jitter, compute_drift: drift, .. } = *self;
+        Ok(Paces { slowness: self.slowness(ranks)?, jitter, drift, seed })
+    }
+}
+
+/// Paces of ranks, drawn step by step as they go on.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Paces {
+    /// Factor of each rank, without what varies.
+    slowness: Vec<f64>,
+    jitter: Option<Jitter>,
+    drift: Option<Drift>,
+    seed: u64,
+}
+
+/// Factors of one rank in its steps, from the first on, without an end.
+pub(super) struct Pace {
+    slowness: f64,
+    jitter: Option<Jitter>,
+    drift: Option<Drift>,
+    /// Where the rank begins within its drift.
+    phase: f64,
+    random: Random,
+    step: u32,
+}
+
+impl Paces {
+    /// Returns the pace of a single rank that stays as it is.
+    pub(super) fn steady(slowness: f64) -> Self {
+        Paces { slowness: vec![slowness], jitter: None, drift: None, seed: 0 }
+    }
+
+    /// Returns the pace of a rank.
+    pub(super) fn of(&self, rank: usize) -> Pace {
+        let mut random = Random::new([self.seed, rank as u64].into_iter().fold(hash::START, hash::step));
+        let phase = random.between(0.0, 1.0);
+        let Paces { slowness, jitter, drift, .. } = self;
+        Pace { slowness: slowness[rank], jitter: *jitter, drift: *drift, phase, random, step: 0 }
+    }
+
+    /// Returns the mean factor of the steps that count, of the rank for which it is largest.
+    pub(super) fn slowest(&self, steps: Steps) -> f64 {
+        if self.jitter.is_none() && self.drift.is_none() {
+            return self.slowness.iter().copied().fold(0.0, f64::max);
+        }
+        let counted =
+            |rank| -> f64 { self.of(rank).skip(steps.warmup as usize).take(steps.counted as usize).sum() };
+        (0..self.slowness.len()).map(counted).fold(0.0, f64::max) / f64::from(steps.counted)
+    }
+}
+
+impl Iterator for Pace {
+    type Item = f64;
+
+    fn next(&mut self) -> Option<f64> {
+        let step = f64::from(self.step);
+        self.step = self.step.saturating_add(1);
+        let jitter = self.jitter.map_or(1.0, |jitter| jitter.draw(&mut self.random));
+        Some(self.slowness * jitter * self.drift.map_or(1.0, |drift| drift.at(step, self.phase)))
     }
 }
 
@@ -87,7 +143,7 @@ fn straggler(text: &str) -> Option<(RangeInclusive<usize>, f64)> {
     let (named, factor) = text.split_once(':')?;
     let (first, last) = named.split_once('-').unwrap_or((named, named));
     let named = first.parse().ok()?..=last.parse().ok()?;
-    let factor = factor.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0)?;
+    let factor = factor.parse().ok().filter(|factor: &f64| *factor > 0.0 && *factor <= LARGEST)?;
     (!named.is_empty()).then_some((named, factor))
 }
 
@@ -172,12 +228,16 @@ mod tests {
         }
     }
 
+    fn factors(paces: &Paces, rank: usize, steps: usize) -> Vec<f64> {
+        paces.of(rank).take(steps).collect()
+    }
+
     #[test]
     fn ranks_have_the_factors_that_name_them() {
         let named = options(&["0-1:2", "1:3", "5:0.5"], None, None);
         assert_eq!(named.slowness(6).unwrap(), [2.0, 3.0, 1.0, 1.0, 1.0, 0.5]);
-        assert_eq!(named.paces(6, 2, 7).unwrap()[1], [3.0, 3.0]);
-        for wrong in ["6:2", "5-6:2", "2-1:2", "1:0", "1", "x:2", "1:inf"] {
+        assert_eq!(factors(&named.paces(6, 7).unwrap(), 1, 2), [3.0, 3.0]);
+        for wrong in ["6:2", "5-6:2", "2-1:2", "1:0", "1", "x:2", "1:inf", "1:1e30"] {
             let error = options(&[wrong], None, None).slowness(6).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("3:2.5 or 8-15:1.8"), "{error}");
         }
@@ -187,7 +247,10 @@ mod tests {
     fn draws_are_those_of_the_distribution_and_follow_from_the_seed() {
         const STEPS: u32 = 4000;
         let steps = f64::from(STEPS);
-        let of = |jitter, seed| options(&[], Some(jitter), None).paces(2, STEPS, seed).unwrap();
+        let of = |jitter, seed| {
+            let paces = options(&[], Some(jitter), None).paces(2, seed).unwrap();
+            [0, 1].map(|rank| factors(&paces, rank, STEPS as usize))
+        };
         let even = of("10%", 1);
         assert_eq!(even, of("0.1", 1));
         assert!(even[0] != even[1] && even != of("10%", 2));
@@ -201,7 +264,11 @@ mod tests {
 
     #[test]
     fn a_drift_goes_slowly_to_its_share_and_back() {
-        let paces = options(&["1:2"], None, Some("20%:100")).paces(3, 200, 1).unwrap();
+        let paces = options(&["1:2"], None, Some("20%:100")).paces(3, 1).unwrap();
+        let slowest = paces.slowest(Steps { warmup: 30, counted: 100 });
+        let paces = [0, 1, 2].map(|rank| factors(&paces, rank, 200));
+        // The mean of a whole turn, from wherever it begins.
+        assert!((slowest - 2.2).abs() < 0.01, "{slowest}");
         assert!(paces[0][..100].iter().zip(&paces[0][100..]).all(|(one, next)| (one - next).abs() < 1e-12));
         let largest = |factors: &[f64]| factors.iter().copied().fold(0.0, f64::max);
         assert!((largest(&paces[0]) - 1.2).abs() < 0.005 && (largest(&paces[1]) - 2.4).abs() < 0.01);

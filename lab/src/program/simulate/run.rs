@@ -2,13 +2,13 @@
 
 use super::job::Steps;
 use super::model::Model;
+use super::pace::{Pace, Paces};
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
 use hexagram::physical::runtime::{self, Instant};
 use hexagram::physical::sim::{Phantom, Simulation};
 use hexagram::{Communicator, Error, Result, TransportKind, World};
-use std::ops::Range;
 use std::time::Duration;
 
 /// Learning rate: of numbers that are not there.
@@ -24,8 +24,8 @@ pub(super) struct Scene<'a> {
     pub(super) algorithm: AnyAlgorithm,
     pub(super) engine: EngineOptions,
     pub(super) steps: Steps,
-    /// Factor by which the passes of each rank take longer in each step.
-    pub(super) paces: &'a [Vec<f64>],
+    /// Factors by which the passes of each rank take longer in each step.
+    pub(super) paces: &'a Paces,
 }
 
 /// Figures of a simulated training.
@@ -98,9 +98,9 @@ impl Scene<'_> {
     /// That of a rank.
     pub(super) fn trace(&self, simulation: &Simulation) -> Result<Trace> {
         let outcome = simulation.run(|world| {
-            self.trained(&world, |engine| {
+            self.trained(&world, |engine, pace| {
                 engine.trace().begin()?;
-                self.steps(engine, &world, self.counted())?;
+                self.steps(engine, pace, self.steps.counted)?;
                 engine.trace().collect()
             })
         })?;
@@ -111,39 +111,39 @@ impl Scene<'_> {
 
     /// Trains as one rank.
     fn rank(&self, world: &World) -> Result<Counted> {
-        self.trained(world, |engine| {
+        self.trained(world, |engine, pace| {
             let began = runtime::now();
             let before = Sent::by(world);
-            self.steps(engine, world, self.counted())?;
+            self.steps(engine, pace, self.steps.counted)?;
             self.complete(engine)?;
             Ok(Counted { began, ended: runtime::now(), sent: Sent::by(world).since(before) })
         })
     }
 
     /// Does something with the engine of a rank between the steps that do not count and the end.
-    fn trained<R>(&self, world: &World, work: impl FnOnce(&mut DataParallel) -> Result<R>) -> Result<R> {
+    fn trained<R>(
+        &self,
+        world: &World,
+        work: impl FnOnce(&mut DataParallel, &mut Pace) -> Result<R>,
+    ) -> Result<R> {
         let comm = Communicator::open(world, 0)?;
         comm.set_deadline(DEADLINE);
         let engine = EngineOptions { queue: Phantom.queue()?, ..self.engine.clone() };
         let mut engine = DataParallel::new(&comm, self.model.parameters(), self.algorithm.clone(), engine)?;
         engine.set_learning_rate(LEARNING_RATE);
-        self.steps(&mut engine, world, 0..self.steps.warmup as usize)?;
+        let mut pace = self.paces.of(world.rank());
+        self.steps(&mut engine, &mut pace, self.steps.warmup)?;
         // Ranks that are late from the initial broadcast would count it.
         self.complete(&mut engine)?;
         comm.block_on(comm.barrier())?;
-        let result = work(&mut engine)?;
+        let result = work(&mut engine, &mut pace)?;
         engine.settle()?;
         Ok(result)
     }
 
-    /// Returns the numbers of the steps that count.
-    fn counted(&self) -> Range<usize> {
-        let before = self.steps.warmup as usize;
-        before..before + self.steps.counted as usize
-    }
-
-    fn steps(&self, engine: &mut DataParallel, world: &World, mut steps: Range<usize>) -> Result<()> {
-        steps.try_for_each(|step| self.step(engine, self.paces[world.rank()][step]))
+    /// Makes so many steps, at the next of a rank's factors.
+    fn steps(&self, engine: &mut DataParallel, pace: &mut Pace, steps: u32) -> Result<()> {
+        pace.take(steps as usize).try_for_each(|slowness| self.step(engine, slowness))
     }
 
     /// Waits for what the last step has left on its way.

@@ -2,7 +2,7 @@
 //! see what it takes from `train`, and what it prints.
 
 use super::SimulateOptions;
-use super::job::{JobOptions, Point};
+use super::job::{JobOptions, Point, check_time};
 use super::report::Report;
 use crate::outcome::Simulated;
 use crate::program::say::{self, Failure, bytes, markdown_row, percent};
@@ -126,6 +126,8 @@ impl JobOptions {
         let simulation = self.simulation(point, rates)?;
         let slowness = self.slowness(point.ranks)?;
         let simulated = train_on_cluster(&training, &OnCluster { simulation, slowness, watch: &watch })?;
+        let slowest = slowness.iter().copied().fold(0.0, f64::max);
+        check_time(training.compute.as_secs_f64() * slowest * training.steps as f64)?;
         Ok(TrainedRow { algorithm: chosen.spelling.clone(), point: point.clone(), training, simulated })
     }
 }
