@@ -31,12 +31,15 @@ pub struct LinkSpec {
     pub stalls: f64,
     /// Time by which such a message comes later.
     pub stall: Duration,
+    /// True if it is one of two on the same way, which are late once.
+    pub(crate) is_half: bool,
 }
 
 impl LinkSpec {
     /// Returns a link of so many bytes a second and this latency, which does nothing else.
     pub fn new(bandwidth: f64, latency: Duration) -> Self {
-        LinkSpec { bandwidth, latency, jitter: Duration::ZERO, stalls: 0.0, stall: Duration::ZERO }
+        let never = Duration::ZERO;
+        LinkSpec { bandwidth, latency, jitter: never, stalls: 0.0, stall: never, is_half: false }
     }
 
     /// Returns true if messages come later by what is drawn.
@@ -44,10 +47,22 @@ impl LinkSpec {
         !self.jitter.is_zero() || (self.stalls > 0.0 && !self.stall.is_zero())
     }
 
-    /// Returns a link that is one of two on the same way: with half of the latency.
+    /// Returns a link that is one of two on the same way: with half of the latency. What is drawn is drawn once for both,
+    /// with the longer jitter and the larger share of stalls of the two.
     #[must_use]
     pub fn half(self) -> Self {
-        LinkSpec { latency: self.latency / 2, jitter: self.jitter / 2, stalls: self.stalls / 2.0, ..self }
+        LinkSpec { latency: self.latency / 2, is_half: true, ..self }
+    }
+
+    /// Returns the links of a way on which a message draws by how much it is late: of the halves one.
+    pub(super) fn drawn(way: &[LinkSpec]) -> Vec<LinkSpec> {
+        let (halves, whole): (Vec<LinkSpec>, Vec<LinkSpec>) = way.iter().partition(|link| link.is_half);
+        let later = |one: LinkSpec, other: LinkSpec| {
+            let stalling = if other.stalls > one.stalls { other } else { one };
+            LinkSpec { jitter: one.jitter.max(other.jitter), ..stalling }
+        };
+        let once = halves.into_iter().reduce(later);
+        whole.into_iter().chain(once).filter(LinkSpec::varies).collect()
     }
 }
 
@@ -154,6 +169,8 @@ mod tests {
             "10,50us",
             "50us,10gbit",
             "0gbit,1us",
+            "10bit,1us",
+            "1gbit,1000000000s",
             "1gbit,1us,jitter",
             "1gbit,1us,stall=2:1ms",
             "1gbit,1us,x=1",
@@ -164,13 +181,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_drawn_on_two_halves_is_drawn_once() {
+        let link = |text: &str| text.parse::<LinkSpec>().unwrap();
+        let even = link("1gbit,10us,jitter=2us,stall=1:1ms");
+        let drawn = |way: &[LinkSpec]| -> Vec<String> {
+            LinkSpec::drawn(way)
+                .iter()
+                .map(|link| format!("{link}").replace(",10us", "").replace(",5us", ""))
+                .collect()
+        };
+        assert_eq!(drawn(&[even.half(), even.half()]), ["1gbit,jitter=2us,stall=1:1ms"]);
+        assert_eq!(
+            drawn(&[even.half(), even, even.half()]).len(),
+            2,
+            "a whole one between them is late for itself"
+        );
+        let bad = link("1gbit,10us,jitter=1us,stall=0.5:9ms").half();
+        let good = link("1gbit,10us,jitter=3us,stall=0.1:1ms").half();
+        for way in [[bad, good], [good, bad]] {
+            assert_eq!(drawn(&way), ["1gbit,jitter=3us,stall=0.5:9ms"]);
+        }
+        assert!(drawn(&[link("1gbit,10us"); 2]).is_empty());
+    }
+
+    #[test]
     fn a_link_is_written_as_it_is_read() {
         for text in [
             "10gbit,50us",
             "300mbit,1.5ms",
             "400gbit,0ns",
-            "10bit,1us",
-            "1gbit,1000000000s",
             "1gbit,20ms,jitter=1ms",
             "1kbit,1s,stall=0.5:200ms",
         ] {

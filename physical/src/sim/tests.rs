@@ -123,6 +123,43 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     assert_ne!(ring(1, true, "1gbit,50us").fingerprint, ring(2, true, "1gbit,50us").fingerprint);
 }
 
+/// Returns by how many microseconds each of 2000 messages comes later than by the latency of 50 us.
+fn lateness(drawn: &str) -> Vec<f64> {
+    let link = format!("1000gbit,50us,{drawn}").parse().unwrap();
+    let cluster = Cluster::flat(2, 2, link, "80gbit,2us".parse().unwrap()).unwrap();
+    let outcome = Simulation::new(cluster).run(|world| {
+        let endpoint = world.open(0).unwrap();
+        let start = runtime::now();
+        let late = |step: u64| {
+            let due = Duration::from_millis(step);
+            if world.rank() == 0 {
+                runtime::sleep(due.saturating_sub(start.elapsed()));
+                exchange(&endpoint, Some(1), None, step, 1);
+                return 0.0;
+            }
+            exchange(&endpoint, None, Some(0), step, 1);
+            (start.elapsed() - due).as_secs_f64() * 1e6 - 50.0
+        };
+        (0..2000).map(late).collect()
+    });
+    outcome.unwrap().results.remove(1)
+}
+
+#[test]
+fn messages_are_late_by_what_their_link_says_once_a_way() {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let jitter = lateness("jitter=20us");
+    assert!(jitter.iter().all(|late| (0.0..20.1).contains(late)));
+    let variance = mean(&jitter.iter().map(|late| (late - 10.0).powi(2)).collect::<Vec<_>>());
+    // Evenly spread: a twelfth of the square. The sum of two would have half of that.
+    assert!((mean(&jitter) - 10.0).abs() < 0.6 && (variance - 400.0 / 12.0).abs() < 3.0, "{variance}");
+    let stalls = lateness("stall=0.25:500us");
+    let share = stalls.iter().filter(|late| **late > 499.0).count() as f64 / 2000.0;
+    assert!((share - 0.25).abs() < 0.03, "{share}");
+    assert!(stalls.iter().all(|late| *late < 501.0), "none stalls twice");
+    assert!(lateness("stall=1:500us").iter().all(|late| (late - 500.0).abs() < 1.0));
+}
+
 #[test]
 fn threads_of_a_rank_wait_for_each_other_without_time_passing() {
     let outcome = Simulation::new(cluster(2, 1)).run(|_| {

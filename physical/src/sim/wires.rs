@@ -401,7 +401,7 @@ impl Wires {
             route: directed.collect(),
             flow: None,
             latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
-            links: links.into_iter().filter(|link| !link.jitter.is_zero() || link.stalls > 0.0).collect(),
+            links: LinkSpec::drawn(&links).into(),
             waiting: Queue::default(),
             due: Queue::default(),
             flying: Queue::default(),
