@@ -1,6 +1,6 @@
 //! Topologies: clusters as they are written in a file, line by line. Open this to give them another statement.
 
-use super::cluster::{Cluster, HostSpec};
+use super::cluster::{Cluster, HostSpec, Vertex};
 use super::link::LinkSpec;
 use super::routes::Routes;
 use super::shape::{self, Shape};
@@ -21,7 +21,7 @@ use std::str::FromStr;
 /// | `hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]` | hosts with so many ranks each, 1 if nothing is said, and these links to other hosts and between ranks |
 /// | `flat`, `racks …`, `fat-tree …`, `sites …` | [`Shape`] that connects them, one line at most |
 /// | `switch NAME` | a switch more; where there are some and no shape, hosts hang on nothing but single links |
-/// | `link PLACE PLACE LINK` | the link between two of `host0`, `rank0` and switches, by its own latency; in place of that of the shape |
+/// | `link PLACE PLACE LINK` | the link between two of `host0` and switches, or of `rank0` to its host for messages within that, by its own latency; in place of that which is there |
 ///
 /// ```
 /// use hexagram_physical::sim::{LinkSpec, Topology};
@@ -178,6 +178,7 @@ impl Topology {
             let place = |name: &String| cluster.place(name).ok_or_else(|| no_place(*line, name, cluster));
             let from_place = place(from)?;
             let to_place = place(to)?;
+            check_rank(*line, cluster, from_place, to_place)?;
             let places = (from_place.min(to_place), from_place.max(to_place));
             let earlier = lines.insert(places, *line);
             check_first(&format!("link {from} {to}"), earlier).map_err(|error| in_line(*line, error))?;
@@ -215,6 +216,19 @@ impl Topology {
         };
         self.hosts.iter().flat_map(spec).collect()
     }
+}
+
+/// Fails if a link is a rank's to another place than its host: no message would take it.
+fn check_rank(line: usize, cluster: &Cluster, from: Vertex, to: Vertex) -> Result<()> {
+    // Ranks come first among the places.
+    let rank = from.min(to);
+    let other = from.max(to);
+    let Some(host) = cluster.hosts().get(rank as usize).filter(|host| cluster.host(**host) != other) else {
+        return Ok(());
+    };
+    let what = format!("line {line}: rank{rank} has a link to its own host only, which is host{host}");
+    let remedy = format!("write `link rank{rank} host{host} LINK`, or let host{host} have the link");
+    Err(Error::usage(what, remedy))
 }
 
 fn no_place(line: usize, name: &str, cluster: &Cluster) -> Error {
@@ -266,6 +280,9 @@ mod tests {
             cluster("hosts 3\nlink host1 switch 1gbit,5ms,jitter=1ms\nlink host0 host2 1gbit,7us\n").unwrap();
         let latencies = [(0, 1), (0, 2)].map(|(a, b)| flat.latency(a, b));
         assert_eq!(latencies, [5025, 7].map(Duration::from_micros));
+        let rank = cluster("hosts 2 ranks=2\nlink host0 rank1 1gbit,9us\n").unwrap();
+        // Half of the 2 us of rank 0, and those of rank 1; other hosts are as far as ever.
+        assert_eq!([(0, 1), (1, 2)].map(|(a, b)| rank.latency(a, b)), [10, 50].map(Duration::from_micros));
         let own = "hosts 2\nswitch a\nswitch b\nlink host0 a 1gbit,1us\nlink b a 1gbit,2us\nlink host1 b 1gbit,4us\n";
         assert_eq!(cluster(own).unwrap().latency(0, 1), Duration::from_micros(7));
     }
@@ -296,6 +313,11 @@ mod tests {
             ("hosts 2\nswitch a\nlink host0 a 1gbit,1us\n", &["nothing connects host0 and host1"]),
             ("hosts 2\nflat\nswitch switch\n", &["line 3", "there is a place `switch` already"]),
             ("hosts 2\nswitch host1\n", &["line 2", "there is a place `host1` already"]),
+            (
+                "hosts 2 ranks=2\nlink rank2 switch 1gbit,1us\n",
+                &["line 2", "rank2", "which is host1", "link rank2 host1"],
+            ),
+            ("hosts 2\nlink rank0 rank1 1gbit,1us\n", &["line 2", "rank0", "which is host0"]),
             ("hosts 1024 ranks=1024\n", &["ranks together"]),
         ] {
             let error = cluster(text).unwrap_err().to_string();
