@@ -13,6 +13,7 @@ use crate::training::{OnCluster, Training, train_on_cluster};
 use clap::Args;
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::sim::Rates;
+use hexagram::physical::transport::HEADER_BYTES;
 use hexagram::{Error, JoinOptions, Result};
 use serde_json::{Value, json};
 
@@ -125,9 +126,9 @@ impl JobOptions {
         };
         let simulation = self.simulation(point, rates)?;
         let slowness = self.slowness(point.ranks)?;
-        let simulated = train_on_cluster(&training, &OnCluster { simulation, slowness, watch: &watch })?;
         let slowest = slowness.iter().copied().fold(0.0, f64::max);
         check_time(training.compute.as_secs_f64() * slowest * training.steps as f64)?;
+        let simulated = train_on_cluster(&training, &OnCluster { simulation, slowness, watch: &watch })?;
         Ok(TrainedRow { algorithm: chosen.spelling.clone(), point: point.clone(), training, simulated })
     }
 }
@@ -200,8 +201,9 @@ impl TrainedRow {
         self.training.steps as f64
     }
 
-    /// Returns the bytes that a rank sends in a step, mean of all ranks, with message headers.
+    /// Returns the bytes that a rank sends in a step, mean of all ranks, without message headers.
     fn bytes(&self) -> f64 {
-        self.simulated.outcome.last().mean_bytes() / self.steps()
+        let last = self.simulated.outcome.last();
+        (last.mean_bytes() - HEADER_BYTES as f64 * last.mean_messages()) / self.steps()
     }
 }
