@@ -3,7 +3,7 @@
 //!
 //! The code of a rank is the same as anywhere: it gets a [`World`], opens endpoints, and computes. What waits, waits
 //! in virtual time, which passes at once; what computes does so for real, and takes the time that [`Rates`] say. A run
-//! follows from its arguments and its seed, to the last bit, on every machine.
+//! follows from its arguments, its seed and what its ranks compute, to the last bit: on every machine, if that is.
 //!
 //! `cluster`, `shape`, `topology` and `link` describe what is simulated, `fault` what goes wrong, `rates` what takes time.
 //! `schedule` has the clock and says which fiber runs, `agenda` what happens when, `wires` how messages (`parcels`)
