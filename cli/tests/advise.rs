@@ -53,6 +53,36 @@ fn the_object_is_the_same_in_every_run() {
     assert!(object["results"][0]["pays_up_to_bps"].as_f64().unwrap() >= 20e6, "{object}");
 }
 
+/// Two threads measure what there is, are advised, and run what is advised: how fast they are is the machine's affair.
+#[test]
+fn present_ranks_are_measured_advised_and_checked() {
+    let arguments = "--ranks 2 --transport thread --measure --check --json --algorithm bytegrad";
+    let ended = advise("present-ranks", arguments);
+    assert_eq!((ended.code, ended.stdout.len()), (Some(0), 1), "{:?}", ended.stderr);
+    let object: Value = serde_json::from_str(&ended.stdout[0]).unwrap();
+    let asked = &object["arguments"];
+    assert_eq!(
+        (&asked["measure"], &asked["check"], &object["hosts"]),
+        (&true.into(), &true.into(), &2.into())
+    );
+    assert_ne!(asked["link"], "10gbit,50us", "what was measured, in place of the default");
+    let rows = [&object["reference"], &object["results"][0]];
+    let checks = object["check"].as_array().unwrap();
+    let mut names: Vec<&str> = checks.iter().map(|one| one["algorithm"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["bytegrad", "gradient-allreduce"]);
+    for one in checks {
+        let row = rows.iter().find(|row| row["algorithm"] == one["algorithm"]).unwrap();
+        let [advised, took, error] =
+            ["advised_s", "took_s", "error_fraction"].map(|key| one[key].as_f64().unwrap());
+        assert_eq!(Some(advised), row["step_s"].as_f64());
+        assert!(took > 0.0 && (error - (advised / took - 1.0)).abs() < 1e-9, "{one}");
+    }
+    // Both ranks send what an all-reduce and eight bits take, of 50 000 elements.
+    let sent = rows.map(|row| row["bytes_per_rank_step"].as_f64().unwrap());
+    assert!(sent[0] == 200_000.0 && sent[1] < 0.3 * sent[0], "{sent:?}");
+}
+
 #[test]
 fn a_cluster_that_is_described_is_refused_where_the_present_one_counts() {
     for arguments in [

@@ -19,6 +19,11 @@ pub(super) fn from_seconds(seconds: f64) -> Time {
     (seconds * 1e9).ceil() as Time
 }
 
+/// Returns a seed of other draws than those of the order of events, or what is drawn of messages would follow from that.
+pub(super) fn apart(seed: u64) -> u64 {
+    mix(seed ^ 0x6d65_7373_6167_6573)
+}
+
 /// Random numbers of a simulated world, all of which follow from its seed.
 #[derive(Debug, Clone)]
 pub(super) struct Draws(u64);
@@ -134,6 +139,19 @@ mod tests {
         assert!(drawn.iter().all(|x| (0.0..1.0).contains(x)));
         let mean = drawn.iter().sum::<f64>() / 1000.0;
         assert!((mean - 0.5).abs() < 0.05, "{mean}");
+    }
+
+    #[test]
+    fn draws_apart_are_others() {
+        let words = |seed| -> Vec<u64> {
+            let mut draws = Draws::new(seed);
+            (0..1000).map(|_| draws.word()).collect()
+        };
+        for seed in 0..20 {
+            assert_ne!(apart(seed), apart(seed + 1));
+            let of_order = words(seed);
+            assert!(words(apart(seed)).iter().all(|word| !of_order.contains(word)), "{seed}");
+        }
     }
 
     #[test]

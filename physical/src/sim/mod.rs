@@ -137,7 +137,7 @@ impl Simulation {
 
     /// Returns the schedule of a new world.
     fn schedule(&self) -> Arc<Simulator> {
-        let wires = Wires::new(&self.cluster, self.seed);
+        let wires = Wires::new(&self.cluster, agenda::apart(self.seed));
         let shuffle = self.shuffled.then_some(self.seed);
         Arc::new(Simulator::new(self.cluster.ranks(), wires, self.rates.clone(), shuffle))
     }

@@ -3,7 +3,7 @@
 
 use super::advice::Advice;
 use super::candidate::Candidate;
-use super::{AdviseOptions, advise, report};
+use super::{AdviseOptions, report};
 use clap::{CommandFactory, Parser};
 use hexagram::algorithms::Registry;
 use serde_json::Value;
@@ -131,22 +131,4 @@ fn the_object_has_what_the_table_has() {
     for line in object["verdict"].as_array().unwrap() {
         assert!(table.contains(line.as_str().unwrap()), "{table}");
     }
-}
-
-/// Two threads measure what there is, are advised, and run what is advised: how fast they are is the machine's affair.
-#[test]
-fn present_ranks_measure_are_advised_and_check() {
-    let words = [
-        "advise",
-        "--ranks=2",
-        "--transport=thread",
-        "--measure",
-        "--check",
-        "--json",
-        "--algorithm=bytegrad",
-        "--model",
-        model().to_str().unwrap(),
-    ];
-    let options = AdviseOptions::parse_from(words);
-    assert_eq!(advise(&Registry::built_in(), &options).unwrap(), 0);
 }
