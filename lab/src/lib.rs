@@ -1,6 +1,6 @@
 //! hexagram's laboratory: small trainings that run with any distributed SGD algorithm, on real ranks, or on one machine
-//! and alike in every run; the suite that compares algorithms by them; and the programs train, compare, suite and step
-//! for the algorithms of any [`Registry`](hexagram::algorithms::Registry), also one with yours: [`main`].
+//! and alike in every run; the suite that compares algorithms by them; and the programs train, compare, suite, step,
+//! simulate and advise for the algorithms of any [`Registry`](hexagram::algorithms::Registry), also one with yours: [`main`].
 //!
 //! ```
 //! use hexagram::sampler::Partition;

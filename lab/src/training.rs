@@ -9,11 +9,12 @@
 use crate::outcome::{Outcome, Simulated, Snapshot, Step, gathered, own, point};
 use crate::random::Random;
 use crate::task::{Task, Values};
-use crate::virtual_ranks::{guarded, in_virtual_time, unless_failed};
+use crate::virtual_ranks::{guarded, in_virtual_time};
 use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Members, Mode, Optimizer,
     Order, ParameterGroup, Sgd, optimizer,
 };
+use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::runtime;
 use hexagram::physical::sim::Simulation;
@@ -172,7 +173,7 @@ pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simul
         };
         guarded(&world, &|comm: &Communicator| record(&own, comm, &shares, &watch))
     })?;
-    let outcome = training.outcome_of(unless_failed(ran.results)?);
+    let outcome = training.outcome_of(all_or_cause(ran.results)?);
     Ok(Simulated { outcome, events: ran.events, fingerprint: ran.fingerprint })
 }
 

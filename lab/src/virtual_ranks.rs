@@ -1,6 +1,7 @@
 //! Ranks as threads of a world in virtual time, which take turns on one processor: what runs there runs alike every
 //! time.
 
+use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime::{self, VirtualTime};
 use hexagram::{Communicator, Error, Result, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,21 +41,7 @@ fn side_by_side<R: Send + 'static>(
         found.push(outcome);
     }
     found.sort_by_key(|(number, _)| *number);
-    unless_failed(found.into_iter().map(|(_, outcome)| outcome))
-}
-
-/// Returns what all ranks have returned; if one has failed, the error that no other rank's is the cause of.
-pub(crate) fn unless_failed<R>(ranks: impl IntoIterator<Item = Result<R>>) -> Result<Vec<R>> {
-    let mut found = Vec::new();
-    let mut cause: Option<Error> = None;
-    for outcome in ranks {
-        match outcome {
-            Ok(result) => found.push(result),
-            Err(error) if cause.as_ref().is_none_or(tells_of_another) => cause = Some(error),
-            Err(_) => {}
-        }
-    }
-    cause.map_or(Ok(found), Err)
+    all_or_cause(found.into_iter().map(|(_, outcome)| outcome))
 }
 
 /// Runs a rank. Its panic is an error, as its task may be a user's.
@@ -66,9 +53,4 @@ pub(crate) fn guarded<R>(world: &World, rank: &impl Fn(&Communicator) -> Result<
         world.health().give_up(&format!("failed: {error}"));
         Err(error)
     })
-}
-
-/// Returns true if an error is the consequence of another rank's.
-fn tells_of_another(error: &Error) -> bool {
-    matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. })
 }

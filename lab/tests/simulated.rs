@@ -12,14 +12,16 @@ use hexagram_lab::{OnCluster, Outcome, Simulated, Training, train_on, train_on_c
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Algorithms whose numbers depend on who is how fast, which no two runs on real ranks have in common.
-const ASYNCHRONOUS: [(&str, &str); 6] = [
-    ("async-model-average", "an average is applied in the step in which it has come"),
-    ("compressed-async-model-average", "an average is applied in the step in which it has come"),
-    ("ssp", "a pull has the pushes that have come by then"),
-    ("compressed-ssp", "a pull has the pushes that have come by then"),
-    ("ad-psgd", "replicas are averaged when it suits one of two ranks"),
-    ("compressed-ad-psgd", "replicas are averaged when it suits one of two ranks"),
+/// Algorithms whose numbers depend on who is how fast, which no two runs on real ranks have in common: an average is applied
+/// in the step in which it has come, a pull has the pushes that have come by then, and replicas are averaged when it suits
+/// one of two ranks.
+const ASYNCHRONOUS: [&str; 6] = [
+    "async-model-average",
+    "compressed-async-model-average",
+    "ssp",
+    "compressed-ssp",
+    "ad-psgd",
+    "compressed-ad-psgd",
 ];
 
 fn is_long() -> bool {
@@ -27,7 +29,7 @@ fn is_long() -> bool {
 }
 
 fn is_asynchronous(algorithm: &AnyAlgorithm) -> bool {
-    ASYNCHRONOUS.iter().any(|(name, _)| *name == algorithm.name())
+    ASYNCHRONOUS.contains(&algorithm.name())
 }
 
 /// A training of a short task; in long tests of the digits, with all steps.

@@ -67,9 +67,12 @@ pub fn spawn_hosts<R: Send>(
 
 /// Returns the results of all ranks, or the error that was the cause. Which ranks see only that another one has given
 /// up, instead of what they would have found themselves, depends on who was faster.
-fn all_or_cause<R>(outcomes: Vec<Result<R>>) -> Result<Vec<R>> {
+///
+/// # Errors
+/// The first that tells of no other rank's; the first of all if each does.
+pub fn all_or_cause<R>(outcomes: impl IntoIterator<Item = Result<R>>) -> Result<Vec<R>> {
     let tells_of_another = |error: &Error| matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. });
-    let mut results = Vec::with_capacity(outcomes.len());
+    let mut results = Vec::new();
     let mut cause: Option<Error> = None;
     for outcome in outcomes {
         match outcome {

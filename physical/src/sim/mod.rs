@@ -110,7 +110,8 @@ impl Simulation {
     /// Runs `rank` on every rank from time zero until all have ended, with the threads that they start.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a rank panics, or waits for what never comes; [`Error::System`] if memory for stacks runs out.
+    /// [`Error::Usage`] if a rank panics or waits for what never comes, or if a fault is of no rank or host;
+    /// [`Error::System`] if memory for stacks runs out.
     pub fn run<R: Send>(&self, rank: impl Fn(World) -> R + Sync) -> Result<Outcome<R>> {
         let hosts = self.cluster.hosts();
         let schedule = self.schedule();
@@ -177,9 +178,7 @@ impl Simulation {
 impl Simulation {
     /// Fails unless faults are of ranks and hosts of this cluster.
     fn check_faults(&self) -> Result<()> {
-        let hosts = self.cluster.hosts();
-        let count = hosts.iter().max().map_or(0, |last| last + 1);
-        self.faults.iter().try_for_each(|fault| fault.check(hosts.len(), count))
+        self.faults.iter().try_for_each(|fault| fault.check(self.cluster.ranks(), self.cluster.host_count()))
     }
 }
 

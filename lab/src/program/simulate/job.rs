@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rates of a GPU of 2017 (V100: 900 GB/s of memory), of which four fifths are reached; by bytes written or, for codecs,
-/// by elements, each of which is read and written once or twice; and four fifths of its arithmetic (15.7 TFLOP/s).
+/// Rates of a GPU of 2017 (V100: 900 GB/s of memory), of which four fifths are reached: by bytes written, of weighted sums
+/// by bytes read, of kernels by bytes read and written, and of codecs by elements, each of which is read and written once or
+/// twice; and four fifths of its arithmetic (15.7 TFLOP/s).
 const GPU: &str = "\
 fill 7e11
 copy 3.5e11
@@ -41,12 +42,12 @@ const HOSTS: usize = 1;
 /// Link between hosts, likewise.
 const LINK: &str = "10gbit,50us";
 
-/// Codecs that algorithms have inside, and that nobody names as an option.
 /// Longest time of the passes of a step, in milliseconds.
 const LONGEST: f64 = 1e9;
 /// Seconds for which ranks may compute: a part of the 584 years that virtual time has, which messages take, too.
 const ALL_TIME: f64 = 1e9;
 
+/// Codecs that algorithms have inside, and that nobody names as an option.
 const INNER: [&str; 3] = ["powersgd", "ballot", "exact"];
 
 /// Options of a job to simulate.
@@ -395,7 +396,6 @@ fn check_codecs(rates: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the text of a file.
 /// Fails if a rank computes for longer than there is virtual time.
 pub(super) fn check_time(seconds: f64) -> Result<()> {
     if seconds <= ALL_TIME {
@@ -405,6 +405,7 @@ pub(super) fn check_time(seconds: f64) -> Result<()> {
     Err(Error::usage(what, "lower --steps, --compute or --straggler, or the times of the model"))
 }
 
+/// Returns the text of a file.
 pub(super) fn read(path: &Path, what: &str) -> Result<String> {
     input::read_text(path, 1 << 20).map_err(|cause| {
         Error::system(format!("read the {what} {}", path.display()), cause, "give a file that is there")

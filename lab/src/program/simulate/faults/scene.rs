@@ -2,8 +2,8 @@
 
 use super::plan::Plan;
 use crate::program::{Chosen, stepping};
-use crate::virtual_ranks::unless_failed;
 use hexagram::algorithms::{DataParallel, EngineOptions, Mode, Parameter};
+use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime;
 use hexagram::physical::sim::{Cluster, Ended, Flaw, Job, LinkSpec, Simulation};
 use hexagram::{Communicator, DType, Error, JoinOptions, Result, World};
@@ -81,7 +81,7 @@ impl Stage {
         }
         let scene = Scene { stage: self, plan: &plan.undisturbed(), flaw: None, is_logged: false };
         let play = scene.play()?;
-        unless_failed(play.ends.into_iter().flatten().map(|end| end.result))?;
+        all_or_cause(play.ends.into_iter().flatten().map(|end| end.result))?;
         let replicas = Arc::new(play.replicas);
         known().insert(key, Arc::clone(&replicas));
         Ok(replicas)
