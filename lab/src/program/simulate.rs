@@ -40,8 +40,9 @@ messages that of the links, and nothing that of this machine: the same arguments
 everywhere.
 
 With --train a small model is trained with real numbers: to the same bits as on real ranks of this machine, unless the \
-algorithm is asynchronous; another machine's mathematics library may round exponentials and logarithms otherwise. Learning rates are those of docs/which-algorithm.md unless --lr says, and a step's passes take 10 ms unless \
---compute says.
+algorithm is asynchronous; another machine's mathematics library may round exponentials and logarithms otherwise. \
+Learning rates are those of docs/which-algorithm.md unless --lr says, and a step's passes take 10 ms unless --compute \
+says.
 
 A model file has a line `NAME ELEMENTS BACKWARD_MS` for each parameter, in the order of the forward pass. A forward pass \
 takes half of the backward pass. Or it is the trace of a real run, as `train --trace` writes it: its buckets are the layers.
