@@ -1,12 +1,16 @@
 //! Flows: bytes on their way over links, which share a link's bandwidth fairly. Open this to see how long a message takes.
 //!
 //! Rates are max-min fair: no flow can have more without one that has no more than it having less (Bertsekas and Gallager,
-//! Data Networks, section 6.5.2). They change when a flow begins or ends, and then only among flows that share links with
-//! it, directly or by way of others; so what costs time is how many do.
+//! Data Networks, section 6.5.2). They change when flows begin or end: `fair` computes those that do, and leaves the others
+//! as they are. Flows that were given their rates at once are a *cohort*, of which only the first to end is looked at.
+
+mod fair;
+#[cfg(test)]
+mod tests;
 
 use super::agenda::Time;
-use std::mem;
-use std::sync::Arc;
+use fair::Sharing;
+use std::ops::Range;
 
 /// Number of a link, which leads one way.
 pub(super) type LinkNumber = u32;
@@ -14,37 +18,67 @@ pub(super) type LinkNumber = u32;
 /// Number of a flow.
 pub(super) type FlowNumber = u32;
 
+/// Number of a cohort.
+pub(super) type CohortNumber = u32;
+
 /// Bytes that count as none: rates are rounded, and so is time.
 const NOTHING: f64 = 1e-3;
 
-/// Ratio up to which two links are as crowded: one transfer of a second thus takes a nanosecond more or less.
-const ALIKE: f64 = 1.0 + 1e-9;
+/// Link that limits a flow without rate, and cohort of such a flow.
+const NONE: u32 = u32::MAX;
+
+/// Links from one place to another, in the order in which bytes pass them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct FlowRoute {
+    first: u32,
+    count: u32,
+}
+
+impl FlowRoute {
+    /// Returns true if it has no link.
+    pub(super) fn is_empty(self) -> bool {
+        self.count == 0
+    }
+
+    fn range(self) -> Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
+}
 
 /// Bytes on their way.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Flow {
-    route: Arc<[LinkNumber]>,
+    route: FlowRoute,
     /// Bytes that had not left at the time `since`.
     left: f64,
     /// Bytes that leave in a nanosecond.
     rate: f64,
     since: Time,
-    /// Time at which it is to be looked at; the end of time if another flow is, earlier.
-    due: Time,
+    /// Time at which all its bytes will have left, unless its rate changes.
+    ends: Time,
+    /// Link that gives it no more.
+    limit: LinkNumber,
+    cohort: CohortNumber,
+    /// Round in which its rate was computed last.
+    round: u64,
+    lives: bool,
 }
 
 impl Flow {
-    /// Returns the time at which all its bytes will have left, unless rates change.
-    fn ends(&self, now: Time) -> Option<Time> {
-        let lasts = (self.left.max(0.0) / self.rate).ceil();
-        (self.rate > 0.0).then(|| now.saturating_add(lasts as Time))
-    }
-
-    /// Counts what has left by now; returns true if all has.
-    fn settle(&mut self, now: Time) -> bool {
+    /// Counts what has left by now.
+    fn settle(&mut self, now: Time) {
         self.left -= self.rate * (now - self.since) as f64;
         self.since = now;
-        self.left <= NOTHING
+    }
+
+    /// Returns the time at which all its bytes will have left at its rate.
+    fn end(&self) -> Time {
+        if self.rate <= 0.0 {
+            return Time::MAX;
+        }
+        let lasts = ((self.left - NOTHING).max(0.0) / self.rate).ceil();
+        // Casts saturate.
+        self.since.saturating_add(lasts as Time)
     }
 }
 
@@ -53,70 +87,98 @@ struct Wire {
     /// Bytes in a nanosecond.
     capacity: f64,
     flows: Vec<FlowNumber>,
-    /// Round of [`Flows::connect`] that has seen it last.
-    seen: u64,
-    /// Bandwidth that is left while flows are given theirs.
-    left: f64,
-    /// Number of flows that have not been given theirs yet.
-    open: usize,
+    /// Sum of the rates of its flows.
+    used: f64,
+    /// Number of flows that it limits.
+    limited: u32,
+    /// Rate of these, up to the tolerance.
+    level: f64,
+    sharing: Sharing,
 }
 
-impl Wire {
-    /// Returns what each flow gets that has not been given its bandwidth yet.
-    fn share(&self) -> f64 {
-        (self.left / self.open as f64).max(0.0)
-    }
+/// Flows that were given their rates at once.
+#[derive(Debug, Default)]
+struct Cohort {
+    members: Vec<FlowNumber>,
+    /// Number of members that have not ended or been given another rate.
+    live: u32,
+    /// Time at which the first of them ends; the end of time if none does.
+    due: Time,
 }
 
 /// All flows of a network.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     wires: Vec<Wire>,
-    /// `None` of a number that is free.
-    flows: Vec<Option<Flow>>,
-    /// Round that has seen a flow last.
-    seen: Vec<u64>,
+    /// Links of all routes, one route after another.
+    routes: Vec<LinkNumber>,
+    flows: Vec<Flow>,
     free: Vec<FlowNumber>,
+    cohorts: Vec<Cohort>,
+    free_cohorts: Vec<CohortNumber>,
     /// Links on which a flow has begun or ended since rates were last computed.
     changed: Vec<LinkNumber>,
     round: u64,
-    group: Group,
-}
-
-/// Links and flows that are connected by each other.
-#[derive(Debug, Default)]
-struct Group {
-    links: Vec<LinkNumber>,
-    flows: Vec<FlowNumber>,
+    /// Flows and links whose rates are computed, for their memory.
+    active: Vec<FlowNumber>,
+    touched: Vec<LinkNumber>,
+    queue: fair::Queue,
 }
 
 impl Flows {
     /// Adds a link of so many bytes a second.
     pub(super) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
-        let capacity = bandwidth / 1e9;
-        self.wires.push(Wire { capacity, flows: Vec::new(), seen: 0, left: 0.0, open: 0 });
+        self.wires.push(Wire {
+            capacity: bandwidth / 1e9,
+            flows: Vec::new(),
+            used: 0.0,
+            limited: 0,
+            level: 0.0,
+            sharing: Sharing::default(),
+        });
         (self.wires.len() - 1) as LinkNumber
     }
 
-    /// Changes the bandwidth of a link, in bytes a second. Zero cuts it: what is on its way waits.
+    /// Adds a route over links, each of which it passes once.
+    pub(super) fn add_route(&mut self, links: impl IntoIterator<Item = LinkNumber>) -> FlowRoute {
+        let first = self.routes.len();
+        self.routes.extend(links);
+        FlowRoute { first: first as u32, count: (self.routes.len() - first) as u32 }
+    }
+
+    /// Changes the bandwidth of a link, in bytes a second. At zero, what is on its way waits.
     pub(super) fn set_bandwidth(&mut self, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = bandwidth / 1e9;
         self.changed.push(link);
     }
 
-    /// Begins a flow of so many bytes over links, of which there is at least one.
-    pub(super) fn begin(&mut self, now: Time, route: Arc<[LinkNumber]>, bytes: usize) -> FlowNumber {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.flows.push(None);
-            self.seen.push(0);
-            (self.flows.len() - 1) as FlowNumber
-        });
-        for link in &*route {
+    /// Begins a flow of so many bytes on a route that has links.
+    pub(super) fn begin(&mut self, now: Time, route: FlowRoute, bytes: usize) -> FlowNumber {
+        let flow = Flow {
+            route,
+            left: bytes as f64,
+            rate: 0.0,
+            since: now,
+            ends: Time::MAX,
+            limit: NONE,
+            cohort: NONE,
+            round: 0,
+            lives: true,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.flows[number as usize] = flow;
+                number
+            }
+            None => {
+                self.flows.push(flow);
+                (self.flows.len() - 1) as FlowNumber
+            }
+        };
+        for link in &self.routes[route.range()] {
             self.wires[*link as usize].flows.push(number);
+            self.changed.push(*link);
         }
-        self.changed.extend_from_slice(&route);
-        let flow = Flow { route, left: bytes as f64, rate: 0.0, since: now, due: Time::MAX };
-        self.flows[number as usize] = Some(flow);
         number
     }
 
@@ -127,265 +189,82 @@ impl Flows {
 
     /// Ends a flow before its bytes have left, or after.
     pub(super) fn end(&mut self, number: FlowNumber) {
-        let Some(flow) = self.flows[number as usize].take() else { return };
-        for link in &*flow.route {
-            let flows = &mut self.wires[*link as usize].flows;
-            if let Some(at) = flows.iter().position(|other| *other == number) {
-                flows.swap_remove(at);
-            }
+        let flow = &mut self.flows[number as usize];
+        if !std::mem::take(&mut flow.lives) {
+            return;
         }
-        self.changed.extend_from_slice(&flow.route);
+        let Flow { route, rate, limit, cohort, .. } = *flow;
+        for link in &self.routes[route.range()] {
+            let wire = &mut self.wires[*link as usize];
+            if let Some(at) = wire.flows.iter().position(|other| *other == number) {
+                wire.flows.swap_remove(at);
+            }
+            // An empty link begins without what sums of rates are rounded by.
+            wire.used = if wire.flows.is_empty() { 0.0 } else { wire.used - rate };
+            wire.limited -= u32::from(*link == limit);
+            self.changed.push(*link);
+        }
+        self.leave_cohort(cohort);
         self.free.push(number);
     }
 
-    /// Looks at the flows that share links with `number`, itself included, if it is due: those whose bytes have left
-    /// end, and are added to `done` in the order of their numbers.
-    pub(super) fn finish(&mut self, now: Time, number: FlowNumber, done: &mut Vec<FlowNumber>) {
-        let Some(flow) = self.flows[number as usize].as_mut().filter(|flow| flow.due == now) else { return };
-        flow.due = Time::MAX;
-        let link = flow.route[0];
-        let group = self.connect(link);
-        for number in &group.flows {
-            if self.flows[*number as usize].as_mut().is_some_and(|flow| flow.settle(now)) {
-                done.push(*number);
+    /// Ends the flows of a cohort whose bytes have left, if it is due, and adds them to `done` in the order of their
+    /// numbers. Returns the time at which it is due again, if it is.
+    pub(super) fn finish(
+        &mut self,
+        now: Time,
+        number: CohortNumber,
+        done: &mut Vec<FlowNumber>,
+    ) -> Option<Time> {
+        let Flows { cohorts, flows, .. } = self;
+        let cohort = cohorts.get_mut(number as usize).filter(|cohort| cohort.live > 0 && cohort.due == now)?;
+        cohort.due = Time::MAX;
+        cohort.members.retain(|member| {
+            let flow = &flows[*member as usize];
+            let is_member = flow.lives && flow.cohort == number;
+            let has_ended = is_member && flow.ends <= now;
+            if has_ended {
+                done.push(*member);
+            } else if is_member {
+                cohort.due = cohort.due.min(flow.ends);
             }
-        }
-        self.group = group;
+            is_member && !has_ended
+        });
+        let due = cohort.due;
         done.sort_unstable();
         done.iter().for_each(|flow| self.end(*flow));
+        (due < Time::MAX).then_some(due)
     }
 
-    /// Computes the rates of all flows for which they may have changed. Calls `ends` for each group of flows that share
-    /// links, with one that is the first to end, and when.
-    pub(super) fn share(&mut self, now: Time, mut ends: impl FnMut(Time, FlowNumber)) {
-        let mut changed = mem::take(&mut self.changed);
-        let before = self.round;
-        for link in changed.drain(..) {
-            if self.wires[link as usize].seen > before {
-                continue;
-            }
-            let group = self.connect(link);
-            self.fill(now, &group);
-            if let Some((at, number)) = self.first(now, &group)
-                && let Some(flow) = &mut self.flows[number as usize]
-                && mem::replace(&mut flow.due, at) != at
-            {
-                ends(at, number);
-            }
-            self.group = group;
+    /// Makes a cohort of flows whose rates are new. Returns the time at which it is due, if it is.
+    fn join_cohort(&mut self, members: &[FlowNumber]) -> Option<(Time, CohortNumber)> {
+        if members.is_empty() {
+            return None;
         }
-        self.changed = changed;
-    }
-
-    /// Returns the flow that ends first, and when; nobody has to look at the others.
-    fn first(&mut self, now: Time, group: &Group) -> Option<(Time, FlowNumber)> {
-        let mut first = None;
-        for number in &group.flows {
-            let Some(flow) = &self.flows[*number as usize] else { continue };
-            let Some(at) = flow.ends(now) else { continue };
-            if first.is_none_or(|first| (at, *number) < first) {
-                first = Some((at, *number));
-            }
+        let number = self.free_cohorts.pop().unwrap_or_else(|| {
+            self.cohorts.push(Cohort::default());
+            (self.cohorts.len() - 1) as CohortNumber
+        });
+        let cohort = &mut self.cohorts[number as usize];
+        cohort.members.extend_from_slice(members);
+        cohort.live = members.len() as u32;
+        cohort.due = Time::MAX;
+        for member in members {
+            let flow = &mut self.flows[*member as usize];
+            flow.cohort = number;
+            flow.ends = flow.end();
+            cohort.due = cohort.due.min(flow.ends);
         }
-        for number in &group.flows {
-            if let Some(flow) = &mut self.flows[*number as usize]
-                && first.is_none_or(|(_, first)| first != *number)
-            {
-                flow.due = Time::MAX;
-            }
-        }
-        first
+        (cohort.due < Time::MAX).then_some((cohort.due, number))
     }
 
-    /// Returns the links that are connected with this one by flows, and those flows.
-    fn connect(&mut self, link: LinkNumber) -> Group {
-        let mut group = mem::take(&mut self.group);
-        group.links.clear();
-        group.flows.clear();
-        self.round += 1;
-        let round = self.round;
-        self.wires[link as usize].seen = round;
-        group.links.push(link);
-        let mut next = 0;
-        while let Some(&link) = group.links.get(next) {
-            next += 1;
-            for at in 0..self.wires[link as usize].flows.len() {
-                let number = self.wires[link as usize].flows[at];
-                if mem::replace(&mut self.seen[number as usize], round) == round {
-                    continue;
-                }
-                group.flows.push(number);
-                let Some(flow) = &self.flows[number as usize] else { continue };
-                for other in &*flow.route {
-                    if mem::replace(&mut self.wires[*other as usize].seen, round) != round {
-                        group.links.push(*other);
-                    }
-                }
-            }
-        }
-        group
-    }
-
-    /// Gives the flows of a group their rates from now on: those of the most crowded links first.
-    fn fill(&mut self, now: Time, group: &Group) {
-        for number in &group.flows {
-            if let Some(flow) = &mut self.flows[*number as usize] {
-                flow.settle(now);
-                flow.rate = -1.0;
-            }
-        }
-        let mut open: Vec<LinkNumber> = Vec::with_capacity(group.links.len());
-        for link in &group.links {
-            let wire = &mut self.wires[*link as usize];
-            wire.left = wire.capacity;
-            wire.open = wire.flows.len();
-            open.push(*link);
-        }
-        loop {
-            open.retain(|link| self.wires[*link as usize].open > 0);
-            let shares = open.iter().map(|link| self.wires[*link as usize].share());
-            let Some(least) = shares.min_by(f64::total_cmp) else { return };
-            for link in &open {
-                let wire = &self.wires[*link as usize];
-                if wire.open > 0 && wire.share() <= least * ALIKE {
-                    self.fill_link(*link, least);
-                }
-            }
-        }
-    }
-
-    /// Gives the flows of a link that have no rate yet this one.
-    fn fill_link(&mut self, link: LinkNumber, rate: f64) {
-        for at in 0..self.wires[link as usize].flows.len() {
-            let number = self.wires[link as usize].flows[at];
-            let Some(flow) = &mut self.flows[number as usize] else { continue };
-            if flow.rate >= 0.0 {
-                continue;
-            }
-            flow.rate = rate;
-            for other in &*flow.route {
-                let wire = &mut self.wires[*other as usize];
-                wire.left -= rate;
-                wire.open -= 1;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIGABYTE: f64 = 1e9;
-
-    fn finish(network: &mut Flows, now: Time, flow: FlowNumber) -> Vec<FlowNumber> {
-        let mut done = Vec::new();
-        network.finish(now, flow, &mut done);
-        done
-    }
-
-    /// Runs flows, each of links and bytes and a time at which it begins, and returns when each ends.
-    fn run(bandwidths: &[f64], flows: &[(&[LinkNumber], usize, Time)]) -> Vec<Time> {
-        let mut network = Flows::default();
-        for bandwidth in bandwidths {
-            network.add_link(*bandwidth);
-        }
-        let mut ended = vec![0; flows.len()];
-        let mut begun: Vec<(FlowNumber, usize)> = Vec::new();
-        let mut due: Vec<(Time, FlowNumber)> = Vec::new();
-        let mut now = 0;
-        loop {
-            for (at, (route, bytes, _)) in flows.iter().enumerate().filter(|(_, flow)| flow.2 == now) {
-                begun.push((network.begin(now, (*route).into(), *bytes), at));
-            }
-            network.share(now, |at, flow| due.push((at, flow)));
-            let starts = flows.iter().map(|flow| flow.2).filter(|start| *start > now);
-            let Some(next) = starts.chain(due.iter().map(|due| due.0)).min() else { return ended };
-            now = next;
-            let (ready, rest): (Vec<_>, Vec<_>) = due.into_iter().partition(|(at, _)| *at == now);
-            due = rest;
-            for (_, flow) in ready {
-                for done in finish(&mut network, now, flow) {
-                    let at = begun.iter().position(|(number, _)| *number == done).unwrap();
-                    ended[begun.swap_remove(at).1] = now;
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_flow_alone_has_the_narrowest_link_for_itself() {
-        assert_eq!(run(&[GIGABYTE, GIGABYTE / 4.0], &[(&[0, 1], 1000, 0)]), [4000]);
-    }
-
-    #[test]
-    fn two_flows_halve_a_link_and_the_second_has_it_alone_in_the_end() {
-        assert_eq!(run(&[GIGABYTE], &[(&[0], 1000, 0), (&[0], 2000, 0)]), [2000, 3000]);
-        // The first is half done when the second comes.
-        assert_eq!(run(&[GIGABYTE], &[(&[0], 1000, 0), (&[0], 1000, 500)]), [1500, 2000]);
-    }
-
-    #[test]
-    fn what_a_flow_cannot_use_goes_to_the_others() {
-        // Flow 0 crosses both links, flow 1 the wide one, flows 2 and 3 the narrow one: 1/3, 5/3, 1/3 and 1/3.
-        let ends = run(
-            &[2.0 * GIGABYTE, GIGABYTE],
-            &[(&[0, 1], 1000, 0), (&[0], 5000, 0), (&[1], 1000, 0), (&[1], 1000, 0)],
-        );
-        assert_eq!(ends, [3000, 3000, 3000, 3000]);
-    }
-
-    #[test]
-    fn a_cut_link_holds_what_is_on_its_way() {
-        let mut network = Flows::default();
-        let link = network.add_link(GIGABYTE);
-        let flow = network.begin(0, [link].into(), 1000);
-        let mut due = Vec::new();
-        network.share(0, |at, flow| due.push((at, flow)));
-        network.set_bandwidth(link, 0.0);
-        network.share(400, |at, flow| due.push((at, flow)));
-        assert_eq!(due, [(1000, flow)], "nothing is due while it is cut");
-        assert!(finish(&mut network, 1000, flow).is_empty());
-        network.set_bandwidth(link, GIGABYTE);
-        network.share(2000, |at, flow| due.push((at, flow)));
-        assert_eq!(due[1], (2600, flow));
-        assert_eq!(finish(&mut network, 2600, flow), [flow]);
-    }
-
-    #[test]
-    fn rates_are_max_min_fair_on_random_networks() {
-        use crate::sim::agenda::Draws;
-        let mut draws = Draws::new(1);
-        for _ in 0..50 {
-            let mut network = Flows::default();
-            let links = 2 + draws.word() as usize % 8;
-            let capacities: Vec<f64> = (0..links).map(|_| 1.0 + draws.fraction()).collect();
-            for capacity in &capacities {
-                network.add_link(capacity * 1e9);
-            }
-            for _ in 0..20 {
-                let mut route: Vec<LinkNumber> =
-                    (0..3).map(|_| (draws.word() % links as u64) as LinkNumber).collect();
-                route.sort_unstable();
-                route.dedup();
-                network.begin(0, route.into(), 1000);
-            }
-            network.share(0, |_, _| {});
-            let used = |link: usize| -> f64 {
-                let flows = network.wires[link].flows.iter();
-                flows.map(|flow| network.flows[*flow as usize].as_ref().unwrap().rate).sum()
-            };
-            for flow in network.flows.iter().flatten() {
-                // Each flow has a link that is full, on which none has more than it.
-                let held = flow.route.iter().any(|link| {
-                    let link = *link as usize;
-                    let rates = network.wires[link].flows.iter();
-                    let most = rates.map(|flow| network.flows[*flow as usize].as_ref().unwrap().rate);
-                    used(link) > capacities[link] - 1e-9 && most.fold(0.0, f64::max) <= flow.rate + 1e-9
-                });
-                assert!(held);
-            }
-            assert!((0..links).all(|link| used(link) <= capacities[link] + 1e-9));
+    /// Counts a flow that is no longer of a cohort, whose memory is used again once it was the last.
+    fn leave_cohort(&mut self, number: CohortNumber) {
+        let Some(cohort) = self.cohorts.get_mut(number as usize) else { return };
+        cohort.live -= 1;
+        if cohort.live == 0 {
+            cohort.members.clear();
+            self.free_cohorts.push(number);
         }
     }
 }

@@ -9,7 +9,7 @@ mod faults;
 use super::agenda::{Agenda, Draws, Time, nanoseconds};
 use super::cluster::Cluster;
 use super::fault::Cut;
-use super::flows::{FlowNumber, Flows, LinkNumber};
+use super::flows::{CohortNumber, FlowNumber, FlowRoute, Flows, LinkNumber};
 use super::link::LinkSpec;
 use super::mail::{BoxNumber, Mailbox, Mailboxes};
 use super::parcels::{Content, Parcel, Parcels, Queue};
@@ -21,7 +21,6 @@ use crate::transport::{Got, HEADER_BYTES, Ticket};
 pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};
 use std::collections::HashSet;
-use std::sync::Arc;
 
 /// Largest message that its sender need not wait for, in bytes: what the buffer of a socket holds at first.
 const BUFFER: usize = 64 << 10;
@@ -34,8 +33,8 @@ type LineNumber = u32;
 pub(super) enum MessageEvent {
     /// The time has come to send a message of a line.
     Depart(LineNumber),
-    /// A flow may have ended.
-    Flow(FlowNumber),
+    /// Flows of a cohort may have ended.
+    Flows(CohortNumber),
     /// The next message of a line has arrived.
     Arrive(LineNumber),
 }
@@ -55,7 +54,7 @@ struct Connection {
     outbox: BoxNumber,
     /// Mailbox of the receiver.
     inbox: BoxNumber,
-    route: Arc<[LinkNumber]>,
+    route: FlowRoute,
     /// Flow of the first message, while it leaves.
     flow: Option<FlowNumber>,
     /// Links of the cluster, for what they do beside having a bandwidth.
@@ -169,7 +168,7 @@ impl Wires {
 
     /// Lets flows share the links anew.
     pub(super) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
-        self.flows.share(now, |at, flow| agenda.add(at, MessageEvent::Flow(flow).into()));
+        self.flows.share(now, |at, cohort| agenda.add(at, MessageEvent::Flows(cohort).into()));
     }
 
     /// Takes a message from a mailbox to a rank that is to leave at a time, and lets the agenda tell of it.
@@ -199,9 +198,11 @@ impl Wires {
     ) {
         match event {
             MessageEvent::Depart(line) => self.depart(now, line, agenda, &mut tell),
-            MessageEvent::Flow(flow) => {
+            MessageEvent::Flows(cohort) => {
                 let mut done = std::mem::take(&mut self.done);
-                self.flows.finish(now, flow, &mut done);
+                if let Some(at) = self.flows.finish(now, cohort, &mut done) {
+                    agenda.add(at, event.into());
+                }
                 // All of them first, as the next messages take their numbers.
                 done.iter_mut().for_each(|flow| *flow = self.of_flow[*flow as usize]);
                 done.drain(..).for_each(|line| self.has_left(now, line, agenda, &mut tell));
@@ -284,7 +285,7 @@ impl Wires {
             && let Some(bytes) = self.parcels.bytes(due)
         {
             if !route.is_empty() {
-                let flow = self.flows.begin(now, Arc::clone(route), HEADER_BYTES + bytes);
+                let flow = self.flows.begin(now, *route, HEADER_BYTES + bytes);
                 self.lines[line as usize].flow = Some(flow);
                 let place = flow as usize;
                 self.of_flow.resize(self.of_flow.len().max(place + 1), 0);
@@ -398,7 +399,7 @@ impl Wires {
             to,
             outbox,
             inbox: self.mailboxes.of_peer(outbox, to),
-            route: directed.collect(),
+            route: self.flows.add_route(directed),
             flow: None,
             latency: links.iter().map(|link| nanoseconds(link.latency)).sum(),
             links: LinkSpec::drawn(&links).into(),

@@ -1,0 +1,202 @@
+//! Fair shares: the rates of flows that share links. Open this to see which rates are computed anew when flows begin and
+//! end, and how.
+//!
+//! All flows of a link on which one has begun or ended are given new rates, those of the most crowded links first; what
+//! other flows have of the links that these pass stays theirs. Then a link is *unfair* whose other flows should have less
+//! than they have, since one of the new rates is lower for their sake, or could have more. Its flows are given new rates,
+//! too, until no link is. So a flow that ends in one corner of a large network costs nothing in the others.
+//!
+//! Fair is what is within [`TOLERANCE`]: what changes by less does not travel on from link to link.
+
+use super::{CohortNumber, FlowNumber, Flows, LinkNumber};
+use crate::sim::agenda::Time;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::mem;
+
+/// Share by which a rate may miss the fair one, and by which a link that limits flows may be idle.
+pub(super) const TOLERANCE: f64 = 1e-3;
+
+/// Ratio up to which two links are as crowded: one transfer of a second thus takes a nanosecond more or less.
+const ALIKE: f64 = 1.0 + 1e-9;
+
+/// Rate of a flow that has none yet.
+const OPEN: f64 = -1.0;
+
+/// Links whose flows need a rate, the most crowded first: by the bits of the share of each flow, which are in the order of
+/// what they stand for, as no share is negative.
+pub(super) type Queue = BinaryHeap<Reverse<(u64, LinkNumber)>>;
+
+/// Shares of a link while rates are computed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sharing {
+    /// Round in which flows of it were last given new rates.
+    touched: u64,
+    /// Round in which all its flows were.
+    opened: u64,
+    /// Sum of the rates of its flows that keep theirs.
+    kept: f64,
+    /// Number of its flows that are given new rates.
+    active: u32,
+    /// Bandwidth that is left for those that have no rate yet, and their number.
+    left: f64,
+    open: u32,
+    /// Largest new rate.
+    most: f64,
+    /// New rate of the flows that it limits, if there are any.
+    limits: Option<f64>,
+}
+
+impl Sharing {
+    /// Returns what each flow gets that has no rate yet.
+    fn share(&self) -> f64 {
+        (self.left / f64::from(self.open)).max(0.0)
+    }
+}
+
+impl Flows {
+    /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these, and when
+    /// it is due.
+    pub(in crate::sim) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
+        self.round += 1;
+        let mut unfair = mem::take(&mut self.changed);
+        while !unfair.is_empty() {
+            unfair.drain(..).for_each(|link| self.open(now, link));
+            self.fill();
+            self.find_unfair(&mut unfair);
+        }
+        self.changed = unfair;
+        self.keep();
+        let active = mem::take(&mut self.active);
+        if let Some((at, cohort)) = self.join_cohort(&active) {
+            tell(at, cohort);
+        }
+        self.active = active;
+        self.active.clear();
+        self.touched.clear();
+    }
+
+    /// Takes their rates from all flows of a link.
+    fn open(&mut self, now: Time, link: LinkNumber) {
+        let round = self.round;
+        if mem::replace(&mut self.wires[link as usize].sharing.opened, round) == round {
+            return;
+        }
+        for at in 0..self.wires[link as usize].flows.len() {
+            let number = self.wires[link as usize].flows[at];
+            let flow = &mut self.flows[number as usize];
+            if mem::replace(&mut flow.round, round) == round {
+                continue;
+            }
+            flow.settle(now);
+            for link in &self.routes[flow.route.range()] {
+                let wire = &mut self.wires[*link as usize];
+                if mem::replace(&mut wire.sharing.touched, round) != round {
+                    wire.sharing.kept = wire.used;
+                    wire.sharing.active = 0;
+                    self.touched.push(*link);
+                }
+                wire.sharing.kept -= flow.rate;
+                wire.sharing.active += 1;
+                wire.limited -= u32::from(*link == flow.limit);
+            }
+            let cohort = flow.cohort;
+            self.active.push(number);
+            self.leave_cohort(cohort);
+        }
+        // Exactly, where sums of rates are rounded.
+        self.wires[link as usize].sharing.kept = 0.0;
+    }
+
+    /// Gives the active flows their rates: those of the most crowded links first.
+    fn fill(&mut self) {
+        for number in &self.active {
+            self.flows[*number as usize].rate = OPEN;
+        }
+        let mut queue = mem::take(&mut self.queue);
+        for link in &self.touched {
+            let wire = &mut self.wires[*link as usize];
+            let sharing = &mut wire.sharing;
+            sharing.left = (wire.capacity - sharing.kept).max(0.0);
+            sharing.open = sharing.active;
+            sharing.most = 0.0;
+            sharing.limits = None;
+            queue.push(Reverse((sharing.share().to_bits(), *link)));
+        }
+        while let Some(Reverse((bits, link))) = queue.pop() {
+            let sharing = &self.wires[link as usize].sharing;
+            if sharing.open == 0 {
+                continue;
+            }
+            // Shares grow while others are given theirs.
+            let share = sharing.share();
+            if share <= f64::from_bits(bits) * ALIKE {
+                self.fill_link(link, share);
+            } else {
+                queue.push(Reverse((share.to_bits(), link)));
+            }
+        }
+        self.queue = queue;
+    }
+
+    /// Gives the flows of a link that have no rate yet this one.
+    fn fill_link(&mut self, link: LinkNumber, rate: f64) {
+        for at in 0..self.wires[link as usize].flows.len() {
+            let number = self.wires[link as usize].flows[at];
+            let flow = &mut self.flows[number as usize];
+            if flow.rate >= 0.0 {
+                continue;
+            }
+            flow.rate = rate;
+            flow.limit = link;
+            for other in &self.routes[flow.route.range()] {
+                let sharing = &mut self.wires[*other as usize].sharing;
+                sharing.left -= rate;
+                sharing.open -= 1;
+                sharing.most = sharing.most.max(rate);
+            }
+        }
+        self.wires[link as usize].sharing.limits = Some(rate);
+    }
+
+    /// Adds the links some of whose flows keep rates that are no longer fair.
+    fn find_unfair(&self, unfair: &mut Vec<LinkNumber>) {
+        let is_unfair = |link: &&LinkNumber| self.is_unfair(**link);
+        unfair.extend(self.touched.iter().filter(is_unfair));
+    }
+
+    fn is_unfair(&self, link: LinkNumber) -> bool {
+        let wire = &self.wires[link as usize];
+        let sharing = &wire.sharing;
+        if sharing.opened == self.round || sharing.active as usize == wire.flows.len() {
+            return false;
+        }
+        let more = 1.0 + TOLERANCE;
+        if wire.limited > 0 {
+            let is_idle = sharing.left > TOLERANCE * wire.capacity;
+            return is_idle
+                || sharing.most > wire.level * more
+                || sharing.limits.is_some_and(|limit| wire.level > limit * more);
+        }
+        let Some(limit) = sharing.limits else { return false };
+        let kept = |number: &&FlowNumber| self.flows[**number as usize].round != self.round;
+        let mut kept = wire.flows.iter().filter(kept);
+        kept.any(|number| self.flows[*number as usize].rate > limit * more)
+    }
+
+    /// Keeps what the links have of the new rates.
+    fn keep(&mut self) {
+        for link in &self.touched {
+            let wire = &mut self.wires[*link as usize];
+            let sharing = &wire.sharing;
+            wire.used = sharing.kept + (wire.capacity - sharing.kept).max(0.0) - sharing.left;
+            if let Some(limit) = sharing.limits.filter(|_| wire.limited == 0) {
+                wire.level = limit;
+            }
+        }
+        for number in &self.active {
+            let limit = self.flows[*number as usize].limit;
+            self.wires[limit as usize].limited += 1;
+        }
+    }
+}
