@@ -93,6 +93,9 @@ pub trait Runtime: Send + Sync {
         let _ = work;
     }
 
+    /// Waits until the world's clock has come to where the caller's thread is, if arithmetic lets that go ahead.
+    fn catch_up(&self) {}
+
     /// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over. `None` waits for ever.
     ///
     /// # Errors
@@ -230,6 +233,17 @@ pub fn yield_now() {
     match current() {
         Some(runtime) => runtime.sleep(Duration::ZERO),
         None => std::thread::yield_now(),
+    }
+}
+
+/// Waits, in a world whose time is simulated, until arithmetic of this thread that has been charged is over. Call it
+/// before you show other threads what was computed, so that they do not see it too early. It does nothing elsewhere.
+#[inline]
+pub fn catch_up() {
+    if is_replaced()
+        && let Some(runtime) = current()
+    {
+        runtime.catch_up();
     }
 }
 

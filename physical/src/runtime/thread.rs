@@ -1,6 +1,6 @@
 //! Threads and tasks, and how one waits for another.
 
-use super::{LOOK, Park, current, enter, within};
+use super::{LOOK, Park, catch_up, current, enter, within};
 use crate::doorbell::Bell;
 use crate::error::{Error, Result};
 use std::any::Any;
@@ -71,7 +71,11 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread>
     let ended = Arc::clone(&end);
     let inherited = Arc::clone(&runtime);
     let work = move || {
-        let outcome = within(inherited, || catch_unwind(AssertUnwindSafe(work)));
+        let outcome = within(inherited, || {
+            let outcome = catch_unwind(AssertUnwindSafe(work));
+            catch_up();
+            outcome
+        });
         let _ = ended.set(Mutex::new(Some(outcome)));
     };
     runtime.spawn(name, Box::new(work)).map_err(Error::no_thread)?;

@@ -5,11 +5,13 @@ use super::link::LinkSpec;
 use super::routes::Routes;
 use super::shape::Shape;
 use crate::error::{Error, Result};
-use crate::launch::MAX_RANKS;
 use std::time::Duration;
 
 /// A place of a cluster: a rank, a host, or a switch.
 pub(super) type Vertex = u32;
+
+/// Largest number of ranks that a cluster has.
+pub const MAX_RANKS: usize = 1 << 15;
 
 /// A host to simulate: its ranks, and its links.
 #[derive(Debug, Clone, Copy, PartialEq)]

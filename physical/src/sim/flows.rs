@@ -217,7 +217,8 @@ impl Flows {
         done: &mut Vec<FlowNumber>,
     ) -> Option<Time> {
         let Flows { cohorts, flows, .. } = self;
-        let cohort = cohorts.get_mut(number as usize).filter(|cohort| cohort.live > 0 && cohort.due == now)?;
+        let cohort =
+            cohorts.get_mut(number as usize).filter(|cohort| cohort.live > 0 && cohort.due == now)?;
         cohort.due = Time::MAX;
         cohort.members.retain(|member| {
             let flow = &flows[*member as usize];

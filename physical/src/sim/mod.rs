@@ -35,7 +35,7 @@ mod tests;
 mod topology;
 mod wires;
 
-pub use cluster::{Cluster, HostSpec};
+pub use cluster::{Cluster, HostSpec, MAX_RANKS};
 pub use fault::{Cut, Fault, FaultKind};
 pub use job::{Ended, Job, Played};
 pub use link::{LinkSpec, bandwidth, duration};

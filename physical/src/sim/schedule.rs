@@ -28,7 +28,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// ThreadNumber of a thread, in the order of their starts.
+/// Number of a thread, in the order of their starts.
 type ThreadNumber = usize;
 
 /// Something that happens at a time.
@@ -36,6 +36,8 @@ pub(super) enum Happening {
     /// A thread may have waited long enough.
     Wake(ThreadNumber),
     Wires(MessageEvent),
+    /// The bell of a rank rings, by a thread whose own clock was ahead.
+    Ring(usize),
     /// The fault of this number.
     Fault(usize),
 }
@@ -116,6 +118,8 @@ struct Simulated {
     to_look: Vec<usize>,
     /// Time at which the run ends, whoever still runs.
     limit: Time,
+    /// Latest time up to which a thread that has ended had computed.
+    end: Time,
     flaw: Option<Flaw>,
     heartbeats: u64,
 }
@@ -222,11 +226,21 @@ impl Simulated {
         self.wake_parked(rank);
     }
 
+    /// Ends the park of a rank's threads, or the next one of those that do not park.
+    fn ring_threads(&mut self, rank: usize) {
+        for number in &self.of_rank[rank] {
+            let thread = &mut self.threads[*number];
+            thread.rung |= thread.wait != Pause::Parked;
+        }
+        self.ring(rank);
+    }
+
     /// Ends a turn; returns whose it was.
     fn has_run(&mut self, number: ThreadNumber, has_ended: bool) -> usize {
         let rank = self.threads[number].rank;
         if has_ended {
             self.threads[number].wait = Pause::Ended;
+            self.end = self.end.max(self.threads[number].ahead);
             self.of_rank[rank].retain(|other| *other != number);
             self.living -= 1;
         }
@@ -293,6 +307,7 @@ impl Simulated {
                 self.told = told;
                 self.deliver();
             }
+            Happening::Ring(rank) => self.ring_threads(rank),
             Happening::Fault(number) => {
                 self.faults_left -= 1;
                 let kind = self.faults[number].kind.clone();
@@ -324,6 +339,7 @@ impl Simulator {
             sockets: Sockets::new(ranks),
             to_look: Vec::new(),
             limit: Time::MAX,
+            end: 0,
             flaw: None,
             heartbeats: 0,
         }))
@@ -390,7 +406,8 @@ impl Simulator {
             ));
         }
         let (events, fingerprint) = state.wires.counts();
-        Ok(Counts { elapsed: Duration::from_nanos(state.now), events, fingerprint })
+        let elapsed = Duration::from_nanos(state.now.max(state.end));
+        Ok(Counts { elapsed, events, fingerprint })
     }
 
     /// Returns the mailbox of a rank on a channel.
@@ -433,14 +450,15 @@ impl Simulator {
         self.lock().wires.is_awaited(mailbox, from)
     }
 
-    /// Ends the park of a rank's threads, or the next one.
+    /// Ends the park of a rank's threads, or the next one: at the time of the thread that rings.
     pub(super) fn ring(&self, rank: usize) {
         let mut state = self.lock();
-        let Simulated { of_rank, threads, .. } = &mut *state;
-        for number in &of_rank[rank] {
-            threads[*number].rung |= threads[*number].wait != Pause::Parked;
+        let at = state.local_time();
+        if at > state.now {
+            state.agenda.add(at, Happening::Ring(rank));
+        } else {
+            state.ring_threads(rank);
         }
-        state.ring(rank);
     }
 
     /// Returns how often the threads of a rank were told that something other than mail may have happened.

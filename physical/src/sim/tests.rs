@@ -201,6 +201,65 @@ fn arithmetic_takes_the_time_of_its_rates_and_two_threads_compute_at_once() {
     assert_eq!(outcome.unwrap().results, [(millis(2), millis(2))]);
 }
 
+/// Computes for so many milliseconds, at the rate of [`timed`].
+fn compute(millis: usize) {
+    let mut buffer = Buffer::zeroed(DType::F32, 250_000 * millis).unwrap();
+    buffer.write_all().unwrap().scale(2.0).unwrap();
+    let _ = &mut buffer;
+}
+
+/// Returns what the only rank of a cluster does on which a scaled gigabyte takes a second.
+fn timed<R: Send>(rank: impl Fn(Rc<dyn Transport>) -> R + Sync) -> Outcome<R> {
+    let rates: Rates = "scale 1e9\n".parse().unwrap();
+    let simulation = Simulation { rates, ..Simulation::new(cluster(1, 1)) };
+    simulation.run(|world| rank(world.open(0).unwrap())).unwrap()
+}
+
+#[test]
+fn what_a_thread_has_computed_others_see_once_it_has_taken_its_time() {
+    let joined = timed(|_| {
+        let start = runtime::now();
+        runtime::spawn("hexagram-test", || compute(3)).unwrap().join().unwrap();
+        start.elapsed()
+    });
+    assert_eq!(joined.results, [Duration::from_millis(3)]);
+    let received = timed(|_| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let work = move || {
+            compute(3);
+            runtime::catch_up();
+            sender.send(()).unwrap();
+            compute(4);
+        };
+        let start = runtime::now();
+        let other = runtime::spawn("hexagram-test", work).unwrap();
+        runtime::receive(&receiver).unwrap();
+        let received = start.elapsed();
+        other.join().unwrap();
+        (received, start.elapsed())
+    });
+    assert_eq!(received.results, [(Duration::from_millis(3), Duration::from_millis(7))]);
+    let parked = timed(|endpoint| {
+        let bell = endpoint.bell();
+        let start = runtime::now();
+        let work = move || {
+            compute(3);
+            bell.ring();
+        };
+        let other = runtime::spawn("hexagram-test", work).unwrap();
+        runtime::current().unwrap().park(&&*endpoint, Duration::from_millis(50));
+        let parked = start.elapsed();
+        other.join().unwrap();
+        parked
+    });
+    assert_eq!(parked.results, [Duration::from_millis(3)]);
+}
+
+#[test]
+fn a_run_lasts_until_what_was_computed_last_is_over() {
+    assert_eq!(timed(|_| compute(5)).elapsed, Duration::from_millis(5));
+}
+
 #[test]
 fn what_never_comes_and_a_panic_are_errors() {
     let simulation = Simulation::new(cluster(2, 1));

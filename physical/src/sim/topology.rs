@@ -1,13 +1,12 @@
 //! Topologies: clusters as they are written in a file, line by line. Open this to give them another statement.
 
-use super::cluster::{Cluster, HostSpec, Vertex};
+use super::cluster::{Cluster, HostSpec, MAX_RANKS, Vertex};
 use super::link::LinkSpec;
 use super::routes::Routes;
 use super::shape::{self, Shape};
 use super::statement::{Statement, check_first, in_line};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::launch::MAX_RANKS;
 use std::collections::HashMap;
 use std::str::FromStr;
 

@@ -365,6 +365,7 @@ impl HookRunner {
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);
         let stays = stage == Stage::Forward || (stage == Stage::Gradients && self.works_after_backward);
         if !stays {
+            runtime::catch_up();
             let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
         }
         Ok(())

@@ -103,7 +103,8 @@ impl Flows {
             let held = self.routes[flow.route.range()].iter().any(|link| {
                 let wire = &self.wires[*link as usize];
                 let most = wire.flows.iter().map(|flow| self.rate(*flow)).fold(0.0, f64::max);
-                self.sum(*link as usize) >= wire.capacity * (1.0 - tolerance) && most <= flow.rate * (1.0 + tolerance)
+                self.sum(*link as usize) >= wire.capacity * (1.0 - tolerance)
+                    && most <= flow.rate * (1.0 + tolerance)
             });
             assert!(held, "flow {number} could have more than {}", flow.rate);
         }

@@ -72,6 +72,16 @@ impl Runtime for Simulator {
         }
     }
 
+    fn catch_up(&self) {
+        let is_ahead = {
+            let state = self.lock();
+            state.local_time() > state.now
+        };
+        if is_ahead {
+            self.suspend(Pause::Asleep, Duration::ZERO);
+        }
+    }
+
     fn charge(&self, work: &Work) {
         let mut state = self.lock();
         let seconds = state.rates.seconds(work);
