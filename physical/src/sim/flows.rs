@@ -118,6 +118,8 @@ pub(super) struct Flows {
     free_cohorts: Vec<CohortNumber>,
     /// Links on which a flow has begun or ended since rates were last computed.
     changed: Vec<LinkNumber>,
+    /// Flows that have gone on with other bytes since then.
+    renewed: Vec<FlowNumber>,
     round: u64,
     /// Flows and links whose rates are computed, for their memory.
     active: Vec<FlowNumber>,
@@ -182,9 +184,17 @@ impl Flows {
         number
     }
 
+    /// Lets a flow whose bytes have left go on with others, so that no rate changes.
+    pub(super) fn renew(&mut self, now: Time, number: FlowNumber, bytes: usize) {
+        let flow = &mut self.flows[number as usize];
+        flow.left = bytes as f64;
+        flow.since = now;
+        self.renewed.push(number);
+    }
+
     /// Returns true if rates have to be computed before time passes.
     pub(super) fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        !self.changed.is_empty() || !self.renewed.is_empty()
     }
 
     /// Ends a flow before its bytes have left, or after.
@@ -208,8 +218,8 @@ impl Flows {
         self.free.push(number);
     }
 
-    /// Ends the flows of a cohort whose bytes have left, if it is due, and adds them to `done` in the order of their
-    /// numbers. Returns the time at which it is due again, if it is.
+    /// Adds the flows of a cohort whose bytes have left, if it is due, to `done`, in the order of their numbers: each has
+    /// to be ended or renewed. Returns the time at which the cohort is due again, if it is.
     pub(super) fn finish(
         &mut self,
         now: Time,
@@ -223,17 +233,20 @@ impl Flows {
         cohort.members.retain(|member| {
             let flow = &flows[*member as usize];
             let is_member = flow.lives && flow.cohort == number;
-            let has_ended = is_member && flow.ends <= now;
-            if has_ended {
+            let has_left = is_member && flow.ends <= now;
+            if has_left {
                 done.push(*member);
             } else if is_member {
                 cohort.due = cohort.due.min(flow.ends);
             }
-            is_member && !has_ended
+            is_member && !has_left
         });
         let due = cohort.due;
+        for member in done.iter() {
+            self.flows[*member as usize].cohort = NONE;
+            self.leave_cohort(number);
+        }
         done.sort_unstable();
-        done.iter().for_each(|flow| self.end(*flow));
         (due < Time::MAX).then_some(due)
     }
 

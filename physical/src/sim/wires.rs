@@ -81,8 +81,8 @@ pub(super) struct Wires {
     from: Vec<Vec<(usize, LineNumber)>>,
     /// Connection of each flow.
     of_flow: Vec<LineNumber>,
-    /// Flows that have ended, and then their lines.
-    done: Vec<u32>,
+    /// Flows whose bytes have left, for its memory.
+    done: Vec<FlowNumber>,
     mailboxes: Mailboxes,
     /// For each host: its ranks, and its links to others.
     hosts: Vec<HostParts>,
@@ -203,9 +203,9 @@ impl Wires {
                 if let Some(at) = self.flows.finish(now, cohort, &mut done) {
                     agenda.add(at, event.into());
                 }
-                // All of them first, as the next messages take their numbers.
-                done.iter_mut().for_each(|flow| *flow = self.of_flow[*flow as usize]);
-                done.drain(..).for_each(|line| self.has_left(now, line, agenda, &mut tell));
+                for flow in done.drain(..) {
+                    self.has_left(now, self.of_flow[flow as usize], agenda, &mut tell);
+                }
                 self.done = done;
             }
             MessageEvent::Arrive(line) => {
@@ -304,9 +304,15 @@ impl Wires {
         agenda: &mut Agenda<Happening>,
         tell: &mut impl FnMut(usize),
     ) {
-        self.lines[line as usize].flow = None;
         self.pass(now, line, agenda, tell);
-        self.leave(now, line, agenda, tell);
+        let Connection { flow, due, .. } = &mut self.lines[line as usize];
+        let Some(number) = *flow else { return };
+        if let Some(bytes) = self.parcels.bytes(due) {
+            self.flows.renew(now, number, HEADER_BYTES + bytes);
+        } else {
+            *flow = None;
+            self.flows.end(number);
+        }
     }
 
     /// Lets the first message of a line fly.

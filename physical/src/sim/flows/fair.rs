@@ -8,7 +8,7 @@
 //!
 //! Fair is what is within [`TOLERANCE`]: what changes by less does not travel on from link to link.
 
-use super::{CohortNumber, FlowNumber, Flows, LinkNumber};
+use super::{CohortNumber, FlowNumber, Flows, LinkNumber, NONE};
 use crate::sim::agenda::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -55,8 +55,8 @@ impl Sharing {
 }
 
 impl Flows {
-    /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these, and when
-    /// it is due.
+    /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these and of the
+    /// renewed flows, and when it is due.
     pub(in crate::sim) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
         self.round += 1;
         let mut unfair = mem::take(&mut self.changed);
@@ -67,7 +67,10 @@ impl Flows {
         }
         self.changed = unfair;
         self.keep();
-        let active = mem::take(&mut self.active);
+        let mut active = mem::take(&mut self.active);
+        let Flows { flows, renewed, round, .. } = self;
+        let is_apart = |flow: &super::Flow| flow.lives && flow.cohort == NONE && flow.round != *round;
+        active.extend(renewed.drain(..).filter(|number| is_apart(&flows[*number as usize])));
         if let Some((at, cohort)) = self.join_cohort(&active) {
             tell(at, cohort);
         }

@@ -8,6 +8,7 @@ const GIGABYTE: f64 = 1e9;
 fn finish(network: &mut Flows, now: Time, cohort: CohortNumber) -> (Vec<FlowNumber>, Option<Time>) {
     let mut done = Vec::new();
     let due = network.finish(now, cohort, &mut done);
+    done.iter().for_each(|flow| network.end(*flow));
     (done, due)
 }
 
@@ -154,7 +155,9 @@ fn what_changes_far_away_changes_nothing_here() {
     // Every host of 20 sends to every other: two links each, one either way.
     const HOSTS: u32 = 20;
     let mut network = Flows::default();
-    (0..2 * HOSTS).for_each(|_| drop(network.add_link(GIGABYTE)));
+    for _ in 0..2 * HOSTS {
+        network.add_link(GIGABYTE);
+    }
     let mut flows = Vec::new();
     for from in 0..HOSTS {
         for to in (0..HOSTS).filter(|to| *to != from) {
@@ -188,4 +191,27 @@ fn a_cohort_is_looked_at_until_its_last_flow_has_ended() {
     assert_eq!(due.len(), 1, "the rate of the other one is the same");
     assert_eq!(finish(&mut network, 3000, cohort), (vec![last], None));
     assert_eq!(network.free_cohorts, [cohort]);
+}
+
+#[test]
+fn a_flow_that_goes_on_with_other_bytes_changes_no_rate() {
+    let mut network = Flows::default();
+    let link = network.add_link(GIGABYTE);
+    let flows = [1000, 4000].map(|bytes| begin(&mut network, 0, &[link], bytes));
+    let mut due = Vec::new();
+    network.share(0, |at, cohort| due.push((at, cohort)));
+    let [(2000, cohort)] = due[..] else { panic!("{due:?}") };
+    let mut done = Vec::new();
+    assert_eq!(network.finish(2000, cohort, &mut done), Some(8000));
+    assert_eq!(done, flows[..1]);
+    network.renew(2000, flows[0], 500);
+    assert!(network.has_changed());
+    network.share(2000, |at, cohort| due.push((at, cohort)));
+    assert_eq!(network.flows[flows[1] as usize].since, 0, "the other one is not looked at");
+    let (at, other) = due[1];
+    assert_eq!((at, finish(&mut network, at, other)), (3000, (vec![flows[0]], None)));
+    // The second one has the link for itself then.
+    network.share(3000, |at, cohort| due.push((at, cohort)));
+    assert_eq!(due[2].0, 5500);
+    network.check_fairness(0.0);
 }
