@@ -71,14 +71,13 @@ impl Flow {
         self.since = now;
     }
 
-    /// Returns the time at which all its bytes will have left at its rate.
-    fn end(&self) -> Time {
-        if self.rate <= 0.0 {
-            return Time::MAX;
-        }
-        let lasts = ((self.left - NOTHING).max(0.0) / self.rate).ceil();
-        // Casts saturate.
-        self.since.saturating_add(lasts as Time)
+    /// Gives it a rate, of which the caller has the nanoseconds a byte, too: division takes long.
+    fn set_rate(&mut self, rate: f64, pace: f64) {
+        self.rate = rate;
+        let lasts = (self.left - NOTHING).max(0.0) * pace;
+        // Rounded up, but for a whole number; casts saturate.
+        let whole = lasts as Time;
+        self.ends = self.since.saturating_add(whole.saturating_add(Time::from((whole as f64) < lasts)));
     }
 }
 
@@ -189,6 +188,7 @@ impl Flows {
         let flow = &mut self.flows[number as usize];
         flow.left = bytes as f64;
         flow.since = now;
+        flow.set_rate(flow.rate, 1.0 / flow.rate);
         self.renewed.push(number);
     }
 
@@ -250,26 +250,25 @@ impl Flows {
         (due < Time::MAX).then_some(due)
     }
 
-    /// Makes a cohort of flows whose rates are new. Returns the time at which it is due, if it is.
-    fn join_cohort(&mut self, members: &[FlowNumber]) -> Option<(Time, CohortNumber)> {
-        if members.is_empty() {
-            return None;
-        }
-        let number = self.free_cohorts.pop().unwrap_or_else(|| {
+    /// Returns the number of a cohort that has no members yet.
+    fn new_cohort(&mut self) -> CohortNumber {
+        self.free_cohorts.pop().unwrap_or_else(|| {
             self.cohorts.push(Cohort::default());
             (self.cohorts.len() - 1) as CohortNumber
-        });
+        })
+    }
+
+    /// Makes flows the members of a cohort, if there are any. Returns the time at which it is due, if it is.
+    fn fill_cohort(&mut self, number: CohortNumber, members: &[FlowNumber], due: Time) -> Option<Time> {
+        if members.is_empty() {
+            self.free_cohorts.push(number);
+            return None;
+        }
         let cohort = &mut self.cohorts[number as usize];
         cohort.members.extend_from_slice(members);
         cohort.live = members.len() as u32;
-        cohort.due = Time::MAX;
-        for member in members {
-            let flow = &mut self.flows[*member as usize];
-            flow.cohort = number;
-            flow.ends = flow.end();
-            cohort.due = cohort.due.min(flow.ends);
-        }
-        (cohort.due < Time::MAX).then_some((cohort.due, number))
+        cohort.due = due;
+        (due < Time::MAX).then_some(due)
     }
 
     /// Counts a flow that is no longer of a cohort, whose memory is used again once it was the last.

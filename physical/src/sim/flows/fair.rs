@@ -43,8 +43,9 @@ pub(super) struct Sharing {
     open: u32,
     /// Largest new rate.
     most: f64,
-    /// New rate of the flows that it limits, if there are any.
+    /// New rate of the active flows that it limits, if there are any, and their number.
     limits: Option<f64>,
+    limited: u32,
 }
 
 impl Sharing {
@@ -59,19 +60,30 @@ impl Flows {
     /// renewed flows, and when it is due.
     pub(in crate::sim) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
         self.round += 1;
+        let cohort = self.new_cohort();
+        let mut due = Time::MAX;
         let mut unfair = mem::take(&mut self.changed);
         while !unfair.is_empty() {
-            unfair.drain(..).for_each(|link| self.open(now, link));
-            self.fill();
+            unfair.drain(..).for_each(|link| self.open(now, link, cohort));
+            due = self.fill();
             self.find_unfair(&mut unfair);
+            if !unfair.is_empty() {
+                self.active.iter().for_each(|number| self.flows[*number as usize].rate = OPEN);
+            }
         }
         self.changed = unfair;
         self.keep();
         let mut active = mem::take(&mut self.active);
-        let Flows { flows, renewed, round, .. } = self;
-        let is_apart = |flow: &super::Flow| flow.lives && flow.cohort == NONE && flow.round != *round;
-        active.extend(renewed.drain(..).filter(|number| is_apart(&flows[*number as usize])));
-        if let Some((at, cohort)) = self.join_cohort(&active) {
+        let Flows { flows, renewed, .. } = self;
+        for number in renewed.drain(..) {
+            let flow = &mut flows[number as usize];
+            if flow.lives && flow.cohort == NONE {
+                flow.cohort = cohort;
+                due = due.min(flow.ends);
+                active.push(number);
+            }
+        }
+        if let Some(at) = self.fill_cohort(cohort, &active, due) {
             tell(at, cohort);
         }
         self.active = active;
@@ -79,8 +91,8 @@ impl Flows {
         self.touched.clear();
     }
 
-    /// Takes their rates from all flows of a link.
-    fn open(&mut self, now: Time, link: LinkNumber) {
+    /// Takes their rates from all flows of a link, and puts them into a cohort.
+    fn open(&mut self, now: Time, link: LinkNumber, cohort: CohortNumber) {
         let round = self.round;
         if mem::replace(&mut self.wires[link as usize].sharing.opened, round) == round {
             return;
@@ -103,19 +115,18 @@ impl Flows {
                 wire.sharing.active += 1;
                 wire.limited -= u32::from(*link == flow.limit);
             }
-            let cohort = flow.cohort;
+            flow.rate = OPEN;
+            let before = mem::replace(&mut flow.cohort, cohort);
             self.active.push(number);
-            self.leave_cohort(cohort);
+            self.leave_cohort(before);
         }
         // Exactly, where sums of rates are rounded.
         self.wires[link as usize].sharing.kept = 0.0;
     }
 
-    /// Gives the active flows their rates: those of the most crowded links first.
-    fn fill(&mut self) {
-        for number in &self.active {
-            self.flows[*number as usize].rate = OPEN;
-        }
+    /// Gives the active flows their rates: those of the most crowded links first. Returns the time at which the first of
+    /// them ends.
+    fn fill(&mut self) -> Time {
         let mut queue = mem::take(&mut self.queue);
         for link in &self.touched {
             let wire = &mut self.wires[*link as usize];
@@ -124,8 +135,10 @@ impl Flows {
             sharing.open = sharing.active;
             sharing.most = 0.0;
             sharing.limits = None;
+            sharing.limited = 0;
             queue.push(Reverse((sharing.share().to_bits(), *link)));
         }
+        let mut due = Time::MAX;
         while let Some(Reverse((bits, link))) = queue.pop() {
             let sharing = &self.wires[link as usize].sharing;
             if sharing.open == 0 {
@@ -134,24 +147,30 @@ impl Flows {
             // Shares grow while others are given theirs.
             let share = sharing.share();
             if share <= f64::from_bits(bits) * ALIKE {
-                self.fill_link(link, share);
+                due = due.min(self.fill_link(link, share));
             } else {
                 queue.push(Reverse((share.to_bits(), link)));
             }
         }
         self.queue = queue;
+        due
     }
 
-    /// Gives the flows of a link that have no rate yet this one.
-    fn fill_link(&mut self, link: LinkNumber, rate: f64) {
+    /// Gives the flows of a link that have no rate yet this one. Returns the time at which the first of them ends.
+    fn fill_link(&mut self, link: LinkNumber, rate: f64) -> Time {
+        let mut due = Time::MAX;
+        let mut limited = 0;
+        let pace = 1.0 / rate;
         for at in 0..self.wires[link as usize].flows.len() {
             let number = self.wires[link as usize].flows[at];
             let flow = &mut self.flows[number as usize];
             if flow.rate >= 0.0 {
                 continue;
             }
-            flow.rate = rate;
+            flow.set_rate(rate, pace);
             flow.limit = link;
+            due = due.min(flow.ends);
+            limited += 1;
             for other in &self.routes[flow.route.range()] {
                 let sharing = &mut self.wires[*other as usize].sharing;
                 sharing.left -= rate;
@@ -159,7 +178,10 @@ impl Flows {
                 sharing.most = sharing.most.max(rate);
             }
         }
-        self.wires[link as usize].sharing.limits = Some(rate);
+        let sharing = &mut self.wires[link as usize].sharing;
+        sharing.limits = Some(rate);
+        sharing.limited = limited;
+        due
     }
 
     /// Adds the links some of whose flows keep rates that are no longer fair.
@@ -196,10 +218,7 @@ impl Flows {
             if let Some(limit) = sharing.limits.filter(|_| wire.limited == 0) {
                 wire.level = limit;
             }
-        }
-        for number in &self.active {
-            let limit = self.flows[*number as usize].limit;
-            self.wires[limit as usize].limited += 1;
+            wire.limited += sharing.limited;
         }
     }
 }
