@@ -6,10 +6,11 @@
 
 The model has 8 layers of 1024 × 1024 with ReLU, 8.4 M parameters in f32; batches of 32, plain SGD, one thread a rank. In each
 round every kind makes so many steps one after the other, after a few that do not count. A step's time is that of the rank
-that took longest. Printed are medians over the rounds, and *exposed*, what a step takes beyond one of `local` in the same
-round, beside that of DDP on Gloo.
+that took longest, and its processor time that of all threads of the rank that used most. Printed are medians over the
+rounds, and *exposed*, what a step takes beyond one of `local` in the same round, beside that of DDP on Gloo.
 
     local      passes and optimizer, no communication
+    adam       the same with PyTorch's Adam, for what `qadam` makes beside communication
     bare       between them one all-reduce of all gradients in registered memory, and beside nothing
     ddp ...    PyTorch's DDP: on Gloo, on hexagram's backend, on Gloo with hexagram's hook
     engine     `DataParallel` with PyTorch's optimizer
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -51,9 +53,11 @@ ENGINE = {
     "local-sgd forward": (True, "local-sgd(period=16)", "forward"),
     "async-model-average": (True, "async-model-average", None),
 }
-KINDS = ("local", "bare", "ddp gloo", "ddp hexagram", "ddp hook", *ENGINE)
+KINDS = ("local", "adam", "bare", "ddp gloo", "ddp hexagram", "ddp hook", *ENGINE)
 
 Step = Callable[[], None]
+#: Times of a step and of the processors in it, in milliseconds: one pair for each round.
+Times = list[tuple[float, float]]
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -82,6 +86,8 @@ def step_of(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGrou
     net, optimizer = made()
     if kind == "local":
         yield trained(net, optimizer)
+    elif kind == "adam":
+        yield trained(net, torch.optim.Adam(net.parameters(), RATE))
     elif kind == "bare":
         memory = world.communicator.registered("f32", sum(parameter.numel() for parameter in net.parameters()))
         yield trained(net, optimizer, lambda: world.communicator.all_reduce(memory, "mean"))
@@ -104,34 +110,41 @@ def step_of(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGrou
         ours.close()
 
 
-def timed(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGroup], count: int) -> float:
-    """Returns the mean time of a step, in milliseconds, of the rank that took longest."""
+def used() -> float:
+    """Returns the processor time that this process has used, in seconds."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def timed(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGroup], count: int) -> tuple[float, float]:
+    """Returns the mean times of a step and of the processors in it, in milliseconds: the longest of all ranks."""
     with step_of(kind, world, groups) as step:
         for _ in range(WARMUP):
             step()
         world.communicator.barrier()
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), used()
         for _ in range(count):
             step()
-        taken = torch.tensor([1e3 * (time.perf_counter() - begun) / count])
+        taken = torch.tensor([time.perf_counter() - begun, used() - before]) * 1e3 / count
     world.communicator.all_reduce(taken, "max")
-    return taken.item()
+    wall, processors = taken.tolist()
+    return wall, processors
 
 
-def run(world: hexagram.World, kinds: list[str], rounds: int, count: int) -> dict[str, list[float]]:
+def run(world: hexagram.World, kinds: list[str], rounds: int, count: int) -> dict[str, Times]:
     """Returns the times of all kinds, one for each round. Needs Gloo's process group to be the default one."""
     torch.set_num_threads(1)
     groups = {"ddp hexagram": dist.new_group(backend="hexagram")} if "ddp hexagram" in kinds else {}
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    times: dict[str, Times] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         for kind, of in times.items():
             of.append(timed(kind, world, groups, count))
             if world.rank == 0 and "RANK" in os.environ:
-                print(f"  {kind}: {of[-1]:.1f} ms", flush=True)
+                print(f"  {kind}: {of[-1][0]:.1f} ms", flush=True)
     return times
 
 
-def of_rank(world: hexagram.World, folder: str, kinds: list[str], rounds: int, count: int) -> dict[str, list[float]]:
+def of_rank(world: hexagram.World, folder: str, kinds: list[str], rounds: int, count: int) -> dict[str, Times]:
     """Runs one rank of this host."""
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=world.rank, world_size=world.size)
@@ -140,14 +153,18 @@ def of_rank(world: hexagram.World, folder: str, kinds: list[str], rounds: int, c
     return times
 
 
-def tell(times: dict[str, list[float]]) -> None:
+def tell(all_times: dict[str, Times]) -> None:
     """Prints the table."""
+    times = {name: [wall for wall, _ in of] for name, of in all_times.items()}
+    processors = {name: median(own for _, own in of) for name, of in all_times.items()}
     local, ddp = times["local"], times.get("ddp gloo")
     exposed = {name: [a - b for a, b in zip(of, local, strict=True)] for name, of in times.items()}
-    print(f"{'':20} {'step':>9} {'exposed':>9} {'of the local':>12} {'of DDP on Gloo, by rounds':>26}")
+    head = f"{'':20} {'step':>9} {'processors':>13} {'exposed':>9} {'of the local':>12}"
+    print(f"{head} {'of DDP on Gloo, by rounds':>26}")
     for name, of in times.items():
         share = median(exposed[name]) / median(local)
-        text = f"{name:20} {median(of):6.1f} ms {median(exposed[name]):6.1f} ms {100 * share:10.1f} %"
+        text = f"{name:20} {median(of):6.1f} ms {processors[name]:10.1f} ms {median(exposed[name]):6.1f} ms"
+        text += f" {100 * share:10.1f} %"
         if ddp is not None and name != "local":
             ratios = sorted(a / b for a, b in zip(exposed[name], exposed["ddp gloo"], strict=True))
             text += f" {median(ratios):10.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"

@@ -3,15 +3,17 @@
     python python/bench/training.py [--width 1448] [--steps 30]
 
 Two ranks train a net of three layers, 8.4 M parameters by default, in rounds of two steps of each kind, so that other work
-on the machine meets all alike. Printed are medians in milliseconds. "bare" makes the passes and the optimizer's step,
-and between them one all-reduce of all gradients in registered memory: what no step that waits for its gradients can
-avoid, but for overlap. Kinds that begin with "python" are the engine with an algorithm in Python, beside its twin in Rust;
+on the machine meets all alike. Printed are medians in milliseconds, of the step and of the time of all threads of rank 0 on
+processors. "bare" makes the passes and the optimizer's step, and between them one all-reduce of registered memory as
+large as all gradients: what no step that waits for its gradients can avoid, but for overlap. "copied" does so with the
+gradients themselves, each of which is copied there once it is complete, as the engine and DDP do. Kinds that begin with "python" are the engine with an algorithm in Python, beside its twin in Rust;
 of these the ratio is printed, too: the median of those of single rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -73,15 +75,33 @@ def trained(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, b
     return step
 
 
+def copied(net: nn.Module, memory: hexagram.Memory) -> None:
+    """Lets every gradient be copied into its part of `memory`, and lie there, once it is complete."""
+    parts = torch.from_dlpack(memory).split([parameter.numel() for parameter in net.parameters()])
+    for parameter, part in zip(net.parameters(), parts, strict=True):
+        view = part.view_as(parameter)
+
+        def copy(complete: torch.Tensor, view: torch.Tensor = view) -> None:
+            view.copy_(complete.grad)
+            complete.grad = view
+
+        parameter.register_post_accumulate_grad_hook(copy)
+
+
 def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
     """Returns a step of each kind, by name."""
     x = torch.randn(32, width)
+    comm = world.communicator
     net, optimizer = made(width)
-    memory = world.communicator.registered("f32", sum(parameter.numel() for parameter in net.parameters()))
+    memory = comm.registered("f32", sum(parameter.numel() for parameter in net.parameters()))
     steps = {
         "local": trained(net, optimizer, x),
-        "bare": trained(net, optimizer, x, lambda: world.communicator.all_reduce(memory, "mean")),
+        "bare": trained(net, optimizer, x, lambda: comm.all_reduce(memory, "mean")),
     }
+    net, optimizer = made(width)
+    gradients = comm.registered("f32", len(memory))
+    copied(net, gradients)
+    steps["copied"] = trained(net, optimizer, x, lambda: comm.all_reduce(gradients, "mean"))
     algorithms = {
         "engine": "gradient-allreduce",
         "python mean": Mean(),
@@ -101,20 +121,26 @@ def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
     return steps
 
 
-def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[str, list[float]]:
-    """Returns the times of two steps of each kind in every round, in seconds."""
+def used() -> float:
+    """Returns the processor time that this process has used, in seconds."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def timed(world: hexagram.World, folder: str, width: int, count: int) -> dict[str, list[tuple[float, float]]]:
+    """Returns the times of two steps of each kind in every round, and of the processors in them, in seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=world.rank, world_size=world.size)
     steps = kinds(world, width)
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     for at in range(count + 5):
         for name, step in steps.items():
             world.communicator.barrier()
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), used()
             step()
             step()
             if at >= 5:
-                times[name].append(time.perf_counter() - begun)
+                times[name].append((time.perf_counter() - begun, used() - before))
     dist.destroy_process_group()
     return times
 
@@ -128,9 +154,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         times = spawn(2, timed, folder, options.width, options.steps, timeout=3600.0, deadline=300.0)[0]
     for name, of in times.items():
-        print(f"{name:13} {1e3 * median(of) / 2:8.2f} ms")
+        wall, processors = (1e3 * median(part) / 2 for part in zip(*of, strict=True))
+        print(f"{name:13} {wall:8.2f} ms, {processors:8.2f} ms of processors")
     for name, twin in TWINS.items():
-        ratios = [python / rust for python, rust in zip(times[name], times[twin], strict=True)]
+        ratios = [python[0] / rust[0] for python, rust in zip(times[name], times[twin], strict=True)]
         print(f"{name} takes {median(ratios):.2f} times as long as {twin}")
 
 

@@ -102,13 +102,21 @@ def draw(accuracies: list[float], title: str, file: Path) -> None:
     )
 
 
+def positive(text: str) -> int:
+    """Returns a whole number from 1 on, as the command line has it."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
 def main() -> None:
     """Trains as the command line says, with the ranks of a launcher or with its own."""
     parser = argparse.ArgumentParser(description="Trains on handwritten digits with several ranks")
-    parser.add_argument("--ranks", type=int, default=4, help="number of ranks, unless a launcher started this one")
+    parser.add_argument("--ranks", type=positive, default=4, help="number of ranks, unless a launcher started this one")
     parser.add_argument("--algorithm", default="gradient-allreduce")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=16, help="samples of one rank in one step")
+    parser.add_argument("--epochs", type=positive, default=20)
+    parser.add_argument("--batch", type=positive, default=16, help="samples of one rank in one step")
     parser.add_argument("--rate", type=float, default=0.15, help="learning rate; docs/algorithms.md has each one's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=DATA)
@@ -116,6 +124,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_file():
         parser.error(f"there is no file {options.data}; run this from a checkout of the repository, or give --data")
+    if not options.out.parent.is_dir():
+        parser.error(f"there is no folder {options.out.parent} for the picture; make it, or give another --out")
     title = f"{options.algorithm}, {options.ranks} ranks"
     if {"HEXAGRAM_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"} & os.environ.keys():
         with hexagram.init() as world:
@@ -128,7 +138,10 @@ def main() -> None:
             # The last line of the traceback says what is wrong.
             sys.exit(f"digits.py: {str(error).strip().splitlines()[-1]}")
     if rank == 0:
-        draw(accuracies, title, options.out)
+        try:
+            draw(accuracies, title, options.out)
+        except OSError as error:
+            sys.exit(f"digits.py: cannot write {options.out}: {error.strerror}; give another --out")
         print(f"wrote {options.out}")
 
 

@@ -50,3 +50,11 @@ def test_the_digits_say_what_is_wrong():
     assert code == 2 and "there is no file nowhere.csv.gz" in error.splitlines()[-1]
     code, _, error = program(*digits, "--algorithm", "bytegrads")
     assert code == 1 and "bytegrad" in error.splitlines()[-1] and "Traceback" not in error
+    code, _, error = program(*digits, "--out", "nowhere/digits.svg")
+    assert code == 2 and "there is no folder nowhere" in error.splitlines()[-1]
+    code, _, error = program(*digits, "--epochs", "0")
+    assert code == 2 and "0 is less than 1" in error.splitlines()[-1]
+    # A full disk.
+    code, out, error = program(*digits[:-1], "1", "--epochs", "1", "--out", "/dev/full")
+    assert code == 1 and "digits held out" in out
+    assert error == "digits.py: cannot write /dev/full: No space left on device; give another --out\n"
