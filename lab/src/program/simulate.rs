@@ -2,7 +2,7 @@
 //! this file for the options.
 //!
 //! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
-//! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `pace` how fast ranks
+//! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `repeats` when the rest of it is like what was simulated, `pace` how fast ranks
 //! are in it, `report` the table and the JSON, `pictures` and `out` what goes into a folder. `train` is what `--train` does: a training with
 //! real numbers, and `faults` what `--faults` does.
 
@@ -13,6 +13,7 @@ pub(super) mod model;
 mod out;
 mod pace;
 mod pictures;
+mod repeats;
 pub(super) mod report;
 mod run;
 mod sweep;

@@ -96,6 +96,10 @@ pub struct JobOptions {
     /// Let algorithms begin with the warm-up that they have, as in a training; otherwise they do without it
     #[arg(long)]
     pub from_start: bool,
+    /// Simulate every step; otherwise those of synchronous centralized algorithms end when two whole periods have taken
+    /// every rank the same time, up to a thousandth, and the rest counts as like them
+    #[arg(long)]
+    pub all_steps: bool,
     /// Seed of jitter, stalls and drift, and with --train of values, data and batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -304,6 +308,7 @@ impl Job<'_> {
             engine: self.engine(chosen)?,
             steps: Steps { warmup: 1, counted: 1 },
             paces: &Paces::steady(1.0),
+            all_steps: true,
         };
         let passes = self.model.passes().as_secs_f64() + measured_s - self.local(&scene)?;
         self.model = self.model.clone().taking(Duration::from_secs_f64(passes.max(1e-6)));
@@ -330,7 +335,9 @@ impl Job<'_> {
     ) -> Result<Scene<'s>> {
         let hierarchical = self.options.is_hierarchical(point);
         let engine = EngineOptions { hierarchical, ..self.engine(simulated)? };
-        Ok(Scene { model: &self.model, algorithm: simulated.algorithm.clone(), engine, steps, paces })
+        let algorithm = simulated.algorithm.clone();
+        let all_steps = self.options.all_steps;
+        Ok(Scene { model: &self.model, algorithm, engine, steps, paces, all_steps })
     }
 
     /// Returns an algorithm without its warm-up, unless that is to be simulated, too.
@@ -371,7 +378,8 @@ impl Job<'_> {
         let algorithm = Registry::built_in().named("gradient-allreduce")?;
         let engine = EngineOptions { hierarchical: false, ..scene.engine.clone() };
         let steps = Steps { warmup: 1, counted: 1 };
-        let scene = Scene { model: scene.model, algorithm, engine, steps, paces: &Paces::steady(slowness) };
+        let paces = &Paces::steady(slowness);
+        let scene = Scene { model: scene.model, algorithm, engine, steps, paces, all_steps: true };
         Ok(scene.run(&alone)?.step_s)
     }
 }

@@ -53,6 +53,7 @@ impl Row {
             "bytes_per_rank_step": self.figures.bytes,
             "network_bytes_per_rank_step": self.figures.network_bytes,
             "comm_fraction": self.communication(),
+            "simulated_steps": self.figures.simulated_steps,
             "events": self.figures.events,
             "fingerprint": format!("{:016x}", self.figures.fingerprint),
         })
@@ -142,6 +143,7 @@ impl JobOptions {
             "topology": self.topology,
             "flat": self.flat,
             "from_start": self.from_start,
+            "all_steps": self.all_steps,
             "link": self.link.to_string(),
             "intra": self.intra.to_string(),
             "model": self.model,

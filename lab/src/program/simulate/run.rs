@@ -3,6 +3,7 @@
 use super::job::Steps;
 use super::model::Model;
 use super::pace::{Pace, Paces};
+use super::repeats::{Repeats, Step};
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
@@ -26,6 +27,8 @@ pub(super) struct Scene<'a> {
     pub(super) steps: Steps,
     /// Factors by which the passes of each rank take longer in each step.
     pub(super) paces: &'a Paces,
+    /// True to simulate every step, also if whole periods are alike.
+    pub(super) all_steps: bool,
 }
 
 /// Figures of a simulated training.
@@ -41,19 +44,32 @@ pub(in crate::program) struct Figures {
     pub(in crate::program) events: u64,
     /// Hash of all events.
     pub(in crate::program) fingerprint: u64,
+    /// Steps that were simulated, of those that count; the others are like them.
+    pub(in crate::program) simulated_steps: usize,
 }
 
-/// Steps of one rank that count.
-struct Counted {
-    began: Instant,
-    ended: Instant,
+/// Moment of one rank.
+#[derive(Clone, Copy)]
+struct Moment {
+    at: Instant,
     sent: Sent,
 }
 
+impl Moment {
+    /// Returns the present one.
+    fn of(world: &World) -> Self {
+        Moment { at: runtime::now(), sent: Sent::by(world) }
+    }
+
+    fn since(self, before: Moment) -> Step {
+        Step { took: self.at.duration_since(before.at), sent: self.sent.since(before.sent) }
+    }
+}
+
 /// Bytes that a rank has sent.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sent {
-    all: u64,
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Sent {
+    pub(super) all: u64,
     /// Part of it that went to other hosts.
     network: u64,
 }
@@ -67,6 +83,14 @@ impl Sent {
     fn since(self, before: Sent) -> Self {
         Sent { all: self.all - before.all, network: self.network - before.network }
     }
+
+    pub(super) fn and(self, more: Sent) -> Self {
+        Sent { all: self.all + more.all, network: self.network + more.network }
+    }
+
+    pub(super) fn times(self, times: u32) -> Self {
+        Sent { all: self.all * u64::from(times), network: self.network * u64::from(times) }
+    }
 }
 
 impl Scene<'_> {
@@ -75,10 +99,12 @@ impl Scene<'_> {
     /// # Errors
     /// That of a rank.
     pub(super) fn run(&self, simulation: &Simulation) -> Result<Figures> {
-        let outcome = simulation.run(|world| self.rank(&world))?;
+        let ranks = simulation.cluster.ranks();
+        let repeats = Repeats::new(ranks, &self.algorithm, self.steps, self.all_steps);
+        let outcome = simulation.run(|world| self.rank(&world, &repeats))?;
         let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
         let steps = f64::from(self.steps.counted);
-        let taken = |one: &Counted| one.ended.duration_since(one.began).as_secs_f64();
+        let taken = |one: &Step| one.took.as_secs_f64();
         let mean = |of: fn(&Sent) -> u64| {
             let sum: u64 = counted.iter().map(|one| of(&one.sent)).sum();
             sum as f64 / steps / counted.len() as f64
@@ -89,6 +115,7 @@ impl Scene<'_> {
             network_bytes: mean(|sent| sent.network),
             events: outcome.events,
             fingerprint: outcome.fingerprint,
+            simulated_steps: repeats.made(),
         })
     }
 
@@ -109,14 +136,24 @@ impl Scene<'_> {
         traces.into_iter().flatten().next().ok_or_else(nothing)
     }
 
-    /// Trains as one rank.
-    fn rank(&self, world: &World) -> Result<Counted> {
+    /// Trains as one rank. Returns what all steps that count have taken and sent, also those that were left out.
+    fn rank(&self, world: &World, repeats: &Repeats) -> Result<Step> {
         self.trained(world, |engine, pace| {
-            let began = runtime::now();
-            let before = Sent::by(world);
-            self.steps(engine, pace, self.steps.counted)?;
+            let start = Moment::of(world);
+            let mut before = start;
+            for (number, slowness) in pace.take(self.steps.counted as usize).enumerate() {
+                if !repeats.begin(number) {
+                    break;
+                }
+                self.step(engine, slowness)?;
+                let now = Moment::of(world);
+                repeats.end(world.rank(), now.since(before));
+                before = now;
+            }
             self.complete(engine)?;
-            Ok(Counted { began, ended: runtime::now(), sent: Sent::by(world).since(before) })
+            let made = Moment::of(world).since(start);
+            let left_out = repeats.left_out(world.rank());
+            Ok(Step { took: made.took + left_out.took, sent: made.sent.and(left_out.sent) })
         })
     }
 

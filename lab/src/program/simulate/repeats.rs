@@ -1,0 +1,183 @@
+//! Repeats: the steps after which a simulated training does the same again and again, so that the rest need not be
+//! simulated. Open this to see when that is taken for granted.
+//!
+//! Synchronous centralized algorithms do in every period what they did in the one before. Once two whole periods have
+//! taken every rank the same time, up to [`TOLERANCE`], and all ranks as many bytes together, they stop after the same
+//! step, and each period that is left counts as the last one. Times differ a little also where nothing is drawn: of what
+//! happens at once, something is first, and roles within a host go round.
+
+use super::job::Steps;
+use super::run::Sent;
+use hexagram::algorithms::{AnyAlgorithm, Trigram};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Share by which two periods may differ that are alike.
+const TOLERANCE: f64 = 1e-3;
+
+/// What one step was for one rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Step {
+    pub(super) took: Duration,
+    pub(super) sent: Sent,
+}
+
+/// Steps that count of all ranks, which share this.
+pub(super) struct Repeats {
+    ranks: usize,
+    counted: usize,
+    /// Steps after which an algorithm communicates alike; `None` to simulate all.
+    period: Option<usize>,
+    progress: Mutex<Progress>,
+}
+
+struct Progress {
+    /// By rank.
+    steps: Vec<Vec<Step>>,
+    /// Number of ranks that have made each step.
+    made: Vec<usize>,
+    /// Number of steps that some rank has begun.
+    begun: usize,
+    /// Number of steps that are made.
+    end: usize,
+}
+
+impl Repeats {
+    /// Returns those of so many ranks with an algorithm; with `all`, none is left out.
+    pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: Steps, all: bool) -> Self {
+        let Trigram { centralized, synchronous, .. } = algorithm.trigram();
+        let counted = steps.counted as usize;
+        let period = usize::try_from(algorithm.period()).ok();
+        let progress = Progress { steps: vec![Vec::new(); ranks], made: Vec::new(), begun: 0, end: counted };
+        Repeats {
+            ranks,
+            counted,
+            period: period.filter(|_| centralized && synchronous && !all),
+            progress: Mutex::new(progress),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a step of a rank; returns false if it is not to be made.
+    pub(super) fn begin(&self, step: usize) -> bool {
+        let mut progress = self.lock();
+        let is_made = step < progress.end;
+        if is_made {
+            progress.begun = progress.begun.max(step + 1);
+        }
+        is_made
+    }
+
+    /// Ends a step of a rank.
+    pub(super) fn end(&self, rank: usize, step: Step) {
+        let progress = &mut *self.lock();
+        progress.steps[rank].push(step);
+        let number = progress.steps[rank].len();
+        progress.made.resize(progress.made.len().max(number), 0);
+        progress.made[number - 1] += 1;
+        let Some(period) = self.period.filter(|_| progress.made[number - 1] == self.ranks) else { return };
+        if progress.end == self.counted && progress.is_alike(number, period) {
+            // Some ranks may have begun further steps, and whole periods are left out.
+            let left = self.counted.saturating_sub(progress.begun.max(number)) / period * period;
+            progress.end = self.counted - left;
+        }
+    }
+
+    /// Returns the number of steps that were made, of those that count.
+    pub(super) fn made(&self) -> usize {
+        self.lock().end
+    }
+
+    /// Returns what the steps of a rank that were left out would have taken and sent.
+    pub(super) fn left_out(&self, rank: usize) -> Step {
+        let progress = self.lock();
+        let nothing = Step { took: Duration::ZERO, sent: Sent::default() };
+        let Some(period) = self.period else { return nothing };
+        let left = self.counted - progress.end;
+        let steps = &progress.steps[rank];
+        let last = &steps[steps.len() - period.min(steps.len())..];
+        let times = (left / period) as u32;
+        Step {
+            took: last.iter().map(|step| step.took).sum::<Duration>() * times,
+            sent: last.iter().fold(Sent::default(), |sum, step| sum.and(step.sent)).times(times),
+        }
+    }
+}
+
+impl Progress {
+    /// Returns true if the period that ends with a step was like the one before, and there were three steps at least.
+    fn is_alike(&self, number: usize, period: usize) -> bool {
+        let Some(before) = number.checked_sub(2 * period).filter(|_| number >= 3) else { return false };
+        let middle = before + period;
+        let took = |steps: &[Step]| steps.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
+        let is_alike =
+            |steps: &Vec<Step>| are_alike(took(&steps[before..middle]), took(&steps[middle..number]));
+        let sent = |range: Range<usize>| {
+            let of_all = self.steps.iter().flat_map(|steps| &steps[range.clone()]);
+            of_all.map(|step| step.sent.all as f64).sum::<f64>()
+        };
+        self.steps.iter().all(is_alike) && are_alike(sent(before..middle), sent(middle..number))
+    }
+}
+
+fn are_alike(one: f64, other: f64) -> bool {
+    (one - other).abs() <= TOLERANCE * one.max(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hexagram::algorithms::Registry;
+
+    fn repeats(algorithm: &str, counted: u32, all: bool) -> Repeats {
+        let algorithm = Registry::built_in().named(algorithm).unwrap();
+        Repeats::new(2, &algorithm, Steps { warmup: 0, counted }, all)
+    }
+
+    /// Makes steps that take so many milliseconds, one rank after the other, and returns their number and what the rest
+    /// takes.
+    fn run(repeats: &Repeats, millis: impl Fn(usize, usize) -> u64) -> (usize, Duration) {
+        for step in 0.. {
+            for rank in 0..2 {
+                if !repeats.begin(step) {
+                    return (step, repeats.left_out(0).took);
+                }
+                let took = Duration::from_millis(millis(rank, step));
+                repeats.end(rank, Step { took, sent: Sent::default() });
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn steps_stop_once_they_are_alike_on_every_rank() {
+        let even = repeats("gradient-allreduce", 20, false);
+        assert_eq!(run(&even, |_, step| if step == 0 { 9 } else { 5 }), (3, Duration::from_millis(85)));
+        assert_eq!(even.made(), 3);
+        let other = |rank: usize, step: usize| if rank == 1 && step < 8 { step as u64 } else { 5 };
+        assert_eq!(run(&repeats("gradient-allreduce", 20, false), other), (10, Duration::from_millis(50)));
+        let tolerated = |_: usize, step: usize| 5000 + 4 * (step as u64 % 2);
+        assert_eq!(run(&repeats("gradient-allreduce", 20, false), tolerated).0, 3);
+        let too_far = |_: usize, step: usize| 5000 + 6 * (step as u64 % 2);
+        assert_eq!(run(&repeats("gradient-allreduce", 20, false), too_far).0, 20);
+    }
+
+    #[test]
+    fn whole_periods_are_compared_and_left_out() {
+        let steps = |_: usize, step: usize| if step % 4 == 3 { 9 } else { 5 };
+        let repeats = repeats("local-sgd(period=4)", 23, false);
+        assert_eq!(run(&repeats, steps), (11, Duration::from_millis(3 * 24)));
+    }
+
+    #[test]
+    fn all_steps_are_made_where_messages_go_elsewhere_in_each_or_all_are_asked_for() {
+        let even = |_: usize, _: usize| 5;
+        for repeats in [repeats("d-psgd", 9, false), repeats("ssp", 9, false), repeats("bytegrad", 9, true)] {
+            assert_eq!(run(&repeats, even), (9, Duration::ZERO));
+        }
+    }
+}
