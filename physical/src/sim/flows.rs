@@ -9,7 +9,7 @@ mod fair;
 mod tests;
 
 use super::agenda::Time;
-use fair::Sharing;
+use fair::LinkShares;
 use std::ops::Range;
 
 /// Number of a link, which leads one way.
@@ -92,7 +92,7 @@ struct Wire {
     limited: u32,
     /// Rate of these, up to the tolerance.
     level: f64,
-    sharing: Sharing,
+    sharing: LinkShares,
 }
 
 /// Flows that were given their rates at once.
@@ -123,7 +123,7 @@ pub(super) struct Flows {
     /// Flows and links whose rates are computed, for their memory.
     active: Vec<FlowNumber>,
     touched: Vec<LinkNumber>,
-    queue: fair::Queue,
+    queue: fair::LinkQueue,
 }
 
 impl Flows {
@@ -135,7 +135,7 @@ impl Flows {
             used: 0.0,
             limited: 0,
             level: 0.0,
-            sharing: Sharing::default(),
+            sharing: LinkShares::default(),
         });
         (self.wires.len() - 1) as LinkNumber
     }

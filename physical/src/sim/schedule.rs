@@ -6,6 +6,7 @@
 //!
 //! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
 
+mod bells;
 mod faults;
 mod mail;
 mod runtime;
@@ -208,31 +209,6 @@ impl Simulated {
         thread.wait = Pause::Asleep;
         thread.until = thread.ahead;
         self.arm(number);
-    }
-
-    /// Wakes the threads of a rank that wait for messages, bells and futures.
-    fn wake_parked(&mut self, rank: usize) {
-        for at in 0..self.of_rank[rank].len() {
-            let number = self.of_rank[rank][at];
-            if self.threads[number].wait == Pause::Parked {
-                self.wake(number);
-            }
-        }
-    }
-
-    /// Wakes the threads of a rank, for whatever they may want to look at.
-    fn ring(&mut self, rank: usize) {
-        self.rings[rank] += 1;
-        self.wake_parked(rank);
-    }
-
-    /// Ends the park of a rank's threads, or the next one of those that do not park.
-    fn ring_threads(&mut self, rank: usize) {
-        for number in &self.of_rank[rank] {
-            let thread = &mut self.threads[*number];
-            thread.rung |= thread.wait != Pause::Parked;
-        }
-        self.ring(rank);
     }
 
     /// Ends a turn; returns whose it was.
@@ -448,22 +424,6 @@ impl Simulator {
 
     pub(super) fn is_awaited(&self, mailbox: BoxNumber, from: usize) -> bool {
         self.lock().wires.is_awaited(mailbox, from)
-    }
-
-    /// Ends the park of a rank's threads, or the next one: at the time of the thread that rings.
-    pub(super) fn ring(&self, rank: usize) {
-        let mut state = self.lock();
-        let at = state.local_time();
-        if at > state.now {
-            state.agenda.add(at, Happening::Ring(rank));
-        } else {
-            state.ring_threads(rank);
-        }
-    }
-
-    /// Returns how often the threads of a rank were told that something other than mail may have happened.
-    pub(super) fn rings(&self, rank: usize) -> u64 {
-        self.lock().rings[rank]
     }
 
     /// Lets the threads of a rank look, but for the one that has just run.

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Share by which two periods may differ that are alike.
 const TOLERANCE: f64 = 1e-3;
 
-/// What one step was for one rank.
+/// Cost of one step for one rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Step {
+pub(super) struct StepCost {
     pub(super) took: Duration,
     pub(super) sent: Sent,
 }
@@ -34,7 +34,7 @@ pub(super) struct Repeats {
 
 struct Progress {
     /// By rank.
-    steps: Vec<Vec<Step>>,
+    steps: Vec<Vec<StepCost>>,
     /// Number of ranks that have made each step.
     made: Vec<usize>,
     /// Number of steps that some rank has begun.
@@ -73,7 +73,7 @@ impl Repeats {
     }
 
     /// Ends a step of a rank.
-    pub(super) fn end(&self, rank: usize, step: Step) {
+    pub(super) fn end(&self, rank: usize, step: StepCost) {
         let progress = &mut *self.lock();
         progress.steps[rank].push(step);
         let number = progress.steps[rank].len();
@@ -93,15 +93,15 @@ impl Repeats {
     }
 
     /// Returns what the steps of a rank that were left out would have taken and sent.
-    pub(super) fn left_out(&self, rank: usize) -> Step {
+    pub(super) fn left_out(&self, rank: usize) -> StepCost {
         let progress = self.lock();
-        let nothing = Step { took: Duration::ZERO, sent: Sent::default() };
+        let nothing = StepCost { took: Duration::ZERO, sent: Sent::default() };
         let Some(period) = self.period else { return nothing };
         let left = self.counted - progress.end;
         let steps = &progress.steps[rank];
         let last = &steps[steps.len() - period.min(steps.len())..];
         let times = (left / period) as u32;
-        Step {
+        StepCost {
             took: last.iter().map(|step| step.took).sum::<Duration>() * times,
             sent: last.iter().fold(Sent::default(), |sum, step| sum.and(step.sent)).times(times),
         }
@@ -113,9 +113,9 @@ impl Progress {
     fn is_alike(&self, number: usize, period: usize) -> bool {
         let Some(before) = number.checked_sub(2 * period).filter(|_| number >= 3) else { return false };
         let middle = before + period;
-        let took = |steps: &[Step]| steps.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
+        let took = |steps: &[StepCost]| steps.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
         let is_alike =
-            |steps: &Vec<Step>| are_alike(took(&steps[before..middle]), took(&steps[middle..number]));
+            |steps: &Vec<StepCost>| are_alike(took(&steps[before..middle]), took(&steps[middle..number]));
         let sent = |range: Range<usize>| {
             let of_all = self.steps.iter().flat_map(|steps| &steps[range.clone()]);
             of_all.map(|step| step.sent.all as f64).sum::<f64>()
@@ -147,7 +147,7 @@ mod tests {
                     return (step, repeats.left_out(0).took);
                 }
                 let took = Duration::from_millis(millis(rank, step));
-                repeats.end(rank, Step { took, sent: Sent::default() });
+                repeats.end(rank, StepCost { took, sent: Sent::default() });
             }
         }
         unreachable!()

@@ -3,7 +3,7 @@
 use super::job::Steps;
 use super::model::Model;
 use super::pace::{Pace, Paces};
-use super::repeats::{Repeats, Step};
+use super::repeats::{Repeats, StepCost};
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
@@ -61,8 +61,8 @@ impl Moment {
         Moment { at: runtime::now(), sent: Sent::by(world) }
     }
 
-    fn since(self, before: Moment) -> Step {
-        Step { took: self.at.duration_since(before.at), sent: self.sent.since(before.sent) }
+    fn since(self, before: Moment) -> StepCost {
+        StepCost { took: self.at.duration_since(before.at), sent: self.sent.since(before.sent) }
     }
 }
 
@@ -104,7 +104,7 @@ impl Scene<'_> {
         let outcome = simulation.run(|world| self.rank(&world, &repeats))?;
         let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
         let steps = f64::from(self.steps.counted);
-        let taken = |one: &Step| one.took.as_secs_f64();
+        let taken = |one: &StepCost| one.took.as_secs_f64();
         let mean = |of: fn(&Sent) -> u64| {
             let sum: u64 = counted.iter().map(|one| of(&one.sent)).sum();
             sum as f64 / steps / counted.len() as f64
@@ -137,7 +137,7 @@ impl Scene<'_> {
     }
 
     /// Trains as one rank. Returns what all steps that count have taken and sent, also those that were left out.
-    fn rank(&self, world: &World, repeats: &Repeats) -> Result<Step> {
+    fn rank(&self, world: &World, repeats: &Repeats) -> Result<StepCost> {
         self.trained(world, |engine, pace| {
             let start = Moment::of(world);
             let mut before = start;
@@ -153,7 +153,7 @@ impl Scene<'_> {
             self.complete(engine)?;
             let made = Moment::of(world).since(start);
             let left_out = repeats.left_out(world.rank());
-            Ok(Step { took: made.took + left_out.took, sent: made.sent.and(left_out.sent) })
+            Ok(StepCost { took: made.took + left_out.took, sent: made.sent.and(left_out.sent) })
         })
     }
 

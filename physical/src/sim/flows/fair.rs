@@ -25,11 +25,11 @@ const OPEN: f64 = -1.0;
 
 /// Links whose flows need a rate, the most crowded first: by the bits of the share of each flow, which are in the order of
 /// what they stand for, as no share is negative.
-pub(super) type Queue = BinaryHeap<Reverse<(u64, LinkNumber)>>;
+pub(super) type LinkQueue = BinaryHeap<Reverse<(u64, LinkNumber)>>;
 
 /// Shares of a link while rates are computed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sharing {
+pub(super) struct LinkShares {
     /// Round in which flows of it were last given new rates.
     touched: u64,
     /// Round in which all its flows were.
@@ -48,7 +48,7 @@ pub(super) struct Sharing {
     limited: u32,
 }
 
-impl Sharing {
+impl LinkShares {
     /// Returns what each flow gets that has no rate yet.
     fn share(&self) -> f64 {
         (self.left / f64::from(self.open)).max(0.0)

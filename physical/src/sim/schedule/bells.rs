@@ -1,0 +1,48 @@
+//! Bells of ranks, which end the parks of their threads. Open this to see who is woken by what, and when.
+
+use super::{Happening, Pause, Simulated, Simulator};
+
+impl Simulator {
+    /// Ends the park of a rank's threads, or the next one: at the time of the thread that rings.
+    pub(in crate::sim) fn ring(&self, rank: usize) {
+        let mut state = self.lock();
+        let at = state.local_time();
+        if at > state.now {
+            state.agenda.add(at, Happening::Ring(rank));
+        } else {
+            state.ring_threads(rank);
+        }
+    }
+
+    /// Returns how often the threads of a rank were told that something other than mail may have happened.
+    pub(in crate::sim) fn rings(&self, rank: usize) -> u64 {
+        self.lock().rings[rank]
+    }
+}
+
+impl Simulated {
+    /// Wakes the threads of a rank that wait for messages, bells and futures.
+    pub(super) fn wake_parked(&mut self, rank: usize) {
+        for at in 0..self.of_rank[rank].len() {
+            let number = self.of_rank[rank][at];
+            if self.threads[number].wait == Pause::Parked {
+                self.wake(number);
+            }
+        }
+    }
+
+    /// Wakes the threads of a rank, for whatever they may want to look at.
+    pub(super) fn ring(&mut self, rank: usize) {
+        self.rings[rank] += 1;
+        self.wake_parked(rank);
+    }
+
+    /// Ends the park of a rank's threads, or the next one of those that do not park.
+    pub(super) fn ring_threads(&mut self, rank: usize) {
+        for number in &self.of_rank[rank] {
+            let thread = &mut self.threads[*number];
+            thread.rung |= thread.wait != Pause::Parked;
+        }
+        self.ring(rank);
+    }
+}
