@@ -96,7 +96,7 @@ pub(super) struct Pace {
     slowness: f64,
     jitter: Option<Jitter>,
     drift: Option<Drift>,
-    /// Where the rank begins within its drift.
+    /// Part of a turn of its drift at which the rank begins.
     phase: f64,
     random: Random,
     step: u32,
