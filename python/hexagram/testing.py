@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -58,6 +60,8 @@ def spawn(
     ``function`` is one that can be pickled, and so is what it returns: of a module, not a lambda. ``timeout`` is the time
     after which all ranks are killed (300), ``deadline`` that of their operations (30), both in seconds. With ``hosts`` rank
     r acts as if it were on the host ``hosts[r]``, one of several that are joined by TCP: to try out what goes by host.
+    Once a rank has failed, the others have twice `deadline` to learn of it and to end, before they are killed: a stopped
+    one would never do so.
 
     Raises :class:`RankFailed` if a rank raised or died; ``TimeoutError`` when the time is up.
     """
@@ -67,6 +71,8 @@ def spawn(
     for rank, outcome in enumerate(outcomes):
         if outcome.error is not None:
             raise RankFailed(f"rank {rank} raised:\n{outcome.error}")
+    # What they raise says more than how others died, which they name.
+    for rank, outcome in enumerate(outcomes):
         if outcome.exitcode is not None:
             raise RankFailed(f"rank {rank} died with exit code {outcome.exitcode}")
     return [outcome.value for outcome in outcomes]
@@ -101,7 +107,7 @@ def outcomes_of(
         server.start()
         servers.append(server)
     try:
-        _wait_for(processes, timeout)
+        _wait_for(processes, timeout, None if deadline is None else 2 * deadline)
     finally:
         for process in processes:
             process.kill()
@@ -124,18 +130,29 @@ def alone(*, deadline: float | None = 30.0) -> World:
     return World.join_through(_Face(_Store().answer), 0, 1, deadline=deadline)
 
 
-def _wait_for(processes: Sequence[Any], timeout: float) -> None:
-    """Waits until all processes have ended; raises ``TimeoutError`` when the time is up."""
-    left = {process.sentinel: rank for rank, process in enumerate(processes)}
-    timer = threading.Timer(timeout, lambda: [process.kill() for process in processes])
-    timer.daemon = True
-    timer.start()
-    while left:
-        for sentinel in wait(list(left)):
-            del left[sentinel]
-    if timer.finished.is_set():
-        raise TimeoutError(f"the ranks did not end within {timeout} s, and were killed")
-    timer.cancel()
+def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> None:
+    """Waits until all processes have ended, or for `grace` seconds after one failed, if that is less.
+
+    Raises ``TimeoutError`` when the time is up.
+    """
+    # Not by their sentinels, pipes that children of theirs have open, too.
+    left = {os.pidfd_open(process.pid): process for process in processes}
+    last, failed = time.monotonic() + timeout, False
+    try:
+        while left:
+            ended = wait(list(left), max(0.0, last - time.monotonic()))
+            if not ended and failed:
+                return
+            if not ended:
+                raise TimeoutError(f"the ranks did not end within {timeout} s, and were killed")
+            for end in [end for end in left if end in ended]:
+                left[end].join()
+                if left.pop(end).exitcode != 0 and not failed and grace is not None:
+                    failed, last = True, min(last, time.monotonic() + grace)
+                os.close(end)
+    finally:
+        for end in left:
+            os.close(end)
 
 
 class _Store:
@@ -216,6 +233,8 @@ def _rank(
 ) -> None:
     """Runs one rank."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # The parent takes this rank for alive while anyone has its end of the pipe: what it forks does not count.
+    os.register_at_fork(after_in_child=connection.close)
     if host is not None:
         os.environ["HEXAGRAM_HOST"] = f"host-{host}"
     try:
@@ -225,6 +244,7 @@ def _rank(
         connection.send(("value", value))
     except BaseException:  # noqa: BLE001  (the parent raises it)
         connection.send(("error", traceback.format_exc()))
+        sys.exit(1)
 
 
 def _end_with_parent() -> None:

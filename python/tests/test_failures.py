@@ -1,6 +1,7 @@
 """Ranks that die, disagree, are interrupted, fork, or end at the wrong time: always a named error, never a hang."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,21 @@ def test_a_rank_that_dies_is_named(transport):
     outcomes = outcomes_of(3, die, transport=transport)
     assert [outcome.value for outcome in outcomes] == [1, None, 1], outcomes
     assert outcomes[1].exitcode == -signal.SIGKILL
+
+
+def stop(world):
+    world.communicator.barrier()
+    if world.rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        world.communicator.all_reduce(numpy.ones(1000))
+
+
+def test_a_stopped_rank_is_killed_once_another_has_told_of_it():
+    with pytest.raises(RankFailed, match="rank 1 raised") as caught:
+        spawn(2, stop, deadline=10.0)
+    # Its own is the last line, and names the one that was stopped.
+    assert re.match(r"hexagram\.\S*: rank 0 ", str(caught.value).splitlines()[-1])
 
 
 def disagree(world):
@@ -119,6 +135,24 @@ def fork(world):
 
 def test_a_forked_child_is_refused_and_its_parent_goes_on():
     assert spawn(2, fork) == [(0, 2.0)] * 2
+
+
+def die_with_a_child(world, told):
+    child = os.fork()
+    if child == 0:
+        time.sleep(1000)
+        os._exit(0)
+    Path(told).write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_rank_that_died_is_not_waited_for_while_a_child_of_it_runs(tmp_path):
+    told = tmp_path / "child"
+    (outcome,) = outcomes_of(1, die_with_a_child, str(told))
+    assert outcome.exitcode == -signal.SIGKILL
+    child = int(told.read_text())
+    assert runs(child)
+    os.kill(child, signal.SIGKILL)
 
 
 GARBAGE = {
