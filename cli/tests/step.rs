@@ -23,6 +23,7 @@ fn a_step_sends_what_its_algorithm_says() {
         (&["none"][..], 0, 0),
         (&["gradient-allreduce"], 160_000, 161_000),
         (&["gradient-allreduce", "--overlap", "forward"], 160_000, 161_000),
+        (&["gradient-allreduce", "--accelerator"], 160_000, 161_000),
         (&["local-sgd", "--period", "4"], 40_000, 41_000),
         (&["local-sgd(period=2)"], 80_000, 81_000),
     ] {

@@ -14,6 +14,8 @@ use super::say::{self, Failure, PrintError, print};
 use super::table::Table;
 use super::{Chosen, stepping, transports};
 use clap::{Parser, ValueEnum};
+use compute::Processor;
+pub(super) use compute::spent;
 use hexagram::algorithms::{Optimizer, Overlap, Registry};
 use hexagram::{Communicator, EngineOptions, Error, JoinOptions, Result, TransportKind};
 use profile::Profile;
@@ -26,7 +28,8 @@ when its backward is done; then the optimizer steps on real memory. With `--algo
 What a step takes beyond that is the communication that the computation does not hide.
 
 A profile is a text file with one line a layer: its name, the sizes of its parameters as 1024x1024,1024, and the seconds \
-of CPU time of its forward and its backward pass.
+of CPU time of its forward and its backward pass. With --accelerator a step waits for so long, and leaves the processor to \
+communication.
 
 The time is the mean over all steps after the warm-up, of the rank that took longest; count whole periods of algorithms \
 that do not communicate in every step.
@@ -72,6 +75,10 @@ pub struct StepOptions {
     /// The model, and the time its layers take [default: 8 layers of 1024 × 1024, of 2 ms and 4 ms]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+
+    /// Let passes wait for so long, as for an accelerator that computes, in place of using the processor
+    #[arg(long)]
+    pub accelerator: bool,
 
     /// Steps that are measured
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
@@ -166,6 +173,10 @@ impl<'a> Measurement<'a> {
         let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
         let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
         Ok(Measurement { options, chosen, optimizer, profile, hierarchical: false })
+    }
+
+    fn processor(&self) -> Processor {
+        if self.options.accelerator { Processor::Accelerator } else { Processor::Host }
     }
 
     fn engine(&self) -> EngineOptions {

@@ -1,17 +1,39 @@
-//! Computation of a given length: CPU time that is really spent, so that communication beside it has what is left.
+//! Computation of a given length: CPU time that is really spent, so that communication beside it has what is left; or a
+//! wait, as for an accelerator, which leaves it all.
 
+use hexagram::physical::runtime;
 use hexagram::{Error, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
+/// What computes the passes of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Processor {
+    /// This thread.
+    Host,
+    /// Something that this thread waits for.
+    Accelerator,
+}
+
+impl Processor {
+    /// Computes for so long.
+    pub(super) fn compute(self, time: Duration) -> Result<()> {
+        match self {
+            Processor::Host => burn(time)?,
+            Processor::Accelerator => runtime::sleep(time),
+        }
+        Ok(())
+    }
+}
+
 /// Returns the CPU time that this thread has spent.
-fn spent() -> Result<Duration> {
+pub(in crate::program) fn spent() -> Result<Duration> {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).map_err(|_| Error::usage("the CPU clock ran backwards", "report this"))
 }
 
 /// Computes until this thread has spent so much more CPU time.
-pub(super) fn burn(time: Duration) -> Result<()> {
+fn burn(time: Duration) -> Result<()> {
     let until = spent()?.checked_add(time).ok_or_else(|| {
         Error::usage(
             format!("a computation of {time:?} has no end"),
@@ -37,6 +59,15 @@ mod tests {
         let before = spent().unwrap();
         burn(Duration::from_millis(5)).unwrap();
         assert!(spent().unwrap() - before >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn waiting_for_an_accelerator_takes_the_time_and_not_the_processor() {
+        let before = spent().unwrap();
+        let began = runtime::now();
+        Processor::Accelerator.compute(Duration::from_millis(20)).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(20));
+        assert!(spent().unwrap() - before < Duration::from_millis(20));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The steps that are measured: the same computation with an algorithm, and without any.
 
 use super::Measurement;
-use super::compute::burn;
+use super::compute::Processor;
 use super::profile::Profile;
 use hexagram::algorithms::optimizer::{Section, Update};
 use hexagram::algorithms::{DataParallel, Mode, Optimizer, Tensor};
@@ -28,12 +28,13 @@ impl Measurement<'_> {
     pub(in crate::program) fn run(&self, comm: &Communicator) -> Result<Measured> {
         let gradients = gradients(&self.profile, comm.rank());
         let Some(chosen) = &self.chosen else {
-            return self.timed(comm, &mut Local::new(&self.profile, &self.optimizer, gradients)?);
+            let mut local = Local::new(&self.profile, self.processor(), &self.optimizer, gradients)?;
+            return self.timed(comm, &mut local);
         };
         let algorithm = chosen.algorithm.clone();
         let mut engine = DataParallel::new(comm, self.profile.parameters(), algorithm, self.engine())?;
         engine.set_learning_rate(LEARNING_RATE);
-        let mut trained = Trained { engine, source: gradients };
+        let mut trained = Trained { engine, processor: self.processor(), source: gradients };
         let measured = self.timed(comm, &mut trained)?;
         trained.engine.settle()?;
         Ok(measured)
@@ -74,22 +75,22 @@ trait Replica {
 }
 
 /// Spends the time of a forward pass; before each layer it tells the numbers of its parameters.
-fn forward(profile: &Profile, mut enters: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
+fn forward(profile: &Profile, on: Processor, mut enters: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
     let mut next = 0;
     for layer in &profile.layers {
         let own: Vec<usize> = (next..next + layer.shapes.len()).collect();
         next += own.len();
         enters(&own)?;
-        burn(layer.forward)?;
+        on.compute(layer.forward)?;
     }
     Ok(())
 }
 
 /// Spends the time of a backward pass, and tells which parameter's gradient is done as soon as it is.
-fn backward(profile: &Profile, mut ready: impl FnMut(usize) -> Result<()>) -> Result<()> {
+fn backward(profile: &Profile, on: Processor, mut ready: impl FnMut(usize) -> Result<()>) -> Result<()> {
     let mut parameter = profile.layers.iter().map(|layer| layer.shapes.len()).sum::<usize>();
     for layer in profile.layers.iter().rev() {
-        burn(layer.backward)?;
+        on.compute(layer.backward)?;
         for _ in &layer.shapes {
             parameter -= 1;
             ready(parameter)?;
@@ -113,6 +114,7 @@ fn gradients(profile: &Profile, rank: usize) -> Vec<Vec<f32>> {
 
 /// Steps without communication: the gradients are written where the optimizer reads them.
 struct Local {
+    processor: Processor,
     source: Vec<Vec<f32>>,
     optimizer: Arc<dyn Optimizer>,
     step: u64,
@@ -128,7 +130,12 @@ struct Stepped {
 }
 
 impl Local {
-    fn new(profile: &Profile, optimizer: &Arc<dyn Optimizer>, source: Vec<Vec<f32>>) -> Result<Self> {
+    fn new(
+        profile: &Profile,
+        processor: Processor,
+        optimizer: &Arc<dyn Optimizer>,
+        source: Vec<Vec<f32>>,
+    ) -> Result<Self> {
         let zeroed = |elements: usize| Buffer::zeroed(DType::F32, elements);
         let mut parameters = Vec::new();
         for parameter in profile.parameters() {
@@ -144,14 +151,14 @@ impl Local {
                 slots,
             });
         }
-        Ok(Local { source, optimizer: Arc::clone(optimizer), step: 0, parameters })
+        Ok(Local { processor, source, optimizer: Arc::clone(optimizer), step: 0, parameters })
     }
 }
 
 impl Replica for Local {
     fn step(&mut self, profile: &Profile) -> Result<()> {
-        forward(profile, |_| Ok(()))?;
-        backward(profile, |parameter| {
+        forward(profile, self.processor, |_| Ok(()))?;
+        backward(profile, self.processor, |parameter| {
             let gradients = &mut self.parameters[parameter].gradients;
             gradients.host_mut::<f32>()?.copy_from_slice(&self.source[parameter]);
             Ok(())
@@ -176,6 +183,7 @@ impl Replica for Local {
 /// Steps with an algorithm: the gradients are written into its buckets.
 struct Trained {
     engine: DataParallel,
+    processor: Processor,
     source: Vec<Vec<f32>>,
 }
 
@@ -186,13 +194,14 @@ impl Replica for Trained {
 
     fn step(&mut self, profile: &Profile) -> Result<()> {
         let source = &self.source;
+        let on = self.processor;
         self.engine.step_with(|engine| {
             engine.forward()?;
-            forward(profile, |parameters| engine.wait_for(parameters))?;
+            forward(profile, on, |parameters| engine.wait_for(parameters))?;
             engine.set_loss(1.0);
             engine.begin(Mode::Synchronize)?;
             let hooks = engine.hooks();
-            backward(profile, |parameter| hooks.ready_slice(parameter, &source[parameter]))
+            backward(profile, on, |parameter| hooks.ready_slice(parameter, &source[parameter]))
         })
     }
 }
