@@ -108,6 +108,31 @@ fn a_cluster_that_is_described_is_refused_where_the_present_one_counts() {
 }
 
 #[test]
+fn as_many_algorithms_are_checked_as_are_asked_for() {
+    let link = "--algorithm bytegrad,local-sgd(period=2) --ranks 2 --link 100mbit,50us --accelerator --json";
+    for (asked, names) in [
+        ("--check", &["bytegrad", "local-sgd(period=2)"][..]),
+        ("--check 1", &["bytegrad"]),
+        ("--check all", &["bytegrad", "local-sgd(period=2)", "gradient-allreduce"]),
+    ] {
+        let lines = printed("checked", &format!("{link} {asked}"));
+        let object: Value = serde_json::from_str(&lines[0]).unwrap();
+        let checks = object["check"].as_array().unwrap();
+        let found: Vec<&str> = checks.iter().map(|one| one["algorithm"].as_str().unwrap()).collect();
+        assert_eq!(found, names, "{asked}");
+        let of = |one: &Value, name: &str| one[name].as_f64().unwrap();
+        assert!(checks.iter().all(|one| of(one, "took_s") >= 9e-3), "passes take 9 ms: {checks:?}");
+        for one in checks {
+            let error = of(one, "advised_s") / of(one, "took_s") - 1.0;
+            assert!((of(one, "error_fraction") - error).abs() < 1e-9, "{one}");
+        }
+    }
+    let refused = advise("checked", "--check 0");
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr[0].ends_with("`0` is no number of algorithms; write one, as in 3, or `all`"));
+}
+
+#[test]
 fn what_is_wrong_is_one_line() {
     for (arguments, said) in [
         ("--ranks 4", "4 ranks on one host never use the link between hosts; give --hosts"),

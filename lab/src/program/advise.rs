@@ -12,7 +12,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use super::names::information;
+use super::names::{ALL, information};
 use super::say::{Failure, print};
 use super::simulate::JobOptions;
 use super::simulate::job::Job;
@@ -35,9 +35,9 @@ same seeds, as mean and half of the 95 % interval: with data that are alike on a
 model of your own may judge otherwise; a step that takes less is of no use where more steps are needed.
 
 With --measure or --check the cluster is that of the ranks that are there, and each is on a host of its own if all are on \
-one. Passes use the processor, as in `hexagram step`. --measure takes the bandwidth and latency between two ranks of \
-different hosts, the rates of all ranks while all compute, and passes that make a simulated step without communication take \
-as long as a real one.
+one. Passes use the processor, or wait with --accelerator, as in `hexagram step`. --measure takes the bandwidth of hosts while all \
+send to all others, the latency between two, the rates of all ranks while all compute, and passes that make a simulated step \
+without communication take as long as a real one.
 
 Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
 
@@ -60,9 +60,15 @@ pub struct AdviseOptions {
     /// advise for these: those of a launcher, or as many as --ranks says, which are started here
     #[arg(long, conflicts_with_all = ["rates", "straggler", "link", "hosts", "shape", "topology"])]
     pub measure: bool,
-    /// Run the two algorithms that take least for real on the present ranks, and print how wrong the advice was
-    #[arg(long, conflicts_with_all = ["hosts", "shape", "topology"])]
-    pub check: bool,
+    /// Run the algorithms that take least for real on the present ranks, two or as many as this says, or `all`, and print
+    /// how wrong the advice was
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "2", value_parser = checks)]
+    #[arg(conflicts_with_all = ["hosts", "shape", "topology"])]
+    pub check: Option<usize>,
+    /// Let the passes of --measure and --check wait for so long, as for an accelerator that computes, in place of using the
+    /// processor
+    #[arg(long)]
+    pub accelerator: bool,
     /// Transport between the present ranks.
     #[arg(help = format!("How bytes of --measure and --check travel: {}", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
@@ -81,7 +87,7 @@ pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failur
         print(&text?)?;
         return Ok(0);
     }
-    if options.measure || options.check {
+    if options.measure || options.check.is_some() {
         return present::advise_here(registry, options);
     }
     options.check_cluster()?;
@@ -93,6 +99,14 @@ pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failur
         false => report::table(options, &advice),
     })?;
     Ok(0)
+}
+
+/// Returns the number of algorithms that are run for real.
+fn checks(text: &str) -> Result<usize> {
+    let number = if text == ALL { Some(usize::MAX) } else { text.parse().ok().filter(|number| *number > 0) };
+    number.ok_or_else(|| {
+        Error::usage(format!("`{text}` is no number of algorithms"), "write one, as in 3, or `all`")
+    })
 }
 
 impl AdviseOptions {

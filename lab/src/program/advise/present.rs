@@ -21,9 +21,11 @@ use std::time::Duration;
 /// Longest time in which the others wait for what rank 0 simulates.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Steps without communication that are measured.
-const LOCAL: Steps = Steps { warmup: 1, counted: 4 };
-/// Steps of an algorithm that are measured at least.
+const LOCAL: Steps = Steps { warmup: 2, counted: 16 };
+/// Steps of an algorithm that are measured at least, seconds for which they are, and steps that are enough.
 const CHECKED: u32 = 8;
+const LEAST_S: f64 = 1.0;
+const MOST: f64 = 1000.0;
 
 /// Runs `advise` as one of a launcher's ranks, or with ranks that it starts. Returns the exit code.
 ///
@@ -60,16 +62,26 @@ fn on_rank(
         options.job.link = present.link;
     }
     let mut job = options.job.job()?;
-    if let Some(present) = present {
-        job.fit(present.rates, present.local_s, &candidates[0].chosen)?;
+    let model = job.model.clone();
+    if let Some(present) = &present {
+        job.fit(present.rates.clone(), present.local_s, &candidates[0].chosen)?;
     }
     let advice = match comm.rank() {
         0 => Some(options.advice(&job, candidates.clone())?),
         _ => None,
     };
-    let checks =
-        if options.check { check(comm, &options, &job, &candidates, advice.as_ref())? } else { Vec::new() };
-    print(comm, &options, advice.as_ref(), &checks)
+    let real = Real { options: &options, job: &job, model: &model };
+    let checks = check(comm, &options, &real, &candidates, advice.as_ref())?;
+    let advice = advice.as_ref().map(|advice| match options.json {
+        true => object(&options, advice, present.as_ref(), &checks).to_string(),
+        false => {
+            let checks: Vec<String> = checks.iter().map(Checked::told).collect();
+            [vec![report::table(&options, advice)], checks].concat().join("\n")
+        }
+    });
+    let mut table = Table::new(comm);
+    table.line(&advice.unwrap_or_default())?;
+    Ok(table.finish())
 }
 
 /// Returns the number of hosts of the ranks; ranks of one host count as one each, as what lies between them is what is
@@ -79,26 +91,14 @@ fn hosts(comm: &Communicator) -> usize {
     if hosts > 1 { hosts } else { comm.size() }
 }
 
-fn print(
-    comm: &Communicator,
-    options: &AdviseOptions,
-    advice: Option<&Advice>,
-    checks: &[Checked],
-) -> Result<std::result::Result<(), PrintError>> {
-    let text = advice.map_or_else(String::new, |advice| match options.json {
-        true => {
-            let mut object = report::object(options, advice);
-            object["check"] = checks.iter().map(Checked::json).collect();
-            object.to_string()
-        }
-        false => {
-            let checks: Vec<String> = checks.iter().map(Checked::told).collect();
-            [vec![report::table(options, advice)], checks].concat().join("\n")
-        }
-    });
-    let mut table = Table::new(comm);
-    table.line(&text)?;
-    Ok(table.finish())
+/// Returns all of it as one object.
+fn object(options: &AdviseOptions, advice: &Advice, present: Option<&Present>, checks: &[Checked]) -> Value {
+    let mut object = report::object(options, advice);
+    if let Some(Present { rates, local_s, .. }) = present {
+        object["measured"] = json!({ "local_s": local_s, "rates": rates.to_string() });
+    }
+    object["check"] = checks.iter().map(Checked::json).collect();
+    object
 }
 
 /// Measurements of the present ranks.
@@ -119,33 +119,35 @@ impl Present {
                 "give --ranks 2 or more",
             ));
         }
-        let here = if comm.rank() == 0 { loopback()?.round_s } else { 0.0 };
-        let Exchanged { round_s, bytes_s } = between(comm)?;
-        let mut told = [here, round_s, bytes_s];
+        let message_s = if comm.rank() == 0 { loopback()?.message_s } else { 0.0 };
+        let Exchanged { round_s, bytes_s, .. } = between(comm)?;
+        let mut told = [message_s, round_s, bytes_s];
         comm.blocking().broadcast(&mut told, 0)?;
-        let [here, round_s, bytes_s] = told;
+        let [message_s, round_s, bytes_s] = told;
         let mut rates = arithmetic()?;
         slowest(comm, &mut rates)?;
-        rates.message = Duration::from_secs_f64(here / 4.0);
+        rates.message = Duration::from_secs_f64(message_s);
         let model = options.job.job()?.model;
         let step = step_options(options, "none".to_owned(), LOCAL);
         let local = Measurement::of(&step, None, profile(&model))?.run(comm)?;
-        let latency = Duration::from_nanos((((round_s - here) / 2.0).max(0.0) * 1e7).round() as u64 * 100);
+        // A message is sent and received.
+        let latency_s = (round_s / 2.0 - 2.0 * message_s).max(0.0);
+        let latency = Duration::from_nanos((latency_s * 1e7).round() as u64 * 100);
         // To a kilobyte a second.
         let link = LinkSpec::new((bytes_s / 1e3).round().max(1.0) * 1e3, latency);
         Ok(Present { link, rates, local_s: local.step_s })
     }
 }
 
-/// Returns the times of messages between rank 0 and the first rank of another host, or rank 1 on one host; elsewhere nothing.
+/// Returns the times of messages between the first ranks of all hosts, or all ranks on one; nothing on others. A
+/// collective call.
 fn between(comm: &Communicator) -> Result<Exchanged> {
     let hosts = comm.world().hosts();
-    let other = hosts.iter().position(|host| *host != hosts[0]).unwrap_or(1);
-    let found = match comm.rank() {
-        0 => exchange(comm, other)?,
-        rank if rank == other => exchange(comm, 0)?,
-        _ => Exchanged { round_s: 0.0, bytes_s: 0.0 },
-    };
+    let is_first = hosts.iter().position(|host| *host == hosts[comm.rank()]) == Some(comm.rank());
+    let is_one = hosts.iter().all(|host| *host == hosts[0]);
+    let firsts = comm.block_on(comm.split((is_first || is_one).then_some(0), 0))?;
+    let nothing = Exchanged { round_s: 0.0, message_s: 0.0, bytes_s: 0.0 };
+    let found = firsts.map_or(Ok(nothing), |firsts| exchange(&firsts))?;
     comm.block_on(comm.barrier())?;
     Ok(found)
 }
@@ -200,37 +202,51 @@ impl Checked {
     }
 }
 
-/// Runs the two algorithms that take least by the advice, which rank 0 has. A collective call.
+/// Runs as many algorithms as are asked for, those that take least by the advice, which rank 0 has. A collective call.
 fn check(
     comm: &Communicator,
     options: &AdviseOptions,
-    job: &Job<'_>,
+    real: &Real<'_>,
     candidates: &[Candidate],
     advice: Option<&Advice>,
 ) -> Result<Vec<Checked>> {
-    let fastest = advice.map_or_else(Vec::new, Advice::by_time);
-    let number = |place: usize| {
-        let named =
-            |one: &Candidate| fastest.get(place).is_some_and(|row| row.algorithm == one.chosen.spelling);
-        candidates.iter().position(named).unwrap_or(0) as i64
+    let advised = |one: &Candidate| {
+        let rows = advice.map_or_else(Vec::new, Advice::by_time);
+        let row = rows.into_iter().find(|row| row.algorithm == one.chosen.spelling);
+        row.map_or(f64::INFINITY, |row| row.figures.step_s)
     };
-    let mut numbers = [number(0), number(1)];
-    comm.blocking().broadcast(&mut numbers, 0)?;
-    let mut checks = Vec::new();
-    for (place, number) in numbers.into_iter().enumerate() {
-        let Some(candidate) = candidates.get(number as usize) else { continue };
+    let mut times: Vec<f64> = candidates.iter().map(advised).collect();
+    comm.blocking().broadcast(&mut times, 0)?;
+    let mut checks: Vec<(&Candidate, f64)> = candidates.iter().zip(times).collect();
+    checks.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    checks.truncate(options.check.unwrap_or(0));
+    let checked = |(candidate, advised_s): (&Candidate, f64)| {
+        let took_s = real.step_s(comm, candidate, advised_s)?;
+        Ok(Checked { algorithm: candidate.chosen.spelling.clone(), advised_s, took_s })
+    };
+    checks.into_iter().map(checked).collect()
+}
+
+/// What is run for real.
+struct Real<'a> {
+    options: &'a AdviseOptions,
+    job: &'a Job<'a>,
+    /// Model whose passes are those that were asked for: the simulated ones are fitted.
+    model: &'a Model,
+}
+
+impl Real<'_> {
+    /// Returns the seconds of a step of an algorithm, which take about so long, and are measured for a second at least.
+    fn step_s(&self, comm: &Communicator, candidate: &Candidate, about_s: f64) -> Result<f64> {
         let Steps { warmup, counted } = candidate.steps;
-        let steps = Steps { warmup: warmup + counted, counted: counted * CHECKED.div_ceil(counted) };
-        let algorithm = candidate.chosen.spelling.clone();
-        let step = step_options(options, algorithm.clone(), steps);
-        let mut measurement =
-            Measurement::of(&step, Some(job.simulated(&candidate.chosen)), profile(&job.model))?;
-        measurement.hierarchical = options.job.is_hierarchical(&options.job.point()?);
-        let took_s = measurement.run(comm)?.step_s;
-        let advised_s = fastest.get(place).map_or(f64::NAN, |row| row.figures.step_s);
-        checks.push(Checked { algorithm, advised_s, took_s });
+        let least = CHECKED.max((LEAST_S / about_s).min(MOST) as u32);
+        let steps = Steps { warmup: warmup + counted, counted: counted * least.div_ceil(counted) };
+        let step = step_options(self.options, candidate.chosen.spelling.clone(), steps);
+        let chosen = self.job.simulated(&candidate.chosen);
+        let mut measurement = Measurement::of(&step, Some(chosen), profile(self.model))?;
+        measurement.hierarchical = self.options.job.is_hierarchical(&self.options.job.point()?);
+        Ok(measurement.run(comm)?.step_s)
     }
-    Ok(checks)
 }
 
 fn step_options(options: &AdviseOptions, algorithm: String, steps: Steps) -> StepOptions {
@@ -242,6 +258,7 @@ fn step_options(options: &AdviseOptions, algorithm: String, steps: Steps) -> Ste
         ranks: None,
         transport: options.transport,
         profile: None,
+        accelerator: options.accelerator,
         steps: steps.counted,
         warmup: steps.warmup,
     }

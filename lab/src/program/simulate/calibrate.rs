@@ -3,11 +3,13 @@
 //! An operation is done twice: on a simulated rank whose only rate is a gigabyte a second, to see how much is charged for
 //! it, and then for real, to see how long that takes. So a rate is always one of what a simulation charges.
 
+use crate::program::step::spent;
 use hexagram::algorithms::optimizer::{Section, Update};
 use hexagram::algorithms::{Muon, Optimizer, Sgd, Tensor};
-use hexagram::codec::{self, Codec};
+use hexagram::codec::{self, Codec, LinearCodec, PowerSgd, Round};
+use hexagram::physical::runtime::Work;
 use hexagram::physical::sim::{Cluster, LinkSpec, Rates, Simulation};
-use hexagram::physical::{output, runtime};
+use hexagram::physical::{drive, output, runtime};
 use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind, testing};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,18 +17,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Elements of the buffers: those of a bucket of 8 MiB, which no cache of one core holds.
-const ELEMENTS: usize = 1 << 21;
+/// Elements of the buffers: 32 MiB, since a bucket has left the caches when its turn comes again, and caches of 32 MiB are
+/// usual.
+const ELEMENTS: usize = 1 << 23;
 /// Rows and columns of the matrix of Muon's step.
 const MATRIX: [usize; 2] = [128, 512];
+/// Rows and columns of the matrix that is factored, of as many elements as the buffers, and the rank.
+const FACTORED: (usize, usize) = (2048, 4096);
+const RANK: usize = 2;
 /// Rate of the simulation that shows what is charged.
 const GIGA: f64 = 1e9;
 /// Number of times that an operation is done at least, and for how long.
-const TIMES: usize = 5;
+const TIMES: u32 = 5;
 const LEAST: Duration = Duration::from_millis(40);
-/// Bytes of a large message, and their number; number of small ones.
+/// Bytes that each rank sends before those that are measured, and then; number of small messages.
 const LARGE: usize = 1 << 20;
-const STREAMED: usize = 64;
+const STREAMED: usize = 32 << 20;
 const EXCHANGED: usize = 400;
 
 /// Measures the rates of this machine, and writes them to a file, as `--rates` reads it.
@@ -46,9 +52,8 @@ pub(super) fn write(path: &Path) -> Result<()> {
 /// Measures the rates of this machine: of one thread that computes, and of messages over TCP between two.
 fn measured() -> Result<Rates> {
     let mut rates = arithmetic()?;
-    let Exchanged { round_s, bytes_s } = loopback()?;
-    // Each message is sent and received, and hardly on its way between two threads.
-    rates.message = Duration::from_secs_f64(round_s / 4.0);
+    let Exchanged { message_s, bytes_s, .. } = loopback()?;
+    rates.message = Duration::from_secs_f64(message_s);
     rates.send = bytes_s;
     rates.receive = bytes_s;
     Ok(rates)
@@ -70,12 +75,16 @@ pub(in crate::program) fn arithmetic() -> Result<Rates> {
     Ok(rates)
 }
 
-/// Returns the times of messages over TCP between two threads of this process.
+/// Returns the times of messages over TCP between two threads of this process, which wait as those do that communicate
+/// beside computation.
 ///
 /// # Errors
 /// Those of the communication.
 pub(in crate::program) fn loopback() -> Result<Exchanged> {
-    let both = testing::spawn(TransportKind::Tcp, 2, |comm| exchange(&comm, 1 - comm.rank()))?;
+    let both = testing::spawn(TransportKind::Tcp, 2, |comm| {
+        drive::beside_computation();
+        exchange(&comm)
+    })?;
     let nothing = || Error::usage("two threads have measured nothing", "report this");
     both.into_iter().next().ok_or_else(nothing)
 }
@@ -99,6 +108,9 @@ enum Operation {
     Product,
     Encode(Arc<dyn Codec>),
     Decode(Arc<dyn Codec>),
+    /// Rounds of a codec of low rank.
+    EncodeLinear(PowerSgd),
+    DecodeLinear(PowerSgd),
 }
 
 /// Buffers of an operation.
@@ -109,6 +121,9 @@ struct Operands {
     room: Buffer,
     /// Length of the message in it, in bytes.
     message: usize,
+    /// Message of a linear codec, and what that remembers.
+    reduced: Vec<f32>,
+    memory: Vec<f32>,
 }
 
 impl Operation {
@@ -119,12 +134,15 @@ impl Operation {
             all.push(Operation::Encode(codec::named(name)?));
             all.push(Operation::Decode(codec::named(name)?));
         }
+        let low_rank = PowerSgd::new(&[FACTORED], RANK)?;
+        all.push(Operation::EncodeLinear(low_rank.clone()));
+        all.push(Operation::DecodeLinear(low_rank));
         Ok(all)
     }
 
     /// Returns the name in a file of rates: that of a codec without its options.
     fn name(&self) -> String {
-        let stem = |codec: &Arc<dyn Codec>| codec.name().split('(').next().unwrap_or_default().to_owned();
+        let stem = |name: String| name.split('(').next().unwrap_or_default().to_owned();
         match self {
             Operation::Fill => "fill".to_owned(),
             Operation::Copy => "copy".to_owned(),
@@ -133,8 +151,10 @@ impl Operation {
             Operation::WeightedSum => "weighted_sum".to_owned(),
             Operation::Kernel => "kernel".to_owned(),
             Operation::Product => "product".to_owned(),
-            Operation::Encode(codec) => format!("encode {}", stem(codec)),
-            Operation::Decode(codec) => format!("decode {}", stem(codec)),
+            Operation::Encode(codec) => format!("encode {}", stem(codec.name())),
+            Operation::Decode(codec) => format!("decode {}", stem(codec.name())),
+            Operation::EncodeLinear(codec) => format!("encode {}", stem(codec.name())),
+            Operation::DecodeLinear(codec) => format!("decode {}", stem(codec.name())),
         }
     }
 
@@ -149,9 +169,17 @@ impl Operation {
             _ => 0,
         };
         let room = Buffer::zeroed(DType::U8, longest)?;
-        let mut operands = Operands { gradients, parameters, room, message: 0 };
-        if let Operation::Decode(codec) = self {
-            operands.encode(&**codec)?;
+        let memory = match self {
+            Operation::EncodeLinear(codec) | Operation::DecodeLinear(codec) => codec.memory_len(ELEMENTS),
+            _ => 0,
+        };
+        let reduced = Vec::new();
+        let mut operands =
+            Operands { gradients, parameters, room, message: 0, reduced, memory: vec![0.0; memory] };
+        match self {
+            Operation::Decode(codec) => operands.encode(&**codec)?,
+            Operation::DecodeLinear(codec) => operands.encode_linear(codec)?,
+            _ => {}
         }
         Ok(operands)
     }
@@ -171,6 +199,8 @@ impl Operation {
             Operation::Product => on.step(&Muon::default(), MATRIX.to_vec())?,
             Operation::Encode(codec) => on.encode(&**codec)?,
             Operation::Decode(codec) => on.decode(&**codec)?,
+            Operation::EncodeLinear(codec) => on.encode_linear(codec)?,
+            Operation::DecodeLinear(codec) => on.decode_linear(codec)?,
         }
         Ok(())
     }
@@ -195,18 +225,18 @@ impl Operation {
         Ok((taken[0] * GIGA).round())
     }
 
-    /// Returns the median of the times that it takes for real, in seconds.
+    /// Returns the mean of the times that it takes for real, in seconds: with what others that share the processor take
+    /// in turn.
     fn seconds(&self) -> Result<f64> {
         let mut operands = self.operands()?;
         self.once(&mut operands)?;
         let began = runtime::now();
-        let mut times = Vec::new();
-        while times.len() < TIMES || began.elapsed() < LEAST {
-            let start = runtime::now();
+        let mut times = 0;
+        while times < TIMES || began.elapsed() < LEAST {
             self.once(&mut operands)?;
-            times.push(start.elapsed().as_secs_f64());
+            times += 1;
         }
-        Ok(median(times).max(1e-9))
+        Ok((began.elapsed().as_secs_f64() / f64::from(times)).max(1e-9))
     }
 }
 
@@ -230,54 +260,92 @@ impl Operands {
 
     fn encode(&mut self, codec: &dyn Codec) -> Result<()> {
         let encoded = self.room.write_all()?.encode(codec, &self.gradients.read_all()?, 7)?;
-        self.message = encoded.map_err(|error| refused(codec, &error))?;
+        self.message = encoded.map_err(|error| refused(&codec.name(), &error))?;
         Ok(())
+    }
+
+    /// Encodes as all-reduces of linear codecs do, with what the first round has left as what is reduced.
+    fn encode_linear(&mut self, codec: &dyn LinearCodec) -> Result<()> {
+        let from = self.gradients.host::<f32>()?;
+        self.reduced.clear();
+        for number in 0..codec.rounds() {
+            self.gradients.queue().computes(|| Work::Encode { codec: codec.name(), elements: from.len() });
+            let mut message = vec![0.0; codec.message_len(number, from.len())];
+            let round = Round { number, from: &from, reduced: &self.reduced, seed: 7 };
+            let encoded = codec.encode(round, &mut self.memory, &mut message);
+            encoded.map_err(|error| refused(&codec.name(), &error))?;
+            self.reduced = message;
+        }
+        Ok(())
+    }
+
+    fn decode_linear(&mut self, codec: &dyn LinearCodec) -> Result<()> {
+        let mut to = self.parameters.host_mut::<f32>()?;
+        self.gradients.queue().computes(|| Work::Decode { codec: codec.name(), elements: to.len() });
+        let decoded = codec.decode(&self.reduced, &mut self.memory, &mut to, 7);
+        decoded.map_err(|error| refused(&codec.name(), &error))
     }
 
     fn decode(&mut self, codec: &dyn Codec) -> Result<()> {
         let message = self.room.read(0..self.message)?;
         let decoded = self.parameters.write_all()?.decode(codec, &message, None)?;
-        decoded.map_err(|error| refused(codec, &error))
+        decoded.map_err(|error| refused(&codec.name(), &error))
     }
 }
 
-fn refused(codec: &dyn Codec, error: &dyn std::fmt::Display) -> Error {
-    Error::usage(format!("{} does not take what is measured: {error}", codec.name()), "report this")
+fn refused(codec: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::usage(format!("{codec} does not take what is measured: {error}"), "report this")
 }
 
-/// Times of messages between two ranks.
+/// Times of messages between ranks of different hosts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::program) struct Exchanged {
     /// Seconds of a small message there and back.
     pub(in crate::program) round_s: f64,
-    /// Bytes a second of large messages in one direction.
+    /// Seconds of the processor for a small message, at either end; of use where a thread that waits parks.
+    pub(in crate::program) message_s: f64,
+    /// Bytes a second that a rank sends to the others, and receives from them meanwhile.
     pub(in crate::program) bytes_s: f64,
 }
 
-/// Returns the times of messages to and from another rank, which does the same; the lower rank sends first.
+/// Returns the times of small messages between the first two ranks, and those of large ones between all at once. A
+/// collective call.
 ///
 /// # Errors
 /// Those of the communication.
-pub(in crate::program) fn exchange(comm: &Communicator, other: usize) -> Result<Exchanged> {
-    let is_first = comm.rank() < other;
-    let mut rounds = Vec::new();
-    for _ in 0..EXCHANGED {
-        let start = runtime::now();
-        turn(comm, other, is_first, &mut [0u8; 8])?;
-        turn(comm, other, !is_first, &mut [0u8; 8])?;
-        rounds.push(start.elapsed().as_secs_f64());
+pub(in crate::program) fn exchange(comm: &Communicator) -> Result<Exchanged> {
+    let mut rounds = vec![0.0];
+    let before = spent()?;
+    if comm.rank() < 2 {
+        rounds = (0..EXCHANGED).map(|_| round(comm)).collect::<Result<_>>()?;
     }
-    let mut large = vec![0u8; LARGE];
-    turn(comm, other, is_first, &mut large)?;
-    turn(comm, other, !is_first, &mut [0u8; 8])?;
+    let message_s = (spent()? - before).as_secs_f64() / (2 * EXCHANGED) as f64;
+    // Connections carry what they can only after some bytes.
+    stream(comm, LARGE)?;
+    let mut taken = [stream(comm, STREAMED)?];
+    comm.blocking().all_reduce(&mut taken, ReduceOp::Max)?;
+    Ok(Exchanged { round_s: quick(rounds), message_s, bytes_s: STREAMED as f64 / taken[0].max(1e-9) })
+}
+
+/// Sends a small message to the other of the first two ranks, and receives one. Returns the seconds that both take.
+fn round(comm: &Communicator) -> Result<f64> {
     let start = runtime::now();
-    for _ in 0..STREAMED {
-        turn(comm, other, is_first, &mut large)?;
-    }
-    // The last has arrived.
-    turn(comm, other, !is_first, &mut [0u8; 8])?;
-    let taken = start.elapsed().as_secs_f64();
-    Ok(Exchanged { round_s: median(rounds), bytes_s: (STREAMED * LARGE) as f64 / taken.max(1e-9) })
+    let is_first = comm.rank() == 0;
+    turn(comm, 1 - comm.rank(), is_first, &mut [0u8; 8])?;
+    turn(comm, 1 - comm.rank(), !is_first, &mut [0u8; 8])?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Sends so many bytes to all other ranks together, as they do. Returns the seconds that it takes.
+fn stream(comm: &Communicator, bytes: usize) -> Result<f64> {
+    let block = bytes / (comm.size() - 1).max(1);
+    let counts: Vec<usize> = (0..comm.size()).map(|to| if to == comm.rank() { 0 } else { block }).collect();
+    let sent = vec![0u8; counts.iter().sum()];
+    let mut received = sent.clone();
+    comm.block_on(comm.barrier())?;
+    let start = runtime::now();
+    comm.blocking().all_to_all_v(&sent, &counts, &mut received, &counts)?;
+    Ok(start.elapsed().as_secs_f64())
 }
 
 /// Sends or receives one message.
@@ -288,10 +356,10 @@ fn turn(comm: &Communicator, other: usize, sends: bool, message: &mut [u8]) -> R
     }
 }
 
-/// Returns the middle one of at least one value.
-fn median(mut values: Vec<f64>) -> f64 {
+/// Returns the last of the quickest tenth of at least one value: what it takes where nobody is in the way.
+fn quick(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[values.len() / 10]
 }
 
 #[cfg(test)]
