@@ -21,7 +21,7 @@ use advice::Advice;
 use candidate::{Candidate, USUAL};
 use clap::Parser;
 use hexagram::algorithms::Registry;
-use hexagram::{JoinOptions, Result, TransportKind};
+use hexagram::{Error, JoinOptions, Result, TransportKind};
 use tracing_subscriber::util::SubscriberInitExt;
 
 const AFTER_HELP: &str = "\
