@@ -29,6 +29,10 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// What to do where there is no room for a stack.
+const FEWER: &str =
+    "simulate fewer ranks, or raise vm.max_map_count, of which each takes four, and a limit of memory";
+
 /// Number of a thread, in the order of their starts.
 type ThreadNumber = usize;
 
@@ -345,9 +349,8 @@ impl Simulator {
             for (number, work) in begun {
                 fibers.resize_with(fibers.len().max(number + 1), || None);
                 let fiber = Fiber::new(work);
-                fibers[number] = Some(fiber.map_err(|cause| {
-                    Error::system("make the stack of a rank", cause, "simulate fewer ranks")
-                })?);
+                fibers[number] =
+                    Some(fiber.map_err(|cause| Error::system("make the stack of a rank", cause, FEWER))?);
             }
             let number = match next {
                 Next::Nothing => break,
