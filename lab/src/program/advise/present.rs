@@ -227,7 +227,7 @@ fn check(
     checks.into_iter().map(checked).collect()
 }
 
-/// What is run for real.
+/// Algorithms that are run for real.
 struct Real<'a> {
     options: &'a AdviseOptions,
     job: &'a Job<'a>,

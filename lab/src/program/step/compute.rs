@@ -6,7 +6,7 @@ use hexagram::{Error, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// What computes the passes of a step.
+/// Processor of the passes of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Processor {
     /// This thread.
