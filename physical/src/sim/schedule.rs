@@ -29,7 +29,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What to do where there is no room for a stack.
+/// Remedy where there is no room for a stack.
 const FEWER: &str =
     "simulate fewer ranks, or raise vm.max_map_count, of which each takes four, and a limit of memory";
 
