@@ -156,7 +156,7 @@ impl Algorithm for SlowMo {
     /// Returns the least common multiple of τ and the base's period.
     fn period(&self) -> u64 {
         let base = self.base().period();
-        self.period / greatest_common_divisor(self.period, base) * base
+        (self.period / greatest_common_divisor(self.period, base)).saturating_mul(base)
     }
 
     fn source(&self) -> &'static str {

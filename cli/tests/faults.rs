@@ -66,6 +66,7 @@ fn what_a_search_for_faults_does_not_heed_is_refused() {
         "3 --shape flat",
         "3 --topology cluster",
         "3 --steps 5",
+        "3 --all-steps",
         "3 --warmup 2",
         "3 --model vgg16",
         "3 --compute 5",

@@ -378,6 +378,25 @@ fn paces_vary_by_seed_and_the_slowest_rank_is_what_others_wait_for() {
 }
 
 #[test]
+fn steps_that_repeat_themselves_are_not_simulated_again_unless_they_may_differ() {
+    let of = |arguments: &str| {
+        let object =
+            object("repeats", &format!("--algorithm gradient-allreduce --hosts 8 --steps 9 {arguments}"));
+        (figures(&object, "simulated_steps")[0], figures(&object, "step_s")[0])
+    };
+    let (some, short) = of("");
+    let (all, long) = of("--all-steps");
+    assert!(some < 9.0 && all == 9.0, "{some} of {all}");
+    assert!((short - long).abs() < 2e-3 * long, "{short} in place of {long}");
+    for drawn in ["--compute-drift 10%:200", "--compute-jitter 0.01%", "--link 10gbit,50us,stall=0.0001:1ms"]
+    {
+        assert_eq!(of(drawn).0, 9.0, "{drawn}");
+    }
+    let warms_up = object("repeats", "--algorithm qadam(warmup=5) --from-start --hosts 8 --steps 9");
+    assert_eq!(figures(&warms_up, "simulated_steps"), [9.0]);
+}
+
+#[test]
 fn the_timeline_of_the_ranks_is_left_in_the_format_of_real_ones() {
     let folder = folder("trace-files");
     let trace = |name: &str| {

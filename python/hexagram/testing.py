@@ -136,9 +136,21 @@ def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> 
     Raises ``TimeoutError`` when the time is up.
     """
     # Not by their sentinels, pipes that children of theirs have open, too.
-    left = {os.pidfd_open(process.pid): process for process in processes}
+    left: dict[int, Any] = {}
     last, failed = time.monotonic() + timeout, False
+
+    def has_ended(process: Any) -> None:
+        nonlocal last, failed
+        if process.exitcode != 0 and not failed and grace is not None:
+            failed, last = True, min(last, time.monotonic() + grace)
+
     try:
+        for process in processes:
+            # Starting the next ones may have taken leave of one that has ended: its number is nobody's then.
+            if process.exitcode is None:
+                left[os.pidfd_open(process.pid)] = process
+            else:
+                has_ended(process)
         while left:
             ended = wait(list(left), max(0.0, last - time.monotonic()))
             if not ended and failed:
@@ -146,10 +158,10 @@ def _wait_for(processes: Sequence[Any], timeout: float, grace: float | None) -> 
             if not ended:
                 raise TimeoutError(f"the ranks did not end within {timeout} s, and were killed")
             for end in [end for end in left if end in ended]:
-                left[end].join()
-                if left.pop(end).exitcode != 0 and not failed and grace is not None:
-                    failed, last = True, min(last, time.monotonic() + grace)
+                process = left.pop(end)
                 os.close(end)
+                process.join()
+                has_ended(process)
     finally:
         for end in left:
             os.close(end)

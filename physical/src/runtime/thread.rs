@@ -132,6 +132,7 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
                 }
             });
             let outcome: Result<(), Box<dyn Any + Send>> = outcome.await;
+            catch_up();
             let _ = ended.set(Mutex::new(Some(outcome)));
         })
     });

@@ -21,6 +21,9 @@ pub(super) type FlowNumber = u32;
 /// Number of a cohort.
 pub(super) type CohortNumber = u32;
 
+/// Largest bandwidth of a link, in bytes a nanosecond: what is infinite cannot be shared.
+const LARGEST: f64 = 1e15;
+
 /// Bytes that count as none: rates are rounded, and so is time.
 const NOTHING: f64 = 1e-3;
 
@@ -130,7 +133,7 @@ impl Flows {
     /// Adds a link of so many bytes a second.
     pub(super) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
         self.wires.push(Wire {
-            capacity: bandwidth / 1e9,
+            capacity: (bandwidth / 1e9).min(LARGEST),
             flows: Vec::new(),
             used: 0.0,
             limited: 0,
@@ -149,7 +152,7 @@ impl Flows {
 
     /// Changes the bandwidth of a link, in bytes a second. At zero, what is on its way waits.
     pub(super) fn set_bandwidth(&mut self, link: LinkNumber, bandwidth: f64) {
-        self.wires[link as usize].capacity = bandwidth / 1e9;
+        self.wires[link as usize].capacity = (bandwidth / 1e9).min(LARGEST);
         self.changed.push(link);
     }
 

@@ -481,9 +481,11 @@ class DataParallel(nn.Module):
         The model keeps its parameters, and can be trained by another one.
         """
         try:
-            if not self._is_closed and not self._is_open:
-                self._between_steps()
-            self._engine.close()
+            try:
+                if not self._is_closed and not self._is_open:
+                    self._between_steps()
+            finally:
+                self._engine.close()
         finally:
             self._is_closed = True
             self._attached.remove()

@@ -29,10 +29,14 @@ def check_uneven(module: nn.Module) -> None:
 
 def follow_rate(optimizers: Iterable[Optimizer], own: float | None, told: float | None) -> None:
     """Gives optimizers the learning rate of the ranks that train, in place of `own`; other ones of groups in proportion."""
-    if told is None or own is None or told == own:
+    if told is None or own is None:
+        return
+    # It may be a tensor, that of the first group, which is overwritten below.
+    own = float(own)
+    if told == own:
         return
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        rate = told * float(group["lr"] / own) if own else told
+        rate = told * float(group["lr"]) / own if own else told
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:

@@ -89,7 +89,8 @@ pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
     let mut arguments = options.job.arguments();
     arguments["algorithm"] = json!(options.algorithm);
     arguments["measure"] = json!(options.measure);
-    arguments["check"] = json!(options.check);
+    let all = |count| if count == usize::MAX { json!("all") } else { json!(count) };
+    arguments["check"] = options.check.map_or(Value::Null, all);
     json!({
         "arguments": arguments,
         "ranks": advice.point.ranks,

@@ -30,7 +30,7 @@ const OFTEN: u64 = 1000;
 const OF_FILES: &str = "gradient-allreduce";
 
 /// Options that mean nothing here, where cluster, model and steps are small ones of this search's own.
-const FOREIGN: [&str; 21] = [
+const FOREIGN: [&str; 22] = [
     "train",
     "sweep",
     "json",
@@ -52,6 +52,7 @@ const FOREIGN: [&str; 21] = [
     "optimizer",
     "overlap",
     "from_start",
+    "all_steps",
 ];
 
 /// Options of a search for faults that end wrongly.

@@ -97,7 +97,8 @@ pub struct JobOptions {
     #[arg(long)]
     pub from_start: bool,
     /// Simulate every step; otherwise those of synchronous centralized algorithms end when two whole periods have taken
-    /// every rank the same time, up to a thousandth, and the rest counts as like them
+    /// every rank the same time, up to a thousandth, and the rest counts as like them, if nothing is drawn and there is
+    /// no warm-up
     #[arg(long)]
     pub all_steps: bool,
     /// Seed of jitter, stalls and drift, and with --train of values, data and batches
@@ -336,7 +337,9 @@ impl Job<'_> {
         let hierarchical = self.options.is_hierarchical(point);
         let engine = EngineOptions { hierarchical, ..self.engine(simulated)? };
         let algorithm = simulated.algorithm.clone();
-        let all_steps = self.options.all_steps;
+        // What is drawn has to be drawn for all steps, and those after a warm-up are unlike those within.
+        let has_warm_up = algorithm.without_warm_up().is_some();
+        let all_steps = self.options.all_steps || self.varies(point) || has_warm_up;
         Ok(Scene { model: &self.model, algorithm, engine, steps, paces, all_steps })
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Synchronous centralized algorithms do in every period what they did in the one before. Once two whole periods have
 //! taken every rank the same time, up to [`TOLERANCE`], and all ranks as many bytes together, they stop after the same
-//! step, and each period that is left counts as the last one. Times differ a little also where nothing is drawn: of what
+//! step, and each period that is left counts as the last one; where anything is drawn, or a warm-up is simulated, all are
+//! made. Times differ a little also where nothing is drawn: of what
 //! happens at once, something is first, and roles within a host go round.
 
 use super::job::Steps;
@@ -111,7 +112,11 @@ impl Repeats {
 impl Progress {
     /// Returns true if the period that ends with a step was like the one before, and there were three steps at least.
     fn is_alike(&self, number: usize, period: usize) -> bool {
-        let Some(before) = number.checked_sub(2 * period).filter(|_| number >= 3) else { return false };
+        let Some(before) =
+            period.checked_mul(2).and_then(|both| number.checked_sub(both)).filter(|_| number >= 3)
+        else {
+            return false;
+        };
         let middle = before + period;
         let took = |steps: &[StepCost]| steps.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
         let is_alike =

@@ -25,7 +25,7 @@ const LONG: u64 = 10_000;
 pub struct TrainingOptions {
     /// Train a small model with real numbers, in place of the sizes of a large one: quadratics, noisy-quadratics, digits
     /// or text
-    #[arg(long, value_name = "TASK", conflicts_with_all = ["model", "warmup"])]
+    #[arg(long, value_name = "TASK", conflicts_with_all = ["model", "warmup", "all_steps"])]
     pub train: Option<String>,
     /// With --train: way to divide the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
     #[arg(long, default_value = "equal", requires = "train")]
