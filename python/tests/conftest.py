@@ -1,8 +1,12 @@
-"""What all tests have: the time after which a test that hangs is killed, with the stacks of all threads."""
+"""What all tests have: an end of those that hang, with the stacks of all threads, and Ctrl-C as a terminal has it."""
 
 import faulthandler
+import signal
 
 import pytest
+
+# A shell without a terminal lets what it starts beside itself ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
