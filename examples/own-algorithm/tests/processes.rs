@@ -19,8 +19,15 @@ fn last_line(arguments: &[&str]) -> String {
 fn simulated_ranks_end_where_processes_do() {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("processes-{}", std::process::id()));
     for algorithm in ["adaptive-local-sgd", "bytegrad", "d-psgd"] {
-        let words =
-            ["simulate", "--train", "digits", "--link", "1gbit,50us", "--json", "--algorithm", algorithm];
+        let words = [
+            "simulate",
+            "--train=digits",
+            "--hosts=4",
+            "--link=1gbit,50us",
+            "--json",
+            "--algorithm",
+            algorithm,
+        ];
         let simulated: Value = serde_json::from_str(&last_line(&words)).unwrap();
         let simulated = &simulated["results"][0];
 
