@@ -68,11 +68,10 @@ def outlines_of_root(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> 
         torch.save(own, file)
     length = torch.tensor([len(file.getvalue())])
     broadcast([length])
-    data = torch.zeros(int(length.item()), dtype=torch.uint8)
-    if own is not None:
-        data.copy_(torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8))
-    broadcast([data])
-    return own if own is not None else torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+    content = bytearray(file.getvalue()) if own is not None else bytearray(int(length.item()))
+    # Its own memory, as a tensor: without numpy, which PyTorch does not need.
+    broadcast([torch.frombuffer(content, dtype=torch.uint8)])
+    return own if own is not None else torch.load(io.BytesIO(content), weights_only=True)
 
 
 def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], world: World, root: int) -> None:
