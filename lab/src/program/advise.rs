@@ -22,7 +22,6 @@ use candidate::{Candidate, USUAL};
 use clap::Parser;
 use hexagram::algorithms::Registry;
 use hexagram::{Error, JoinOptions, Result, TransportKind};
-use tracing_subscriber::util::SubscriberInitExt;
 
 const AFTER_HELP: &str = "\
 Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
@@ -112,8 +111,6 @@ fn checks(text: &str) -> Result<usize> {
 impl AdviseOptions {
     /// Simulates the candidates, of which the first is the one that the others are compared to.
     fn advice(&self, job: &Job<'_>, candidates: Vec<Candidate>) -> Result<Advice> {
-        // On slow links simulated ranks wait for long, and say so, as others would.
-        let _silent = tracing_subscriber::registry().set_default();
         Advice::of(job, self.job.point()?, candidates)
     }
 

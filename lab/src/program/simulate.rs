@@ -33,7 +33,6 @@ use job::{Point, Steps};
 use report::{HEADING, Report, about};
 use std::path::PathBuf;
 use sweep::{Sweep, Swept};
-use tracing_subscriber::util::SubscriberInitExt;
 use train::TrainingOptions;
 
 const AFTER_HELP: &str = "\
@@ -150,8 +149,6 @@ impl SimulateOptions {
 
     /// Measures the steps of each algorithm on each cluster, and reports them.
     fn measure(&self, chosen: &[Chosen], points: &[Point], swept: Option<Swept>) -> Result<(), Failure> {
-        // On slow links simulated ranks wait for long, and say so, as others would.
-        let _silent = tracing_subscriber::registry().set_default();
         let job = self.job.job()?;
         let steps = Steps { warmup: self.warmup, counted: self.steps.unwrap_or(STEPS) };
         let mut report = Report::new(self, &about(&self.job.model, &job.model), &HEADING);

@@ -8,9 +8,10 @@ use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::physical::Device;
 use hexagram::physical::runtime::{self, Instant};
-use hexagram::physical::sim::{Phantom, Simulation};
+use hexagram::physical::sim::{Outcome, Phantom, Simulation};
 use hexagram::{Communicator, Error, Result, TransportKind, World};
 use std::time::Duration;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Learning rate: of numbers that are not there.
 const LEARNING_RATE: f64 = 1e-3;
@@ -101,7 +102,7 @@ impl Scene<'_> {
     pub(super) fn run(&self, simulation: &Simulation) -> Result<Figures> {
         let ranks = simulation.cluster.ranks();
         let repeats = Repeats::new(ranks, &self.algorithm, self.steps, self.all_steps);
-        let outcome = simulation.run(|world| self.rank(&world, &repeats))?;
+        let outcome = silently(simulation, |world| self.rank(&world, &repeats))?;
         let counted = outcome.results.into_iter().collect::<Result<Vec<_>>>()?;
         let steps = f64::from(self.steps.counted);
         let taken = |one: &StepCost| one.took.as_secs_f64();
@@ -124,7 +125,7 @@ impl Scene<'_> {
     /// # Errors
     /// That of a rank.
     pub(super) fn trace(&self, simulation: &Simulation) -> Result<Trace> {
-        let outcome = simulation.run(|world| {
+        let outcome = silently(simulation, |world| {
             self.trained(&world, |engine, pace| {
                 engine.trace().begin()?;
                 self.steps(engine, pace, self.steps.counted)?;
@@ -207,4 +208,10 @@ impl Scene<'_> {
             Ok(())
         })
     }
+}
+
+/// Runs a simulation without what its ranks have to say: on slow links they wait for long, and say so, as others would.
+fn silently<R: Send>(simulation: &Simulation, rank: impl Fn(World) -> R + Sync) -> Result<Outcome<R>> {
+    let _silent = tracing_subscriber::registry().set_default();
+    simulation.run(rank)
 }
