@@ -3,6 +3,7 @@
 //!
 //! The sampler, which depends on nothing, has a copy.
 
+use crate::error::Error;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -54,6 +55,14 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
 pub fn statements(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     (1..).zip(lines).filter(|(_, line)| !line.is_empty())
+}
+
+/// Returns the error of what a line says, which it names.
+pub fn in_line(line: usize, error: Error) -> Error {
+    match error {
+        Error::Usage { what, remedy } => Error::usage(format!("line {line}: {what}"), remedy),
+        other => other,
+    }
 }
 
 /// Creates the error of a file that is too long.

@@ -4,9 +4,9 @@
 //! rates, and never from a clock: the same run takes the same virtual time everywhere.
 
 use super::link::duration;
-use super::statement::{check_first, in_line};
+use super::statement::check_first;
 use crate::error::{Error, Result};
-use crate::input;
+use crate::input::{self, in_line};
 use crate::runtime::Work;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

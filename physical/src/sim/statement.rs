@@ -1,5 +1,5 @@
 //! Statements that describe a cluster, on a line each: words in order, and options as in `latency=10us`. Open this to see
-//! how they are cut, and how the errors of lines are written.
+//! how they are cut, and what is refused that is said twice.
 
 use crate::error::{Error, Result};
 
@@ -42,14 +42,6 @@ impl<'a> Statement<'a> {
     /// Returns true if all have been taken.
     pub(super) fn are_over(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-/// Returns the error of a line.
-pub(super) fn in_line(line: usize, error: Error) -> Error {
-    match error {
-        Error::Usage { what, remedy } => Error::usage(format!("line {line}: {what}"), remedy),
-        other => other,
     }
 }
 

@@ -4,9 +4,9 @@ use super::cluster::{Cluster, HostSpec, MAX_RANKS, Vertex};
 use super::link::LinkSpec;
 use super::routes::Routes;
 use super::shape::{self, Shape};
-use super::statement::{Statement, check_first, in_line};
+use super::statement::{Statement, check_first};
 use crate::error::{Error, Result};
-use crate::input;
+use crate::input::{self, in_line};
 use std::collections::HashMap;
 use std::str::FromStr;
 

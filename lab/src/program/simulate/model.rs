@@ -1,5 +1,6 @@
 //! Models to simulate: the sizes of their parameters, and what share of a step's time each takes.
 
+use super::job::in_file;
 use super::trace;
 use hexagram::algorithms::Parameter;
 use hexagram::logical::spelling::{nearest, no_such};
@@ -81,8 +82,9 @@ impl Model {
         let mut layers = Vec::new();
         for (at, line) in input::statements(&text) {
             layers.push(layer(line).ok_or_else(|| {
-                let what = format!("{}, line {at}: `{line}` is no parameter", path.display());
-                Error::usage(what, "write `NAME ELEMENTS BACKWARD_MS`, as in `conv1.weight 1728 0.4`")
+                let remedy = "write `NAME ELEMENTS BACKWARD_MS`, as in `conv1.weight 1728 0.4`";
+                let error = Error::usage(format!("`{line}` is no parameter"), remedy);
+                in_file(path, input::in_line(at, error))
             })?);
         }
         if layers.is_empty() {

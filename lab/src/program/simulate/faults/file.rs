@@ -14,12 +14,7 @@ use std::path::Path;
 /// One line with the file and the line that is no fault, or that cannot happen.
 pub(super) fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>> {
     let text = job::read(path, "faults")?;
-    let in_line = |number: usize, error: Error| match error {
-        Error::Usage { what, remedy } => {
-            job::in_file(path, Error::usage(format!("line {number}: {what}"), remedy))
-        }
-        other => other,
-    };
+    let in_line = |number, error| job::in_file(path, input::in_line(number, error));
     let fault = |(number, line): (usize, &str)| {
         let fault = line.parse::<Fault>().and_then(|fault| fault.check(ranks, hosts).map(|()| fault));
         fault.map(|fault| (number, fault)).map_err(|error| in_line(number, error))
