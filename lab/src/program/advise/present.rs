@@ -210,9 +210,9 @@ fn check(
     candidates: &[Candidate],
     advice: Option<&Advice>,
 ) -> Result<Vec<Checked>> {
+    let rows = advice.map_or_else(Vec::new, Advice::by_time);
     let advised = |one: &Candidate| {
-        let rows = advice.map_or_else(Vec::new, Advice::by_time);
-        let row = rows.into_iter().find(|row| row.algorithm == one.chosen.spelling);
+        let row = rows.iter().find(|row| row.algorithm == one.chosen.spelling);
         row.map_or(f64::INFINITY, |row| row.figures.step_s)
     };
     let mut times: Vec<f64> = candidates.iter().map(advised).collect();
