@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import digits
 import torch
+from refusal_programs import refusal
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -13,15 +14,6 @@ from torch.utils.checkpoint import checkpoint
 import hexagram
 from hexagram.testing import alone
 from hexagram.torch.data_parallel import DataParallel
-
-
-def refusal(call: Callable[[], object]) -> str | None:
-    """Returns what a call is told that is refused; None if it is not."""
-    try:
-        call()
-    except hexagram.UsageError as error:
-        return str(error)
-    return None
 
 
 def sgd(parameters, rate: float = 0.1) -> torch.optim.SGD:

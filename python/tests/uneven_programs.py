@@ -9,27 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import ExponentialLR
+from training_programs import Momentum
 
 import hexagram
-from hexagram.torch.algorithm import Algorithm
 from hexagram.torch.data_parallel import DataParallel
 from hexagram.torch.sync_batch_norm import sync_batch_norm
-
-
-class Momentum(Algorithm):
-    """Gradients' mean, and a momentum of it that the state keeps."""
-
-    keeps_replicas_identical = True
-
-    def state(self, context, bucket):
-        """Returns a momentum of zero."""
-        return torch.zeros_like(bucket.gradients)
-
-    def gradients_ready(self, context, state, bucket):
-        """Steps with a momentum of the mean gradient."""
-        context.mean(bucket.gradients)
-        state.mul_(0.9).add_(bucket.gradients)
-        bucket.gradients.copy_(state)
 
 
 def with_statistics() -> nn.Module:
