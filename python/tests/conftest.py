@@ -1,7 +1,10 @@
-"""What all tests have: an end of those that hang, with the stacks of all threads, and Ctrl-C as a terminal has it."""
+"""What tests have: an end of those that hang, with the stacks of all threads, Ctrl-C as a terminal has it, and launched ranks."""
 
 import faulthandler
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -15,3 +18,16 @@ def dump_stacks():
     faulthandler.dump_traceback_later(600, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def two_ranks(tmp_path) -> Callable[[str, float], subprocess.CompletedProcess[str]]:
+    """Returns what runs the text of a program as two ranks of ``hexagram run``, for so many seconds at most."""
+
+    def run(text: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        program = tmp_path / "program.py"
+        program.write_text(text)
+        command = [sys.executable, "-m", "hexagram", "run", "-n", "2", "--grace", "30", "--", sys.executable, program]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+    return run

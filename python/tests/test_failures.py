@@ -291,11 +291,8 @@ except hexagram.PeerFailed as error:
 """
 
 
-def test_an_uncaught_exception_is_told_to_the_others(tmp_path):
-    program = tmp_path / "raises.py"
-    program.write_text(RAISES)
-    command = [sys.executable, "-m", "hexagram", "run", "-n", "2", "--grace", "30", "--", sys.executable, program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def test_an_uncaught_exception_is_told_to_the_others(two_ranks):
+    done = two_ranks(RAISES, 100)
     assert done.returncode == 1
     assert "[1] ValueError: bad sample" in done.stderr, done.stderr
     assert done.stdout == "[0] rank 1 raised ValueError: bad sample\n"

@@ -35,11 +35,8 @@ except hexagram.PeerFailed as error:
 """
 
 
-def test_an_exception_in_a_backward_pass_is_told_to_the_others(tmp_path):
-    program = tmp_path / "raises.py"
-    program.write_text(RAISES)
-    command = [sys.executable, "-m", "hexagram", "run", "-n", "2", "--grace", "30", "--", sys.executable, program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+def test_an_exception_in_a_backward_pass_is_told_to_the_others(two_ranks):
+    done = two_ranks(RAISES, 500)
     assert done.returncode == 1
     assert done.stdout == "[0] rank 1 raised ValueError: bad sample\n", done.stderr
 
