@@ -92,13 +92,13 @@ pub enum Match<T> {
 
 /// Receives and messages of one endpoint that have not met yet.
 pub struct Matcher<M> {
-    posted: Vec<Posted>,
+    posted: VecDeque<Posted>,
     early: VecDeque<Early<M>>,
 }
 
 impl<M> Default for Matcher<M> {
     fn default() -> Self {
-        Matcher { posted: Vec::new(), early: VecDeque::new() }
+        Matcher { posted: VecDeque::new(), early: VecDeque::new() }
     }
 }
 
@@ -143,7 +143,7 @@ impl<M> Matcher<M> {
             .posted
             .iter()
             .position(|posted| posted.source.accepts(from) && meet(posted.source, &posted.label, label));
-        match at.map(|at| self.posted.remove(at)) {
+        match at.and_then(|at| self.posted.remove(at)) {
             Some(posted) if posted.label == *label => Match::Found(posted),
             Some(posted) => Match::Conflict(posted, label.fingerprint),
             None => Match::Nothing,
@@ -171,7 +171,7 @@ impl<M> Matcher<M> {
 
     /// Keeps a receive until its message comes.
     pub fn keep_posted(&mut self, posted: Posted) {
-        self.posted.push(posted);
+        self.posted.push_back(posted);
     }
 
     /// Keeps a message until its receive is posted.
