@@ -43,6 +43,8 @@ pub(super) enum Happening {
     Wires(MessageEvent),
     /// The bell of a rank rings, by a thread whose own clock was ahead.
     Ring(usize),
+    /// The same, by a thread of another rank.
+    News(usize),
     /// The fault of this number.
     Fault(usize),
 }
@@ -102,6 +104,8 @@ struct Simulated {
     of_rank: Vec<Vec<ThreadNumber>>,
     /// Number of rings of each rank's bell so far.
     rings: Vec<u64>,
+    /// By rank, whether the agenda has news for it.
+    has_news: Vec<bool>,
     ready: VecDeque<ThreadNumber>,
     running: ThreadNumber,
     begun: Vec<(ThreadNumber, Begin)>,
@@ -288,6 +292,10 @@ impl Simulated {
                 self.deliver();
             }
             Happening::Ring(rank) => self.ring_threads(rank),
+            Happening::News(rank) => {
+                self.has_news[rank] = false;
+                self.ring_threads(rank);
+            }
             Happening::Fault(number) => {
                 self.faults_left -= 1;
                 let kind = self.faults[number].kind.clone();
@@ -305,6 +313,7 @@ impl Simulator {
             threads: Vec::new(),
             of_rank: vec![Vec::new(); ranks],
             rings: vec![0; ranks],
+            has_news: vec![false; ranks],
             ready: VecDeque::new(),
             running: ThreadNumber::MAX,
             begun: Vec::new(),

@@ -289,3 +289,20 @@ fn a_bell_that_rings_before_a_park_ends_it() {
     });
     assert_eq!(outcome.unwrap().results[0], [Duration::ZERO, Duration::from_millis(50)]);
 }
+
+#[test]
+fn ranks_that_leave_one_after_another_are_news_once() {
+    let outcome = Simulation::new(cluster(50, 10)).run(|world| {
+        let endpoint = world.open(0).unwrap();
+        if world.rank() > 0 {
+            runtime::sleep(Duration::from_micros(10 * world.rank() as u64));
+            return [Duration::ZERO; 2];
+        }
+        [0, 1].map(|_| {
+            let start = runtime::now();
+            runtime::current().unwrap().park(&&*endpoint, Duration::from_millis(50));
+            start.elapsed()
+        })
+    });
+    assert_eq!(outcome.unwrap().results[0], [Duration::from_micros(1010), Duration::from_millis(50)]);
+}

@@ -1,13 +1,23 @@
 //! Bells of ranks, which end the parks of their threads. Open this to see who is woken by what, and when.
 
 use super::{Happening, Pause, Simulated, Simulator};
+use crate::sim::agenda::Time;
+use std::mem;
+
+/// Time after which a rank looks at what another one says of itself to all: others may have said more until then.
+const NEWS: Time = 1_000_000;
 
 impl Simulator {
-    /// Ends the park of a rank's threads, or the next one: at the time of the thread that rings.
+    /// Ends the park of a rank's threads, or the next one: at the time of the thread that rings, or a little later if that
+    /// is of another rank, as where a thousand ranks leave, each rings all.
     pub(in crate::sim) fn ring(&self, rank: usize) {
         let mut state = self.lock();
         let at = state.local_time();
-        if at > state.now {
+        if rank != state.running_rank() {
+            if !mem::replace(&mut state.has_news[rank], true) {
+                state.agenda.add(at + NEWS, Happening::News(rank));
+            }
+        } else if at > state.now {
             state.agenda.add(at, Happening::Ring(rank));
         } else {
             state.ring_threads(rank);
