@@ -4,12 +4,16 @@
 //! Data Networks, section 6.5.2). They change when flows begin or end: `fair` computes those that do, and leaves the others
 //! as they are. Flows that were given their rates at once are a *cohort*, of which only the first to end is looked at.
 
+mod deferral;
 mod fair;
 #[cfg(test)]
 mod tests;
 
 use super::agenda::Time;
+use deferral::Changes;
 use fair::LinkShares;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Number of a link, which leads one way.
@@ -57,6 +61,7 @@ struct Flow {
     /// Bytes that leave in a nanosecond.
     rate: f64,
     since: Time,
+    began: Time,
     /// Time at which all its bytes will have left, unless its rate changes.
     ends: Time,
     /// Link that gives it no more.
@@ -91,6 +96,8 @@ struct Wire {
     flows: Vec<FlowNumber>,
     /// Sum of the rates of its flows.
     used: f64,
+    /// Sum of the rates of those that have ended since it was last shared.
+    idle: f64,
     /// Number of flows that it limits.
     limited: u32,
     /// Rate of these, up to the tolerance.
@@ -102,6 +109,8 @@ struct Wire {
 #[derive(Debug, Default)]
 struct Cohort {
     members: Vec<FlowNumber>,
+    /// Members by the time at which they end, once the first of them does.
+    queue: BinaryHeap<Reverse<(Time, FlowNumber)>>,
     /// Number of members that have not ended or been given another rate.
     live: u32,
     /// Time at which the first of them ends; the end of time if none does.
@@ -118,9 +127,8 @@ pub(super) struct Flows {
     free: Vec<FlowNumber>,
     cohorts: Vec<Cohort>,
     free_cohorts: Vec<CohortNumber>,
-    /// Links on which a flow has begun or ended since rates were last computed.
-    changed: Vec<LinkNumber>,
-    /// Flows that have gone on with other bytes since then.
+    changes: Changes,
+    /// Flows that have gone on with other bytes since rates were last computed.
     renewed: Vec<FlowNumber>,
     round: u64,
     /// Flows and links whose rates are computed, for their memory.
@@ -136,6 +144,7 @@ impl Flows {
             capacity: (bandwidth / 1e9).min(LARGEST),
             flows: Vec::new(),
             used: 0.0,
+            idle: 0.0,
             limited: 0,
             level: 0.0,
             sharing: LinkShares::default(),
@@ -151,9 +160,9 @@ impl Flows {
     }
 
     /// Changes the bandwidth of a link, in bytes a second. At zero, what is on its way waits.
-    pub(super) fn set_bandwidth(&mut self, link: LinkNumber, bandwidth: f64) {
+    pub(super) fn set_bandwidth(&mut self, now: Time, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = (bandwidth / 1e9).min(LARGEST);
-        self.changed.push(link);
+        self.changes.add(now, 0.0, &[link]);
     }
 
     /// Begins a flow of so many bytes on a route that has links.
@@ -163,6 +172,7 @@ impl Flows {
             left: bytes as f64,
             rate: 0.0,
             since: now,
+            began: now,
             ends: Time::MAX,
             limit: NONE,
             cohort: NONE,
@@ -181,8 +191,8 @@ impl Flows {
         };
         for link in &self.routes[route.range()] {
             self.wires[*link as usize].flows.push(number);
-            self.changed.push(*link);
         }
+        self.has_begun(now, route.range(), bytes);
         number
     }
 
@@ -191,22 +201,21 @@ impl Flows {
         let flow = &mut self.flows[number as usize];
         flow.left = bytes as f64;
         flow.since = now;
+        flow.began = now;
         flow.set_rate(flow.rate, 1.0 / flow.rate);
+        let ends = flow.ends;
         self.renewed.push(number);
-    }
-
-    /// Returns true if rates have to be computed before time passes.
-    pub(super) fn has_changed(&self) -> bool {
-        !self.changed.is_empty() || !self.renewed.is_empty()
+        // The agenda has to know of its end before that.
+        self.changes.share_by(now + (ends - now) / 64);
     }
 
     /// Ends a flow before its bytes have left, or after.
-    pub(super) fn end(&mut self, number: FlowNumber) {
+    pub(super) fn end(&mut self, now: Time, number: FlowNumber) {
         let flow = &mut self.flows[number as usize];
         if !std::mem::take(&mut flow.lives) {
             return;
         }
-        let Flow { route, rate, limit, cohort, .. } = *flow;
+        let Flow { route, rate, limit, cohort, began, .. } = *flow;
         for link in &self.routes[route.range()] {
             let wire = &mut self.wires[*link as usize];
             if let Some(at) = wire.flows.iter().position(|other| *other == number) {
@@ -215,8 +224,9 @@ impl Flows {
             // An empty link begins without what sums of rates are rounded by.
             wire.used = if wire.flows.is_empty() { 0.0 } else { wire.used - rate };
             wire.limited -= u32::from(*link == limit);
-            self.changed.push(*link);
+            wire.idle += rate;
         }
+        self.has_ended(now, route.range(), now - began);
         self.leave_cohort(cohort);
         self.free.push(number);
     }
@@ -232,24 +242,28 @@ impl Flows {
         let Flows { cohorts, flows, .. } = self;
         let cohort =
             cohorts.get_mut(number as usize).filter(|cohort| cohort.live > 0 && cohort.due == now)?;
+        let is_member = |member: FlowNumber| {
+            let flow = &flows[member as usize];
+            flow.lives && flow.cohort == number
+        };
+        let ends = |member: FlowNumber| Reverse((flows[member as usize].ends, member));
+        // Not before the first of them ends: most are given other rates until then.
+        cohort.queue.extend(cohort.members.drain(..).filter(|member| is_member(*member)).map(ends));
         cohort.due = Time::MAX;
-        cohort.members.retain(|member| {
-            let flow = &flows[*member as usize];
-            let is_member = flow.lives && flow.cohort == number;
-            let has_left = is_member && flow.ends <= now;
-            if has_left {
-                done.push(*member);
-            } else if is_member {
-                cohort.due = cohort.due.min(flow.ends);
+        while let Some(Reverse((ends, member))) = cohort.queue.peek().copied() {
+            let is_member = is_member(member);
+            if is_member && ends > now {
+                cohort.due = ends;
+                break;
             }
-            is_member && !has_left
-        });
+            cohort.queue.pop();
+            done.extend(is_member.then_some(member));
+        }
         let due = cohort.due;
         for member in done.iter() {
             self.flows[*member as usize].cohort = NONE;
             self.leave_cohort(number);
         }
-        done.sort_unstable();
         (due < Time::MAX).then_some(due)
     }
 
@@ -280,6 +294,7 @@ impl Flows {
         cohort.live -= 1;
         if cohort.live == 0 {
             cohort.members.clear();
+            cohort.queue.clear();
             self.free_cohorts.push(number);
         }
     }

@@ -259,8 +259,11 @@ impl Simulated {
             }
             self.end_stopped();
             let next = self.agenda.next_time();
-            if next != Some(self.now) && self.wires.has_changed() {
-                self.wires.share(self.now, &mut self.agenda);
+            if let Some(at) = self.wires.share_at().filter(|at| *at <= self.limit)
+                && next.is_none_or(|next| next > at)
+            {
+                self.now = at;
+                self.wires.share(at, &mut self.agenda);
                 continue;
             }
             if next.is_some_and(|next| next > self.limit) {

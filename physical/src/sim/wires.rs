@@ -161,9 +161,9 @@ impl Wires {
         })
     }
 
-    /// Returns true if [`Wires::share`] has to be called before time passes.
-    pub(super) fn has_changed(&self) -> bool {
-        self.flows.has_changed()
+    /// Returns the time at which [`Wires::share`] has to be called, if anything has changed.
+    pub(super) fn share_at(&self) -> Option<Time> {
+        self.flows.share_at()
     }
 
     /// Lets flows share the links anew.
@@ -311,7 +311,7 @@ impl Wires {
             self.flows.renew(now, number, HEADER_BYTES + bytes);
         } else {
             *flow = None;
-            self.flows.end(number);
+            self.flows.end(now, number);
         }
     }
 

@@ -60,9 +60,10 @@ impl Flows {
     /// renewed flows, and when it is due.
     pub(in crate::sim) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
         self.round += 1;
+        self.changes.begin(now);
         let cohort = self.new_cohort();
         let mut due = Time::MAX;
-        let mut unfair = mem::take(&mut self.changed);
+        let mut unfair = mem::take(&mut self.changes.urgent);
         while !unfair.is_empty() {
             unfair.drain(..).for_each(|link| self.open(now, link, cohort));
             due = self.fill();
@@ -71,7 +72,7 @@ impl Flows {
                 self.active.iter().for_each(|number| self.flows[*number as usize].rate = OPEN);
             }
         }
-        self.changed = unfair;
+        self.changes.urgent = unfair;
         self.keep();
         let mut active = mem::take(&mut self.active);
         let Flows { flows, renewed, .. } = self;
@@ -120,8 +121,10 @@ impl Flows {
             self.active.push(number);
             self.leave_cohort(before);
         }
+        let wire = &mut self.wires[link as usize];
         // Exactly, where sums of rates are rounded.
-        self.wires[link as usize].sharing.kept = 0.0;
+        wire.sharing.kept = 0.0;
+        wire.idle = 0.0;
     }
 
     /// Gives the active flows their rates: those of the most crowded links first. Returns the time at which the first of

@@ -73,13 +73,13 @@ impl Simulated {
                 self.release(rank);
             }
             FaultKind::RankStops(_) | FaultKind::RankResumes(_) => {}
-            FaultKind::Cut(cut) => self.wires.cut(cut),
+            FaultKind::Cut(cut) => self.wires.cut(now, cut),
             FaultKind::Heal => {
                 let mut told = Vec::new();
                 self.wires.heal(now, &mut self.agenda, |rank| told.push(rank));
                 told.into_iter().for_each(|rank| self.wake_parked(rank));
             }
-            FaultKind::Slow { host, share } => self.wires.slow(host, share),
+            FaultKind::Slow { host, share } => self.wires.slow(now, host, share),
         }
     }
 

@@ -94,13 +94,13 @@ impl Wires {
     }
 
     /// Lets nothing pass between hosts.
-    pub(in crate::sim) fn cut(&mut self, cut: Cut) {
+    pub(in crate::sim) fn cut(&mut self, now: Time, cut: Cut) {
         self.cuts.push(cut);
         for line in 0..self.lines.len() {
             if self.is_cut(line as LineNumber)
                 && let Some(flow) = self.lines[line].flow.take()
             {
-                self.flows.end(flow);
+                self.flows.end(now, flow);
             }
         }
     }
@@ -119,11 +119,11 @@ impl Wires {
     }
 
     /// Gives the links of a host a share of their bandwidth.
-    pub(in crate::sim) fn slow(&mut self, host: usize, share: f64) {
+    pub(in crate::sim) fn slow(&mut self, now: Time, host: usize, share: f64) {
         for link in &self.hosts[host].links {
             let bandwidth = self.links[*link].bandwidth * share;
-            self.flows.set_bandwidth(2 * *link as LinkNumber, bandwidth);
-            self.flows.set_bandwidth(2 * *link as LinkNumber + 1, bandwidth);
+            self.flows.set_bandwidth(now, 2 * *link as LinkNumber, bandwidth);
+            self.flows.set_bandwidth(now, 2 * *link as LinkNumber + 1, bandwidth);
         }
     }
 
