@@ -1,11 +1,11 @@
 //! Repeats: the steps after which a simulated training does the same again and again, so that the rest need not be
 //! simulated. Open this to see when that is taken for granted.
 //!
-//! Synchronous centralized algorithms do in every period what they did in the one before. Once two whole periods have
+//! Synchronous centralized algorithms do in every period what they did in the one before. Once two spans of a period have
 //! taken every rank the same time, up to [`TOLERANCE`], and all ranks as many bytes together, they stop after the same
-//! step, and each period that is left counts as the last one; where anything is drawn, or a warm-up is simulated, all are
-//! made. Times differ a little also where nothing is drawn: of what
-//! happens at once, something is first, and roles within a host go round.
+//! step, and each span that is left counts as the last one; where anything is drawn, or a warm-up is simulated, all are
+//! made. Times differ a little also where nothing is drawn: of what happens at once, something is first, and roles within
+//! a host go round. So spans of several periods are compared, too.
 
 use super::job::Steps;
 use super::run::Sent;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Share by which two periods may differ that are alike.
 const TOLERANCE: f64 = 1e-3;
+
+/// Numbers of periods of the spans that are compared.
+const SPANS: [usize; 3] = [1, 2, 4];
 
 /// Cost of one step for one rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,6 +45,8 @@ struct Progress {
     begun: usize,
     /// Number of steps that are made.
     end: usize,
+    /// Number of steps, the last of which stand for all that are left out.
+    span: usize,
 }
 
 impl Repeats {
@@ -50,7 +55,8 @@ impl Repeats {
         let Trigram { centralized, synchronous, .. } = algorithm.trigram();
         let counted = steps.counted as usize;
         let period = usize::try_from(algorithm.period()).ok();
-        let progress = Progress { steps: vec![Vec::new(); ranks], made: Vec::new(), begun: 0, end: counted };
+        let progress =
+            Progress { steps: vec![Vec::new(); ranks], made: Vec::new(), begun: 0, end: counted, span: 1 };
         Repeats {
             ranks,
             counted,
@@ -81,10 +87,15 @@ impl Repeats {
         progress.made.resize(progress.made.len().max(number), 0);
         progress.made[number - 1] += 1;
         let Some(period) = self.period.filter(|_| progress.made[number - 1] == self.ranks) else { return };
-        if progress.end == self.counted && progress.is_alike(number, period) {
-            // Some ranks may have begun further steps, and whole periods are left out.
-            let left = self.counted.saturating_sub(progress.begun.max(number)) / period * period;
+        if progress.end < self.counted {
+            return;
+        }
+        let mut spans = SPANS.iter().filter_map(|periods| period.checked_mul(*periods));
+        if let Some(span) = spans.find(|span| progress.is_alike(number, *span)) {
+            // Some ranks may have begun further steps, and whole spans are left out.
+            let left = self.counted.saturating_sub(progress.begun.max(number)) / span * span;
             progress.end = self.counted - left;
+            progress.span = span;
         }
     }
 
@@ -96,12 +107,10 @@ impl Repeats {
     /// Returns what the steps of a rank that were left out would have taken and sent.
     pub(super) fn left_out(&self, rank: usize) -> StepCost {
         let progress = self.lock();
-        let nothing = StepCost { took: Duration::ZERO, sent: Sent::default() };
-        let Some(period) = self.period else { return nothing };
         let left = self.counted - progress.end;
         let steps = &progress.steps[rank];
-        let last = &steps[steps.len() - period.min(steps.len())..];
-        let times = (left / period) as u32;
+        let last = &steps[steps.len() - progress.span.min(steps.len())..];
+        let times = (left / progress.span) as u32;
         StepCost {
             took: last.iter().map(|step| step.took).sum::<Duration>() * times,
             sent: last.iter().fold(Sent::default(), |sum, step| sum.and(step.sent)).times(times),
@@ -110,14 +119,14 @@ impl Repeats {
 }
 
 impl Progress {
-    /// Returns true if the period that ends with a step was like the one before, and there were three steps at least.
-    fn is_alike(&self, number: usize, period: usize) -> bool {
+    /// Returns true if the span that ends with a step was like the one before, and there were three steps at least.
+    fn is_alike(&self, number: usize, span: usize) -> bool {
         let Some(before) =
-            period.checked_mul(2).and_then(|both| number.checked_sub(both)).filter(|_| number >= 3)
+            span.checked_mul(2).and_then(|both| number.checked_sub(both)).filter(|_| number >= 3)
         else {
             return false;
         };
-        let middle = before + period;
+        let middle = before + span;
         let took = |steps: &[StepCost]| steps.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
         let is_alike =
             |steps: &Vec<StepCost>| are_alike(took(&steps[before..middle]), took(&steps[middle..number]));
@@ -167,8 +176,17 @@ mod tests {
         assert_eq!(run(&repeats("gradient-allreduce", 20, false), other), (10, Duration::from_millis(50)));
         let tolerated = |_: usize, step: usize| 5000 + 4 * (step as u64 % 2);
         assert_eq!(run(&repeats("gradient-allreduce", 20, false), tolerated).0, 3);
-        let too_far = |_: usize, step: usize| 5000 + 6 * (step as u64 % 2);
-        assert_eq!(run(&repeats("gradient-allreduce", 20, false), too_far).0, 20);
+        let slower = |_: usize, step: usize| 5000 + 6 * step as u64;
+        assert_eq!(run(&repeats("gradient-allreduce", 20, false), slower).0, 20);
+    }
+
+    #[test]
+    fn steps_that_alternate_are_compared_by_twos_and_fours() {
+        let millis = Duration::from_millis;
+        let by_twos = |_: usize, step: usize| 5000 + 50 * (step as u64 % 2);
+        assert_eq!(run(&repeats("gradient-allreduce", 20, false), by_twos), (4, millis(8 * 10_050)));
+        let by_fours = |_: usize, step: usize| 5000 + [0, 10, 40, 90][step % 4];
+        assert_eq!(run(&repeats("gradient-allreduce", 20, false), by_fours), (8, millis(3 * 20_140)));
     }
 
     #[test]
