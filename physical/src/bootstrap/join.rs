@@ -117,6 +117,31 @@ pub(crate) struct Joiner<'a> {
     pub(crate) limit: Duration,
 }
 
+/// Remedy where rank 0 was there at first, and nobody is there any more.
+const LEFT: &str = "rank 0 was there before, and has ended: its own error says why; every rank of this job has to be restarted";
+
+/// Contact with rank 0 until an attempt failed.
+#[derive(Clone, Copy)]
+enum Contact {
+    None,
+    /// It was reached, and has another secret.
+    Refused,
+    /// It took a connection, and closed it.
+    Lost,
+}
+
+impl Contact {
+    /// Returns the contact once another attempt has failed with `cause`, which is `hopeless` where the secret is another.
+    fn after(self, cause: &io::Error, hopeless: bool) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        match cause.kind() {
+            _ if hopeless => Contact::Refused,
+            BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => Contact::Lost,
+            _ => self,
+        }
+    }
+}
+
 impl Joiner<'_> {
     /// Connects to rank 0 and proves the secret. Tries again until the limit is over, as rank 0 may start later, or
     /// other connections may have caused an eviction.
@@ -131,6 +156,7 @@ impl Joiner<'_> {
         let mut waited = Duration::ZERO;
         let mut attempt = 0;
         let mut occupant = Occupant::default();
+        let mut contact = Contact::None;
         loop {
             let left = self.limit.min(LONGEST).saturating_sub(waited);
             let step = timeout.min(left);
@@ -139,14 +165,15 @@ impl Joiner<'_> {
             let cause = match self.attempt(known.as_deref(), attempt, step, left, &mut watch) {
                 Ok(connection) => return Ok(connection),
                 Err(AttemptError::Fatal(error)) => return Err(error),
-                Err(AttemptError::Unanswered(cause)) => return Err(self.cannot_connect(cause, false)),
+                Err(AttemptError::Unanswered(cause)) => return Err(self.cannot_connect(cause, contact)),
                 Err(AttemptError::Transient(cause)) => cause,
             };
             waited += watch.elapsed();
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
+            contact = contact.after(&cause, hopeless);
             if hopeless || waited + pause > self.limit {
-                return Err(self.cannot_connect(cause, hopeless));
+                return Err(self.cannot_connect(cause, contact));
             }
             occupant.look(self, &cause, known.is_some(), waited);
             if is_late(&cause) {
@@ -165,14 +192,17 @@ impl Joiner<'_> {
         RETRY_INTERVAL.max(RETRY_INTERVAL_PER_RANK.saturating_mul(ranks))
     }
 
-    /// Creates the error after the last attempt, which failed with `cause`. It is `hopeless` if rank 0 was reached.
-    fn cannot_connect(&self, cause: io::Error, hopeless: bool) -> Error {
+    /// Creates the error after the last attempt, which failed with `cause`.
+    fn cannot_connect(&self, cause: io::Error, contact: Contact) -> Error {
         let rendezvous = &self.placement.rendezvous;
-        let doing = match hopeless {
-            true => format!("join rank 0 at {rendezvous}"),
-            false => format!("reach rank 0 at {rendezvous} within {:?}", self.limit),
+        let doing = match contact {
+            Contact::Refused => format!("join rank 0 at {rendezvous}"),
+            Contact::None | Contact::Lost => format!("reach rank 0 at {rendezvous} within {:?}", self.limit),
         };
-        let remedy = rendezvous.advice(&cause);
+        let remedy = match contact {
+            Contact::Lost if cause.kind() == io::ErrorKind::ConnectionRefused => LEFT.to_owned(),
+            _ => rendezvous.advice(&cause),
+        };
         Error::system(doing, cause, remedy)
     }
 

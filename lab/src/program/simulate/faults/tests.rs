@@ -15,7 +15,7 @@ struct Found {
     faults: &'static [&'static str],
 }
 
-const FOUND: [Found; 2] = [
+const FOUND: [Found; 3] = [
     // A rank that was cut off from rank 0, over which verdicts come, blamed a neighbour that had ended because of another
     // rank's death.
     Found {
@@ -37,6 +37,14 @@ const FOUND: [Found; 2] = [
             "7.812538s host 1 dies",
             "8.377519s rank 0 resumes",
         ],
+    },
+    // A rank that had been stopped while the others joined, and failed, was told to see whether rank 0 had started.
+    Found {
+        algorithm: "signsgd-vote",
+        ranks: 6,
+        hosts: 3,
+        seed: 903_032,
+        faults: &["26us rank 4 stops", "749.789ms rank 2 dies", "3.990001s rank 4 resumes"],
     },
 ];
 
@@ -111,4 +119,16 @@ fn a_seed_is_played_alike_every_time() {
     let first = log();
     assert!(first.len() > 100);
     assert_eq!(first, log());
+}
+
+#[test]
+fn a_rank_that_comes_when_rank_0_has_failed_is_told_so() {
+    let stage =
+        Stage::new(vec![Chosen::named(&Registry::built_in(), "gradient-allreduce").unwrap()]).unwrap();
+    let faults = ["26us rank 4 stops", "749.789ms rank 2 dies", "3.990001s rank 4 resumes"];
+    let faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
+    let plan = Plan { seed: 903_032, algorithm: 0, ranks: 6, hosts: 3, is_hierarchical: true, faults };
+    let play = Scene { stage: &stage, plan: &plan, flaw: None, is_logged: false }.play().unwrap();
+    let error = play.ends[4].as_ref().unwrap().result.as_ref().unwrap_err().to_string();
+    assert!(error.contains("rank 0 was there before, and has ended"), "{error}");
 }

@@ -3,7 +3,8 @@
 //!
 //! - A rank that has not ended hangs, even one that is alone.
 //! - An error of a rank that is well has to have a cause, and has to name a rank that a fault concerns: as the culprit or,
-//!   where one gave up at a deadline, as the one for which it waited.
+//!   where one gave up at a deadline, as the one for which it waited. One that finds nobody at the rendezvous, as rank 0 has
+//!   failed before, names nobody.
 //! - A step that a rank has made gives the replica that it gives where nothing goes wrong.
 
 use super::plan::Plan;
@@ -21,7 +22,7 @@ pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> 
             // What a rank does after its end is seen by nobody.
             Some(end) if plan.end_of(rank).is_some_and(|dead| dead <= end.at) => {}
             Some(end) => {
-                found.extend(blame(plan, rank, end));
+                found.extend(blame(plan, rank, end).filter(|_| !is_left_alone(play, end)));
                 found.extend(apart(rank, &play.replicas[rank], &reference[rank]));
             }
         }
@@ -44,6 +45,14 @@ fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
         other => named(&other.to_string()).iter().any(|culprit| plan.excuses(rank, *culprit, at)),
     };
     (!is_right).then(|| format!("rank {rank} blames at {at:?} who was well: {error}\n"))
+}
+
+/// Returns true if a rank has come to the rendezvous when rank 0 had failed before: it finds nobody there, whoever began.
+fn is_left_alone(play: &Play, end: &Ended<()>) -> bool {
+    let is_unreached =
+        matches!(&end.result, Err(Error::System { doing, .. }) if doing.starts_with("reach rank 0"));
+    let leader = play.ends.first().and_then(Option::as_ref);
+    is_unreached && leader.is_some_and(|leader| leader.result.is_err() && leader.at < end.at)
 }
 
 /// Returns the ranks that a text names, as `rank 3` or `ranks 1, 2`.
