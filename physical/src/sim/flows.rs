@@ -203,10 +203,9 @@ impl Flows {
         flow.since = now;
         flow.began = now;
         flow.set_rate(flow.rate, 1.0 / flow.rate);
-        let ends = flow.ends;
+        let lasts = flow.ends - now;
         self.renewed.push(number);
-        // The agenda has to know of its end before that.
-        self.changes.share_by(now + (ends - now) / 64);
+        self.changes.has_renewed(now, lasts);
     }
 
     /// Ends a flow before its bytes have left, or after.

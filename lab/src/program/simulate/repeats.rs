@@ -45,7 +45,7 @@ struct Progress {
     begun: usize,
     /// Number of steps that are made.
     end: usize,
-    /// Number of steps, the last of which stand for all that are left out.
+    /// Number of steps of a span, of which the last one stands for all steps that are left out.
     span: usize,
 }
 

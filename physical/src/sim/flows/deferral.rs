@@ -15,6 +15,9 @@ const PATIENCE: f64 = 0.01;
 /// Largest part of a link that is given to nobody for that time.
 const PART: f64 = 1.0 / 16.0;
 
+/// Divisor of the time of a flow that goes on with other bytes: the agenda is told of its end after that part at the latest.
+const UNTOLD: Time = 64;
+
 /// Links on which a flow has begun or ended since rates were last computed.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
@@ -47,8 +50,13 @@ impl Changes {
     }
 
     /// Lets rates be computed at a time, unless they are before.
-    pub(super) fn share_by(&mut self, at: Time) {
+    fn share_by(&mut self, at: Time) {
         self.due = earlier(self.due, at);
+    }
+
+    /// Lets the agenda be told, before it comes, of the end of a flow that goes on and lasts so long.
+    pub(super) fn has_renewed(&mut self, now: Time, lasts: Time) {
+        self.share_by(now + lasts / UNTOLD);
     }
 
     /// Begins to compute rates: what need not wait longer is urgent.

@@ -48,6 +48,18 @@ const FOUND: [Found; 3] = [
     },
 ];
 
+impl Found {
+    fn stage(&self) -> Stage {
+        Stage::new(vec![Chosen::named(&Registry::built_in(), self.algorithm).unwrap()]).unwrap()
+    }
+
+    fn plan(&self) -> Plan {
+        let Found { ranks, hosts, seed, faults, .. } = *self;
+        let faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
+        Plan { seed, algorithm: 0, ranks, hosts, is_hierarchical: false, faults }
+    }
+}
+
 fn stage() -> Stage {
     let all = Chosen::all(&Registry::built_in(), &[]).unwrap();
     Stage::new(all.into_iter().filter(|chosen| chosen.algorithm.trigram().synchronous).collect()).unwrap()
@@ -74,10 +86,9 @@ fn no_seed_hangs_blames_the_wrong_rank_or_leaves_replicas_apart() {
 
 #[test]
 fn what_has_found_a_defect_finds_none_any_more() {
-    for Found { algorithm, ranks, hosts, seed, faults } in FOUND {
-        let stage = Stage::new(vec![Chosen::named(&Registry::built_in(), algorithm).unwrap()]).unwrap();
-        let faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
-        let plan = Plan { seed, algorithm: 0, ranks, hosts, is_hierarchical: false, faults };
+    for found in FOUND {
+        let stage = found.stage();
+        let plan = found.plan();
         let found = attempt(&stage, &plan, None, &mut Tally::default()).unwrap();
         assert!(found.is_empty(), "{}{found:?}", plan.told(&stage));
     }
@@ -123,11 +134,9 @@ fn a_seed_is_played_alike_every_time() {
 
 #[test]
 fn a_rank_that_comes_when_rank_0_has_failed_is_told_so() {
-    let stage =
-        Stage::new(vec![Chosen::named(&Registry::built_in(), "gradient-allreduce").unwrap()]).unwrap();
-    let faults = ["26us rank 4 stops", "749.789ms rank 2 dies", "3.990001s rank 4 resumes"];
-    let faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
-    let plan = Plan { seed: 903_032, algorithm: 0, ranks: 6, hosts: 3, is_hierarchical: true, faults };
+    let [.., late] = FOUND;
+    let stage = late.stage();
+    let plan = late.plan();
     let play = Scene { stage: &stage, plan: &plan, flaw: None, is_logged: false }.play().unwrap();
     let error = play.ends[4].as_ref().unwrap().result.as_ref().unwrap_err().to_string();
     assert!(error.contains("rank 0 was there before, and has ended"), "{error}");
