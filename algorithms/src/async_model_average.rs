@@ -24,7 +24,7 @@
 //! everyone's h besides, 3 S and S/n, which checkpoints have. Bytes sent per rank: for an average, at most once in τ
 //! seconds, 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8 bits
 //! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; for a step of the warm-up as without
-//! a codec, which is never encoded. Defaults: τ = 0.1 s, which leaves the network idle half of the time where an
+//! a codec, which is never encoded. Hierarchical communication is for averages without a codec. Defaults: τ = 0.1 s, which leaves the network idle half of the time where an
 //! average takes 50 ms; 0 averages without a pause, and on a small model keeps a processor busy with it; W = 0; α = 1,
 //! and 8 bits of min-max for `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ.
 //! Asynchronous: replicas differ, and no run is like another; a checkpoint loses nothing.
@@ -34,13 +34,13 @@
 //! [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi,
 //! "CHOCO", 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Trigram, check_f32};
+use crate::plugin::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Ranks, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::spelling::{Options, above, or};
-use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result};
+use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -195,13 +195,14 @@ impl Averaging {
         let Average { mut s, mut r } = self.spare.take().map_or_else(new, Ok)?;
         context.copy(parameters, &s)?;
         let encoding = self.encoding.clone();
+        let hierarchical = context.is_hierarchical();
         #[allow(clippy::await_holding_lock, reason = "the thread has nothing else to do meanwhile")]
         let average = async move |comm: &Communicator| {
             if let Some(encoding) = encoding {
                 comm.mean_kept_encoded(&mut s, &mut r, &mut lock(&encoding)).await?;
             } else {
                 r.write_all()?.copy_from(&s.read_all()?)?;
-                comm.all_reduce(&mut r, ReduceOp::Mean).await?;
+                Ranks::of(comm, hierarchical).await?.mean(&mut r).await?;
             }
             Ok(Average { s, r })
         };

@@ -14,8 +14,9 @@
 //! `qadam` sends as little and does not.
 //!
 //! State: m, one element for each parameter, if β > 0. Bytes sent per rank and step: 2(n−1)/n · Σ ⌈c/8⌉ over the n
-//! chunks of c elements that a bucket is cut into: 1/32 of full precision. All ranks vote as one, whether or not the
-//! engine is asked for hierarchical communication: a host's mean would be one voter.
+//! chunks of c elements that a bucket is cut into: 1/32 of full precision. In hierarchical communication every rank still
+//! has its vote, and the result is the same: votes are added up within hosts in f32, S bytes of every rank but leaders, and a
+//! leader sends the counts, of ⌊log₂ k⌋ + 1 bits an element on hosts of at most k ranks, and one bit of the result.
 //!
 //! Default: β = .9. Replicas: bit-identical. To be run with plain SGD, at a learning rate like Adam's or below, that
 //! falls to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
@@ -95,7 +96,7 @@ impl Algorithm for SignSgdVote {
         if odd {
             context.scale(-1.0, vote)?;
         }
-        context.comm().majority_vote(vote).await?;
+        context.majority_vote(vote).await?;
         if odd {
             context.scale(-1.0, vote)?;
         }

@@ -19,6 +19,8 @@
 //! others its message, and all add them up in f32: (n−1) · S/8 · (1 + 1/64) / H, fewer bytes than with 8 bits for n
 //! < 4. Both are exact for fragments of whole blocks of 512 a rank, and f32 only; otherwise f32 and f64.
 //!
+//! In hierarchical communication only leaders encode, the sums of their hosts, and only they send to all others.
+//!
 //! Without feedback, as in the source, 4 bits ([`E3M0`]) change a round by at most a third of its Δᵢ, and by a fifth as
 //! a rule. The source does not say how a sum travels back; to encode it again would lose as much once more.
 //!
@@ -27,12 +29,12 @@
 //! lunch", 2025 (2501.18512), with Δ in 4 bits.
 
 use crate::diloco::{Global, Outer};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Ranks, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, E3M0, MinMax8};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::spelling::{Options, one_of, part};
-use hexagram_logical::{Buffer, Error, ReduceOp, Result};
+use hexagram_logical::{Buffer, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -159,7 +161,7 @@ impl Algorithm for StreamingDiLoCo {
                 fragment.take_in(self, context, &bucket.parameters).await?;
             }
             if (steps + self.offset(at as u64)).is_multiple_of(self.period) {
-                fragment.send(self.precision, background, &bucket.parameters)?;
+                fragment.send(self.precision, context, background, &bucket.parameters)?;
                 fragment.due = steps + self.delay;
                 if self.delay == 0 {
                     fragment.take_in(self, context, &bucket.parameters).await?;
@@ -221,21 +223,29 @@ impl StreamingDiLoCo {
 
 impl Fragment {
     /// Sends `Δᵢ ← θ − xᵢ` on its way to the mean.
-    fn send(&mut self, precision: Precision, background: &Background, parameters: &Buffer) -> Result<()> {
+    fn send(
+        &mut self,
+        precision: Precision,
+        context: &Context,
+        background: &Background,
+        parameters: &Buffer,
+    ) -> Result<()> {
         let Some(FragmentChange { mut values, mut encoding }) = self.change.take() else {
             return Err(twice());
         };
         let global = self.global.parameters.read_all()?;
         let x = parameters.read(self.elements.clone())?;
         values.write_all()?.weighted_sum(&[(1.0, Some(&global)), (-1.0, Some(&x))])?;
+        let hierarchical = context.is_hierarchical();
         self.under_way = Some(background.call(async move |comm| {
+            let ranks = Ranks::of(comm, hierarchical).await?;
             match &mut encoding {
-                None => comm.all_reduce(&mut values, ReduceOp::Mean).await?,
+                None => ranks.mean(&mut values).await?,
                 // Every message is added up in f32 by everyone, and the sum is not rounded again.
                 Some(encoding) if precision == Precision::Bits4 => {
-                    comm.all_reduce_sparse(&mut values, ReduceOp::Mean, encoding).await?;
+                    ranks.mean_sparse(&mut values, encoding).await?;
                 }
-                Some(encoding) => comm.all_reduce_encoded(&mut values, ReduceOp::Mean, encoding).await?,
+                Some(encoding) => ranks.mean_encoded(&mut values, encoding).await?,
             }
             Ok(FragmentChange { values, encoding })
         }));

@@ -2,6 +2,7 @@
 
 use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
+use crate::centralized::HostGroups;
 use crate::group::Group;
 use hexagram_physical::operation::Poison;
 use hexagram_physical::transport::{Bell, Transport};
@@ -66,6 +67,8 @@ struct GroupShare {
     received: Counters,
     /// Groups made with each rank so far.
     grouped: Counters,
+    /// Groups of its hosts and of their leaders that it keeps, once they were asked for.
+    hosts: OnceCell<HostGroups>,
 }
 
 /// Counters of something for each rank. Most groups never need them.
@@ -120,7 +123,8 @@ impl Communicator {
     fn over(line: Rc<EndpointShare>, group: Group) -> Self {
         let lanes = RefCell::default();
         let [sent, received, grouped] = Default::default();
-        Self::on_lane(&Rc::new(GroupShare { line, group, lanes, sent, received, grouped }), 0)
+        let hosts = OnceCell::new();
+        Self::on_lane(&Rc::new(GroupShare { line, group, lanes, sent, received, grouped, hosts }), 0)
     }
 
     /// Returns the number of groups and lanes that hold the endpoint.
@@ -295,6 +299,16 @@ impl Communicator {
     /// Returns the counter of groups that were made with a rank.
     pub(crate) fn groups_with(&self, rank: usize) -> &Cell<u64> {
         self.shared.grouped.of(rank, self.size())
+    }
+
+    /// Returns the place of the groups of hosts that it keeps, which all lanes share.
+    pub(crate) fn host_groups(&self) -> &OnceCell<HostGroups> {
+        &self.shared.hosts
+    }
+
+    /// Returns another group on this communicator's lane, with its deadline.
+    pub(crate) fn alike(&self, group: &Communicator) -> Self {
+        Communicator { deadline: self.deadline, ..group.lane(self.lane) }
     }
 
     /// Returns the first failure on this endpoint, if there was one.

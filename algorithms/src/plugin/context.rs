@@ -1,6 +1,7 @@
 //! The context of a hook, beside the bucket: the ranks, the step, and arithmetic on buffers.
 
 use super::metrics::{Combine, Metrics};
+use super::ranks::Ranks;
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
 use hexagram_logical::device::measure;
@@ -48,6 +49,16 @@ impl Context {
     /// Returns the communicator of all ranks, in the bucket's own lane.
     pub fn comm(&self) -> &Communicator {
         &self.comm
+    }
+
+    /// Returns the same ranks, as they are to average: all alike, or hosts first.
+    fn ranks(&self) -> Ranks {
+        Ranks::new(&self.comm, self.hierarchy.as_ref())
+    }
+
+    /// Returns true if the engine's options ask for hierarchical communication.
+    pub fn is_hierarchical(&self) -> bool {
+        self.hierarchy.is_some()
     }
 
     /// Returns the number of ranks.
@@ -189,10 +200,7 @@ impl Context {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub async fn mean(&self, buffer: &mut Buffer) -> Result<()> {
-        match &self.hierarchy {
-            Some(hierarchy) => hierarchy.all_reduce(buffer, ReduceOp::Mean).await,
-            None => self.comm.all_reduce(buffer, ReduceOp::Mean).await,
-        }
+        self.ranks().mean(buffer).await
     }
 
     /// Averages over all ranks by weights: `buffer ← Σᵢ wᵢ bufferᵢ / Σᵢ wᵢ`, w being `weight` on each rank;
@@ -222,10 +230,7 @@ impl Context {
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
     pub async fn mean_encoded(&self, buffer: &mut Buffer, encoding: &mut Encoding) -> Result<()> {
-        match &self.hierarchy {
-            Some(hierarchy) => hierarchy.all_reduce_encoded(buffer, ReduceOp::Mean, encoding).await,
-            None => self.comm.all_reduce_encoded(buffer, ReduceOp::Mean, encoding).await,
-        }
+        self.ranks().mean_encoded(buffer, encoding).await
     }
 
     /// Does what [`Context::mean`] does with few numbers, every rank's message going to every other; hierarchically,
@@ -234,10 +239,7 @@ impl Context {
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
     pub async fn mean_sparse(&self, buffer: &mut Buffer, encoding: &mut Encoding) -> Result<()> {
-        match &self.hierarchy {
-            Some(hierarchy) => hierarchy.all_reduce_sparse(buffer, ReduceOp::Mean, encoding).await,
-            None => self.comm.all_reduce_sparse(buffer, ReduceOp::Mean, encoding).await,
-        }
+        self.ranks().mean_sparse(buffer, encoding).await
     }
 
     /// Does what [`Context::mean`] does with messages that are reduced while they are encoded; hierarchically, only
@@ -253,6 +255,18 @@ impl Context {
         match &self.hierarchy {
             Some(hierarchy) => hierarchy.all_reduce_linear(buffer, ReduceOp::Mean, encoding).await,
             None => self.comm.all_reduce_linear(buffer, ReduceOp::Mean, encoding).await,
+        }
+    }
+
+    /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(bufferᵢ))`; hierarchically, to the same bits,
+    /// only leaders exchange votes, which they count before.
+    ///
+    /// # Errors
+    /// As [`Communicator::majority_vote`].
+    pub async fn majority_vote(&self, buffer: &mut Buffer) -> Result<()> {
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.majority_vote(buffer).await,
+            None => self.comm.majority_vote(buffer).await,
         }
     }
 

@@ -1,10 +1,10 @@
 //! The asynchronous model average: what it keeps, that nobody waits for a slow rank, and how it is aborted and resumed.
 
-use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
-use hexagram_algorithms::logical::testing::{cases, spawn};
+use hexagram_algorithms::logical::testing::{cases, spawn, spawn_hosts};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
+use hexagram_algorithms::{EngineOptions, GradientAllReduce};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,24 +35,29 @@ fn gradient(rank: usize, step: usize, at: usize) -> f64 {
 #[test]
 fn the_mean_of_the_replicas_is_that_of_their_own_steps() {
     for (transport, ranks) in cases(&[1, 2, 5]) {
-        spawn(transport, ranks, |comm| {
-            let steps = 200;
-            let begin: Vec<f64> = (0..500).map(|at| at as f64 / 500.0).collect();
-            let mut trainer = trainer(&comm, EAGER, begin.clone())?;
-            for step in 0..steps {
-                trainer.step(|_, x| (0..x.len()).map(|at| gradient(comm.rank(), step, at)).collect())?;
-            }
-            trainer.engine().settle()?;
-            let (found, _) = mean(&comm, &trainer.parameters()?[0]);
-            for (at, (found, begin)) in found.iter().zip(&begin).enumerate() {
-                let all = (0..ranks).flat_map(|rank| (0..steps).map(move |step| gradient(rank, step, at)));
-                let expected = begin - 0.1 * all.sum::<f64>() / ranks as f64;
-                assert!((found - expected).abs() < 3e-14, "{transport}: {found} and not {expected}");
-            }
-            Ok(())
-        })
-        .unwrap_or_else(|error| panic!("{transport} × {ranks}: {error}"));
+        spawn(transport, ranks, |comm| keeps_the_mean(&comm, EngineOptions::default()))
+            .unwrap_or_else(|error| panic!("{transport} × {ranks}: {error}"));
     }
+    let engine = || EngineOptions { hierarchical: true, ..EngineOptions::default() };
+    spawn_hosts(&[0, 0, 0, 1, 2], |comm| keeps_the_mean(&comm, engine())).unwrap();
+}
+
+fn keeps_the_mean(comm: &Communicator, engine: EngineOptions) -> Result<()> {
+    let steps = 200;
+    let begin: Vec<f64> = (0..500).map(|at| at as f64 / 500.0).collect();
+    let setup = Setup { engine, ..Setup::default() };
+    let mut trainer = Trainer::new(comm, Arc::new(EAGER), setup, std::slice::from_ref(&begin))?;
+    for step in 0..steps {
+        trainer.step(|_, x| (0..x.len()).map(|at| gradient(comm.rank(), step, at)).collect())?;
+    }
+    trainer.engine().settle()?;
+    let (found, _) = mean(comm, &trainer.parameters()?[0]);
+    for (at, (found, begin)) in found.iter().zip(&begin).enumerate() {
+        let all = (0..comm.size()).flat_map(|rank| (0..steps).map(move |step| gradient(rank, step, at)));
+        let expected = begin - 0.1 * all.sum::<f64>() / comm.size() as f64;
+        assert!((found - expected).abs() < 3e-14, "{found} and not {expected}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! signSGD with majority vote: what most ranks say, what becomes of ties, and where it is known to go wrong.
 
 use hexagram_algorithms::logical::TransportKind;
-use hexagram_algorithms::logical::testing::{cases, spawn};
+use hexagram_algorithms::logical::testing::{cases, spawn, spawn_hosts};
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
-use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
+use hexagram_algorithms::{AnyAlgorithm, EngineOptions, GradientAllReduce};
 use std::sync::{Arc, Barrier};
 
 /// The replica of every rank after so many steps with rank r's gradient at x in step t.
@@ -69,6 +69,30 @@ fn most_votes_decide_and_ties_move_nothing_in_the_long_run() {
                 assert_eq!(found, expected, "{ranks} ranks over {transport}, momentum {momentum}");
             }
         }
+    }
+}
+
+#[test]
+fn every_rank_has_its_vote_where_hosts_count_them() {
+    // A majority of the hosts is not one of the ranks.
+    for hosts in [&[0, 0, 0, 1, 2][..], &[0, 0, 1, 1]] {
+        let replicas = |hierarchical| {
+            let found = spawn_hosts(hosts, |comm| {
+                let engine = EngineOptions { hierarchical, ..Setup::default().engine };
+                let setup = Setup { engine, learning_rate: 0.01, ..Setup::default() };
+                let mut trainer =
+                    Trainer::new(&comm, Arc::new(SignSgdVote::default()), setup, &[vec![0.0f32; 97]])?;
+                for step in 0..7 {
+                    let of = |at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
+                    trainer.step(|_, x| (0..x.len()).map(of).collect())?;
+                }
+                Ok(trainer.parameters()?.remove(0))
+            });
+            found.unwrap()
+        };
+        let flat = replicas(false);
+        assert!(flat.iter().all(|replica| *replica == flat[0]), "{hosts:?}");
+        assert_eq!(replicas(true), flat, "{hosts:?}");
     }
 }
 

@@ -5,11 +5,11 @@ use hexagram_algorithms::diloco::{DiLoCo, Outer};
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::codec::E3M0;
 use hexagram_algorithms::logical::encoding::Encoding;
-use hexagram_algorithms::logical::testing::{Reference, cases, spawn};
+use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
 use hexagram_algorithms::logical::{Communicator, Element, ReduceOp, Result, TransportKind};
 use hexagram_algorithms::streaming_diloco::{Precision, StreamingDiLoCo};
 use hexagram_algorithms::testing::{Setup, Trainer, payload_per_step};
-use hexagram_algorithms::{Adam, AnyAlgorithm};
+use hexagram_algorithms::{Adam, AnyAlgorithm, EngineOptions};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,22 +35,31 @@ fn train(
     settle: &[u64],
     algorithm: &(dyn Fn() -> AnyAlgorithm + Sync),
 ) -> Vec<Vec<f64>> {
-    let run = |comm: Communicator| -> Result<Vec<f64>> {
-        let begin: Vec<f64> = (0..ELEMENTS).map(|at| at as f64 / 10.0).collect();
-        let setup = Setup { learning_rate: RATE, ..Setup::default() };
-        let mut trainer = Trainer::new(&comm, algorithm(), setup, &[begin])?;
-        let rank = comm.rank();
-        for step in 0..steps {
-            trainer.step(|_, x| {
-                x.iter().enumerate().map(|(at, x)| curvature(rank) * (x - minimum(rank, at))).collect()
-            })?;
-            if settle.contains(&step) {
-                trainer.engine().settle()?;
-            }
-        }
-        Ok(trainer.parameters()?.remove(0))
-    };
+    let run = |comm: Communicator| replica(&comm, EngineOptions::default(), steps, settle, algorithm());
     spawn(transport, ranks, run).unwrap_or_else(|error| panic!("{transport} × {ranks}: {error}"))
+}
+
+/// One rank's part of it.
+fn replica(
+    comm: &Communicator,
+    engine: EngineOptions,
+    steps: u64,
+    settle: &[u64],
+    algorithm: AnyAlgorithm,
+) -> Result<Vec<f64>> {
+    let begin: Vec<f64> = (0..ELEMENTS).map(|at| at as f64 / 10.0).collect();
+    let setup = Setup { learning_rate: RATE, engine, ..Setup::default() };
+    let mut trainer = Trainer::new(comm, algorithm, setup, &[begin])?;
+    let rank = comm.rank();
+    for step in 0..steps {
+        trainer.step(|_, x| {
+            x.iter().enumerate().map(|(at, x)| curvature(rank) * (x - minimum(rank, at))).collect()
+        })?;
+        if settle.contains(&step) {
+            trainer.engine().settle()?;
+        }
+    }
+    Ok(trainer.parameters()?.remove(0))
 }
 
 /// One element under streaming DiLoCo's rule, on all ranks.
@@ -161,6 +170,29 @@ fn streamings_steps_are_those_of_its_rule_settled_or_not() {
             }
         }
     }
+}
+
+#[test]
+fn streaming_among_hosts_makes_the_same_steps_and_sends_less_to_other_hosts() {
+    let rule = streaming(6, 3, 2, 0.5);
+    let train = |hierarchical| {
+        let found = spawn_hosts(&[0, 0, 0, 1], |comm| {
+            let engine = EngineOptions { hierarchical, ..EngineOptions::default() };
+            let replica = replica(&comm, engine, 29, &[20], rule.into())?;
+            comm.blocking().barrier()?;
+            Ok((replica, comm.world().traffic().bytes_sent_by(TransportKind::Tcp)))
+        });
+        let (replicas, sent): (Vec<_>, Vec<_>) = found.unwrap().into_iter().unzip();
+        assert_close(
+            &replicas,
+            &reference(&rule, 4, 29),
+            &format!("two hosts, hierarchical: {hierarchical}"),
+        );
+        sent.iter().sum::<u64>()
+    };
+    let flat = train(false);
+    let sent = train(true);
+    assert!(sent < flat, "{sent} bytes, and {flat} without a hierarchy");
 }
 
 #[test]

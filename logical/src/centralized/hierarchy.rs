@@ -17,16 +17,17 @@
 //! | all-gather | gather, broadcast of every leader's blocks, broadcast | ≤ ⌈log₂ m⌉ · S |
 //! | reduce-scatter | reduce, all-reduce of leaders, scatter | 2(m−1)/m · S |
 //! | all-reduce, sparse or linear | reduce, the same of leaders, broadcast | what a rank sends among m |
+//! | majority vote | reduce of signs, vote of leaders for all their ranks, broadcast | (m−1)/m · (⌊log₂ k⌋ + 2) bits an element |
 //!
 //! Gossip among hosts is in `decentralized`.
 //!
 //! Determinism: as the primitives that they are made of; results are bit-identical on all ranks.
 
-use super::encoded::scatter_gather;
+use super::encoded::{scatter_gather, vote};
 use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::codec::LinearCodec;
 use crate::encoding::Encoding;
-use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Error, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -61,11 +62,21 @@ pub struct Hierarchy {
     mine: usize,
 }
 
+/// Groups of a group's hosts and of their leaders.
+pub(crate) struct HostGroups {
+    host: Communicator,
+    /// On leaders only.
+    leaders: Option<Communicator>,
+    hosts: Rc<[Vec<usize>]>,
+    mine: usize,
+}
+
 /// Rank of the leader in its host's group.
 const LEADER: usize = 0;
 
 impl Communicator {
-    /// Splits the group into hosts and their leaders. All ranks of the group call it: one all-reduce of 8 bytes.
+    /// Splits the group into hosts and their leaders, in groups of their own. All ranks of the group call it: one all-reduce
+    /// of 8 bytes.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -81,6 +92,36 @@ impl Communicator {
     /// # }).unwrap();
     /// ```
     pub async fn hierarchy(&self) -> Result<Hierarchy> {
+        let HostGroups { host, leaders, hosts, mine } = self.split_by_host().await?;
+        Ok(Hierarchy { all: self.clone(), host, leaders, hosts, mine })
+    }
+
+    /// Returns the hierarchy that this communicator keeps, on its lane and with its deadline: the first call makes it, as
+    /// [`Communicator::hierarchy`], and later ones send nothing.
+    ///
+    /// All ranks call it together, on no lane while another lane's first call is under way. Operations of what it returns
+    /// are operations of one lane, which follow each other: for some at once take another lane, or a hierarchy of their own.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
+    pub async fn kept_hierarchy(&self) -> Result<Hierarchy> {
+        let groups = match self.host_groups().get() {
+            Some(groups) => groups,
+            None => {
+                let made = self.split_by_host().await?;
+                self.host_groups().get_or_init(|| made)
+            }
+        };
+        Ok(Hierarchy {
+            all: self.clone(),
+            host: self.alike(&groups.host),
+            leaders: groups.leaders.as_ref().map(|leaders| self.alike(leaders)),
+            hosts: Rc::clone(&groups.hosts),
+            mine: groups.mine,
+        })
+    }
+
+    async fn split_by_host(&self) -> Result<HostGroups> {
         let hosts_of_world = self.world().hosts();
         let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         let mut hosts: Vec<Vec<usize>> = Vec::new();
@@ -93,12 +134,12 @@ impl Communicator {
         }
         let mine = seen.get(&hosts_of_world[self.world_rank(self.rank())]).copied().unwrap_or_default();
         let first = self.take_numbers(hosts.len() + 1).await?;
-        let host = self.numbered_group(first + 1 + mine as u32, &hosts[mine]);
+        let host = self.numbered_group(first + 1 + mine as u32, &hosts[mine]).ok_or_else(|| {
+            Error::usage("a rank is on no host", "report this: every rank of a world has a host")
+        })?;
         let leaders: Vec<usize> = hosts.iter().map(|ranks| ranks[LEADER]).collect();
         let leaders = self.numbered_group(first, &leaders);
-        // Every rank has a host.
-        let host = host.unwrap_or_else(|| self.clone());
-        Ok(Hierarchy { all: self.clone(), host, leaders, hosts: hosts.into(), mine })
+        Ok(HostGroups { host, leaders, hosts: hosts.into(), mine })
     }
 }
 
@@ -228,6 +269,27 @@ impl Hierarchy {
             comm.all_reduce_linear(buffer, op, encoding).await
         };
         self.among_leaders(buffer, op, work).await
+    }
+
+    /// Lets each rank vote on the sign of every element, to the bits of [`Communicator::majority_vote`]: signs are added
+    /// up within hosts, and leaders send each other how many of their ranks are for −, in ⌊log₂ k⌋ + 1 bits an element,
+    /// k being the ranks of the largest host, and the result in one. Within hosts signs travel as f32: bytes sent besides
+    /// are those of [`Hierarchy::all_reduce`], S by every rank but leaders. Memory: one bit an element, and on leaders the
+    /// messages of [`Communicator::majority_vote`].
+    ///
+    /// # Errors
+    /// As [`Communicator::majority_vote`].
+    pub async fn majority_vote(&self, buffer: &mut Buffer) -> Result<()> {
+        vote::check(buffer)?;
+        let fingerprint = vote::fingerprint_of_signs(buffer);
+        let climb = async |call: &Call<'_>| {
+            vote::take_signs(call, self.host.rank(), buffer)?;
+            self.host.climb(call, buffer, ReduceOp::Sum, LEADER).await
+        };
+        self.host.operate(fingerprint, climb).await?;
+        let sizes: Vec<usize> = self.hosts.iter().map(Vec::len).collect();
+        self.lead(async |leaders| leaders.majority_of_sums(buffer, &sizes).await).await?;
+        self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
     }
 
     /// Runs `work`, which makes a sum or a mean as `op` says, among the leaders, on buffers whose sum (or mean) over

@@ -61,7 +61,7 @@ impl Codec for Ballot {
 
 impl Ballot {
     /// Fails unless a message is of `len` elements.
-    pub(super) fn check(&self, message: &[u8], len: usize) -> Result<(), CodecError> {
+    fn check(&self, message: &[u8], len: usize) -> Result<(), CodecError> {
         if message.len() == self.encoded_len(len) {
             return Ok(());
         }
@@ -72,32 +72,45 @@ impl Ballot {
 /// Number of bit planes, enough for 2³² voters.
 const PLANES: usize = 32;
 
-/// Writes the bits that most ballots have, all as long as `result`; a tie is 0.
-///
-/// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count
-/// overflows with the first vote beyond half of all.
-pub(super) fn count(ballots: &[&[u8]], result: &mut [u8]) {
-    let half = ballots.len() / 2;
-    let planes = (half + 1).next_power_of_two().ilog2() as usize;
-    let begin = (1usize << planes) - (half + 1);
-    for start in (0..result.len()).step_by(8) {
-        let mut counts = [0u64; PLANES];
-        for (plane, count) in counts[..planes].iter_mut().enumerate() {
-            *count = if begin >> plane & 1 == 1 { u64::MAX } else { 0 };
-        }
-        let mut over = 0;
-        for ballot in ballots {
-            let mut carry = word(&ballot[start..]);
-            for count in &mut counts[..planes] {
-                let both = *count & carry;
-                *count ^= carry;
-                carry = both;
+/// Votes that are counted together.
+pub(super) struct Votes {
+    /// Number of all voters.
+    pub(super) voters: usize,
+    /// Bit planes of a message: one of ballots, more of [`Tally`](super::tally::Tally)s.
+    pub(super) width: usize,
+}
+
+impl Votes {
+    /// Writes the bits that most voters have, in messages of `width` planes as long as `result`; a tie is 0.
+    ///
+    /// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count
+    /// overflows with the first vote beyond half of all.
+    pub(super) fn count(&self, messages: &[&[u8]], result: &mut [u8]) {
+        let half = self.voters / 2;
+        let planes = (half + 1).next_power_of_two().ilog2() as usize;
+        let begin = (1usize << planes) - (half + 1);
+        let len = result.len();
+        for start in (0..len).step_by(8) {
+            let mut counts = [0u64; PLANES];
+            for (plane, count) in counts[..planes].iter_mut().enumerate() {
+                *count = if begin >> plane & 1 == 1 { u64::MAX } else { 0 };
             }
-            over |= carry;
+            let mut over = 0;
+            for message in messages {
+                for plane in 0..self.width {
+                    let mut carry = word(&message[plane * len + start..(plane + 1) * len]);
+                    for count in &mut counts[plane.min(planes)..planes] {
+                        let both = *count & carry;
+                        *count ^= carry;
+                        carry = both;
+                    }
+                    over |= carry;
+                }
+            }
+            let run = &mut result[start..];
+            let bytes = run.len().min(8);
+            run[..bytes].copy_from_slice(&over.to_le_bytes()[..bytes]);
         }
-        let run = &mut result[start..];
-        let bytes = run.len().min(8);
-        run[..bytes].copy_from_slice(&over.to_le_bytes()[..bytes]);
     }
 }
 
@@ -121,7 +134,8 @@ mod tests {
                     |voter: usize| (0..bytes).map(move |at| (voter * 37 + at * 101 + at * voter * 7) as u8);
                 let ballots: Vec<Vec<u8>> = (0..voters).map(|voter| ballot(voter).collect()).collect();
                 let mut result = vec![0x55; bytes];
-                count(&ballots.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut result);
+                let votes = Votes { voters, width: 1 };
+                votes.count(&ballots.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut result);
                 for (at, result) in result.iter().enumerate() {
                     for bit in 0..8 {
                         let ones = ballots.iter().filter(|ballot| ballot[at] >> bit & 1 == 1).count();

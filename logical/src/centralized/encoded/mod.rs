@@ -18,7 +18,8 @@ mod roles;
 pub(super) mod scatter_gather;
 mod segments;
 mod sparse;
-mod vote;
+mod tally;
+pub(super) mod vote;
 
 pub use segments::Segments;
 

@@ -1,13 +1,15 @@
 //! Majority vote: every rank has one vote on the sign of every element.
 
-use super::ballot::{Ballot, count};
+use super::ballot::{Ballot, Votes};
 use super::check_dtype;
 use super::segments::{self, Segment, Stages};
+use super::tally::Tally;
 use crate::centralized::free_to_write;
-use crate::{Buffer, Call, Communicator, Part, Result};
-use hexagram_physical::codec::Codec;
+use crate::{Buffer, Call, Communicator, DType, Part, Result};
+use hexagram_physical::codec::{Codec, CodecError};
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use hexagram_physical::memory::ReadView;
+use hexagram_physical::runtime::Work;
 
 impl Communicator {
     /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
@@ -37,29 +39,63 @@ impl Communicator {
     /// # }).unwrap();
     /// ```
     pub async fn majority_vote(&self, buffer: &mut Buffer) -> Result<()> {
-        check_dtype(buffer)?;
-        free_to_write(buffer)?;
-        let len = buffer.len();
-        let fingerprint = Fingerprint {
-            codec: Some(CodecDigest::of(&Ballot.name())),
-            ..Fingerprint::new(OperationKind::MajorityVote, buffer.dtype(), len)
-        };
-        let stages = Vote { buffer };
-        segments::run(self, fingerprint, buffer, &stages).await
+        check(buffer)?;
+        let votes = Votes { voters: self.size(), width: 1 };
+        let stages = Vote { buffer, contributed: &Ballot, votes };
+        segments::run(self, fingerprint(buffer, &Ballot), buffer, &stages).await
     }
+
+    /// Counts votes that have been added up within hosts: the buffer holds sums of signs, of `hosts[r]` ranks on rank r.
+    pub(in crate::centralized) async fn majority_of_sums(
+        &self,
+        buffer: &Buffer,
+        hosts: &[usize],
+    ) -> Result<()> {
+        let most = hosts.iter().copied().max().unwrap_or(1);
+        let tally = Tally::of(hosts[self.rank()], most);
+        let votes = Votes { voters: hosts.iter().sum(), width: tally.width() };
+        let stages = Vote { buffer, contributed: &tally, votes };
+        segments::run(self, fingerprint(buffer, &tally), buffer, &stages).await
+    }
+}
+
+/// Fails if the buffer cannot be voted on, before any rank counts on this one.
+pub(in crate::centralized) fn check(buffer: &Buffer) -> Result<()> {
+    check_dtype(buffer)?;
+    free_to_write(buffer)
+}
+
+/// Replaces each element by its sign, 1 or −1.
+pub(in crate::centralized) fn take_signs(call: &Call<'_>, rank: usize, buffer: &Buffer) -> Result<()> {
+    let message = buffer.beside(DType::U8, Ballot.encoded_len(buffer.len()))?;
+    let bytes = call.encode(&Ballot, Part::whole(buffer), Part::whole(&message), 0)?;
+    call.decode(&Ballot, rank, Part::of(&message, 0..bytes), None, Part::whole(buffer))
+}
+
+/// Returns the fingerprint that all ranks of a vote agree on, with the codec of what they contribute.
+fn fingerprint(buffer: &Buffer, contributed: &dyn Codec) -> Fingerprint {
+    Fingerprint { codec: Some(CodecDigest::of(&contributed.name())), ..fingerprint_of_signs(buffer) }
+}
+
+/// Returns the fingerprint of what ranks of a host do for a vote.
+pub(in crate::centralized) fn fingerprint_of_signs(buffer: &Buffer) -> Fingerprint {
+    Fingerprint::new(OperationKind::MajorityVote, buffer.dtype(), buffer.len())
 }
 
 struct Vote<'a> {
     buffer: &'a Buffer,
+    /// Codec of contributions: [`Ballot`], or [`Tally`].
+    contributed: &'a dyn Codec,
+    votes: Votes,
 }
 
 impl Stages for Vote<'_> {
     fn largest(&self, len: usize) -> usize {
-        Ballot.encoded_len(len)
+        self.contributed.encoded_len(len)
     }
 
     fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
-        call.encode(&Ballot, Part::of(self.buffer, segment.range.clone()), message, 0)
+        call.encode(self.contributed, Part::of(self.buffer, segment.range.clone()), message, 0)
     }
 
     fn combine(
@@ -70,17 +106,25 @@ impl Stages for Vote<'_> {
         message: Part<'_>,
     ) -> Result<usize> {
         let len = segment.range.len();
-        let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
-        let ballots: Result<Vec<_>> = views.iter().map(ReadView::bytes_on_host).collect();
-        let ballots = ballots.map_err(|error| call.own().end(error))?;
-        for (rank, ballot) in ballots.iter().enumerate() {
-            let checked = Ballot.check(ballot, len);
-            checked.map_err(|refusal| call.sender(rank).damaged(&Ballot.name(), &refusal))?;
+        let each = self.contributed.encoded_len(len);
+        for (rank, contribution) in contributions.iter().enumerate() {
+            let bytes = contribution.range.len();
+            if bytes != each {
+                let refusal = CodecError::damaged(format!("{bytes} bytes for {len} votes"));
+                return Err(call.sender(rank).damaged(&self.contributed.name(), &refusal));
+            }
         }
-        let mut result = vec![0; Ballot.encoded_len(len)];
-        count(&ballots.iter().map(|ballot| &**ballot).collect::<Vec<_>>(), &mut result);
-        message.first(result.len()).write()?.copy_from_bytes(&result)?;
-        Ok(result.len())
+        let bytes = Ballot.encoded_len(len);
+        let queue = self.buffer.queue();
+        if queue.computes(|| Work::Kernel { bytes: contributions.len() * each + bytes }) {
+            let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
+            let votes: Result<Vec<_>> = views.iter().map(ReadView::bytes_on_host).collect();
+            let votes = votes.map_err(|error| call.own().end(error))?;
+            let mut result = vec![0; bytes];
+            self.votes.count(&votes.iter().map(|votes| &**votes).collect::<Vec<_>>(), &mut result);
+            message.first(bytes).write()?.copy_from_bytes(&result)?;
+        }
+        Ok(bytes)
     }
 
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
