@@ -97,7 +97,7 @@ pub struct JobOptions {
     #[arg(long)]
     pub from_start: bool,
     /// Simulate every step; otherwise those of synchronous centralized algorithms end when two whole periods have taken
-    /// every rank the same time, up to a thousandth, and the rest counts as like them, if nothing is drawn and there is
+    /// every rank the same time, up to three thousandths, and the rest counts as like them, if nothing is drawn and there is
     /// no warm-up
     #[arg(long)]
     pub all_steps: bool,

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Share by which two periods may differ that are alike.
-const TOLERANCE: f64 = 1e-3;
+const TOLERANCE: f64 = 3e-3;
 
 /// Numbers of periods of the spans that are compared.
 const SPANS: [usize; 3] = [1, 2, 4];
