@@ -19,11 +19,14 @@
 //! without C, whatever C loses: error feedback. What P loses of a pull is not in x, and does not add up, but a gradient
 //! is taken there: P is to be fine.
 //!
-//! State: S/n for the shard, and copies of S for the parameters pulled, the change pushed, and what travels; S: the
-//! size of the parameters; encoded e, S, which checkpoints have. Bytes sent per rank and step: 2(n−1)/n · S, and with
-//! each other rank 3 requests and replies at most, of 96 bytes together; f32. Of these a codec leaves its share:
-//! `compressed-ssp` sends (n−1)/n · Σ (3c + 8⌈c/2048⌉) over the n shards of c elements, 3/8 of 2(n−1)/n · S and some,
-//! and as many requests. To settle costs an all-reduce of S in either. Defaults: s = 3, with which a hiccup of three
+//! Shards: one on each rank; among more than 16 ranks as many as have 16,384 elements, 64 KiB, but 16 at least. Smaller
+//! ones take longer for their messages than for their bytes.
+//!
+//! State: the shards, S/n for each rank on average, and copies of S for the parameters pulled, the change pushed, and what
+//! travels; S: the size of the parameters; encoded e, S, which checkpoints have. Bytes sent per rank and step, the mean over
+//! ranks: 2(n−1)/n · S, and with each rank that has a shard 3 requests and replies at most, of 96 bytes together; f32. Of
+//! these a codec leaves its share: `compressed-ssp` sends (n−1)/n · Σ (3c + 8⌈c/2048⌉) over the n shards of c elements, 3/8
+//! of 2(n−1)/n · S and some, and as many requests. To settle costs an all-reduce of S in either. Defaults: s = 3, with which a hiccup of three
 //! steps costs nothing, and gradients stay young; C: 8 bits of min-max, P: f16 for `compressed-ssp`. Asynchronous:
 //! replicas differ, unless s = 0; to [settle](crate::DataParallel::settle) makes them all the servers' parameters,
 //! after which a checkpoint loses nothing, but no run is like another. Sources: Ho et al., "More effective distributed
@@ -157,7 +160,8 @@ impl Algorithm for Ssp {
             if let Some(pushed) = &mut pushed {
                 *pushed.state_mut() = std::mem::take(&mut state.error);
             }
-            let options = ServerOptions { pushed, pulled: encoding(&self.pulled, Feedback::None) };
+            let pulled = encoding(&self.pulled, Feedback::None);
+            let options = ServerOptions { pushed, pulled };
             let session = Session::open(context, &bucket.parameters, self.staleness, options).await?;
             state.session = Some(session);
             context.copy(&bucket.parameters, &state.pulled)?;

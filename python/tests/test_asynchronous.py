@@ -158,6 +158,7 @@ def serve(world, push_codec):
         server.pull(middle, start=45)
         clock.settle()
         assert clock.now == 3 and clock.slowest == 3 and clock.staleness == 0
+        assert server.shard_range == (25 * comm.rank, 25 * comm.rank + 25)
         shard = numpy.zeros(25, "float32")
         assert server.shard(shard) == 25 * comm.rank
         assert abs(shard - parameters[:25]).max() == 0

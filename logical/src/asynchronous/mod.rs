@@ -35,7 +35,7 @@ pub use background::{Background, BlockingBackground, Model, Outcome};
 pub use clock::{BlockingClock, Clock};
 pub use pair::{BlockingPairExchange, Exchanged, PairExchange, PairOptions};
 pub use pending::Pending;
-pub use server::{Add, BlockingServer, Pulled, Push, Server, ServerOptions, SgdUpdate, Update};
+pub use server::{Add, BlockingServer, Pulled, Push, Server, ServerOptions, SgdUpdate, Update, shard_range};
 pub use service::{BlockingService, Service};
 pub use window::{BlockingWindow, Window};
 pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};

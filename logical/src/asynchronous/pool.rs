@@ -21,14 +21,6 @@ impl BufferPool {
         Ok(BufferPool { place: served.beside(dtype, 0)?, dtype, len, buffers: Mutex::default() })
     }
 
-    /// Creates a pool of buffers in the host's memory.
-    ///
-    /// # Errors
-    /// As [`Buffer::zeroed`].
-    pub(super) fn on_host(dtype: DType, len: usize) -> Result<Self> {
-        Ok(BufferPool { place: Buffer::zeroed(dtype, 0)?, dtype, len, buffers: Mutex::default() })
-    }
-
     /// Returns a buffer that nobody else has, with any content. It comes back by being dropped.
     pub(super) fn take(&self) -> Result<Arc<Buffer>> {
         self.take_len(self.len)

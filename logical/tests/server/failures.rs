@@ -83,7 +83,7 @@ fn what_does_not_fit_is_refused_and_the_next_call_works() {
         let Pulled { clock, versions } = server.blocking().pull(0..10, &mut busy)?;
         assert_eq!((clock, versions), (0, vec![0, 0]));
         let other = Encoding::new(Arc::new(Half::F16)).with_feedback(Feedback::Difference);
-        let options = ServerOptions { pushed: Some(other), pulled: None };
+        let options = ServerOptions { pushed: Some(other), ..ServerOptions::default() };
         usage(begin(&comm, 0, 10, Add, options).map(drop));
         comm.blocking().barrier()
     })

@@ -87,6 +87,38 @@ fn step(x: &mut [f32], ranks: usize, clock: u64) {
     }
 }
 
+/// Short vectors have fewer shards than there are ranks: here 16.
+#[test]
+fn ranks_without_a_shard_push_and_pull_like_the_others() {
+    const LEN: usize = 1003;
+    const RANKS: usize = 19;
+    let run = |comm: Communicator| {
+        let (clock, mut server) = begin(&comm, 0, LEN, blend, ServerOptions::default())?;
+        let mut x = vector(&[0.0; LEN]);
+        let mut want = vec![0.0; LEN];
+        for now in 0..4 {
+            let pulled = match now % 2 {
+                0 => server.blocking().pull(0..LEN, &mut x)?,
+                _ => server.blocking().pull_cached(0..LEN, &mut x)?,
+            };
+            assert_eq!(pulled.versions.len(), 16);
+            let seen = read(&x);
+            assert!(seen == want, "at clock {now}");
+            step(&mut want, RANKS, now);
+            let g: Vec<f32> = (0..LEN).map(|at| gradient(comm.rank(), now, at, seen[at])).collect();
+            server.blocking().push(0..LEN, &vector(&g))?;
+            clock.tick();
+        }
+        clock.blocking().settle()?;
+        let (range, mine) = server.blocking().shard()?;
+        assert!(mine == want[range.clone()]);
+        Ok(range)
+    };
+    let ranges = spawn(TransportKind::Thread, RANKS, run).unwrap();
+    assert_eq!(ranges.iter().filter(|range| !range.is_empty()).count(), 16);
+    assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), LEN);
+}
+
 #[test]
 fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
     const LEN: usize = 1003;

@@ -124,8 +124,8 @@ impl Queue {
         self.has_content()
     }
 
-    /// Returns false if memory of this queue has sizes and no content.
-    pub(crate) fn has_content(&self) -> bool {
+    /// Returns false if memory of this queue has sizes and no content, as that of models in a simulation.
+    pub fn has_content(&self) -> bool {
         self.0.as_ref().is_none_or(|queue| queue.has_content())
     }
 

@@ -14,7 +14,8 @@ use pyo3::types::PyDict;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A vector of f32 that is spread over all ranks, chunk r on rank r, and changed there by what any rank pushes.
+/// A vector of f32 that is spread over ranks, and changed there by what any rank pushes. The shard of this rank is
+/// `shard_range`: chunk r of rank r among up to 16 ranks; short vectors have fewer shards than there are more ranks.
 ///
 /// A pull at clock c has all pushes of clocks before c − staleness, all of its own rank, and whatever else has come; with
 /// staleness 0 exactly those of the clocks before c, applied in the order of clocks and ranks. See `Service.server`.
@@ -96,7 +97,14 @@ impl Server {
         })
     }
 
-    /// Copies this rank's parameters into `into`, f32, and returns the first one's number. To save a server, call it on all
+    /// Range of the parameters that this rank has, as `(first, end)`; of no elements if it has none.
+    #[getter]
+    fn shard_range(&self) -> (usize, usize) {
+        let range = asynchronous::shard_range(self.parameters, self.all.size(), self.all.rank());
+        (range.start, range.end)
+    }
+
+    /// Copies this rank's parameters into `into`, f32, as long as `shard_range`, and returns the first one's number. To save a server, call it on all
     /// ranks after `Clock.settle`; to restore it, start one with what was saved.
     fn shard(&self, into: Argument) -> Returned {
         let buffer = Operand::output(into)?;

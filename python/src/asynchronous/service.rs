@@ -126,7 +126,7 @@ impl Service {
         Ok(Clock::new(self.all.lane(0), self.keep("clock", made)))
     }
 
-    /// Makes a parameter server on all ranks of `initial`, f32 that are equal on all: rank r keeps chunk r. What is pushed
+    /// Makes a parameter server on all ranks of `initial`, f32 that are equal on all: each rank keeps `Server.shard_range`. What is pushed
     /// is added, or with a `rate` is a gradient: x ← x − rate · d. What is pushed and pulled is encoded where there is a
     /// codec; feedback of pushes is none or error.
     ///

@@ -14,9 +14,9 @@ pub(super) const REFERENCE: &str = "gradient-allreduce";
 pub(super) const USUAL: &str = "bytegrad,loco,qadam,topk-ef,zero-one-adam,d-psgd,low-precision-decentralized,choco-sgd,\
 powersgd,qg-dsgdm,local-sgd,slowmo,diloco,streaming-diloco,sparse-loco,noloco,async-model-average";
 
-/// Algorithms whose servers and votes are of numbers on the host, for real also where buffers have sizes only, so that a
-/// large model takes minutes. They are among all only where they are named.
-const ON_HOST: [&str; 3] = ["signsgd-vote", "ssp", "compressed-ssp"];
+/// Algorithms in which every rank asks servers on all others in every step, so that a large model takes minutes. They are
+/// among all only where they are named.
+const OF_SERVERS: [&str; 2] = ["ssp", "compressed-ssp"];
 
 /// Steps that are counted at least of an algorithm whose messages go to other ranks in other steps, or are under way for
 /// several.
@@ -41,7 +41,7 @@ impl Candidate {
             let fits = |one: &Chosen| {
                 optimizer.as_ref().is_none_or(|optimizer| one.algorithm.optimizers().fit(&**optimizer))
             };
-            chosen.retain(|one| fits(one) && !ON_HOST.contains(&one.algorithm.name()));
+            chosen.retain(|one| fits(one) && !OF_SERVERS.contains(&one.algorithm.name()));
         }
         chosen.retain(|one| one.spelling != REFERENCE);
         if chosen.is_empty() {
@@ -138,7 +138,7 @@ mod tests {
             let all = Candidate::all(&registry, list, optimizer).unwrap();
             all.into_iter().map(|one| one.chosen.spelling).collect()
         };
-        assert_eq!(names(ALL, None).len(), registry.all().len() - 1 - ON_HOST.len());
+        assert_eq!(names(ALL, None).len(), registry.all().len() - 1 - OF_SERVERS.len());
         let with_adam = names(ALL, Some("adam"));
         assert_eq!(names("powersgd,demo", None).len(), 2);
         assert_eq!(names(USUAL, None).len(), USUAL.split(',').count());

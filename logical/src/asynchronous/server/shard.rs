@@ -16,6 +16,7 @@ use super::terms::Terms;
 use super::update::{Push, Update};
 use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Peer, Result};
+use hexagram_physical::runtime::Work;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub(super) struct Shard {
 }
 
 struct ShardState {
-    parameters: Vec<f32>,
+    parameters: Buffer,
     /// Pushes that were applied.
     version: u64,
     update: Box<dyn Update>,
@@ -58,7 +59,7 @@ impl Shard {
     pub(super) fn new(
         terms: Arc<Terms>,
         range: Range<usize>,
-        parameters: Vec<f32>,
+        parameters: Buffer,
         update: Box<dyn Update>,
         ordered: bool,
     ) -> Self {
@@ -72,7 +73,7 @@ impl Shard {
     pub(super) async fn parameters(&self, settled: u64) -> Result<Vec<f32>> {
         let state = &mut *self.state.enter().await;
         self.catch_up(state, settled)?;
-        Ok(state.parameters.clone())
+        Ok(state.parameters.host::<f32>()?.to_vec())
     }
 
     /// Returns the elements of the shard that a request is about.
@@ -132,8 +133,11 @@ impl Shard {
                 decoded
             }
         };
-        let elements = decoded.host::<f32>()?;
-        state.update.apply(&mut state.parameters[part], &elements[..len], &push);
+        let bytes = len * size_of::<f32>();
+        if state.parameters.queue().computes(|| Work::Kernel { bytes: 3 * bytes }) {
+            let elements = decoded.host::<f32>()?;
+            state.update.apply(&mut state.parameters.host_mut::<f32>()?[part], &elements[..len], &push);
+        }
         state.version += 1;
         Ok(())
     }
@@ -152,8 +156,7 @@ impl Shard {
         let len = part.len();
         let start = self.range.start + part.start;
         let elements = self.terms.values.take_len(len)?;
-        let parameters = bytemuck::cast_slice(&state.parameters[part]);
-        elements.write(0..len)?.copy_from_bytes(parameters)?;
+        elements.write(0..len)?.copy_from(&state.parameters.read(part)?)?;
         let image = match &self.terms.pulled {
             None => Payload { buffer: elements, len },
             Some(encoding) => {

@@ -9,15 +9,57 @@ use hexagram_physical::native::chunk;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Number of elements of a shard, at least, where there are more than [`FEW`]: 64 KiB. What is smaller takes longer for
+/// being a message of its own than for its bytes.
+const SMALLEST: usize = 16 * 1024;
+/// Number of shards, if there are as many ranks, of however few elements.
+const FEW: usize = 16;
+
+/// Cut of a vector into shards, and the ranks that have them, evenly spread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shards {
+    pub(super) len: usize,
+    ranks: usize,
+    count: usize,
+}
+
+impl Shards {
+    pub(super) fn of(len: usize, ranks: usize) -> Self {
+        Shards { len, ranks, count: ranks.min(FEW.max(len / SMALLEST)) }
+    }
+
+    /// Returns the elements of a shard.
+    fn range(&self, shard: usize) -> Range<usize> {
+        chunk(self.len, self.count, shard)
+    }
+
+    /// Returns the number of elements of the largest.
+    fn longest(&self) -> usize {
+        self.len.div_ceil(self.count)
+    }
+
+    /// Returns the rank that has a shard.
+    fn owner(&self, shard: usize) -> usize {
+        shard * self.ranks / self.count
+    }
+
+    /// Returns the elements that a rank has; none, at the end, if it has no shard.
+    pub(super) fn of_rank(&self, rank: usize) -> Range<usize> {
+        let shard = (rank * self.count).div_ceil(self.ranks);
+        if shard < self.count && self.owner(shard) == rank { self.range(shard) } else { self.len..self.len }
+    }
+}
+
 /// Terms that the two sides of a server share.
 pub(super) struct Terms {
     pub(super) fingerprint: Fingerprint,
     pub(super) len: usize,
+    pub(super) shards: Shards,
     pub(super) rank: usize,
     pub(super) peers: Vec<Peer>,
     pub(super) pushed: Option<Arc<dyn Codec>>,
     pub(super) pulled: Option<Encoding>,
-    /// Buffers for numbers, and for what is pushed and pulled as it travels: on the host, where shards are.
+    /// Buffers for numbers, and for what is pushed and pulled as it travels, where shards are.
     pub(super) values: BufferPool,
     pushes: BufferPool,
     pulls: BufferPool,
@@ -35,7 +77,7 @@ pub(super) struct Piece {
 impl Piece {
     /// Returns a whole shard.
     pub(super) fn of_shard(terms: &Terms, rank: usize) -> Self {
-        Piece { rank, start: 0, range: terms.shard(rank) }
+        Piece { rank, start: 0, range: terms.shards.of_rank(rank) }
     }
 
     /// Returns where it is within a buffer that holds `range`.
@@ -47,21 +89,22 @@ impl Piece {
 impl Terms {
     pub(super) fn new(
         fingerprint: Fingerprint,
+        shards: Shards,
+        place: &Buffer,
         rank: usize,
         peers: Vec<Peer>,
         pushed: Option<Arc<dyn Codec>>,
         pulled: Option<Encoding>,
     ) -> Result<Self> {
-        let len = fingerprint.count as usize;
-        let shard = len.div_ceil(peers.len());
+        let longest = shards.longest();
         let pool = |codec: Option<&Arc<dyn Codec>>| match codec {
-            Some(codec) => BufferPool::on_host(DType::U8, codec.encoded_len(shard)),
-            None => BufferPool::on_host(DType::F32, shard),
+            Some(codec) => BufferPool::beside(place, DType::U8, codec.encoded_len(longest)),
+            None => BufferPool::beside(place, DType::F32, longest),
         };
         let pushes = pool(pushed.as_ref())?;
         let pulls = pool(pulled.as_ref().map(Encoding::codec))?;
-        let values = BufferPool::on_host(DType::F32, shard)?;
-        Ok(Terms { fingerprint, len, rank, peers, pushed, pulled, values, pushes, pulls })
+        let values = pool(None)?;
+        Ok(Terms { fingerprint, len: shards.len, shards, rank, peers, pushed, pulled, values, pushes, pulls })
     }
 
     /// Returns a buffer with room for `len` elements on their way to a shard.
@@ -79,19 +122,15 @@ impl Terms {
         &self.peers[self.rank]
     }
 
-    /// Returns the elements that a rank has.
-    pub(super) fn shard(&self, rank: usize) -> Range<usize> {
-        chunk(self.len, self.peers.len(), rank)
-    }
-
     /// Returns the parts of a range that the shards have.
     pub(super) fn pieces(&self, range: &Range<usize>) -> Vec<Piece> {
-        let piece = |rank| {
-            let shard = self.shard(rank);
+        let piece = |number| {
+            let shard = self.shards.range(number);
             let range = range.start.max(shard.start)..range.end.min(shard.end);
-            (!range.is_empty()).then(|| Piece { rank, start: range.start - shard.start, range })
+            let start = range.start.saturating_sub(shard.start);
+            (!range.is_empty()).then(|| Piece { rank: self.shards.owner(number), start, range })
         };
-        (0..self.peers.len()).filter_map(piece).collect()
+        (0..self.shards.count).filter_map(piece).collect()
     }
 
     /// Fails unless a buffer fits a range of the server's.
@@ -107,5 +146,37 @@ impl Terms {
             return Err(Error::usage(what, "use a buffer as long as the range, and a range of the server's"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_cover_the_vector_in_order_on_ranks_of_their_own() {
+        for ranks in [1, 2, 3, 16, 17, 100, 256] {
+            for len in [0, 1, 100, 40 * SMALLEST + 3, 1000 * SMALLEST] {
+                let shards = Shards::of(len, ranks);
+                let mut end = 0;
+                for number in 0..shards.count {
+                    let range = shards.range(number);
+                    assert!(range.start == end || range.is_empty(), "{shards:?}");
+                    assert!(range.len() <= shards.longest());
+                    assert_eq!(shards.of_rank(shards.owner(number)), range, "{shards:?}, shard {number}");
+                    end = end.max(range.end);
+                }
+                assert_eq!(end, len, "{shards:?}");
+                let with = (0..ranks).filter(|rank| !shards.of_rank(*rank).is_empty()).count();
+                assert_eq!(with, shards.count.min(len), "{shards:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_as_ranks_unless_they_would_be_small() {
+        let count = |len, ranks| Shards::of(len, ranks).count;
+        assert_eq!([count(5, 1), count(5, 16), count(5, 1024)], [1, 16, 16]);
+        assert_eq!([count(100 * SMALLEST, 64), count(100 * SMALLEST, 1024)], [64, 100]);
     }
 }
