@@ -24,9 +24,9 @@
 //! everyone's h besides, 3 S and S/n, which checkpoints have. Bytes sent per rank: for an average, at most once in τ
 //! seconds, 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8 bits
 //! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; for a step of the warm-up as without
-//! a codec, which is never encoded. Hierarchical communication is for averages without a codec. Defaults: τ = 0.1 s, which leaves the network idle half of the time where an
-//! average takes 50 ms; 0 averages without a pause, and on a small model keeps a processor busy with it; W = 0; α = 1,
-//! and 8 bits of min-max for `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ.
+//! a codec, which is never encoded. Hierarchical communication is for averages without a codec. Defaults: τ = 0.1 s, which
+//! leaves the network idle half of the time where an average takes 50 ms; 0 averages without a pause, and on a small
+//! model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ.
 //! Asynchronous: replicas differ, and no run is like another; a checkpoint loses nothing.
 //! [`DataParallel::settle`](crate::DataParallel::settle) aborts what has not begun and applies what has; the next step
 //! resumes. Metric: `staleness`, the steps that an average took. Elements: floats; encoded f32. Sources: Gan et al.,

@@ -100,7 +100,7 @@ impl Server {
         let codec = Arc::clone(encoding.codec());
         let terms = &*self.terms;
         let sender = MessageSender::aside(terms.me());
-        let link = FeedbackLink::of(encoding, NAMES, delta, terms.len)?;
+        let link = FeedbackLink::of(encoding, NAMES, delta, terms.shards.len)?;
         let mut made = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let len = piece.range.len();
@@ -149,7 +149,7 @@ impl Server {
         free_to_write(into)?;
         let mut cache = match self.cache.take() {
             Some(cache) => cache,
-            None => Cache::new(into, self.terms.len, self.terms.peers.len())?,
+            None => Cache::new(into, self.terms.shards.len, self.terms.peers.len())?,
         };
         let pieces = self.terms.pieces(&range);
         let refreshed = self.refresh(&mut cache, &pieces).await;

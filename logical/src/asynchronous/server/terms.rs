@@ -53,7 +53,6 @@ impl Shards {
 /// Terms that the two sides of a server share.
 pub(super) struct Terms {
     pub(super) fingerprint: Fingerprint,
-    pub(super) len: usize,
     pub(super) shards: Shards,
     pub(super) rank: usize,
     pub(super) peers: Vec<Peer>,
@@ -104,7 +103,7 @@ impl Terms {
         let pushes = pool(pushed.as_ref())?;
         let pulls = pool(pulled.as_ref().map(Encoding::codec))?;
         let values = pool(None)?;
-        Ok(Terms { fingerprint, len: shards.len, shards, rank, peers, pushed, pulled, values, pushes, pulls })
+        Ok(Terms { fingerprint, shards, rank, peers, pushed, pulled, values, pushes, pulls })
     }
 
     /// Returns a buffer with room for `len` elements on their way to a shard.
@@ -139,9 +138,9 @@ impl Terms {
             let what = format!("a server has f32, not {}", buffer.dtype());
             return Err(Error::usage(what, "convert to f32 first"));
         }
-        if range.start > range.end || range.end > self.len || range.len() != buffer.len() {
+        if range.start > range.end || range.end > self.shards.len || range.len() != buffer.len() {
             let len = buffer.len();
-            let whole = self.len;
+            let whole = self.shards.len;
             let what = format!("elements {range:?} of {whole} and a buffer of {len} elements do not fit");
             return Err(Error::usage(what, "use a buffer as long as the range, and a range of the server's"));
         }

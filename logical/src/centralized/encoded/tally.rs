@@ -29,7 +29,7 @@ impl Tally {
 
     fn sums<'a>(&self, message: &'a [u8], len: usize) -> Result<impl Iterator<Item = f32> + 'a, CodecError> {
         let bytes = len.div_ceil(8);
-        if message.len() != self.width * bytes {
+        if message.len() != self.encoded_len(len) {
             return Err(CodecError::damaged(format!("{} bytes for {len} sums of signs", message.len())));
         }
         let Tally { voters, width } = *self;
