@@ -112,7 +112,7 @@ impl Verdict {
     }
 }
 
-/// Tells the other processes of a world about a failure.
+/// Tells the other processes of a world about a failure, unless they have been told of one.
 pub(crate) trait Reporter: Send + Sync {
     fn report(&self, culprit: usize, cause: &str);
 }
@@ -195,13 +195,16 @@ impl Health {
         self.blame(self.rank, cause);
     }
 
-    /// Names the rank that failed, and tells the others. Only the first failure counts.
+    /// Names the rank that failed, and tells the others, before any thread of this process knows: it may end then. Only
+    /// the first failure counts.
     pub(crate) fn blame(&self, culprit: usize, cause: &str) {
-        if self.condemn(culprit, cause)
-            && let Some(reporter) = self.reporter.get()
-        {
+        if self.verdict().is_some() {
+            return;
+        }
+        if let Some(reporter) = self.reporter.get() {
             reporter.report(culprit, cause);
         }
+        self.condemn(culprit, cause);
     }
 
     /// Returns the failure of which `error` is a symptom, with which something began in vain that all ranks begin

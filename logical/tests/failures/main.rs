@@ -390,6 +390,18 @@ fn a_rank_that_has_finished_is_named_by_all_that_need_it() {
 }
 
 #[test]
+fn a_rank_that_ends_as_soon_as_it_knows_of_its_failure_has_said_why() {
+    for (role, culprit) in [("first quits", 0), ("last quits", 2)] {
+        for transport in transports() {
+            let mut job = Job::start(role, transport, 3);
+            let started = Instant::now();
+            all_blame(&mut job, (0..3).filter(|rank| *rank != culprit), culprit, "lost its data", started);
+            job.ends();
+        }
+    }
+}
+
+#[test]
 fn ranks_that_wait_for_each_other_are_told_in_what() {
     let mut job = Job::start("circle", TransportKind::Shm, 2);
     for rank in 0..2 {

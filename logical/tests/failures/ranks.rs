@@ -65,6 +65,8 @@ fn play(role: &str) -> Result<()> {
         "circle" => circle(&world),
         "leaver" => leaver(&world),
         "early end" => early_end(world),
+        "first quits" => quits(&world, 0),
+        "last quits" => quits(&world, world.size() - 1),
         "background" => background(&world),
         "executor" => executor(&world),
         "server" => server(&world, 0),
@@ -186,6 +188,23 @@ fn leaver(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
     eprintln!("ready");
     if comm.rank() + 1 < comm.size() { comm.blocking().barrier() } else { Ok(()) }
+}
+
+/// One rank gives up, and ends as soon as one of its threads knows, while all others meet in collectives.
+fn quits(world: &World, rank: usize) -> Result<()> {
+    if world.rank() != rank {
+        return collectives(world);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while world.health().verdict().is_none() {
+                std::hint::spin_loop();
+            }
+            std::process::exit(1);
+        });
+        world.health().give_up("lost its data");
+        std::process::exit(1)
+    })
 }
 
 /// Two ranks, each in an operation that the other is not in.

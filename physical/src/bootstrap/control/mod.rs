@@ -41,10 +41,13 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use stream::ControlStream;
 
+/// Longest time for which a thread waits until the [`Monitor`] has reported a failure: it sleeps until then.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Order of another thread to the [`Monitor`].
 enum Command {
-    /// Report a failure to the other ranks.
-    Report { culprit: usize, cause: String },
+    /// Report a failure to the other ranks, and then say that it is done.
+    Report { culprit: usize, cause: String, reported: mpsc::Sender<()> },
     /// Send the result of this rank's probes to rank 0.
     Located(Locality),
     /// Leave, after at most so much time.
@@ -81,8 +84,14 @@ impl CommandQueue {
 }
 
 impl Reporter for CommandQueue {
+    /// Returns once the failure is on its way: this process may end as soon as it knows of it. A simulated process does
+    /// not end before its threads do.
     fn report(&self, culprit: usize, cause: &str) {
-        self.tell(Command::Report { culprit, cause: cause.to_owned() });
+        let (reported, done) = mpsc::channel();
+        self.tell(Command::Report { culprit, cause: cause.to_owned(), reported });
+        if !runtime::is_replaced() {
+            let _ = done.recv_timeout(REPORT_TIMEOUT);
+        }
     }
 }
 

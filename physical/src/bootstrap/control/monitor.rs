@@ -83,8 +83,14 @@ impl Monitor {
     fn run_commands(&mut self) -> Option<Duration> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Report { .. } if self.has_broadcast_failure => {}
-                Command::Report { culprit, cause } => self.broadcast_failure(culprit, &cause),
+                Command::Report { culprit, cause, reported } => {
+                    if !self.has_broadcast_failure {
+                        self.broadcast_failure(culprit, &cause);
+                        self.health.condemn(culprit, &cause);
+                    }
+                    // Whoever reports does not wait for long.
+                    let _ = reported.send(());
+                }
                 Command::Located(locality) => self.broadcast(&ControlMessage::Located(locality)),
                 Command::Leave { limit } => return Some(limit),
             }
