@@ -31,7 +31,7 @@ mod tests;
 pub use instant::Instant;
 pub use network::{connect, connect_local, is_of_this_host, listen, listen_local, poll, resolve};
 pub use rustix::event::{PollFd, PollFlags};
-pub use thread::{Task, Thread, block_on, receive, spawn, spawn_task, wait_for, wait_while};
+pub use thread::{Task, Thread, block_on, receive, receive_within, spawn, spawn_task, wait_for, wait_while};
 pub use virtual_time::VirtualTime;
 pub use work::Work;
 

@@ -106,6 +106,23 @@ fn conditions_and_descriptors_are_waited_for_in_virtual_time() {
     });
 }
 
+#[test]
+fn a_message_is_waited_for_no_longer_than_asked() {
+    let look = || {
+        let start = now();
+        let (sender, receiver) = channel();
+        sender.send(7).unwrap();
+        assert_eq!(receive_within(&receiver, SECOND), Some(7));
+        assert_eq!(receive_within(&receiver, SECOND / 100), None);
+        assert!(start.elapsed() >= SECOND / 100);
+        drop(sender);
+        assert_eq!(receive_within(&receiver, Duration::MAX), None);
+        start.elapsed()
+    };
+    look();
+    assert_eq!(VirtualTime::run(look), SECOND / 100);
+}
+
 /// An operation whose peer never sends, in virtual time: its error, and when it came.
 fn late() -> (Duration, String) {
     VirtualTime::run(|| {

@@ -214,6 +214,20 @@ pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> Result<T, RecvError> {
     )
 }
 
+/// Waits for a message of another thread, `at_most` so long; returns `None` if there is none by then, or no sender.
+pub fn receive_within<T>(receiver: &mpsc::Receiver<T>, at_most: Duration) -> Option<T> {
+    if current().is_none() {
+        return receiver.recv_timeout(at_most).ok();
+    }
+    let mut received = Err(TryRecvError::Empty);
+    let mut look = || {
+        received = receiver.try_recv();
+        !matches!(received, Err(TryRecvError::Empty))
+    };
+    look_until(&mut look, at_most);
+    received.ok()
+}
+
 /// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where
 /// the threads of a [runtime](super::Runtime) take turns by `look`, which returns `None` until then.
 pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T>) -> T {

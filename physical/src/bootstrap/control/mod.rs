@@ -90,7 +90,7 @@ impl Reporter for CommandQueue {
         let (reported, done) = mpsc::channel();
         self.tell(Command::Report { culprit, cause: cause.to_owned(), reported });
         if !runtime::is_replaced() {
-            let _ = done.recv_timeout(REPORT_TIMEOUT);
+            let _ = runtime::receive_within(&done, REPORT_TIMEOUT);
         }
     }
 }
