@@ -137,7 +137,9 @@ void move(Comm *comm) {
             continue;
         }
         // On one host, NCCL does not notice who has died.
-        if (settings.remote && !comm->is_aborted && comm->state == ncclSuccess) comm->state = ncclRemoteError;
+        // Whoever began the launch may not have said yet that it did, and does not after this.
+        bool is_well = comm->state == ncclSuccess || comm->state == ncclInProgress;
+        if (settings.remote && !comm->is_aborted && is_well) comm->state = ncclRemoteError;
         comm->changed.wait(lock, [&] { return comm->is_aborted.load(); });
         return;
     }

@@ -290,6 +290,9 @@ fn bad_input_is_one_clear_line() {
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
     refused("", &torchrun, &format!(" has 127.0.0.1:{port}; end it, or choose another MASTER_PORT"));
     drop(taken);
+    let port = hexagram::testing::free_port().to_string();
+    let torchrun =
+        [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
     refused("--join-deadline 1", &torchrun, "rank 1 of 2 did not join within 1s");
     refused("--out /proc/nowhere", &[], "/proc/nowhere");
 }

@@ -284,7 +284,7 @@ fn a_link_cut_in_one_direction_ends_both_sides() {
 
 #[test]
 fn a_rank_that_pauses_for_less_than_a_silence_is_not_named() {
-    const PAUSE: Duration = Duration::from_millis(3300);
+    const PAUSE: Duration = Duration::from_millis(2500);
     let jobs = || transports().flat_map(|transport| [(transport, 0), (transport, 1)]);
     thread::scope(|scope| {
         for (number, (transport, victim)) in (0..).zip(jobs()) {
@@ -317,7 +317,7 @@ fn whoever_starts_a_job_says_for_how_long_a_rank_may_be_silent() {
         };
         Job::of(on_this_host(3).map(told), "collectives", TransportKind::Shm)
     };
-    let [mut hasty, mut patient, mut refused] = ["1", "600", "0.5"].map(start);
+    let [mut hasty, mut patient, mut refused] = ["2", "600", "0.5"].map(start);
     for rank in 0..3 {
         let Failed { text, .. } = refused.failure(rank);
         assert!(text.contains("HEXAGRAM_SILENCE=0.5") && text.contains("1 to 86400 seconds"), "{text}");
@@ -327,7 +327,7 @@ fn whoever_starts_a_job_says_for_how_long_a_rank_may_be_silent() {
     let stopped = hasty.signal(1, Signal::STOP);
     patient.signal(1, Signal::STOP);
     let worst = all_blame(&mut hasty, [0, 2].into_iter(), 1, "has been silent", stopped);
-    report(format_args!("silence of 1 s: named after {worst:.1?}"));
+    report(format_args!("silence of 2 s: named after {worst:.1?}"));
     // Longer than the default, too.
     thread::sleep(Duration::from_secs(5));
     patient.signal(1, Signal::CONT);

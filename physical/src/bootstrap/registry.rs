@@ -21,7 +21,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Time for which rank 0 tells ranks that connect late why it has given up.
+/// Time, since the last of them, for which rank 0 tells ranks that connect late why it has given up.
 const LINGER: Duration = Duration::from_millis(500);
 /// Longest request to join, in bytes.
 const JOIN_BYTES: usize = 8 << 10;
@@ -282,7 +282,7 @@ impl Registry {
         JoinFailure::Refused(what, format!("{remedy}{loopback}{}", secret.hint()))
     }
 
-    /// Tells every rank that has connected, or connects within [`LINGER`], why there will be no world.
+    /// Tells every rank that has connected, or connects before none has for [`LINGER`], why there will be no world.
     pub(super) fn give_up(&mut self, acceptor: &mut Acceptor<Listener>, failure: &JoinFailure) {
         let answer = failure.message().whole();
         // Rank 0 knows, and a rank that ended before its registration will not connect.
@@ -296,6 +296,9 @@ impl Registry {
                 break;
             }
             let mut late = acceptor.wait(Some(left), &[]);
+            if !late.is_empty() {
+                waited = Stopwatch::with_gap(LINGER);
+            }
             // They are closed at once: there may be no descriptors for more of them.
             informed += send_to_all(late.iter_mut().map(|caller| &mut caller.connection), &answer);
         }

@@ -63,10 +63,10 @@ fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
     let a = place.clone();
     let b = place;
     let errors =
-        errors(vec![Box::new(move || join(0, 4, &a, b"", 1)), Box::new(move || join(2, 4, &b, b"", 1))]);
+        errors(vec![Box::new(move || join(0, 4, &a, b"", 3)), Box::new(move || join(2, 4, &b, b"", 3))]);
     for error in errors {
         let error = error.unwrap();
-        assert!(error.contains("ranks 1, 3 of 4 did not join within 1s"), "{error}");
+        assert!(error.contains("ranks 1, 3 of 4 did not join within 3s"), "{error}");
     }
 }
 
@@ -256,7 +256,7 @@ fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
     let a = place.clone();
     let b = place;
     let errors = errors(vec![
-        Box::new(move || join(0, 2, &a, b"key", 2)),
+        Box::new(move || join(0, 2, &a, b"key", 5)),
         Box::new(move || join(1, 2, &b, b"other", 40)),
     ]);
     let contains = |at: usize, what: &str| {

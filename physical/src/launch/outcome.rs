@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// Longest time between two failures that count as simultaneous, as a busy launcher may see them in either order.
-const TIE: Duration = Duration::from_millis(20);
+const TIE: Duration = Duration::from_millis(100);
 
 /// Result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -97,7 +97,7 @@ fn shared_memory_alone_does_not_reach_another_host() {
     let on = |host: &str| JoinOptions {
         transport: TransportKind::Shm,
         host: Some(host.to_owned()),
-        deadline: std::time::Duration::from_secs(2),
+        deadline: std::time::Duration::from_secs(5),
         ..JoinOptions::default()
     };
     let outcome = std::panic::catch_unwind(|| spawn_as(&[on("one"), on("other")], |_| ()));

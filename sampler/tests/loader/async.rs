@@ -96,7 +96,7 @@ fn time_that_is_up_wakes_the_future() {
         let _ = released.lock().unwrap().recv_timeout(PATIENCE);
         Ok(index)
     };
-    let given = LoaderOptions { timeout: Some(Duration::from_millis(200)), ..options(1, 1) };
+    let given = LoaderOptions { timeout: Some(Duration::from_secs(2)), ..options(1, 1) };
     let mut loader = DataLoader::new(Numbers { len: 3, load }, given).unwrap();
     let mut batches = loader.iter();
     let error = block_on(batches.next_async()).unwrap().unwrap_err();

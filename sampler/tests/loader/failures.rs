@@ -132,12 +132,12 @@ fn a_stuck_worker_is_named_and_its_sample_too() {
         }
         Ok(index)
     };
-    let given = LoaderOptions { timeout: Some(Duration::from_millis(300)), ..options(1, 1) };
+    let given = LoaderOptions { timeout: Some(Duration::from_secs(2)), ..options(1, 1) };
     let mut loader = DataLoader::new(Numbers { len: 10, load }, given).unwrap();
     let mut batches = loader.iter();
     assert_eq!(batches.by_ref().take(5).filter(Result::is_ok).count(), 5);
     let error = batches.next().unwrap().unwrap_err().to_string();
-    assert!(error.starts_with("no batch within 300ms: worker 0 has been loading sample 5 for"), "{error}");
+    assert!(error.starts_with("no batch within 2s: worker 0 has been loading sample 5 for"), "{error}");
     assert!(error.ends_with("or raise `timeout`"), "{error}");
     drop(release);
 }

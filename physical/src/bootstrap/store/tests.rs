@@ -53,7 +53,7 @@ fn places_on_hosts_are_counted_by_the_ranks_themselves() {
 
 #[test]
 fn a_rank_that_is_not_there_is_named_at_the_deadline() {
-    let short = JoinOptions { deadline: Duration::from_millis(300), ..options(TransportKind::Tcp) };
+    let short = JoinOptions { deadline: Duration::from_secs(2), ..options(TransportKind::Tcp) };
     let errors = places(&SharedMap::default(), 3, &[short.clone(), short]);
     let [leader, member] = [0, 1].map(|rank| errors[rank].as_ref().unwrap_err().to_string());
     assert!(leader.contains("find rank 2 of 3 in the store"), "{leader}");

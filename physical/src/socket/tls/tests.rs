@@ -73,10 +73,10 @@ fn join(rank: usize, size: usize, port: u16, tls: Option<TlsFiles>, seconds: u64
     World::join_as(&placement, &JoinOptions { transport, deadline, tls, ..JoinOptions::default() })
 }
 
-/// Returns the errors of rank 0, which waits for 2 s, and of rank 1, which would wait longer than the test may take.
+/// Returns the errors of rank 0, which waits for 5 s, and of rank 1, which would wait longer than the test may take.
 fn errors(zero: Option<TlsFiles>, one: Option<TlsFiles>) -> [String; 2] {
     let port = free_port();
-    let zero = std::thread::spawn(move || join(0, 2, port, zero, 2).err().unwrap().to_string());
+    let zero = std::thread::spawn(move || join(0, 2, port, zero, 5).err().unwrap().to_string());
     let one = join(1, 2, port, one, 600).err().unwrap().to_string();
     [zero.join().unwrap(), one]
 }
