@@ -253,9 +253,11 @@ impl<'a> Operation<'a> {
 
     fn settle(&mut self, outcome: Result<Got>) -> Poll<Result<Got>> {
         self.ticket = None;
-        self.notice = None;
         match outcome.and_then(|got| got.checked(self.terms.transport, usize::MAX)) {
-            Ok(got) => Poll::Ready(Ok(got)),
+            Ok(got) => {
+                self.notice = None;
+                Poll::Ready(Ok(got))
+            }
             Err(error) => self.fail(error),
         }
     }
@@ -275,8 +277,9 @@ impl<'a> Operation<'a> {
         if let Some(ticket) = self.ticket.take() {
             self.terms.transport.cancel(ticket);
         }
-        self.notice = None;
         self.terms.poison.spread(self.terms.transport.health(), &error);
+        // Not before: a rank whose deadline passes at this moment would take this one for late.
+        self.notice = None;
         Poll::Ready(Err(error))
     }
 }
