@@ -26,8 +26,9 @@
 //! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; for a step of the warm-up as without
 //! a codec, which is never encoded. Hierarchical communication is for averages without a codec. Defaults: τ = 0.1 s, which
 //! leaves the network idle half of the time where an average takes 50 ms; 0 averages without a pause, and on a small
-//! model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ.
-//! Asynchronous: replicas differ, and no run is like another; a checkpoint loses nothing.
+//! model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for `compressed-async-model-average`; a
+//! coarse codec, of contraction δ, needs α of about δ. Asynchronous: replicas differ, and no run is like another; a
+//! checkpoint loses nothing.
 //! [`DataParallel::settle`](crate::DataParallel::settle) aborts what has not begun and applies what has; the next step
 //! resumes. Metric: `staleness`, the steps that an average took. Elements: floats; encoded f32. Sources: Gan et al.,
 //! "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021, where τ is 0.5 s; encoded

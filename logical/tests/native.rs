@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_logical::testing::{self, spawn};
+use hexagram_logical::testing::{self, mappings, spawn};
 use hexagram_logical::{
     Bool, Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
@@ -335,22 +335,15 @@ fn ranks_that_register_different_sizes_hear_of_it() {
 fn registered_memory_goes_when_its_buffer_goes() {
     // A size that no other test has, as all share the process.
     const PAGES: usize = 331;
-    let size = |line: &str| {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        Some(number(end)? - number(start)?)
-    };
-    let is_ours = |line: &&str| line.contains("hexagram") && size(line) == Some(PAGES * 4096);
-    let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().filter(is_ours).count();
     spawn(TransportKind::Shm, 2, |comm| {
         comm.block_on(comm.barrier())?;
-        for _ in 0..20 {
+        for _ in 0..100 {
             let mut buffer = comm.registered(DType::F32, PAGES * 1024)?;
             comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum))?;
-            assert!(mappings() > 0);
+            assert!(mappings(PAGES * 4096) > 0);
         }
         comm.block_on(comm.barrier())?;
-        assert_eq!(mappings(), 0);
+        assert_eq!(mappings(PAGES * 4096), 0);
         comm.block_on(comm.barrier())
     })
     .unwrap();

@@ -222,6 +222,21 @@ pub fn free_port() -> u16 {
     reserve(0).unwrap_or_else(|error| fail(error))
 }
 
+/// Returns the number of mappings of this process that are shared memory of `bytes` bytes. A test
+/// gives its memory a size that no other has, as all share the process.
+///
+/// # Panics
+/// If the system does not tell.
+pub fn mappings(bytes: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_else(|error| fail(error));
+    let size = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(number(end)? - number(start)?)
+    };
+    maps.lines().filter(|line| line.contains("memfd:hexagram") && size(line) == Some(bytes)).count()
+}
+
 /// Reserves a port of 127.0.0.1 until this process ends; 0 stands for any that is free. Returns its number.
 ///
 /// # Errors

@@ -204,14 +204,16 @@ fn look_until(mut look: impl FnMut() -> bool, at_most: Duration) {
 /// # Errors
 /// [`RecvError`] once there is no sender any more.
 pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> Result<T, RecvError> {
-    wait_for(
-        || receiver.recv(),
-        || match receiver.try_recv() {
-            Ok(message) => Some(Ok(message)),
-            Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
-            Err(TryRecvError::Empty) => None,
-        },
-    )
+    wait_for(|| receiver.recv(), || try_receive(receiver))
+}
+
+/// Returns what [`receive`] would, if that would not wait.
+fn try_receive<T>(receiver: &mpsc::Receiver<T>) -> Option<Result<T, RecvError>> {
+    match receiver.try_recv() {
+        Ok(message) => Some(Ok(message)),
+        Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
+        Err(TryRecvError::Empty) => None,
+    }
 }
 
 /// Waits for a message of another thread, `at_most` so long; returns `None` if there is none by then, or no sender.
@@ -219,13 +221,13 @@ pub fn receive_within<T>(receiver: &mpsc::Receiver<T>, at_most: Duration) -> Opt
     if current().is_none() {
         return receiver.recv_timeout(at_most).ok();
     }
-    let mut received = Err(TryRecvError::Empty);
-    let mut look = || {
-        received = receiver.try_recv();
-        !matches!(received, Err(TryRecvError::Empty))
+    let mut received = None;
+    let look = || {
+        received = try_receive(receiver);
+        received.is_some()
     };
-    look_until(&mut look, at_most);
-    received.ok()
+    look_until(look, at_most);
+    received?.ok()
 }
 
 /// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where

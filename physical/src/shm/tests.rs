@@ -16,7 +16,7 @@ use crate::health::Health;
 use crate::memory::Buffer;
 use crate::native::AtOnce;
 use crate::tag::Tag;
-use crate::testing::spawn;
+use crate::testing::{mappings, spawn};
 use crate::transport::{Bell, Label, Ticket, Traffic, TransportKind};
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -273,17 +273,6 @@ fn memory_goes_back_to_the_system_when_its_owner_drops_it() {
     drop(mine);
     assert_eq!(blocks(), 0, "though a peer has it mapped");
     drop(theirs);
-}
-
-/// Returns the number of mappings of this process that are shared memory of `bytes` bytes.
-fn mappings(bytes: usize) -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let size = |line: &str| {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        Some(number(end)? - number(start)?)
-    };
-    maps.lines().filter(|line| line.contains("memfd:hexagram") && size(line) == Some(bytes)).count()
 }
 
 #[test]

@@ -84,10 +84,8 @@ impl Monitor {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Report { culprit, cause, reported } => {
-                    if !self.has_broadcast_failure {
-                        self.broadcast_failure(culprit, &cause);
-                        self.health.condemn(culprit, &cause);
-                    }
+                    self.fail(culprit, &cause);
+                    self.announce();
                     // Whoever reports does not wait for long.
                     let _ = reported.send(());
                 }
