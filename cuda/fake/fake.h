@@ -29,6 +29,9 @@ struct Settings {
     // no such work is done by chance, either.
     uint64_t delay = 20000;
     uint64_t devices = 1;
+    // Work queues of each context, which its streams share: what is behind a wait there waits, too, whatever its stream. 0
+    // gives each stream one of its own.
+    uint64_t queues = 0;
     // 1 if devices have pools of memory.
     uint64_t pools = 1;
     // Bytes of each device.

@@ -81,6 +81,21 @@ struct Choice {
     Clock::time_point next = Clock::time_point::max();
 };
 
+// Returns true if a stream has to wait for another one, the first step of which is before its own in the work queue that
+// they share.
+bool is_behind(const Stream &stream, bool &again) {
+    if (settings.queues == 0) return false;
+    for (auto &other : busy) {
+        bool shares = other->context == stream.context && other->number % settings.queues == stream.number % settings.queues;
+        if (other.get() == &stream || !shares || !settle(*other)) continue;
+        if (other->steps.front().number > stream.steps.front().number) continue;
+        again |= other->wanted <= other->done;
+        want({other, other->done + 1});
+        return true;
+    }
+    return false;
+}
+
 // Looks at the first step of a stream. Returns true if it may be done now.
 bool may_run(Stream &stream, bool is_worker, Clock::time_point now, Choice &choice, bool &again) {
     Step &head = stream.steps.front();
@@ -89,6 +104,7 @@ bool may_run(Stream &stream, bool is_worker, Clock::time_point now, Choice &choi
         choice.next = std::min(choice.next, head.due);
         return false;
     }
+    if (is_behind(stream, again)) return false;
     if (!head.until.has_passed()) {
         again |= head.until.stream->wanted < head.until.steps;
         want(head.until);

@@ -62,6 +62,8 @@ struct Stream {
     bool is_busy = false;
     // True if it would wait before its next step, had that not been left out.
     bool has_left_out = false;
+    // Number of the stream; streams whose numbers differ by a multiple of `settings.queues` share a work queue.
+    uint64_t number = 0;
 };
 
 namespace fake {

@@ -15,6 +15,7 @@ void set(const std::string &key, const char *value) {
         const char *key;
         uint64_t &number;
     } numbers[] = {{"seed", settings.seed},           {"delay", settings.delay}, {"devices", settings.devices},
+                   {"queues", settings.queues},
                    {"memory", settings.memory},       {"version", settings.version},
                    {"init", settings.init},           {"module", settings.module},
                    {"skip_wait", settings.skip_wait}, {"skip_value", settings.skip_value}, {"skip_host_wait", settings.skip_host_wait},

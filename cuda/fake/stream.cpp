@@ -76,7 +76,9 @@ API cuStreamCreate(CUstream *to, unsigned flags) {
     ENTER(context);
     if (to == nullptr || flags > 1) return INVALID_VALUE;
     Lock lock(mutex);
+    static uint64_t created = 0;
     auto stream = std::make_shared<Stream>(Stream{context, flags == 0});
+    stream->number = created++;
     streams[stream.get()] = stream;
     *to = stream.get();
     return SUCCESS;

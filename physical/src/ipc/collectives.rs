@@ -8,23 +8,21 @@
 //! | done | for the own host only: the stream has waited for all of that |
 
 use super::combine::{self, CombinationOrder};
-use super::memory::{Bucket, Exported, Exports, Imports, of_this_process, registered};
+use super::memory::{Exported, Exports, Imports, of_this_process};
 use super::notice::Notice;
-use super::watch::{Awaited, Flight};
 use super::words::Words;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
-use crate::device::cuda::enqueue::{self, PathWork, address};
+use crate::device::cuda::enqueue::PathWork;
 use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::types::CUdeviceptr;
 use crate::error::{During, Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::health::Health;
-use crate::memory::{ReadView, Span, WriteView};
 use crate::native::chunk;
 use crate::transport::{Label, Tally};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -101,172 +99,53 @@ impl Reach {
     }
 }
 
-/// An operation of this rank before it is enqueued.
-pub(super) struct Prepared {
-    pub(super) label: Label,
-    input: Option<ReadView>,
-    output: WriteView,
-    /// Memory to which the contribution is copied, as it is not registered.
-    copy: Option<Bucket>,
-    /// Place of the contribution.
-    pub(super) notice: Notice,
-}
-
-impl Prepared {
-    /// Finds a place for the contribution where others can read it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if the views are not of this endpoint's GPU; [`Error::System`] if memory runs out.
-    pub(super) fn new(
-        reach: &Reach,
-        label: Label,
-        input: Option<ReadView>,
-        output: WriteView,
-    ) -> Result<Self> {
-        let queue = output.queue();
-        input.iter().try_for_each(|input| reach.queue(&input.queue(), &label).map(drop))?;
-        let cuda = reach.queue(&queue, &label)?;
-        let mut prepared = Prepared { label, input, output, copy: None, notice: Notice::default() };
-        let contribution = prepared.contribution();
-        if contribution.is_empty() || !prepared.contributes(reach.rank) {
-            return Ok(prepared);
-        }
-        match registered(&contribution) {
-            Some((bucket, offset)) => prepared.notice = bucket.notice(offset),
-            None => {
-                let copy = reach.exports.take(cuda, contribution.byte_len())?;
-                prepared.notice = copy.notice(0);
-                prepared.copy = Some(copy);
-            }
-        }
-        Ok(prepared)
-    }
-
-    fn contribution(&self) -> Span {
-        self.input.as_ref().map_or_else(|| self.output.span(), ReadView::span)
-    }
-
-    /// Returns true if others read what this rank has.
-    fn contributes(&self, rank: usize) -> bool {
-        self.label.fingerprint.root.is_none_or(|root| root as usize == rank)
-    }
-
-    /// Returns the size of the result.
-    pub(super) fn bytes(&self) -> usize {
-        self.output.byte_len()
-    }
-
-    /// Returns the queue that does the work.
-    pub(super) fn queue(&self) -> Queue {
-        self.output.queue()
-    }
-
-    /// Enqueues the operation, now that the places of all contributions are known.
-    ///
-    /// # Errors
-    /// [`Error::System`] if the driver refuses.
-    pub(super) fn enqueue(self, reach: &Arc<Reach>, notices: &[Notice], tally: &Tally) -> Result<()> {
-        let contribution = self.contribution();
-        let bytes = contribution.byte_len();
-        let mut theirs = Vec::new();
-        let find = |(rank, notice): (usize, &Notice)| match self.contributes(rank) {
-            true if rank == reach.rank => Ok(notice.address),
-            true => reach.find(rank, notice, bytes, &mut theirs),
-            false => Ok(0),
-        };
-        let sources = notices.iter().enumerate().map(find).collect::<Result<Vec<_>>>()?;
-        let queue = self.queue();
-        let writes = vec![self.output.span()];
-        let reads = self.input.as_ref().map(ReadView::span).into_iter().collect();
-        let first = reach.step.load(Ordering::Relaxed);
-        let mut step = first;
-        let held = (Arc::clone(reach), self.copy, theirs);
-        let fingerprint = self.label.fingerprint;
-        let output = self.output.span();
-        let is_copied = held.1.is_some();
-        let enqueued = enqueue::enqueue(&queue, reads, writes, held, |work| {
-            if is_copied {
-                copy(work, address(&contribution), sources[reach.rank], bytes)?;
-            }
-            let transfer = Transfer { reach, fingerprint, sources: &sources, to: address(&output), tally };
-            let mut steps = Steps { reach, step: &mut step };
-            let enqueued = transfer.enqueue(work, &mut steps, output.len());
-            if enqueued.is_err() && *steps.step != first {
-                // What is on the stream waits for others all the same, and its end is to be known; where the driver refuses
-                // this, too, it is watched for ever.
-                let _ = steps.end(work);
-            }
-            enqueued
-        });
-        reach.step.store(step, Ordering::Relaxed);
-        if let Some(cuda) = CudaQueue::of(&queue).filter(|_| step != first) {
-            let awaited = Awaited::Steps { first, last: step };
-            cuda.watch(Arc::new(Flight::new(reach, &queue, self.label, awaited)));
-        }
-        enqueued
-    }
-}
-
-/// Steps of one operation, as they are enqueued.
-struct Steps<'a> {
-    reach: &'a Reach,
-    /// The last one.
-    step: &'a mut u32,
-}
-
-impl Steps<'_> {
-    /// Lets the stream take the next step, and wait until all others have.
-    fn take(&mut self, work: &PathWork<'_>) -> Result<()> {
-        *self.step = self.step.wrapping_add(1);
-        self.reach.words.tell_step(work, *self.step)?;
-        self.reach.words.await_step(work, *self.step)
-    }
-
-    /// Lets the own host know that the stream is done. Steps are counted alike on all ranks, and so is this one.
-    fn end(&mut self, work: &PathWork<'_>) -> Result<()> {
-        *self.step = self.step.wrapping_add(1);
-        self.reach.words.note_step(work, *self.step)
-    }
-}
-
 /// An operation whose contributions lie at known addresses.
-struct Transfer<'a> {
-    reach: &'a Reach,
-    fingerprint: Fingerprint,
+pub(super) struct Transfer {
+    pub(super) reach: Arc<Reach>,
+    pub(super) fingerprint: Fingerprint,
     /// Contributions by rank.
-    sources: &'a [CUdeviceptr],
-    /// Address of the result.
-    to: CUdeviceptr,
-    tally: &'a Tally,
+    pub(super) sources: Vec<CUdeviceptr>,
+    /// Address of the result, and its elements.
+    pub(super) to: CUdeviceptr,
+    pub(super) len: usize,
+    pub(super) tally: Arc<Tally>,
 }
 
-impl Transfer<'_> {
-    /// Enqueues the operation, whose result has `len` elements.
-    fn enqueue(&self, work: &mut PathWork<'_>, steps: &mut Steps<'_>, len: usize) -> Result<()> {
-        steps.take(work)?;
-        match self.fingerprint.operation {
-            OperationKind::AllReduce => self.all_reduce(work, steps, len)?,
-            OperationKind::ReduceScatter => {
-                self.combine(work, self.reach.rank * len..(self.reach.rank + 1) * len, self.to)?
-            }
-            OperationKind::AllGather => self.all_gather(work, len)?,
-            _ => self.broadcast(work, len)?,
-        }
-        steps.take(work)?;
-        steps.end(work)
+impl Transfer {
+    /// Returns the number of steps of which streams tell each other.
+    pub(super) fn told(&self) -> usize {
+        if self.fingerprint.operation == OperationKind::AllReduce { 3 } else { 2 }
     }
 
-    /// Combines the own chunk where the contribution is, and copies the chunks that others have combined.
-    fn all_reduce(&self, work: &mut PathWork<'_>, steps: &mut Steps<'_>, len: usize) -> Result<()> {
-        let ranks = self.sources.len();
+    /// Enqueues the work of a step, for which all others have taken the step before.
+    pub(super) fn work(&self, work: &mut PathWork<'_>, step: usize) -> Result<()> {
+        let Transfer { reach, len, .. } = self;
+        match (self.fingerprint.operation, step) {
+            (OperationKind::AllReduce, 1) => self.combine_own(work),
+            (OperationKind::AllReduce, 2) => self.fetch_others(work),
+            (OperationKind::ReduceScatter, 1) => {
+                self.combine(work, reach.rank * len..(reach.rank + 1) * len, self.to)
+            }
+            (OperationKind::AllGather, 1) => self.all_gather(work),
+            (_, 1) => self.broadcast(work),
+            _ => Ok(()),
+        }
+    }
+
+    /// Combines the own chunk of an all-reduce where the contribution is.
+    fn combine_own(&self, work: &mut PathWork<'_>) -> Result<()> {
         let own = self.reach.rank;
-        let part = chunk(len, ranks, own);
+        let part = chunk(self.len, self.sources.len(), own);
         let place = self.sources[own] + self.bytes(part.start) as CUdeviceptr;
-        self.combine(work, part, place)?;
-        steps.take(work)?;
+        self.combine(work, part, place)
+    }
+
+    /// Copies the chunks that others have combined.
+    fn fetch_others(&self, work: &PathWork<'_>) -> Result<()> {
+        let ranks = self.sources.len();
         // Begins with the next rank, so that not all ranks read from the same one.
-        (1..=ranks).map(|distance| (own + distance) % ranks).try_for_each(|rank| {
-            let part = chunk(len, ranks, rank);
+        (1..=ranks).map(|distance| (self.reach.rank + distance) % ranks).try_for_each(|rank| {
+            let part = chunk(self.len, ranks, rank);
             self.fetch(work, rank, self.bytes(part.start)..self.bytes(part.end), self.bytes(part.start))
         })
     }
@@ -284,19 +163,19 @@ impl Transfer<'_> {
         work.launch(&program, &operands)
     }
 
-    fn all_gather(&self, work: &PathWork<'_>, len: usize) -> Result<()> {
+    fn all_gather(&self, work: &PathWork<'_>) -> Result<()> {
         let ranks = self.sources.len();
-        let block = self.bytes(len / ranks);
+        let block = self.bytes(self.len / ranks);
         let ranks = (1..=ranks).map(|distance| (self.reach.rank + distance) % ranks);
         ranks.into_iter().try_for_each(|rank| self.fetch(work, rank, 0..block, rank * block))
     }
 
-    fn broadcast(&self, work: &PathWork<'_>, len: usize) -> Result<()> {
+    fn broadcast(&self, work: &PathWork<'_>) -> Result<()> {
         let root = self.fingerprint.root.map_or(0, |root| root as usize);
         if root == self.reach.rank {
             return Ok(());
         }
-        self.fetch(work, root, 0..self.bytes(len), 0)
+        self.fetch(work, root, 0..self.bytes(self.len), 0)
     }
 
     /// Copies bytes of a rank's contribution to the result, from byte `at` on.

@@ -3,6 +3,7 @@
 use super::collectives::{Reach, clear_away};
 use super::combine::COMBINE;
 use super::endpoint::IpcEndpoint;
+use super::meeting::Meeting;
 use super::outbox;
 use super::words::Words;
 use crate::device::cuda::CudaQueue;
@@ -48,6 +49,9 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
         awaited: site.identities.iter().map(|_| AtomicU32::new(0)).collect(),
         taken: AtomicU32::new(0),
     };
+    let here: Vec<usize> = (0..reach.are_here.len()).filter(|rank| reach.are_here[*rank]).collect();
+    // The first of them has a number that all of them know.
+    let meeting = Meeting::of(site.identities[here.first().copied().unwrap_or(rank)].endpoint, here);
     let tally = site.traffic.tally(TransportKind::Ipc);
-    Ok(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), tally))
+    Ok(IpcEndpoint::new(Rc::clone(site.transport), Arc::new(reach), meeting, tally))
 }

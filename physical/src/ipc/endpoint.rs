@@ -1,9 +1,11 @@
 //! Endpoint of one rank among GPUs that read each other's memory: operations from their post to the device's queue.
 
 use super::agreement::{self, Agreed, Agreement};
-use super::collectives::{Prepared, Reach};
+use super::collectives::Reach;
+use super::meeting::{Joined, Meeting};
 use super::messages::Messages;
-use super::order::TurnOrder;
+use super::order::{Place, TurnOrder};
+use super::part::Prepared;
 use crate::device::{Event, Meanwhile, Queue, go_on, go_on_meanwhile};
 use crate::doorbell::Bell;
 use crate::dtype::DType;
@@ -28,7 +30,17 @@ struct Running {
     prepared: Option<Prepared>,
     /// Outcome of the agreement, until the operation has its turn.
     agreed: Option<Agreed>,
+    /// Its turn, until all ranks of this process have come to it, and it is enqueued.
+    turn: Option<Turn>,
     bytes: usize,
+}
+
+/// Turn of an operation.
+struct Turn {
+    joined: Joined,
+    queue: Queue,
+    /// That of the next one comes when this is dropped.
+    _place: Place,
 }
 
 /// Operations of one endpoint.
@@ -54,6 +66,7 @@ pub(super) struct IpcEndpoint {
     pub(super) reach: Arc<Reach>,
     /// Order of the rank's operations, which all its endpoints share.
     pub(super) order: Arc<TurnOrder>,
+    meeting: Arc<Meeting>,
     pub(super) bell: Arc<dyn Bell>,
     pub(super) tally: Arc<Tally>,
     state: RefCell<State>,
@@ -62,14 +75,20 @@ pub(super) struct IpcEndpoint {
 }
 
 impl IpcEndpoint {
-    pub(super) fn new(transport: Rc<dyn Transport>, reach: Arc<Reach>, tally: Arc<Tally>) -> Rc<Self> {
+    pub(super) fn new(
+        transport: Rc<dyn Transport>,
+        reach: Arc<Reach>,
+        meeting: Arc<Meeting>,
+        tally: Arc<Tally>,
+    ) -> Rc<Self> {
         let order = TurnOrder::of(&reach.health);
         let bell = transport.bell();
         let messages = Messages::new(transport.size());
         let state = State { tickets: Tickets::default(), running: Vec::new(), messages, last: None };
         let state = RefCell::new(state);
         let meanwhile = OnceCell::new();
-        let endpoint = Rc::new(IpcEndpoint { transport, reach, order, bell, tally, state, meanwhile });
+        let endpoint =
+            Rc::new(IpcEndpoint { transport, reach, order, meeting, bell, tally, state, meanwhile });
         endpoint.go_on_while_waiting();
         endpoint
     }
@@ -102,7 +121,8 @@ impl IpcEndpoint {
         let prepared = Prepared::new(&self.reach, label, input, output)?;
         let agreement = Agreement::begin(&*self.transport, label, &prepared.notice)?;
         let bytes = prepared.bytes();
-        state.running.push(Running { ticket, agreement, prepared: Some(prepared), agreed: None, bytes });
+        let prepared = Some(prepared);
+        state.running.push(Running { ticket, agreement, prepared, agreed: None, turn: None, bytes });
         Ok(())
     }
 
@@ -126,9 +146,9 @@ impl IpcEndpoint {
             self.fail(state, at, error);
             has_moved = true;
         }
-        while let Some(at) = self.whose_turn(state) {
+        while let Some((at, outcome)) = self.take_turns(state) {
             has_moved = true;
-            if let Err(error) = self.enqueue(state, at) {
+            if let Err(error) = outcome {
                 self.fail(state, at, error);
             }
         }
@@ -137,14 +157,26 @@ impl IpcEndpoint {
         self.finish(state) || has_message_moved || has_moved
     }
 
-    /// Returns the operation that is enqueued next, if it is known to be that.
-    fn whose_turn(&self, state: &State) -> Option<usize> {
+    /// Brings the operation whose turn it is to the meeting, or ends the turn of one that is enqueued. Returns which one,
+    /// and what came of it; `None` if there is none.
+    fn take_turns(&self, state: &mut State) -> Option<(usize, Result<()>)> {
         let is_next =
             |running: &Running| running.agreed.as_ref().is_some_and(|agreed| agreed.place.is_next());
-        state.running.iter().position(is_next)
+        if let Some(at) = state.running.iter().position(is_next) {
+            return Some((at, self.join(state, at)));
+        }
+        let enqueued =
+            |(at, running): (usize, &Running)| Some((at, running.turn.as_ref()?.joined.outcome()?));
+        let (at, outcome) = state.running.iter().enumerate().find_map(enqueued)?;
+        if let Some(turn) = state.running[at].turn.take() {
+            // Messages may have been enqueued meanwhile.
+            self.follow(state, &turn.queue);
+            self.note_last(state, &turn.queue);
+        }
+        Some((at, outcome))
     }
 
-    fn enqueue(&self, state: &mut State, at: usize) -> Result<()> {
+    fn join(&self, state: &mut State, at: usize) -> Result<()> {
         let Running { agreed, prepared, .. } = &mut state.running[at];
         let Some((Agreed { notices, place }, prepared)) = agreed.take().zip(prepared.take()) else {
             return Ok(());
@@ -153,8 +185,9 @@ impl IpcEndpoint {
         place.begin();
         let queue = prepared.queue();
         self.follow(state, &queue);
-        prepared.enqueue(&self.reach, &notices, &self.tally)?;
-        self.note_last(state, &queue);
+        let part = prepared.part(&self.reach, &notices, &self.tally)?;
+        let joined = self.meeting.join(place.number(), self.reach.rank, part, &self.bell);
+        state.running[at].turn = Some(Turn { joined, queue, _place: place });
         Ok(())
     }
 
@@ -176,7 +209,8 @@ impl IpcEndpoint {
         let before = running.len();
         let rank = self.reach.rank;
         running.retain(|operation| {
-            let is_over = operation.prepared.is_none() && operation.agreement.is_over();
+            let is_enqueued = operation.prepared.is_none() && operation.turn.is_none();
+            let is_over = is_enqueued && operation.agreement.is_over();
             if is_over {
                 tickets.finish(operation.ticket, Ok(Got { peer: rank, bytes: operation.bytes }));
             }
@@ -246,7 +280,11 @@ impl DevicePath for IpcEndpoint {
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let state = self.state.borrow();
         let running = state.running.iter().find(|operation| operation.ticket == ticket);
-        running.map_or_else(Vec::new, |operation| operation.agreement.missing())
+        let missing = |operation: &Running| match &operation.turn {
+            Some(turn) => turn.joined.missing(),
+            None => operation.agreement.missing(),
+        };
+        running.map_or_else(Vec::new, missing)
     }
 
     fn native(&self) -> &dyn Collectives {

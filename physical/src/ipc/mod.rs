@@ -20,7 +20,8 @@
 //! *Hosts* compare what they call (`agreement`): each sends its label and where its buffer is to rank 0, which answers
 //! everyone with all of that and a number. Operations of all endpoints are enqueued in the `order` of these numbers, the
 //! same on all ranks, as two ranks that enqueue two operations on one stream in opposite order would wait for each other
-//! for ever. Of a message (`messages`) only its two ranks tell each other, and its receiver's stream waits for what the
+//! for ever. Ranks of one process, whose streams share its work queues, are enqueued together (`meeting`), each `part` step by
+//! step. Of a message (`messages`) only its two ranks tell each other, and its receiver's stream waits for what the
 //! sender has enqueued already (`outbox`). An operation is over for the host when it is enqueued.
 //!
 //! Buffers that others read are *registered* (`memory`): memory of `cuMemAlloc`, which another process can open. What is
@@ -31,14 +32,17 @@ mod collectives;
 mod combine;
 mod connect;
 mod endpoint;
+mod meeting;
 mod memory;
 mod messages;
 mod notice;
 mod order;
 mod outbox;
+mod part;
 #[cfg(test)]
 mod tests;
 mod watch;
 mod words;
 
 pub(crate) use connect::connect;
+pub(crate) use meeting::number;

@@ -90,6 +90,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Returns the number of the operation.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Returns true once all operations that come before are enqueued.
     pub(super) fn is_next(&self) -> bool {
         self.order.numbers().next == self.number

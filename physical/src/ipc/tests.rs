@@ -4,6 +4,7 @@
 mod failures;
 mod messages;
 mod processes;
+mod queues;
 
 use crate::device::Queue;
 use crate::device::cuda::Cuda;

@@ -34,6 +34,8 @@ pub(crate) struct Identity {
     wish: Wish,
     /// Number that no other process has.
     pub(crate) process: Uuid,
+    /// Number that no other endpoint of the process has.
+    pub(crate) endpoint: u64,
     place: Place,
 }
 
@@ -57,12 +59,12 @@ pub(crate) struct Gpu {
 }
 
 /// Bytes of an encoded identity.
-pub(super) const BYTES: usize = 2 + 16 + 16 + 4 + 1 + 16 * MOST_GPUS;
+pub(super) const BYTES: usize = 2 + 16 + 8 + 16 + 4 + 1 + 16 * MOST_GPUS;
 
 impl Identity {
     #[cfg(test)]
     pub(super) fn new(wish: Wish, process: Uuid, place: Place) -> Self {
-        Identity { wish, process, place }
+        Identity { wish, process, endpoint: 0, place }
     }
 
     /// Returns true if the rank's memory is the host's.
@@ -87,7 +89,8 @@ impl Identity {
             Place::Gpu(gpu) => (2, gpu),
         };
         let reached = &gpu.reaches[..gpu.reaches.len().min(MOST_GPUS)];
-        let head = [self.wish.code(), place].into_iter().chain(self.process).chain(gpu.uuid);
+        let own = self.process.into_iter().chain(self.endpoint.to_le_bytes());
+        let head = [self.wish.code(), place].into_iter().chain(own).chain(gpu.uuid);
         let tail = gpu.nccl.to_le_bytes().into_iter().chain([reached.len() as u8]);
         let all = head.chain(tail).chain(reached.concat());
         let mut bytes = [0; BYTES];
@@ -99,6 +102,7 @@ impl Identity {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&[wish, place], rest) = bytes.split_first_chunk()?;
         let (process, rest) = rest.split_first_chunk()?;
+        let (endpoint, rest) = rest.split_first_chunk()?;
         let (uuid, rest) = rest.split_first_chunk()?;
         let (nccl, rest) = rest.split_first_chunk()?;
         let (&[count], rest) = rest.split_first_chunk()?;
@@ -110,7 +114,8 @@ impl Identity {
             2 => Place::Gpu(gpu),
             _ => return None,
         };
-        Some(Identity { wish: Wish::from_code(wish)?, process: *process, place })
+        let endpoint = u64::from_le_bytes(*endpoint);
+        Some(Identity { wish: Wish::from_code(wish)?, process: *process, endpoint, place })
     }
 }
 
@@ -130,7 +135,7 @@ impl Identity {
             None if queue.is_host() => Place::Host,
             None => Place::Elsewhere,
         };
-        Ok(Identity { wish, process: process()?, place })
+        Ok(Identity { wish, process: process()?, endpoint: crate::ipc::number(), place })
     }
 }
 

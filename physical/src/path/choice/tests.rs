@@ -6,7 +6,7 @@ const ALL: Means = Means { ipc: true, nccl: true };
 const NONE: Means = Means { ipc: false, nccl: false };
 
 fn identity(place: Place) -> Identity {
-    Identity { wish: Wish::Auto, process: [7; 16], place }
+    Identity { wish: Wish::Auto, process: [7; 16], endpoint: 1 << 40, place }
 }
 
 /// A rank on the GPU of this number, which reaches those.
