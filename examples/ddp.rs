@@ -1,7 +1,9 @@
-//! Trains ResNet-50 on CIFAR-10 by two ranks, as the basic example of PyTorch's DistributedDataParallel does, line by
-//! line: `cargo run --release --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is not
-//! fetched; without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one
-//! rank. What `dist.init_process_group` does is `World::join`, and `DDP` is `Replica`.
+//! Trains ResNet-50 on CIFAR-10 by two ranks, in the steps of the basic example of PyTorch's DistributedDataParallel:
+//! `cargo run --release --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is not fetched;
+//! without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one rank.
+//!
+//! What `dist.init_process_group` does is `World::join`, and `DDP` is `Replica`. Unlike there, the model is not
+//! pretrained, images stay as small as they are, and batches have 16 of them.
 
 use candle_core::Tensor;
 use candle_nn::{ModuleT, Optimizer, SGD, VarMap, loss};
