@@ -5,10 +5,14 @@ namespace nccl {
 static uint64_t launched;
 
 // Connects the ranks that use each other for the first time. The others have to begin the same.
+//
+// NCCL visits all new peers of a group in an order of its own, and waits for each; nothing of the group begins before.
+// Where that goes well only if the others' groups are alike, it goes wrong here.
 static ncclResult_t connect(Comm *comm, const std::vector<Call> &calls) {
     std::vector<Message> questions;
     for (const Call &call : calls) {
         bool is_message = call.what == What::Send || call.what == What::Recv;
+        if (is_message && call.peer == comm->hello.rank) continue;
         auto key = is_message ? std::make_pair(int(call.what), call.peer) : std::make_pair(-1, -1);
         if (!comm->connected.insert(key).second) continue;
         Message question = {Kind::Connect};
@@ -16,14 +20,13 @@ static ncclResult_t connect(Comm *comm, const std::vector<Call> &calls) {
         question.peer = call.peer;
         questions.push_back(question);
     }
-    // All at once, as each may wait for another.
-    for (auto &question : questions) put(comm->control, &question, sizeof question);
-    for (size_t i = 0; i < questions.size(); i++) {
-        Message answer = {Kind::Granted};
-        if (get(comm->control, &answer, sizeof answer)) continue;
-        return fail(ncclRemoteError, "the connection was closed by the remote peer");
+    if (questions.empty()) return ncclSuccess;
+    if (calls.size() > 1) {
+        return fail(ncclInternalError, "Message truncated : received 512 bytes instead of 256 (a group of %zu calls connects)",
+                    calls.size());
     }
-    return ncclSuccess;
+    Message answer = {Kind::Granted};
+    return ask(comm, questions[0], &answer);
 }
 
 ncclResult_t launch(Comm *comm, std::vector<Call> calls) {

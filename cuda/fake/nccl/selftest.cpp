@@ -156,9 +156,22 @@ static void collectives() {
     });
 }
 
+// Sends a message from each rank to the next, and the other way, one by one.
+static void connect(Rank &r) {
+    CUdeviceptr x = r.memory(std::vector<int>(1, r.rank));
+    for (int way = 0; way < 2; way++) {
+        for (int from = 0; from < r.ranks; from++) {
+            int to = (from + (way ? r.ranks - 1 : 1)) % r.ranks;
+            if (r.rank == from) r.begun(ncclSend(x, 1, Int32, to, r.comm, r.stream));
+            if (r.rank == to) r.begun(ncclRecv(x, 1, Int32, from, r.comm, r.stream));
+        }
+    }
+}
+
 // What is in a group goes at once, on several streams too; outside of one it would wait for itself.
 static void groups() {
     ranks(3, [](Rank &r) {
+        connect(r);
         CUstream other;
         DO(cuStreamCreate(&other, 1));
         CUdeviceptr x = r.memory(std::vector<int>(1000, 0)), y = r.memory(std::vector<int>(1000, -1));
@@ -210,6 +223,33 @@ static void refusals() {
             CHECK(r.settle() == ncclInvalidArgument);
             CHECK(ncclCommDestroy(r.comm) == ncclInvalidArgument);
         }
+        DO(ncclCommAbort(r.comm));
+    });
+}
+
+// A group that connects two ways may wait in a circle with those of others, or read what is meant for another one.
+static void connections() {
+    ranks(2, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        DO(ncclGroupStart());
+        DO(ncclSend(x, 1, Int32, 1 - r.rank, r.comm, r.stream));
+        DO(ncclRecv(x + 4, 1, Int32, 1 - r.rank, r.comm, r.stream));
+        ncclGroupEnd();
+        CHECK(r.settle() == ncclInternalError);
+        DO(ncclCommAbort(r.comm));
+    });
+    ranks(2, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        // A rank needs no connection to itself.
+        DO(ncclGroupStart());
+        DO(ncclSend(x, 1, Int32, r.rank, r.comm, r.stream));
+        DO(ncclRecv(x + 4, 1, Int32, r.rank, r.comm, r.stream));
+        r.begun(ncclGroupEnd());
+        DO(ncclGroupStart());
+        DO(ncclSend(x, 1, Int32, 1 - r.rank, r.comm, r.stream));
+        DO(ncclAllReduce(x, x, 1, Int32, Sum, r.comm, r.stream));
+        ncclGroupEnd();
+        CHECK(r.settle() == ncclInternalError);
         DO(ncclCommAbort(r.comm));
     });
 }
@@ -420,8 +460,7 @@ int main(int count, char **arguments) {
     const std::pair<const char *, void (*)()> tests[] = {
         {"collectives", collectives}, {"groups", groups}, {"rendezvous", rendezvous}, {"refusals", refusals},
         {"duplicates", duplicates},   {"splits", splits}, {"aborts", aborts},         {"errors", errors},
-        {"processes", processes},     {"deaths", deaths},
-        {"noticed", noticed}};
+        {"processes", processes},     {"deaths", deaths}, {"noticed", noticed},       {"connections", connections}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
     }

@@ -7,6 +7,7 @@
 
 use super::collectives::{completed_by, reduced_by};
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
+use super::group::{Group, Member};
 use super::library::{Comm, Libnccl, Reduction, Status, data_type};
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::types::CUstream;
@@ -23,9 +24,6 @@ use std::sync::Arc;
 
 /// Scratch buffers that are kept.
 const MOST_SCRATCH: usize = 8;
-
-/// Messages of one group: NCCL has so many under way at once, whichever of them come first in the order.
-const MOST_MESSAGES: usize = 8;
 
 /// Work that NCCL is enqueuing.
 pub(super) struct Batch {
@@ -51,24 +49,6 @@ enum Call {
     Send { from: Span, to: usize },
     Receive { to: Span, from: usize },
     Collective { what: Fingerprint, from: Span, to: Span },
-}
-
-/// Way of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    To(usize),
-    From(usize),
-}
-
-impl Way {
-    /// Returns the way of an operation that is a message.
-    fn of(operation: &NcclOperation) -> Option<Self> {
-        match operation.work {
-            Some(NcclWork::Send { to, .. }) => Some(Way::To(to)),
-            Some(NcclWork::Receive { .. }) => Some(Way::From(operation.got.peer)),
-            Some(NcclWork::Collective { .. }) | None => None,
-        }
-    }
 }
 
 impl Batch {
@@ -122,21 +102,16 @@ impl NcclPath {
         }
     }
 
-    /// Takes the operations whose turn it is: one collective, or messages, of which one to each rank and one from it.
+    /// Takes the operations whose turn it is, as far as they go as one [group](super::group).
     fn take_turn(&self, state: &mut NcclState) -> Result<Vec<BatchWork>> {
-        let mut works: Vec<BatchWork> = Vec::new();
-        let mut taken: Vec<Option<Way>> = Vec::new();
-        loop {
-            let mut way = None;
-            let next = self.order.next(self.owner, |ticket| {
-                way = state.operation(ticket).and_then(|operation| Way::of(operation));
-                let goes_along = way.is_some() && !taken.contains(&None) && !taken.contains(&way);
-                taken.is_empty() || (goes_along && taken.len() < MOST_MESSAGES)
-            });
-            let Some(ticket) = next else { return Ok(works) };
-            taken.push(way);
-            works.extend(self.work(state, ticket)?);
-        }
+        let mut connected = std::mem::take(&mut state.connected);
+        let mut group = Group::new(&mut connected);
+        let mut next =
+            || self.order.next(self.owner, |ticket| group.add(Member::of(state.operation(ticket))));
+        let tickets: Vec<Ticket> = std::iter::from_fn(&mut next).collect();
+        state.connected = connected;
+        let works = tickets.into_iter().map(|ticket| self.work(state, ticket));
+        works.filter_map(Result::transpose).collect()
     }
 
     /// Returns what is to be called for an operation; `None` if it has been given up.

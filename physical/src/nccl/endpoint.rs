@@ -4,6 +4,7 @@
 //! when; then its turn comes, and it is enqueued; and then it is over.
 
 use super::batch::Batch;
+use super::group::Connected;
 use super::link::Link;
 use super::order::{Identity, WorkOrder};
 use crate::device::{Meanwhile, go_on_meanwhile};
@@ -70,6 +71,8 @@ pub(super) struct NcclState {
     pub(super) operations: Vec<NcclOperation>,
     /// Replies and decisions that are to come, with the rank that sends them.
     pub(super) controls: Vec<(usize, Mail)>,
+    /// Ways of messages that NCCL has connected.
+    pub(super) connected: Connected,
     /// Number of messages to each rank so far.
     pub(super) numbers: Vec<u64>,
     /// Work that NCCL is enqueuing.

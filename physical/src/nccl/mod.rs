@@ -2,13 +2,14 @@
 //! this to see which file does what.
 //!
 //! `library` finds NCCL and has its functions, `connect` makes a communicator, `link` watches and ends it. `endpoint` is
-//! the path: `messages` and `collectives` agree with the other ranks by mail (`path::mail`), `order` says
-//! whose turn it is, and `batch` enqueues. Nothing else here is compiled into a program without the feature `cuda`.
+//! the path: `messages` and `collectives` agree with the other ranks by mail (`path::mail`), `order` says whose turn it
+//! is, `group` how much goes at a time, and `batch` enqueues. Nothing else here is compiled into a program without the feature `cuda`.
 
 mod batch;
 mod collectives;
 mod connect;
 mod endpoint;
+mod group;
 mod library;
 mod link;
 mod messages;
