@@ -1,6 +1,7 @@
 //! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL connects
 //! them. Open this to see how long that may take.
 
+use super::ending::{Ending, FAREWELL};
 use super::endpoint::{NcclPath, NcclState};
 use super::library::{Comm, Config, Libnccl, UniqueId};
 use super::link::{Link, TICK};
@@ -81,7 +82,7 @@ fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<Uniqu
 }
 
 /// Lets NCCL connect this rank with the others, and gives that up when it takes too long or another rank has failed.
-fn init(nccl: &Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
+fn init(nccl: &'static Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
     let mut comm = Comm::NONE;
     let mut config = Config::without_blocking();
     let ranks = site.transport.size() as c_int;
@@ -96,8 +97,11 @@ fn init(nccl: &Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
         .expect(status, comm, "connect the ranks by NCCL")
         .and_then(|()| until_connected(nccl, comm, site.transport.health(), site.limit));
     if connected.is_err() && comm != Comm::NONE {
+        // What it says does not matter any more.
         // SAFETY: the communicator is there, and nobody has it from now on.
-        unsafe { (nccl.ncclCommAbort)(comm) };
+        let abort = move || _ = unsafe { (nccl.ncclCommAbort)(comm) };
+        // Without a thread for it, NCCL keeps it as long as the process lives.
+        Ending::begin(site.queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
     }
     connected.map(|()| comm)
 }

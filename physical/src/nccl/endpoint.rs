@@ -4,6 +4,7 @@
 //! when; then its turn comes, and it is enqueued; and then it is over.
 
 use super::batch::Batch;
+use super::ending::FAREWELL;
 use super::group::Connected;
 use super::link::Link;
 use super::order::{Identity, WorkOrder};
@@ -20,9 +21,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-/// Longest that an endpoint waits for the other ranks when it closes.
-const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Matter of an operation, with the views that it needs.
 pub(super) enum NcclWork {
@@ -281,7 +279,8 @@ impl Drop for NcclPath {
         let mut state = std::mem::take(self.state.get_mut());
         if state.batch.is_some() {
             let error = Error::usage("an endpoint was closed in an operation", "await every operation");
-            return self.fail(&mut state, &error);
+            self.fail(&mut state, &error);
+            return self.link.wait_for_end(FAREWELL);
         }
         self.order.leave(self.owner);
         self.link.close(FAREWELL);

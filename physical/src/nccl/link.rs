@@ -7,6 +7,7 @@
 //! has waited for it; then the communicator is aborted, which ends its kernels. Memory is held by the stream until the
 //! device is done with it.
 
+use super::ending::Ending;
 use super::library::{Comm, Libnccl, Status};
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::{CudaQueue, Watch};
@@ -43,6 +44,8 @@ pub(super) struct Link {
     /// `None` once it was aborted or destroyed.
     comm: Mutex<Option<Comm>>,
     failure: OnceLock<Error>,
+    /// End of the communicator, once that has begun.
+    ending: OnceLock<Arc<Ending>>,
     /// Queue on which it enqueues.
     queue: Queue,
     /// Time since NCCL reported that another rank is gone.
@@ -68,6 +71,7 @@ impl Link {
             nccl,
             comm: Mutex::new(Some(comm)),
             failure: OnceLock::new(),
+            ending: OnceLock::new(),
             queue,
             suspected: Mutex::default(),
             left_over: Arc::new(Mutex::new(Some(Vec::new()))),
@@ -158,25 +162,41 @@ impl Link {
         self.bell.ring();
     }
 
-    /// Lets NCCL end the communicator, on a thread of its own: it waits until the device has come to its work, which may
-    /// never be if something ahead of that does not end.
+    /// Lets NCCL end the communicator and its work. That waits until the device has come to the work, which may never be if
+    /// something ahead of it does not end.
     fn abort(&self) {
-        let Some(comm) = self.comm().take() else { return };
         let nccl = self.nccl;
         let queue = self.queue.clone();
         let left_over = Arc::clone(&self.left_over);
-        let aborted = runtime::spawn("hexagram-nccl", move || {
+        self.end(move |comm| {
             // What it says does not matter any more.
             // SAFETY: the communicator is there, and nobody has it from now on.
             unsafe { (nccl.ncclCommAbort)(comm) };
             let spans = left_over.lock().unwrap_or_else(PoisonError::into_inner).take();
             hold(&queue, spans.unwrap_or_default());
         });
-        if let (Err(error), Some(queue)) = (aborted, CudaQueue::of(&self.queue)) {
-            // NCCL may use it as long as the process lives.
-            std::mem::forget(Arc::clone(&self.left_over));
-            queue.fail(&error);
+    }
+
+    /// Has the communicator ended on a thread of its own. Nobody else has it from now on.
+    fn end(&self, how: impl FnOnce(Comm) + Send + 'static) {
+        let mut place = self.comm();
+        let Some(comm) = place.take() else { return };
+        match Ending::begin(&self.queue, move || how(comm)) {
+            // There is one end only.
+            Ok(ending) => _ = self.ending.set(ending),
+            Err(error) => {
+                // NCCL may use it as long as the process lives.
+                std::mem::forget(Arc::clone(&self.left_over));
+                CudaQueue::of(&self.queue).into_iter().for_each(|queue| queue.fail(&error));
+            }
         }
+    }
+
+    /// Waits until a communicator has ended whose end has begun, or until `limit` has passed.
+    pub(super) fn wait_for_end(&self, limit: Duration) {
+        // Whoever begins it has this meanwhile.
+        drop(self.comm());
+        self.ending.get().into_iter().for_each(|ending| ending.wait(limit));
     }
 
     /// Keeps memory of what NCCL was enqueuing when it was ended, until it and the device are done with that.
@@ -188,9 +208,15 @@ impl Link {
         }
     }
 
-    /// Closes the communicator when its work is done, together with the other ranks; ends it after `limit`. Work that is
-    /// not done by then fails, for whoever reads what it was to write.
+    /// Closes the communicator when its work is done, together with the other ranks; ends it after `limit`, and waits for
+    /// NCCL as long again. Work that is not done by then fails, for whoever reads what it was to write.
     pub(super) fn close(&self, limit: Duration) {
+        self.finish(limit);
+        self.wait_for_end(limit);
+    }
+
+    /// Begins the end of the communicator when its work is done, or after `limit`.
+    fn finish(&self, limit: Duration) {
         let last = self.queue.device().map(|queue| queue.record());
         let is_done = || last.as_ref().is_none_or(|last| last.has_happened());
         let mut waited = Stopwatch::start();
@@ -226,16 +252,18 @@ impl Link {
     fn finalize(&self) -> Result<()> {
         let comm = self.comm();
         let Some(comm) = *comm else { return Err(self.ended()) };
+        let _current = CudaQueue::of(&self.queue).map(|queue| queue.gpu().enter()).transpose()?;
         // SAFETY: the communicator is there.
         let status = unsafe { (self.nccl.ncclCommFinalize)(comm) };
         self.nccl.expect(status, comm, "close NCCL")
     }
 
+    /// Lets NCCL forget the communicator, which is finalized. That waits until no rank of this host has a connection to
+    /// this one, and so for those that go on.
     fn destroy(&self) {
-        if let Some(comm) = self.comm().take() {
-            // SAFETY: the communicator is there, it is finalized, and nobody has it from now on.
-            unsafe { (self.nccl.ncclCommDestroy)(comm) };
-        }
+        let nccl = self.nccl;
+        // SAFETY: the communicator is there, it is finalized, and nobody has it from now on.
+        self.end(move |comm| _ = unsafe { (nccl.ncclCommDestroy)(comm) });
     }
 
     /// Returns what NCCL says has gone wrong, once it is known that no verdict names the rank that it was.
