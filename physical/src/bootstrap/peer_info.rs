@@ -85,7 +85,7 @@ impl PeerInfo {
 }
 
 /// Returns the system's name for its current boot, or an empty text.
-pub(super) fn boot() -> String {
+pub(crate) fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 

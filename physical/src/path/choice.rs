@@ -16,6 +16,8 @@ use super::Wish;
 use crate::device::Queue;
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
+use crate::hash::{START, of_bytes};
+#[cfg(feature = "cuda")]
 use crate::transport::Transport;
 use crate::transport::TransportKind;
 
@@ -52,6 +54,8 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Gpu {
     pub(crate) uuid: Uuid,
+    /// Number of its place on a bus of its host, which slices of one GPU share.
+    pub(crate) place: u64,
     /// Other GPUs whose memory it reads directly.
     pub(crate) reaches: Vec<Uuid>,
     /// Version of NCCL that the rank has, as NCCL numbers them; 0 if it has none, or one that is too old.
@@ -59,7 +63,7 @@ pub(crate) struct Gpu {
 }
 
 /// Bytes of an encoded identity.
-pub(super) const BYTES: usize = 2 + 16 + 8 + 16 + 4 + 1 + 16 * MOST_GPUS;
+pub(super) const BYTES: usize = 2 + 16 + 8 + 16 + 8 + 4 + 1 + 16 * MOST_GPUS;
 
 impl Identity {
     #[cfg(test)]
@@ -91,6 +95,7 @@ impl Identity {
         let reached = &gpu.reaches[..gpu.reaches.len().min(MOST_GPUS)];
         let own = self.process.into_iter().chain(self.endpoint.to_le_bytes());
         let head = [self.wish.code(), place].into_iter().chain(own).chain(gpu.uuid);
+        let head = head.chain(gpu.place.to_le_bytes());
         let tail = gpu.nccl.to_le_bytes().into_iter().chain([reached.len() as u8]);
         let all = head.chain(tail).chain(reached.concat());
         let mut bytes = [0; BYTES];
@@ -104,10 +109,12 @@ impl Identity {
         let (process, rest) = rest.split_first_chunk()?;
         let (endpoint, rest) = rest.split_first_chunk()?;
         let (uuid, rest) = rest.split_first_chunk()?;
+        let (on_bus, rest) = rest.split_first_chunk()?;
         let (nccl, rest) = rest.split_first_chunk()?;
         let (&[count], rest) = rest.split_first_chunk()?;
         let reaches = rest.as_chunks().0.get(..count.into())?.to_vec();
-        let gpu = Gpu { uuid: *uuid, reaches, nccl: u32::from_le_bytes(*nccl) };
+        let (on_bus, nccl) = (u64::from_le_bytes(*on_bus), u32::from_le_bytes(*nccl));
+        let gpu = Gpu { uuid: *uuid, place: on_bus, reaches, nccl };
         let place = match place {
             0 => Place::Host,
             1 => Place::Elsewhere,
@@ -131,12 +138,23 @@ impl Identity {
         let found = || crate::nccl::version().map_or(0, |version| version.number());
         let nccl = || if may_use_nccl { found() } else { 0 };
         let place = match crate::device::cuda::identify(queue)? {
-            Some((uuid, reaches)) => Place::Gpu(Gpu { uuid, reaches, nccl: nccl() }),
+            Some((uuid, on_bus, reaches)) => {
+                Place::Gpu(Gpu { uuid, place: number(on_bus)?, reaches, nccl: nccl() })
+            }
             None if queue.is_host() => Place::Host,
             None => Place::Elsewhere,
         };
         Ok(Identity { wish, process: process()?, endpoint: crate::ipc::number(), place })
     }
+}
+
+/// Returns a number for a place on a bus of this host, equal in all processes here, and on no other host.
+#[cfg(feature = "cuda")]
+fn number(on_bus: [i32; 3]) -> Result<u64> {
+    let boot = crate::bootstrap::peer_info::boot();
+    // What is unknown proves nothing.
+    let host = if boot.trim().is_empty() { process()?.to_vec() } else { boot.into_bytes() };
+    Ok(of_bytes(of_bytes(START, host), on_bus.map(i32::to_le_bytes).concat()))
 }
 
 /// Returns the number of this process.
@@ -225,16 +243,18 @@ fn nccl_obstacle(all: &[Identity], means: Means) -> Option<String> {
         let gpus: Vec<&Gpu> = all.iter().filter_map(Identity::gpu).collect();
         if let Some(rank) = gpus.iter().position(|gpu| gpu.nccl == 0) {
             return Some(format!(
-                "rank {rank} finds no libnccl.so.2, or an old one: `hexagram check` on its host says which"
+                "rank {rank} finds no NCCL that can be used: `hexagram check` on its host says why"
             ));
         }
         if let Some(rank) = gpus.iter().position(|gpu| gpu.nccl != gpus[0].nccl) {
             let version = |rank: usize| spell_nccl(gpus[rank].nccl);
             return Some(format!("rank 0 has NCCL {}, rank {rank} {}", version(0), version(rank)));
         }
-        let shared = |rank: usize| gpus[..rank].iter().position(|gpu| gpu.uuid == gpus[rank].uuid);
+        let is_one = |a: &Gpu, b: &Gpu| a.uuid == b.uuid || a.place == b.place;
+        let shared = |rank: usize| gpus[..rank].iter().position(|gpu| is_one(gpu, gpus[rank]));
         let (first, second) = (0..gpus.len()).find_map(|rank| Some((shared(rank)?, rank)))?;
-        Some(format!("ranks {first} and {second} are on one GPU"))
+        let slices = if gpus[first].uuid == gpus[second].uuid { "" } else { "slices of " };
+        Some(format!("ranks {first} and {second} are on {slices}one GPU"))
     })
 }
 

@@ -10,8 +10,10 @@ use super::status::Status;
 use super::sweeper::Sweeper;
 use super::types::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_EVENT_DISABLE_TIMING, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-    CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUevent, CUmemPoolProps, CUmemoryPool, CUuuid,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+    CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CU_EVENT_DISABLE_TIMING,
+    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUevent,
+    CUmemPoolProps, CUmemoryPool, CUuuid,
 };
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -180,6 +182,16 @@ impl Gpu {
     /// Returns the error after which nothing works here any more, if there was one.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.lost.get()
+    }
+
+    /// Returns the domain and the bus on which this GPU is, and its number there. Slices of a GPU have these in common.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the driver refuses.
+    pub(super) fn place(&self) -> Result<[c_int; 3]> {
+        let of = |which| attribute(self.driver, self.device, which);
+        let domain = of(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        Ok([domain, of(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?, of(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?])
     }
 
     /// Returns the identities of the other GPUs that this process sees whose memory this one reads directly.

@@ -35,6 +35,7 @@ pub(crate) use watch::Watch;
 use super::{Device, Queue};
 use crate::error::{Error, Result};
 use gpu::Gpu;
+use std::ffi::c_int;
 use std::sync::Arc;
 
 /// A GPU.
@@ -117,14 +118,15 @@ pub fn devices() -> Result<Vec<Description>> {
 /// Identity of a GPU.
 type Uuid = [u8; 16];
 
-/// Returns the identity of the GPU that a queue is of, and those of the other GPUs whose memory it reads directly.
-/// `None` for the queues of other devices.
+/// Returns the identity of the GPU that a queue is of, its place on the host's bus, and the identities of the other GPUs
+/// whose memory it reads directly. `None` for the queues of other devices.
 ///
 /// # Errors
 /// [`Error::System`] if the driver refuses.
-pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, Vec<Uuid>)>> {
+pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, [c_int; 3], Vec<Uuid>)>> {
     let Some(queue) = CudaQueue::of(queue) else { return Ok(None) };
-    Ok(Some((queue.0.gpu.about.uuid, queue.0.gpu.reaches()?)))
+    let gpu = &queue.0.gpu;
+    Ok(Some((gpu.about.uuid, gpu.place()?, gpu.reaches()?)))
 }
 
 /// Returns the version of CUDA that the driver is made for, as major and minor number.

@@ -104,6 +104,9 @@ impl CUmemPoolProps {
 const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
 const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
 
+pub(crate) const CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: c_uint = 33;
+pub(crate) const CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: c_uint = 34;
+pub(crate) const CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: c_uint = 50;
 pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_uint = 75;
 pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_uint = 76;
 pub(crate) const CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: c_uint = 115;

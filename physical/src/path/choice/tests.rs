@@ -12,7 +12,12 @@ fn identity(place: Place) -> Identity {
 /// A rank on the GPU of this number, which reaches those.
 fn on(gpu: u8, reaches: &[u8], nccl: u32) -> Identity {
     let reaches = reaches.iter().map(|gpu| [*gpu; 16]).collect();
-    identity(Place::Gpu(Gpu { uuid: [gpu; 16], reaches, nccl }))
+    identity(Place::Gpu(Gpu { uuid: [gpu; 16], place: gpu.into(), reaches, nccl }))
+}
+
+/// A rank on a slice of this number, of the GPU on this place of the bus.
+fn on_slice(slice: u8, place: u64) -> Identity {
+    identity(Place::Gpu(Gpu { uuid: [slice; 16], place, reaches: Vec::new(), nccl: 23_004 }))
 }
 
 fn wishing(wish: &str, all: &[Identity]) -> Vec<Identity> {
@@ -57,6 +62,7 @@ fn one_gpu_is_shared_and_several_are_connected_by_the_best_way_there_is() {
     let two_gpus = [on(1, &[2], 23_004), on(2, &[1], 23_004)];
     let two_far_gpus = [on(1, &[], 23_004), on(2, &[], 23_004)];
     let without_nccl = [on(1, &[2], 0), on(2, &[1], 0)];
+    let slices = [on_slice(1, 9), on_slice(2, 9)];
     let with_host = [on(1, &[], 23_004), identity(Place::Host)];
     let with_another = [on(1, &[], 23_004), identity(Place::Elsewhere)];
     for (all, means, want) in [
@@ -68,6 +74,7 @@ fn one_gpu_is_shared_and_several_are_connected_by_the_best_way_there_is() {
         (&two_far_gpus, Means { nccl: false, ..ALL }, None),
         (&without_nccl, ALL, ipc),
         (&without_nccl, Means { ipc: false, ..ALL }, None),
+        (&slices, ALL, None),
         (&with_host, ALL, None),
         (&with_another, ALL, None),
     ] {
@@ -92,9 +99,10 @@ fn a_wish_is_granted_or_refused_with_the_reason() {
         ("ipc", &[on(1, &[2], 0), on(2, &[], 0)], ALL, "GPU of rank 1 does not reach the memory of rank 0's"),
         ("ipc", &[on(1, &[], 0), identity(Place::Host)], ALL, "rank 1 has its memory elsewhere"),
         ("nccl", &gpus[..], NONE, "no NCCL"),
-        ("nccl", &[on(1, &[], 23_004), on(2, &[], 0)], ALL, "rank 1 finds no libnccl.so.2, or an old one"),
+        ("nccl", &[on(1, &[], 23_004), on(2, &[], 0)], ALL, "rank 1 finds no NCCL that can be used"),
         ("nccl", &[on(1, &[], 23_004), on(2, &[], 22_000)], ALL, "rank 0 has NCCL 2.30.4, rank 1 2.20.0"),
         ("nccl", &[on(1, &[], 5), on(2, &[], 5), on(1, &[], 5)], ALL, "ranks 0 and 2 are on one GPU"),
+        ("nccl", &[on_slice(1, 9), on_slice(2, 9)], ALL, "ranks 0 and 1 are on slices of one GPU"),
     ] {
         let error = refusal(wish, all, means);
         let setting = format!("HEXAGRAM_DEVICE_PATH={wish} cannot be: ");
