@@ -11,6 +11,7 @@
 
 use crate::device::cuda::types::CUstream;
 use crate::dtype::{DType, ReduceOp};
+use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::library::{Library, functions};
 use crate::path::spell_nccl;
@@ -20,11 +21,16 @@ use std::io;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-/// Oldest version of NCCL: the first one whose settings have the layout of [`Config`].
-const OLDEST: Version = Version(21801);
+/// Oldest version of NCCL. In all before, the thread that aborts a communicator which does not block reads what another
+/// thread has as its own, which may have ended; those up to 2.22 launch kernels within `ncclGroupEnd`, and wait for the
+/// other ranks there; those up to 2.23 may have a GPU touch the memory of another one's user, which has to let it.
+const OLDEST: Version = Version(22703);
+
+/// Version of NCCL whose settings have the layout of [`Config`].
+const LAYOUT: Version = Version(21801);
 
 /// Instruction to whoever has no such NCCL.
-const INSTALL: &str = "install NCCL 2.18.1 or newer (its Python package is nvidia-nccl-cu12) where the loader finds it: name its folder in LD_LIBRARY_PATH";
+const INSTALL: &str = "install NCCL 2.27.3 or newer (its Python package is nvidia-nccl-cu12) where the loader finds it: name its folder in LD_LIBRARY_PATH";
 
 functions! {
     /// Functions of NCCL, by their names. Buffers are memory of the communicator's own device, and their lengths count
@@ -49,6 +55,21 @@ functions! {
     ncclRecv(*mut c_void, usize, DataType, c_int, Comm, CUstream);
 }
 
+/// Variables with values that let NCCL wait for other ranks within a call, at which nobody here is prepared for that.
+const WAITING: [(&str, &str); 2] = [("NCCL_COMM_BLOCKING", "1"), ("NCCL_LAUNCH_MODE", "GROUP")];
+
+/// Refuses a value of a variable of the environment, as NCCL reads it.
+///
+/// # Errors
+/// [`Error::Setup`] if the variable has it.
+fn refuse(name: &str, value: &str) -> Result<()> {
+    let Some(found) = variable(name).filter(|found| found.trim().eq_ignore_ascii_case(value)) else {
+        return Ok(());
+    };
+    let what = format!("{name} is {}, with which NCCL waits for other ranks within its calls", found.trim());
+    Err(Error::setup(what, "unset it, or do without NCCL: HEXAGRAM_DEVICE_PATH=staging"))
+}
+
 /// NCCL as it was found.
 struct Found {
     functions: Libnccl,
@@ -62,6 +83,7 @@ impl Found {
     }
 
     fn find() -> Result<Self> {
+        WAITING.iter().try_for_each(|(name, value)| refuse(name, value))?;
         let library = Library::open(&["libnccl.so.2", "libnccl.so"], INSTALL)?;
         let functions = Libnccl::of(&library)?;
         let mut number = 0;
@@ -111,12 +133,14 @@ impl Libnccl {
         Ok(status == Status::SUCCESS)
     }
 
-    /// Returns NCCL's name and description of a status, and what it says of its last error.
+    /// Returns NCCL's name and description of a status, and its last warning: that of any communicator of the process, be
+    /// it long ago.
     pub(super) fn cause(&self, status: Status, comm: Comm) -> io::Error {
         // SAFETY: it takes a number.
         let description = unsafe { text((self.ncclGetErrorString)(status)) };
         // SAFETY: NCCL looks at no communicator for this.
         let last = unsafe { text((self.ncclGetLastError)(comm)) };
+        let last = last.map(|last| format!("last warning: {}", last.trim()));
         let parts = [Some(status.to_string()), description, last];
         let parts: Vec<String> = parts.into_iter().flatten().map(|part| part.trim().to_owned()).collect();
         io::Error::other(parts.join(", "))
@@ -208,7 +232,7 @@ impl Config {
         Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
-            version: OLDEST.0 as c_uint,
+            version: LAYOUT.0 as c_uint,
             blocking: 0,
             cga_cluster_size: Self::UNDEFINED,
             min_ctas: Self::UNDEFINED,

@@ -23,9 +23,9 @@ fn found() -> Option<&'static Libnccl> {
 
 #[test]
 fn versions_are_spelt_and_ordered() {
-    assert_eq!(OLDEST.to_string(), "2.18.1");
+    assert_eq!(OLDEST.to_string(), "2.27.3");
     assert_eq!(Version(22803).to_string(), "2.28.3");
-    assert!(Version(23003) > Version(22907) && Version(21703) < OLDEST);
+    assert!(Version(23003) > Version(22907) && Version(22606) < OLDEST);
 }
 
 #[test]
@@ -67,8 +67,10 @@ fn nccl_says_who_it_is_and_what_is_wrong() {
     assert!(!error.contains('\n'), "{error}");
 }
 
-#[test]
-fn a_version_that_is_too_old_is_named() {
+/// Runs the test `name` of this file, which is ignored otherwise, in a process of its own with this variable; says so if
+/// there is no fake NCCL.
+#[track_caller]
+fn passes(variable: (&str, &str), name: &str) {
     let fake = Library::open(&["libnccl.so.2"], INSTALL)
         .and_then(|library| library.function("hexagramFakeNcclSet\0"));
     if fake.is_err() {
@@ -76,16 +78,35 @@ fn a_version_that_is_too_old_is_named() {
         return;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let name = "nccl::library::tests::tells_of_the_version";
-    command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
-    let output = command.env("HEXAGRAM_FAKE_NCCL", "version=21703").output().unwrap();
+    let name = format!("nccl::library::tests::{name}");
+    command.args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"]);
+    let output = command.env(variable.0, variable.1).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{variable:?}: {text}");
 }
 
 #[test]
-#[ignore = "needs NCCL 2.17.3"]
+fn a_version_that_is_too_old_is_named() {
+    passes(("HEXAGRAM_FAKE_NCCL", "version=22606"), "tells_of_the_version");
+}
+
+#[test]
+#[ignore = "needs NCCL 2.26.6"]
 fn tells_of_the_version() {
     let error = version().unwrap_err().to_string();
-    assert_eq!(error, format!("libnccl.so.2 is of version 2.17.3, older than 2.18.1; {INSTALL}"));
+    assert_eq!(error, format!("libnccl.so.2 is of version 2.26.6, older than 2.27.3; {INSTALL}"));
+}
+
+#[test]
+fn variables_with_which_nccl_waits_within_a_call_are_refused() {
+    passes(("NCCL_COMM_BLOCKING", "1"), "tells_of_the_variable");
+    passes(("NCCL_LAUNCH_MODE", "group"), "tells_of_the_variable");
+}
+
+#[test]
+#[ignore = "needs a variable with which NCCL waits"]
+fn tells_of_the_variable() {
+    let error = version().unwrap_err().to_string();
+    let is_told = ["NCCL_COMM_BLOCKING is 1", "NCCL_LAUNCH_MODE is group"];
+    assert!(is_told.iter().any(|told| error.starts_with(told)) && !error.contains('\n'), "{error}");
 }
