@@ -132,7 +132,7 @@ API cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
         {122, 1},
     };
     if (attribute < 1 || attribute > 200) return INVALID_VALUE;
-    *value = attribute == 33 ? device + 1 : 0;
+    *value = attribute == 33 ? (settings.slices ? 1 : device + 1) : 0;
     // Memory pools.
     if (attribute == 115) *value = settings.pools != 0;
     for (auto &one : known) {

@@ -32,6 +32,8 @@ struct Settings {
     // Work queues of each context, which its streams share: what is behind a wait there waits, too, whatever its stream. 0
     // gives each stream one of its own.
     uint64_t queues = 0;
+    // 1 if all devices are slices of one, which share its place on the bus.
+    uint64_t slices = 0;
     // 1 if devices have pools of memory.
     uint64_t pools = 1;
     // Bytes of each device.

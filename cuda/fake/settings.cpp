@@ -21,7 +21,8 @@ void set(const std::string &key, const char *value) {
                    {"skip_wait", settings.skip_wait}, {"skip_value", settings.skip_value}, {"skip_host_wait", settings.skip_host_wait},
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
                    {"capture", settings.capture},         {"pools", settings.pools},
-                   {"compiling", settings.compiling},     {"end", settings.end}};
+                   {"compiling", settings.compiling},     {"end", settings.end},
+                   {"slices", settings.slices}};
     struct {
         const char *key;
         Nth &nth;

@@ -8,7 +8,7 @@
 extern "C" {
 CUresult cuCtxGetCurrent(CUcontext *);
 CUresult cuCtxGetDevice(CUdevice *);
-CUresult cuDeviceGetUuid_v2(CUuuid *, CUdevice);
+CUresult cuDeviceGetAttribute(int *, int, CUdevice);
 }
 
 namespace nccl {
@@ -19,6 +19,19 @@ static auto &ended = *new std::set<Comm *>();
 static void look_up(Comm *comm, const char *call) {
     std::lock_guard<std::mutex> lock(live_mutex);
     if (!live.count(comm)) die("%s of a communicator that is none, or was destroyed or aborted", call);
+}
+
+// Communicators that are being ended.
+static std::atomic<int> ending;
+
+// What a program lets run into its end: nobody knows what the driver does then.
+[[gnu::destructor]] static void look_for_endings() {
+    if (settings.abort && ending) die("the program ends within a call that ends a communicator");
+}
+
+void need_context(const char *call) {
+    CUcontext context = nullptr;
+    if (cuCtxGetCurrent(&context) != SUCCESS || context == nullptr) die("%s on a thread without a context", call);
 }
 
 ncclResult_t check(Comm *comm, const char *call) {
@@ -93,6 +106,8 @@ static ncclResult_t read_config(const ncclConfig_t *from, bool *blocks) {
     if (config.magic != MAGIC) {
         return fail(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
     }
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    if (blocking && (strcmp(blocking, "0") == 0 || strcmp(blocking, "1") == 0)) config.blocking = blocking[0] - '0';
     bool is_bool = config.blocking == UNDEFINED || config.blocking == 0 || config.blocking == 1;
     bool has_share = config.splitShare == UNDEFINED || config.splitShare == 0 || config.splitShare == 1;
     bool has_range = config.minCTAs <= config.maxCTAs && (config.minCTAs == UNDEFINED || config.minCTAs > 0);
@@ -108,11 +123,14 @@ static ncclResult_t make(Comm **to, const ncclUniqueId &id, bool blocks) {
     if (cuCtxGetCurrent(&comm->context) != SUCCESS || comm->context == nullptr) {
         die("a communicator is made on a thread without a context: NCCL would take device 0");
     }
-    CUuuid uuid;
+    // Where the device is: its domain, bus and number there, which slices of it share.
+    int place[4] = {};
     CUresult error = cuCtxGetDevice(&comm->device);
-    if (error == SUCCESS) error = cuDeviceGetUuid_v2(&uuid, comm->device);
+    if (error == SUCCESS) error = cuDeviceGetAttribute(&place[0], 50, comm->device);
+    if (error == SUCCESS) error = cuDeviceGetAttribute(&place[1], 33, comm->device);
+    if (error == SUCCESS) error = cuDeviceGetAttribute(&place[2], 34, comm->device);
     if (error != SUCCESS) return delete comm, fail(ncclUnhandledCudaError, "Cuda failure %d", error);
-    memcpy(comm->hello.device, uuid.bytes, sizeof uuid.bytes);
+    memcpy(comm->hello.device, place, sizeof place);
     // From 2.30 on, ranks may share a GPU, for whoever asks for it.
     const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     comm->hello.shares = settings.version >= 23000 && asked && strcmp(asked, "1") == 0;
@@ -120,6 +138,12 @@ static ncclResult_t make(Comm **to, const ncclUniqueId &id, bool blocks) {
     live.insert(comm);
     *to = comm;
     return ncclSuccess;
+}
+
+// Waits until no other rank uses this one's proxy thread: those that are on one host, as all are here, use each other's.
+static void wait_for_others(Comm *comm) {
+    Message leave = {Kind::Leave}, answer = {Kind::Granted};
+    if (settings.proxy && comm->control >= 0) ask(comm, leave, &answer);
 }
 
 // Ends the threads of a communicator and forgets it. Its memory stays, so that its address is not given again.
@@ -136,6 +160,7 @@ static ncclResult_t forget(Comm *comm) {
     if (comm->mover.joinable()) comm->mover.join();
     std::shared_ptr<Launch> last = comm->last;
     if (last) last->wait();
+    if (!comm->is_aborted) wait_for_others(comm);
     Message bye = {Kind::Bye};
     for (int socket : {comm->control, comm->data}) {
         if (socket < 0) continue;
@@ -214,6 +239,7 @@ NCCL ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *to, ncclConf
 
 NCCL ncclCommFinalize(ncclComm_t comm) {
     if (comm == nullptr) return ncclSuccess;
+    need_context("ncclCommFinalize");
     ncclResult_t result = check(comm, "ncclCommFinalize");
     if (result != ncclSuccess) return result;
     if (comm->is_finalized) return fail(ncclInvalidArgument, "the communicator is finalized already");
@@ -223,18 +249,27 @@ NCCL ncclCommFinalize(ncclComm_t comm) {
 
 NCCL ncclCommDestroy(ncclComm_t comm) {
     if (comm == nullptr) return ncclSuccess;
+    need_context("ncclCommDestroy");
     ncclResult_t result = check(comm, "ncclCommDestroy");
     if (result != ncclSuccess) return result;
+    ending++;
     flush(comm);
-    return forget(comm);
+    result = forget(comm);
+    ending--;
+    return result;
 }
 
 // Waits, as the real one does, until the streams have come to all that was enqueued: what runs before it is not ended.
 NCCL ncclCommAbort(ncclComm_t comm) {
     if (comm == nullptr) return ncclSuccess;
+    need_context("ncclCommAbort");
     look_up(comm, "ncclCommAbort");
+    ending++;
     comm->is_aborted = true;
-    return forget(comm);
+    if (settings.abort) usleep(unsigned(settings.abort) * 1000);
+    ncclResult_t result = forget(comm);
+    ending--;
+    return result;
 }
 
 NCCL ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *to) {

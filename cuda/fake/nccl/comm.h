@@ -59,6 +59,8 @@ struct Comm {
 };
 
 namespace nccl {
+// Ends the program if the thread has no context: NCCL would make one on device 0, whichever the communicator's is.
+void need_context(const char *call);
 // Looks whether a communicator takes calls. Ends the program if it is none any more.
 ncclResult_t check(Comm *comm, const char *call);
 // Does what a call is to do: now, or on a thread of its own if the communicator does not block.

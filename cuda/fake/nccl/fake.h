@@ -24,6 +24,10 @@ struct Settings {
     uint64_t hang = NEVER;
     // 1 if ranks hear of it when one of them ends in the middle, as over a network. On one host NCCL notices nothing.
     uint64_t remote = 0;
+    // 1 if a rank that destroys its communicator waits until all others leave it, too.
+    uint64_t proxy = 0;
+    // Milliseconds that an abort takes at least. If any, the program may not end within it.
+    uint64_t abort = 0;
     // Order in which contributions are reduced: 0 around the ring, from the rank behind a chunk's; 1 by rank; 2 from the
     // last rank to the first; 3 as a balanced tree.
     uint64_t order = 0;

@@ -24,6 +24,7 @@ ncclResult_t check_call(const Call &call) {
     const char *name = NAMES[int(call.what)];
     CUdevice device;
     if (cuCtxGetDevice(&device) == NOT_PERMITTED) die("%s within a function of the host that a stream calls", name);
+    need_context(name);
     ncclResult_t result = check(call.comm, name);
     if (result != ncclSuccess) return result;
     if (call.comm->is_finalized) die("%s on a communicator that is finalized", name);

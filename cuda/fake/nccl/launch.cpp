@@ -29,8 +29,27 @@ static ncclResult_t connect(Comm *comm, const std::vector<Call> &calls) {
     return ask(comm, questions[0], &answer);
 }
 
+// Looks at messages that go together. NCCL begins them in the order of its rounds, which is by how far the peer is, eight
+// at once: where others' groups are not alike, those of later rounds wait in circles.
+static ncclResult_t check_messages(Comm *comm, const std::vector<Call> &calls) {
+    int rank = comm->hello.rank, ranks = comm->hello.ranks, first = -1;
+    bool sends = false, receives = false;
+    for (const Call &call : calls) {
+        bool is_sent = call.what == What::Send;
+        if (!is_sent && call.what != What::Recv) continue;
+        if (call.peer == rank) (is_sent ? sends : receives) = true;
+        int block = (is_sent ? call.peer - rank + ranks : rank - call.peer + ranks) % ranks / 8;
+        if (first >= 0 && block != first) die("a group has messages of NCCL's first eight rounds, and later ones");
+        first = block;
+    }
+    if (sends && !receives) return fail(ncclInvalidUsage, "Trying to send to self without a matching recv");
+    if (receives && !sends) return fail(ncclInvalidUsage, "Trying to recv to self without a matching send");
+    return ncclSuccess;
+}
+
 ncclResult_t launch(Comm *comm, std::vector<Call> calls) {
-    ncclResult_t result = connect(comm, calls);
+    ncclResult_t result = check_messages(comm, calls);
+    if (result == ncclSuccess) result = connect(comm, calls);
     if (result != ncclSuccess) return result;
     std::vector<CUstream> streams;
     for (const Call &call : calls) {

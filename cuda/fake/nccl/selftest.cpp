@@ -254,6 +254,31 @@ static void connections() {
     });
 }
 
+// A message to oneself is sent and received in one group.
+static void to_oneself() {
+    ranks(1, [](Rank &r) {
+        CUdeviceptr x = r.memory(std::vector<int>(4, 1));
+        ncclSend(x, 1, Int32, 0, r.comm, r.stream);
+        CHECK(r.settle() == ncclInvalidUsage);
+        DO(ncclCommAbort(r.comm));
+    });
+}
+
+// A rank is not destroyed before all others leave, if it is set so.
+static void proxies() {
+    hexagramFakeNcclSet("proxy=1");
+    std::atomic<bool> has_left = false;
+    ranks(2, [&](Rank &r) {
+        if (r.rank == 1) usleep(50000), has_left = true;
+        r.leave();
+        CHECK(has_left);
+    });
+    ranks(2, [&](Rank &r) {
+        if (r.rank == 0) r.leave();
+        if (r.rank == 1) DO(ncclCommAbort(r.comm));
+    });
+}
+
 static void duplicates() {
     ncclUniqueId id = draw_id();
     bool is_allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr;
@@ -444,6 +469,10 @@ static void wrong(const std::string &what) {
             DO(ncclCommAbort(r.comm));
             ncclAllReduce(x, x, 8, Int32, Sum, r.comm, r.stream);
         }
+        if (what == "unbound") {
+            DO(cuCtxSetCurrent(nullptr));
+            ncclCommAbort(r.comm);
+        }
         if (what == "within") {
             cuLaunchHostFunc(r.stream, [](void *r) { ncclAllReduce(8, 8, 8, Int32, Sum, *static_cast<ncclComm_t *>(r), nullptr); }, &r.comm);
         }
@@ -460,7 +489,8 @@ int main(int count, char **arguments) {
     const std::pair<const char *, void (*)()> tests[] = {
         {"collectives", collectives}, {"groups", groups}, {"rendezvous", rendezvous}, {"refusals", refusals},
         {"duplicates", duplicates},   {"splits", splits}, {"aborts", aborts},         {"errors", errors},
-        {"processes", processes},     {"deaths", deaths}, {"noticed", noticed},       {"connections", connections}};
+        {"processes", processes},     {"deaths", deaths}, {"noticed", noticed},       {"connections", connections},
+        {"to_oneself", to_oneself},   {"proxies", proxies}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
     }

@@ -80,7 +80,9 @@ void Server::close_link(const Links &link) {
     link->is_open = false;
     link->out.clear();
     auto world = worlds.find(link->hello.world);
-    if (!link->has_left && settings.remote && world != worlds.end()) world->second.lose(link->hello.rank);
+    if (world == worlds.end()) return;
+    if (!link->has_left && settings.remote) world->second.lose(link->hello.rank);
+    if (!link->hello.is_data) world->second.leave(link->hello.rank);
 }
 
 void Server::run() {

@@ -17,7 +17,8 @@ void set(const std::string &key, const char *value) {
         uint64_t &number;
     } numbers[] = {{"seed", settings.seed}, {"delay", settings.delay},   {"version", settings.version},
                    {"init", settings.init}, {"hang", settings.hang},     {"remote", settings.remote},
-                   {"order", settings.order}, {"async_error", settings.async_error.number}};
+                   {"order", settings.order}, {"proxy", settings.proxy},   {"abort", settings.abort},
+                    {"async_error", settings.async_error.number}};
     const char *end = nullptr;
     for (auto &known : numbers) {
         if (key == known.key) end = number(value, known.number);

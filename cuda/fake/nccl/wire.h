@@ -6,11 +6,12 @@
 namespace nccl {
 enum class Kind : int {
     // Of a rank: it is there; it has an operation, which is matched with others'; it uses ranks for the first time; it
-    // splits the communicator; it leaves.
+    // splits the communicator; it leaves once all others do; it has left.
     Hello,
     Work,
     Connect,
     Split,
+    Leave,
     Bye,
     // Of the server: all ranks are there, or cannot be; an operation is done; so is what was asked for; a rank has ended
     // in the middle; the program is wrong.

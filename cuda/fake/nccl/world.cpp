@@ -26,6 +26,13 @@ void World::lose(int rank) {
     }
 }
 
+void World::leave(int rank) {
+    left.insert(rank);
+    if (left.size() < size_t(ranks)) return;
+    for (auto &link : leaving) link->answer({Kind::Granted});
+    leaving.clear();
+}
+
 ncclResult_t World::verdict() const {
     for (int a = 0; a < ranks; a++) {
         for (int b = 0; b < a; b++) {
@@ -58,6 +65,10 @@ void World::take(Work work) {
     const Message &message = work.message;
     int rank = work.link->hello.rank;
     if (message.kind == Kind::Connect) return connect(std::move(work));
+    if (message.kind == Kind::Leave) {
+        leaving.push_back(work.link);
+        return leave(rank);
+    }
     if (message.kind == Kind::Split) return splits.push_back(std::move(work));
     if (message.what == What::Send || message.what == What::Recv) {
         bool sends_it = message.what == What::Send;

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 namespace nccl {
@@ -34,11 +35,15 @@ struct World {
     // Who uses which others for the first time: all of them as −1 and −1.
     std::map<std::pair<int, int>, std::vector<Work>> firsts;
     std::vector<Work> splits;
+    // Who leaves, or has left, and who waits for the others to.
+    std::set<int> left;
+    std::vector<Links> leaving;
 
     explicit World(int ranks) : ranks(ranks), controls(ranks), data(ranks), collectives(ranks) {}
     void join(const Links &link);
     void take(Work work);
     void lose(int rank);
+    void leave(int rank);
 
   private:
     void match_collectives();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod collectives;
+mod endings;
 mod failures;
 mod faults;
 mod messages;
