@@ -6,7 +6,7 @@
 
 use hexagram_logical::Buffer;
 use hexagram_logical::codec::{Codec, CodecError, E3M0, E4M3, Exact, Half, Int4, MinMax8, NotFinite, Sign};
-use hexagram_logical::testing::{buffer, queue};
+use hexagram_logical::testing::{buffer, lengths, queue};
 
 const POLICIES: [NotFinite; 3] = [NotFinite::Refuse, NotFinite::Propagate, NotFinite::Saturate];
 const LENGTHS: [usize; 12] = [0, 1, 2, 7, 63, 64, 65, 66, 2047, 2048, 2049, 10_007];
@@ -27,7 +27,7 @@ fn codecs(policy: NotFinite) -> Vec<Box<dyn Codec>> {
     if policy == NotFinite::Refuse {
         all.push(Box::new(Exact));
     }
-    for size in SIZES {
+    for size in lengths(&SIZES) {
         all.push(Box::new(MinMax8::in_blocks(size).with_not_finite(policy)));
         all.push(Box::new(E4M3::in_blocks(size).with_not_finite(policy)));
         all.push(Box::new(E3M0::in_blocks(size).with_not_finite(policy)));
@@ -219,9 +219,10 @@ fn messages_have_the_bits_of_the_host_and_decode_to_them() {
         return;
     }
     let codecs: Vec<Box<dyn Codec>> = POLICIES.into_iter().flat_map(codecs).collect();
-    let cases = codecs.iter().flat_map(|codec| LENGTHS.map(|len| (codec, len)));
+    let lengths = lengths(&LENGTHS);
+    let cases = codecs.iter().flat_map(|codec| lengths.iter().map(move |len| (codec, *len)));
     for (number, (codec, len)) in cases.enumerate() {
-        let turn = number + number / LENGTHS.len();
+        let turn = number + number / lengths.len();
         let kind = turn as u64 % KINDS;
         let before = number % 5;
         let what = format!("{}, {len} numbers of kind {kind} behind {before}", codec.name());
@@ -255,7 +256,7 @@ fn any_bytes_decode_to_the_bits_of_the_host() {
     }
     let mut draw = Draw(5);
     for codec in codecs(NotFinite::Refuse) {
-        for len in [1, 66, 2049, 10_007] {
+        for len in lengths(&[1, 66, 2049, 10_007]) {
             let message: Vec<u8> = (0..codec.encoded_len(len)).map(|_| draw.word() as u8).collect();
             let before = draw.word() as usize % 4;
             let what = format!("{}, {len} random numbers", codec.name());

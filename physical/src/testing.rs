@@ -23,6 +23,7 @@ use crate::world::{JoinOptions, World};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Longest that a world may take to come together in a test.
@@ -235,6 +236,27 @@ pub fn mappings(bytes: usize) -> usize {
         Some(number(end)? - number(start)?)
     };
     maps.lines().filter(|line| line.contains("memfd:hexagram") && size(line) == Some(bytes)).count()
+}
+
+/// Returns the folder of a crate, whose `CARGO_MANIFEST_DIR` is given, for a test that reads its sources. `None` where a
+/// test program runs without them, as on a machine with a GPU alone (bench/gpu); standard error then says so, and the
+/// test has to end.
+pub fn sources(folder: &str) -> Option<PathBuf> {
+    let is_there = Path::new(folder).join("Cargo.toml").exists();
+    if !is_there {
+        // Not by a macro that prints: the test harness shows what those print of failing tests only.
+        let _ = writeln!(io::stderr(), "skipped: no sources here");
+    }
+    is_there.then(|| PathBuf::from(folder))
+}
+
+/// Returns the lengths, or sizes of another kind, with which a test is repeated: all of them, or, for who runs it under
+/// a tool that takes hundreds of times as long (`HEXAGRAM_TEST_SHORT=1`), three, the last among them.
+pub fn lengths<T: Copy>(all: &[T]) -> Vec<T> {
+    if variable("HEXAGRAM_TEST_SHORT").is_none_or(|short| short == "0") || all.len() <= 3 {
+        return all.to_vec();
+    }
+    (1..=3).map(|third| all[all.len() * third / 3 - 1]).collect()
 }
 
 /// Reserves a port of 127.0.0.1 until this process ends; 0 stands for any that is free. Returns its number.

@@ -4,9 +4,11 @@
 use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::logical::asynchronous::{REPLY_BYTES, REQUEST_BYTES};
 use hexagram_algorithms::logical::runtime;
+use hexagram_algorithms::logical::testing::sources;
 use hexagram_algorithms::logical::{Communicator, Result};
 use hexagram_algorithms::testing::{Setup, Trainer, fitting, payload};
 use hexagram_algorithms::{AnyAlgorithm, registry};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -347,22 +349,23 @@ fn documented(name: &str) -> Vec<&'static str> {
     row.split(" | ").collect()
 }
 
-/// Returns the header of an algorithm's file in one line.
-fn header(name: &str) -> String {
+/// Returns the header of an algorithm's file, below the crate's folder, in one line.
+fn header(folder: &Path, name: &str) -> String {
     let file = match name.strip_prefix("compressed-").filter(|name| *name != "allreduce").unwrap_or(name) {
         "qadam-8bit" => "qadam".to_owned(),
         "gradient-allreduce" => "gradient_all_reduce".to_owned(),
         "demo" | "dion" => format!("{name}/mod"),
         name => name.replace('-', "_"),
     };
-    let path = format!("{}/src/{file}.rs", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let text = std::fs::read_to_string(folder.join(format!("src/{file}.rs")));
+    let text = text.unwrap_or_else(|error| panic!("src/{file}.rs: {error}"));
     let header = text.lines().map_while(|line| line.strip_prefix("//!"));
     header.map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 fn headers_and_docs_say_the_same_of_every_algorithm_that_is_counted() {
+    let Some(folder) = sources(env!("CARGO_MANIFEST_DIR")) else { return };
     for algorithm in registry::all() {
         let name = algorithm.name();
         let counted: Vec<&str> =
@@ -375,20 +378,21 @@ fn headers_and_docs_say_the_same_of_every_algorithm_that_is_counted() {
         let said = documented(name)[1];
         let formula =
             [", and", ", for", " of every"].iter().fold(said, |said, end| said.split(end).next().unwrap());
-        assert!(header(name).contains(formula), "{name}'s header does not have `{formula}`");
+        assert!(header(&folder, name).contains(formula), "{name}'s header does not have `{formula}`");
     }
 }
 
 #[test]
 fn the_oracles_in_the_docs_are_tests() {
+    let Some(folder) = sources(env!("CARGO_MANIFEST_DIR")) else { return };
     for algorithm in registry::all() {
         let tests = documented(algorithm.name())[3];
         let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "{} names no test", algorithm.name());
         for test in named {
             let (file, function) = test.split_once("::").unwrap();
-            let path = format!("{}/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
-            let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            let text = std::fs::read_to_string(folder.join(format!("tests/{file}.rs")));
+            let text = text.unwrap_or_else(|error| panic!("tests/{file}.rs: {error}"));
             assert!(text.contains(&format!("#[test]\nfn {function}()")), "there is no test {test}");
         }
     }

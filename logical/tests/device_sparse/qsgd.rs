@@ -3,14 +3,15 @@
 use super::numbers::Kind;
 use super::{Comparisons, POLICIES, damaged, device};
 use hexagram_logical::codec::{Codec, Qsgd};
+use hexagram_logical::testing::lengths;
 
 #[test]
 fn messages_and_what_they_decode_to_are_the_hosts() {
     let mut comparisons = Comparisons::default();
     let mut turn = 0;
-    for levels in [1, 7, 100, 1 << 15] {
-        for bucket in [512, 1, 77, 511, 513, 1024, 2500, 1 << 40] {
-            for len in [0, 1, 15, 17, 63, 511, 512, 513, 1030, 6000] {
+    for levels in lengths(&[1, 7, 100, 1 << 15]) {
+        for bucket in lengths(&[512, 1, 77, 511, 513, 1024, 2500, 1 << 40]) {
+            for len in lengths(&[0, 1, 15, 17, 63, 511, 512, 513, 1030, 6000]) {
                 let policy = POLICIES[turn % 3];
                 let codec = Qsgd::new(levels).unwrap().with_bucket(bucket).unwrap().with_not_finite(policy);
                 comparisons.compare(&codec, len, if len < 1000 { 3 } else { 1 });

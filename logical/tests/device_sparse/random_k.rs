@@ -3,12 +3,15 @@
 use super::numbers::Kind;
 use super::{Comparisons, POLICIES};
 use hexagram_logical::codec::{Keep, RandomK};
+use hexagram_logical::testing::lengths;
 
 #[test]
 fn messages_and_what_they_decode_to_are_the_hosts() {
     let mut comparisons = Comparisons::default();
-    for keep in [Keep::Count(1), Keep::Count(7), Keep::Ratio(0.01), Keep::Ratio(0.7), Keep::Ratio(1.0)] {
-        for len in [0, 1, 2, 6, 7, 8, 100, 1000, 5003] {
+    for keep in
+        lengths(&[Keep::Count(1), Keep::Count(7), Keep::Ratio(0.01), Keep::Ratio(0.7), Keep::Ratio(1.0)])
+    {
+        for len in lengths(&[0, 1, 2, 6, 7, 8, 100, 1000, 5003]) {
             for policy in POLICIES {
                 comparisons.compare(&RandomK::new(keep).unwrap().with_not_finite(policy), len, 2);
                 comparisons.compare(&RandomK::unbiased(keep).unwrap().with_not_finite(policy), len, 3);

@@ -3,6 +3,7 @@
 use super::numbers::Kind;
 use super::{Comparisons, POLICIES, compare, damaged};
 use hexagram_logical::codec::{Codec, Keep, TopK};
+use hexagram_logical::testing::lengths;
 
 /// Lengths of which all but the last have a block of threads.
 const LENGTHS: [usize; 9] = [0, 1, 2, 31, 33, 255, 1000, 8193, 33_001];
@@ -10,8 +11,10 @@ const LENGTHS: [usize; 9] = [0, 1, 2, 31, 33, 255, 1000, 8193, 33_001];
 #[test]
 fn what_is_kept_of_a_run_is_what_the_host_keeps() {
     let mut comparisons = Comparisons::default();
-    for keep in [Keep::Count(1), Keep::Count(300), Keep::Ratio(0.01), Keep::Ratio(0.4), Keep::Ratio(1.0)] {
-        for len in LENGTHS {
+    for keep in
+        lengths(&[Keep::Count(1), Keep::Count(300), Keep::Ratio(0.01), Keep::Ratio(0.4), Keep::Ratio(1.0)])
+    {
+        for len in lengths(&LENGTHS) {
             for policy in POLICIES {
                 let codec = TopK::new(keep).unwrap().with_not_finite(policy);
                 let kinds = if len < 5000 { 2 } else { 1 };
