@@ -35,6 +35,7 @@ mod backends;
 mod boolean;
 pub mod bootstrap;
 pub mod codec;
+mod deadline;
 pub mod device;
 mod doorbell;
 pub mod drive;

@@ -6,6 +6,7 @@ mod variables;
 
 use crate::bootstrap::control::Control;
 use crate::bootstrap::{Placement, Store};
+use crate::deadline;
 #[cfg(feature = "sim")]
 use crate::error::Peer;
 use crate::error::{During, Error, Result};
@@ -27,8 +28,6 @@ use std::time::Duration;
 pub(crate) use variables::warn_of_unknown;
 pub use variables::{check_environment, log_level};
 
-/// Default deadline of operations, in milliseconds.
-const DEADLINE: u64 = 300_000;
 /// Channels from here on are given out by [`World::fresh_channel`].
 const FRESH: u32 = 1 << 15;
 
@@ -149,7 +148,7 @@ impl World {
         // Measured now rather than in the middle of the first wait.
         patience();
         let fresh = AtomicU32::new(FRESH);
-        let deadline = AtomicU64::new(DEADLINE);
+        let deadline = u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX).into();
         World(Arc::new(Inner {
             rank,
             local,

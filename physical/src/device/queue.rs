@@ -26,6 +26,7 @@
 use super::Kernel;
 use super::program::Program;
 use crate::codec::{Codec, CodecError};
+use crate::deadline;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Keeper, ReadView, Span, WriteView};
@@ -42,9 +43,6 @@ use std::time::Duration;
 
 /// Time between two looks of a thread that goes on with other work while it waits for a device.
 const PAUSE: Duration = Duration::from_micros(100);
-
-/// Longest that the program waits for the work of a queue that has no limit of its own.
-pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Handle of a queue: the host's, or one of a [`Device`](crate::Device). Cheap to clone.
 ///
@@ -164,8 +162,8 @@ impl Queue {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
     }
 
-    /// Sets the longest time that the program waits for the queue's work: here, and where it looks at elements. 300 s at
-    /// first; the operation deadline once a communicator has [memory on the queue](crate::transport::Transport::attach).
+    /// Sets the longest time that the program waits for the queue's work: here, and where it looks at elements. That of
+    /// `HEXAGRAM_DEADLINE` at first, or 300 s; the operation deadline once a communicator has [memory on the queue](crate::transport::Transport::attach).
     pub fn set_limit(&self, limit: Duration) {
         self.0.iter().for_each(|queue| queue.set_limit(limit));
     }
@@ -314,7 +312,7 @@ pub trait DeviceQueue: Any + Send + Sync {
 
     /// Returns the longest time that the program waits for the queue's work.
     fn limit(&self) -> Duration {
-        LIMIT
+        deadline::at_first()
     }
 
     /// Sets that time.

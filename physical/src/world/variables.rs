@@ -7,6 +7,7 @@
 use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
+use crate::deadline;
 use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::health::Vigilance;
@@ -60,7 +61,7 @@ const fn internal(name: &'static str) -> KnownVariable {
 }
 
 /// All variables, in the order of the documentation.
-const KNOWN: [KnownVariable; 21] = [
+const KNOWN: [KnownVariable; 22] = [
     judged("HEXAGRAM_RANK", "a whole number", is_number),
     judged("HEXAGRAM_SIZE", "a whole number", is_number),
     judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
@@ -71,6 +72,7 @@ const KNOWN: [KnownVariable; 21] = [
     free("HEXAGRAM_HOST", "any name"),
     judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
     judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
+    judged("HEXAGRAM_DEADLINE", "1 to 86400", |_, text| deadline::from_seconds(text).map(drop)),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
     judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
     judged("HEXAGRAM_TRANSPORT", "`mixed`, `shm`, `tcp`, `mpi`", is_transport),

@@ -12,8 +12,8 @@ use super::memory::Room;
 use super::refusal::Refusals;
 use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use super::watch::Doubts;
+use crate::deadline;
 use crate::device::Failure;
-use crate::device::queue::LIMIT;
 use crate::error::Result;
 use crate::memory::put_off;
 use std::cell::Cell;
@@ -109,7 +109,7 @@ impl CudaStream {
         Ok(Arc::new(CudaStream {
             gpu: Arc::clone(gpu),
             handle: create(gpu)?,
-            limit: AtomicU64::new(u64::try_from(LIMIT.as_millis()).unwrap_or(u64::MAX)),
+            limit: AtomicU64::new(u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX)),
             tail: Mutex::new(tail),
             doubts: Doubts::default(),
             released: AtomicU64::new(0),

@@ -1,0 +1,42 @@
+//! How long an operation, or the work of a device, may stand still where the program does not say so.
+
+use crate::environment::variable;
+use crate::error::{Error, Result};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+const DEADLINE: &str = "HEXAGRAM_DEADLINE";
+const DEADLINES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+/// Returns the deadline that operations have at first: that of `HEXAGRAM_DEADLINE`, or 300 s. A value that is none counts
+/// as not set: ranks that join refuse it.
+pub(crate) fn at_first() -> Duration {
+    let told = variable(DEADLINE).and_then(|text| from_seconds(&text).ok());
+    told.unwrap_or(Duration::from_secs(300))
+}
+
+/// Decodes the value of `HEXAGRAM_DEADLINE`.
+pub(crate) fn from_seconds(text: &str) -> Result<Duration> {
+    let deadline = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    deadline.filter(|deadline| DEADLINES.contains(deadline)).ok_or_else(|| {
+        let (low, high) = (DEADLINES.start().as_secs(), DEADLINES.end().as_secs());
+        let what = format!("{DEADLINE}={text} is no time for which an operation may stand still");
+        Error::setup(what, format!("set it to {low} to {high} seconds, or unset it"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_seconds() {
+        for (text, millis) in [("1", 1000), (" 2.5 ", 2500), ("86400", 86_400_000)] {
+            assert_eq!(from_seconds(text).unwrap(), Duration::from_millis(millis));
+        }
+        for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e30"] {
+            let error = from_seconds(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("={text} ")) && error.contains("1 to 86400 seconds"), "{error}");
+        }
+    }
+}
