@@ -49,7 +49,7 @@ impl Nvrtc {
 
     fn find() -> Result<Self> {
         use std::mem::transmute;
-        let library = Library::open(&["libnvrtc.so.12", "libnvrtc.so"], INSTALL)?;
+        let library = Library::open(&["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"], INSTALL)?;
         // SAFETY: NVRTC's functions of these names have the parameters that the fields say.
         unsafe {
             Ok(Nvrtc {
