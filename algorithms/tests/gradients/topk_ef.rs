@@ -1,6 +1,6 @@
 //! Top-k with error feedback: where it is synchronous SGD, what it must not lose.
 
-use crate::replicas::{Made, Run, furthest, optimum, pull};
+use crate::replicas::{Made, Run, blame_rank_1, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::topk_ef::TopKEf;
@@ -59,7 +59,5 @@ fn a_fraction_that_is_none_is_refused() {
 #[test]
 fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
     let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    for error in (Run { ranks: 3, ..Run::default() }).refused(top(0.02), gradient) {
-        assert!(error.contains("rank 1"), "{error}");
-    }
+    blame_rank_1(&Run { ranks: 3, ..Run::default() }.refused(top(0.02), gradient));
 }
