@@ -1,4 +1,4 @@
-//! How long an operation, or the work of a device, may stand still where the program does not say so.
+//! The time for which an operation, or the work of a device, may stand still unless the program says otherwise.
 
 use crate::environment::variable;
 use crate::error::{Error, Result};
@@ -19,7 +19,8 @@ pub(crate) fn at_first() -> Duration {
 pub(crate) fn from_seconds(text: &str) -> Result<Duration> {
     let deadline = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     deadline.filter(|deadline| DEADLINES.contains(deadline)).ok_or_else(|| {
-        let (low, high) = (DEADLINES.start().as_secs(), DEADLINES.end().as_secs());
+        let low = DEADLINES.start().as_secs();
+        let high = DEADLINES.end().as_secs();
         let what = format!("{DEADLINE}={text} is no time for which an operation may stand still");
         Error::setup(what, format!("set it to {low} to {high} seconds, or unset it"))
     })
