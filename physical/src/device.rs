@@ -23,6 +23,7 @@ pub mod program;
 pub mod queue;
 mod reduce;
 pub mod sums;
+mod timestamp;
 pub mod unequal;
 mod weighted;
 
@@ -32,6 +33,7 @@ pub(crate) use order::Order;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 #[cfg(feature = "cuda")]
 pub(crate) use queue::{Meanwhile, go_on, go_on_meanwhile};
+pub use timestamp::Timestamp;
 
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;

@@ -23,8 +23,8 @@
 //! part of no operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names
 //! what the host would.
 
-use super::Kernel;
 use super::program::Program;
+use super::{Kernel, Timestamp};
 use crate::codec::{Codec, CodecError};
 use crate::deadline;
 use crate::dtype::{DType, ReduceOp};
@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Time between two looks of a thread that goes on with other work while it waits for a device.
-const PAUSE: Duration = Duration::from_micros(100);
+pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
 /// Handle of a queue: the host's, or one of a [`Device`](crate::Device). Cheap to clone.
 ///
@@ -162,8 +162,30 @@ impl Queue {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
     }
 
+    /// Returns a point in the work of the queue behind all that it has so far, whose time becomes known. `None` on the host,
+    /// where the clock tells it, and for a device that does not.
+    ///
+    /// ```
+    /// use hexagram_physical::device::Queue;
+    /// use std::time::Duration;
+    ///
+    /// /// Tells how long a queue takes for some work, if its device has a clock.
+    /// fn measure(queue: &Queue, enqueue: impl FnOnce()) -> Option<Duration> {
+    ///     let begun = queue.timestamp()?;
+    ///     enqueue();
+    ///     let done = queue.timestamp()?;
+    ///     done.wait(Duration::from_secs(60));
+    ///     Some(done.moment()? - begun.moment()?)
+    /// }
+    /// assert_eq!(measure(&Queue::host(), || ()), None);
+    /// ```
+    pub fn timestamp(&self) -> Option<Arc<dyn Timestamp>> {
+        self.0.as_ref().and_then(|queue| queue.timestamp())
+    }
+
     /// Sets the longest time that the program waits for the queue's work: here, and where it looks at elements. That of
-    /// `HEXAGRAM_DEADLINE` at first, or 300 s; the operation deadline once a communicator has [memory on the queue](crate::transport::Transport::attach).
+    /// `HEXAGRAM_DEADLINE` at first, or 300 s; the operation deadline once a communicator has
+    /// [memory on the queue](crate::transport::Transport::attach).
     pub fn set_limit(&self, limit: Duration) {
         self.0.iter().for_each(|queue| queue.set_limit(limit));
     }
@@ -302,6 +324,12 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the
     /// queue has then.
     fn record(&self) -> Arc<dyn Event>;
+
+    /// Returns a point in the work of the queue, whose time becomes known. The default is `None`, for a device that works as
+    /// the host's clock says, or cannot tell.
+    fn timestamp(&self) -> Option<Arc<dyn Timestamp>> {
+        None
+    }
 
     /// Lets work that is enqueued from now on wait for an event of a queue of this device.
     fn wait(&self, event: &Arc<dyn Event>);

@@ -14,7 +14,7 @@
 
 use super::foreign::ForeignStream;
 use super::gpu::lock;
-use crate::device::Queue;
+use crate::device::{Queue, Timestamp};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::memory::Buffer;
@@ -101,6 +101,11 @@ impl<T: DeviceTensor> Exchange<T> {
     pub fn give_back(&self) -> Result<()> {
         self.drop_returned();
         self.stream.wait_for(&self.queue)
+    }
+
+    /// Returns a point in the work of the framework's stream, as [`ForeignStream::timestamp`].
+    pub fn timestamp(&self) -> Arc<dyn Timestamp> {
+        self.stream.timestamp()
     }
 
     /// Frees tensors that nobody uses any more, not under the lock: the framework may call back.

@@ -19,9 +19,10 @@
 
 use super::gpu::Gpu;
 use super::stream::CudaStream;
+use super::timestamp::{CudaTimestamp, Unknown};
 use super::types::CUstream;
 use super::{Cuda, CudaQueue};
-use crate::device::Queue;
+use crate::device::{Queue, Timestamp};
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
 use std::ffi::c_void;
@@ -86,6 +87,13 @@ impl ForeignStream {
         // SAFETY: both handles are there.
         let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle, recorded.handle, 0) };
         self.gpu.expect(status, "let another library's stream wait")
+    }
+
+    /// Returns a point in the work of the stream behind all that it has so far, whose time becomes known. It stays unknown
+    /// if a graph is captured from the stream, or the driver refuses.
+    pub fn timestamp(&self) -> Arc<dyn Timestamp> {
+        let free = self.gpu.enter().and_then(|_current| self.check_not_captured());
+        free.map_or_else(|_| Arc::new(Unknown) as _, |()| CudaTimestamp::record(&self.gpu, self.handle))
     }
 
     /// Returns the stream of a queue of this GPU.

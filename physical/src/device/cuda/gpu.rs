@@ -8,6 +8,7 @@ use super::pool::Pool;
 use super::refusal::{self, Kinds};
 use super::status::Status;
 use super::sweeper::Sweeper;
+use super::timestamp::GpuClock;
 use super::types::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
@@ -35,8 +36,9 @@ pub(crate) struct Gpu {
     pub(super) pool: Option<CUmemoryPool>,
     /// The error after which nothing works here any more.
     lost: OnceLock<Error>,
-    /// Events of the driver's that nobody uses.
+    /// Events of the driver's, without a time, that nobody uses.
     events: Mutex<Vec<CUevent>>,
+    pub(super) clock: GpuClock,
     pub(super) loaded: Loaded,
     pub(super) kinds: Kinds,
     /// Memory of the device that was freed; stays empty where the driver keeps it itself.
@@ -103,6 +105,7 @@ impl Gpu {
             pool: None,
             lost: OnceLock::new(),
             events: Mutex::default(),
+            clock: GpuClock::default(),
             loaded: Loaded::default(),
             kinds: Kinds::default(),
             freed: Pool::default(),
@@ -239,9 +242,14 @@ impl Gpu {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);
         }
+        self.create_event(CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// Creates an event of the driver's, where the context is current.
+    pub(super) fn create_event(&self, flags: c_uint) -> Result<CUevent> {
         let mut event = CUevent::NONE;
         // SAFETY: the place is there for one handle.
-        let status = unsafe { (self.driver.cuEventCreate)(&mut event, CU_EVENT_DISABLE_TIMING) };
+        let status = unsafe { (self.driver.cuEventCreate)(&mut event, flags) };
         self.expect(status, "create an event")?;
         Ok(event)
     }
@@ -309,6 +317,7 @@ impl Drop for Gpu {
                 // SAFETY: the driver made it, and nobody uses it.
                 unsafe { (self.driver.cuEventDestroy_v2)(event) };
             }
+            self.clock.destroy(self);
             self.free_kept();
             if let Some(pool) = self.pool {
                 // SAFETY: the driver made it, and all of its memory was freed, even if that is still to happen.

@@ -2,7 +2,7 @@
 //! one, or to see which file does what.
 //!
 //! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
-//! `event` its points, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
+//! `event` its points, `timestamp` their times, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
 //! what kernels refuse, and `queue` puts it together. Paths between devices stand on `enqueue` and `watch`; `foreign` and
 //! `exchange` are for other libraries' streams and tensors. Where there is no driver, [`Cuda::new`] says so; nothing else
 //! here is compiled into a program without the feature `cuda`.
@@ -23,6 +23,7 @@ mod refusal;
 pub(crate) mod status;
 mod stream;
 mod sweeper;
+mod timestamp;
 pub(crate) mod types;
 mod watch;
 

@@ -7,9 +7,10 @@ use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::{DeviceMemory, Pinned};
 use super::stream::CudaStream;
+use super::timestamp::CudaTimestamp;
 use crate::codec::Codec;
 use crate::device::program::Program;
-use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel, Queue};
+use crate::device::{Allocation, DeviceQueue, Event, Failure, Kernel, Queue, Timestamp};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::memory::{Buffer, ReadView, Span, WriteView};
@@ -194,6 +195,10 @@ impl DeviceQueue for CudaQueue {
 
     fn record(&self) -> Arc<dyn Event> {
         Arc::new(self.0.record())
+    }
+
+    fn timestamp(&self) -> Option<Arc<dyn Timestamp>> {
+        Some(CudaTimestamp::record(&self.0.gpu, self.0.handle))
     }
 
     fn wait(&self, event: &Arc<dyn Event>) {

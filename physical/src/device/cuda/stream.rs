@@ -359,7 +359,7 @@ impl Drop for CudaStream {
 }
 
 /// Creates a stream that waits for no other one by itself.
-fn create(gpu: &Gpu) -> Result<CUstream> {
+pub(super) fn create(gpu: &Gpu) -> Result<CUstream> {
     let _current = gpu.enter()?;
     let mut stream = CUstream::NONE;
     // SAFETY: the place is there for one handle.

@@ -6,6 +6,7 @@ mod faults;
 mod foreign;
 mod kept;
 mod refusals;
+mod timestamps;
 mod watched;
 
 use super::*;

@@ -230,6 +230,8 @@ fn refuses_a_captured_stream() {
     let queue = gpu.queue().unwrap();
     // SAFETY: this is the legacy default stream, from which the driver says that a graph is captured.
     let stream = unsafe { gpu.foreign_stream(std::ptr::null_mut(), Arc::new(())) };
+    let stamp = stream.timestamp();
+    assert!(stamp.has_passed() && stamp.moment().is_none(), "it would be drawn into the graph");
     for outcome in [stream.let_wait(&queue), stream.wait_for(&queue)] {
         let error = outcome.unwrap_err().to_string();
         assert!(error.contains("a graph is captured") && error.contains("on cuda:0"), "{error}");

@@ -22,10 +22,10 @@ functions! {
 const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
 
 /// Word of pinned memory, for which streams wait and which the host writes.
-struct Word(Buffer);
+pub(super) struct Word(Buffer);
 
 impl Word {
-    fn new(queue: &Queue) -> Arc<Self> {
+    pub(super) fn new(queue: &Queue) -> Arc<Self> {
         let mut word = queue.host_memory(DType::I32, 1).unwrap();
         word.host_mut::<i32>().unwrap()[0] = 0;
         Arc::new(Word(word))
@@ -35,13 +35,13 @@ impl Word {
         self.0.read_all().unwrap().bytes().as_ptr().cast_mut().cast()
     }
 
-    fn set(&self, value: u32) {
+    pub(super) fn set(&self, value: u32) {
         // SAFETY: the word is there, aligned, and reached by atomic accesses and by streams only.
         unsafe { AtomicU32::from_ptr(self.pointer()) }.store(value, Ordering::Release);
     }
 
     /// Lets a queue wait until the word is 1.
-    fn wait_on(self: &Arc<Self>, queue: &Queue) {
+    pub(super) fn wait_on(self: &Arc<Self>, queue: &Queue) {
         let word = self.pointer() as u64;
         enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
             let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;

@@ -1,0 +1,250 @@
+//! Times of a GPU: when work of a stream was done, on the host's clock. Open this to see how exact they are.
+//!
+//! Events of the driver tell how long after another one they have happened, to half a microsecond, and never when. So one
+//! is the *base*: it is recorded on a stream that is idle, and the host looks at its clock before that, and when it has
+//! seen the event happen. The moment lies between, and other events are so long after it.
+//!
+//! ```text
+//! host      before ──► record        ◄── seen: after
+//! GPU                      base ─────────────────────► event: elapsed time
+//! ```
+//!
+//! The driver tells milliseconds as f32, which get coarse, and the clocks drift apart. So the base is renewed; a timestamp
+//! keeps the one that was in use when it was recorded.
+
+use super::gpu::{Gpu, lock};
+use super::stream::create;
+use super::types::{CU_EVENT_DEFAULT, CUevent, CUstream};
+use crate::device::Timestamp;
+use crate::error::{Error, Result};
+use crate::runtime::{self, Instant};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{self, Duration};
+
+/// Age at which a base is renewed: until then, milliseconds as f32 are as fine as what the driver measures.
+const AGE: Duration = Duration::from_secs(8);
+
+/// Number of events of which the base is the one whose moment is known best.
+const TRIES: usize = 4;
+
+/// Longest wait for an event that is to be the first base, and for one that is to renew it, which may do so later.
+const FIRST: Duration = Duration::from_secs(1);
+const LATER: Duration = Duration::from_millis(1);
+
+/// Clock of a GPU: bases against which events are measured, and events that nobody uses.
+#[derive(Default)]
+pub(super) struct GpuClock {
+    bases: Mutex<Bases>,
+    spare: Mutex<Vec<CUevent>>,
+}
+
+#[derive(Default)]
+struct Bases {
+    /// Last one is in use for new timestamps; the others are those of old ones.
+    all: Vec<Arc<Base>>,
+    /// Stream on which nothing else runs.
+    stream: Option<CUstream>,
+    /// Moment of the last attempt to make one.
+    tried: Option<Instant>,
+}
+
+/// An event that has happened, and when that was.
+struct Base {
+    event: CUevent,
+    moment: Instant,
+    error: Duration,
+}
+
+impl GpuClock {
+    /// Frees stream and events, where the GPU's context is current and nobody uses them.
+    pub(super) fn destroy(&self, gpu: &Gpu) {
+        let Bases { all, stream, .. } = std::mem::take(&mut *lock(&self.bases));
+        let spare = std::mem::take(&mut *lock(&self.spare));
+        for event in all.iter().map(|base| base.event).chain(spare) {
+            // SAFETY: the driver made it, and nobody uses it.
+            unsafe { (gpu.driver.cuEventDestroy_v2)(event) };
+        }
+        if let Some(stream) = stream {
+            // SAFETY: as above.
+            unsafe { (gpu.driver.cuStreamDestroy_v2)(stream) };
+        }
+    }
+
+    /// Returns the base for a new timestamp, renewed if it is old.
+    fn base(&self, gpu: &Gpu) -> Result<Arc<Base>> {
+        let mut bases = lock(&self.bases);
+        let now = runtime::now();
+        let is_new = bases.tried.is_some_and(|tried| now.saturating_duration_since(tried) < AGE);
+        if !is_new {
+            bases.tried = Some(now);
+            // If that fails, the old one is coarser, and still right.
+            if let Err(error) = self.renew(gpu, &mut bases) {
+                tracing::debug!("{error}");
+            }
+        }
+        bases.all.last().cloned().ok_or_else(|| {
+            let cause = io::Error::from(io::ErrorKind::TimedOut);
+            Error::system(
+                format!("set the clock of {}", gpu.name),
+                cause,
+                "see whether the GPU does other work",
+            )
+        })
+    }
+
+    /// Puts a new base in place of the old one, and lets go of those that no timestamp needs.
+    fn renew(&self, gpu: &Gpu, bases: &mut Bases) -> Result<()> {
+        let stream = match bases.stream {
+            Some(stream) => stream,
+            None => *bases.stream.insert(create(gpu)?),
+        };
+        let limit = if bases.all.is_empty() { FIRST } else { LATER };
+        let base = self.measure(gpu, stream, limit)?;
+        let unused = bases.all.extract_if(.., |base| Arc::strong_count(base) == 1);
+        lock(&self.spare).extend(unused.map(|base| base.event));
+        bases.all.push(Arc::new(base));
+        Ok(())
+    }
+
+    /// Makes a base.
+    fn measure(&self, gpu: &Gpu, stream: CUstream, limit: Duration) -> Result<Base> {
+        let mut best = self.happen(gpu, stream, limit)?;
+        for _ in 1..TRIES {
+            let Ok(next) = self.happen(gpu, stream, LATER) else { break };
+            let is_better = next.error < best.error;
+            let worse = if is_better { std::mem::replace(&mut best, next) } else { next };
+            lock(&self.spare).push(worse.event);
+        }
+        Ok(best)
+    }
+
+    /// Lets an event happen, and looks at the clock before and after.
+    fn happen(&self, gpu: &Gpu, stream: CUstream, limit: Duration) -> Result<Base> {
+        let _current = gpu.enter()?;
+        let event = self.event(gpu)?;
+        let before = runtime::now();
+        let started = time::Instant::now();
+        let happened = record(gpu, event, stream).map(|()| {
+            while !gpu.has_happened(event) && started.elapsed() < limit {
+                runtime::yield_now();
+            }
+        });
+        let width = runtime::now().saturating_duration_since(before);
+        let outcome = happened.and_then(|()| elapsed(gpu, event, event));
+        if let Err(error) = outcome {
+            lock(&self.spare).push(event);
+            return Err(error);
+        }
+        Ok(Base { event, moment: before + width / 2, error: width / 2 })
+    }
+
+    /// Lets the next timestamp renew the base.
+    #[cfg(test)]
+    pub(super) fn grow_old(&self) {
+        lock(&self.bases).tried = None;
+    }
+
+    /// Returns the number of bases that are kept.
+    #[cfg(test)]
+    pub(super) fn bases(&self) -> usize {
+        lock(&self.bases).all.len()
+    }
+
+    /// Returns an event with a time that nobody uses.
+    fn event(&self, gpu: &Gpu) -> Result<CUevent> {
+        let spare = lock(&self.spare).pop();
+        spare.map_or_else(|| gpu.create_event(CU_EVENT_DEFAULT), Ok)
+    }
+}
+
+/// Enqueues an event, where the context is current.
+fn record(gpu: &Gpu, event: CUevent, stream: CUstream) -> Result<()> {
+    // SAFETY: both handles are there.
+    let status = unsafe { (gpu.driver.cuEventRecord)(event, stream) };
+    gpu.expect(status, "record a timestamp")
+}
+
+/// Returns the time from one event to another, in milliseconds, where the context is current. Fails unless both have
+/// happened.
+fn elapsed(gpu: &Gpu, from: CUevent, to: CUevent) -> Result<f32> {
+    let mut milliseconds = 0.0;
+    // SAFETY: both handles are there, and so is the place for one number.
+    let status = unsafe { (gpu.driver.cuEventElapsedTime)(&mut milliseconds, from, to) };
+    gpu.expect(status, "read a timestamp")?;
+    Ok(milliseconds)
+}
+
+/// A point in the work of a stream, be it another library's.
+pub(super) struct CudaTimestamp {
+    gpu: Arc<Gpu>,
+    event: CUevent,
+    base: Arc<Base>,
+}
+
+impl CudaTimestamp {
+    /// Enqueues a timestamp. If the driver refuses, its time stays unknown: what is measured is not to fail for that.
+    pub(super) fn record(gpu: &Arc<Gpu>, stream: CUstream) -> Arc<dyn Timestamp> {
+        let recorded = Self::try_record(gpu, stream);
+        recorded.map_or_else(
+            |error| {
+                tracing::debug!("{error}");
+                Arc::new(Unknown) as Arc<dyn Timestamp>
+            },
+            |recorded| Arc::new(recorded),
+        )
+    }
+
+    fn try_record(gpu: &Arc<Gpu>, stream: CUstream) -> Result<Self> {
+        // Before the event, so that no time is negative.
+        let base = gpu.clock.base(gpu)?;
+        let _current = gpu.enter()?;
+        let event = gpu.clock.event(gpu)?;
+        let timestamp = CudaTimestamp { gpu: Arc::clone(gpu), event, base };
+        record(gpu, event, stream)?;
+        Ok(timestamp)
+    }
+}
+
+impl Timestamp for CudaTimestamp {
+    fn has_passed(&self) -> bool {
+        self.gpu.has_happened(self.event)
+    }
+
+    fn moment(&self) -> Option<Instant> {
+        if !self.has_passed() {
+            return None;
+        }
+        let _current = self.gpu.enter().ok()?;
+        let milliseconds = elapsed(&self.gpu, self.base.event, self.event).ok()?;
+        let after = Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).ok()?;
+        self.base.moment.checked_add(after)
+    }
+
+    fn error(&self) -> Duration {
+        self.base.error
+    }
+}
+
+impl Drop for CudaTimestamp {
+    fn drop(&mut self) {
+        lock(&self.gpu.clock.spare).push(self.event);
+    }
+}
+
+/// A point of which nothing will be known.
+pub(super) struct Unknown;
+
+impl Timestamp for Unknown {
+    fn has_passed(&self) -> bool {
+        true
+    }
+
+    fn moment(&self) -> Option<Instant> {
+        None
+    }
+
+    fn error(&self) -> Duration {
+        Duration::ZERO
+    }
+}
