@@ -8,11 +8,16 @@ use hexagram_algorithms::logical::device::cuda::{Cuda, DeviceTensor, Exchange, r
 use hexagram_algorithms::logical::device::unequal::Unequal;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Queue, Result, TransportKind};
-use hexagram_algorithms::{AdamW, DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};
+use hexagram_algorithms::{
+    AdamW, AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter,
+};
 use std::io::Write;
 use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+#[path = "framework/traces.rs"]
+mod traces;
 
 const LENGTHS: [usize; 4] = [300, 40, 1000, 1];
 const STEPS: usize = 5;
@@ -56,7 +61,7 @@ enum Without {
 /// The framework on one rank: on the host, or with an exchange on a GPU.
 struct Framework {
     queue: Queue,
-    exchange: Option<Exchange<Tensor>>,
+    exchange: Option<Arc<Exchange<Tensor>>>,
     variables: Vec<Tensor>,
     without: Without,
 }
@@ -68,7 +73,7 @@ impl Framework {
             let keeper = Arc::new(queue.clone());
             // SAFETY: the stream lives as long as its queue.
             let stream = unsafe { gpu.foreign_stream(raw_stream(&queue).unwrap(), keeper) };
-            Ok(Exchange::new(gpu.queue()?, stream))
+            Ok(Arc::new(Exchange::new(gpu.queue()?, stream)))
         });
         let zeros =
             LENGTHS.iter().map(|len| Ok(Tensor(Arc::new(Buffer::zeroed_on(&queue, DType::F32, *len)?))));
@@ -111,12 +116,11 @@ impl Framework {
     }
 }
 
-/// Trains, and returns the bits of all variables.
-fn train(comm: &Communicator, gpu: Option<&Cuda>, without: Without) -> Result<Vec<u32>> {
-    let framework = Framework::new(gpu, without)?;
+/// Makes an engine of the variables, whose first bucket is on the queue `first`.
+fn engine(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, first: &Queue) -> Result<DataParallel> {
     let options = EngineOptions {
         optimizer: Some(Arc::new(AdamW::default())),
-        queue: gpu.map_or_else(|| Ok(Queue::host()), Cuda::queue)?,
+        queue: first.clone(),
         order: Order::Listed,
         first_bucket_bytes: 100,
         bucket_bytes: 1000,
@@ -128,8 +132,16 @@ fn train(comm: &Communicator, gpu: Option<&Cuda>, without: Without) -> Result<Ve
         shape: vec![*len],
     };
     let parameters = LENGTHS.iter().enumerate().map(announce).collect();
-    let mut engine = DataParallel::new(comm, parameters, GradientAllReduce, options)?;
+    let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
     engine.set_learning_rate(0.1);
+    Ok(engine)
+}
+
+/// Trains, and returns the bits of all variables.
+fn train(comm: &Communicator, gpu: Option<&Cuda>, without: Without) -> Result<Vec<u32>> {
+    let framework = Framework::new(gpu, without)?;
+    let queue = gpu.map_or_else(|| Ok(Queue::host()), Cuda::queue)?;
+    let mut engine = engine(comm, GradientAllReduce, &queue)?;
     for step in 0..STEPS {
         engine.forward()?;
         engine.begin(Mode::Synchronize)?;
@@ -172,9 +184,13 @@ fn ranks_on_the_host_and_on_gpus_learn_the_same_bits() {
 #[test]
 fn each_wait_between_framework_and_engine_is_needed() {
     let Some(_) = gpu().filter(|gpu| gpu.description().name.starts_with("Fake")) else { return };
-    // In a process of its own, where the driver does no work that nobody waits for.
+    passes_on_a_late_driver("goes_wrong_without_a_wait");
+}
+
+/// Runs a test in a process of its own, where the driver does no work that nobody waits for.
+fn passes_on_a_late_driver(name: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "goes_wrong_without_a_wait", "--ignored", "--nocapture"]);
+    command.args(["--exact", name, "--ignored", "--nocapture"]);
     let output = command.env("HEXAGRAM_FAKE_CUDA", "seed=3,delay=60000000").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let has_passed = output.status.success() && text.contains("1 passed");

@@ -88,7 +88,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use trace::OpenTrace;
+use trace::Traced;
 
 /// Use that a backward pass makes of its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,8 +167,7 @@ pub struct DataParallel {
     metrics: BTreeMap<String, f64>,
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
-    /// Trace that is being recorded.
-    tracing: RefCell<Option<OpenTrace>>,
+    tracing: Traced,
     /// Folders that have checkpoints of this training.
     pub(crate) kept_in: Vec<PathBuf>,
     /// Folders in which no other training may save meanwhile.
@@ -218,7 +217,7 @@ impl DataParallel {
             blocked: Cell::default(),
             collected: Metrics::default(),
             metrics: BTreeMap::new(),
-            tracing: RefCell::default(),
+            tracing: Traced::default(),
             kept_in: Vec::new(),
             claims: Claims::default(),
         })

@@ -223,7 +223,11 @@ impl DataParallel {
     pub(super) fn optimize_bucket(&self, bucket: usize, step: StepInfo) -> Result<()> {
         let optimizer = self.optimizer()?;
         let backward = hooks::lock(&self.backward);
-        self.replica.borrow_mut().step(&*optimizer, step, bucket, backward.buffer(bucket)?)
+        let gradients = backward.buffer(bucket)?;
+        let bytes = gradients.len() * gradients.dtype().size();
+        self.record_step((step, bucket, bytes), &gradients.queue(), || {
+            self.replica.borrow_mut().step(&*optimizer, step, bucket, gradients)
+        })
     }
 
     fn publish<E: From<Error>>(

@@ -3,12 +3,25 @@
 use super::DataParallel;
 use super::runner::Stage;
 use crate::plugin::StepInfo;
-use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trace, align, gather};
-use hexagram_logical::{Communicator, Error, Result};
+use crate::trace::{
+    Clock, Kind, Offset, Place, Recorded, Recorder, Span, Stamp, Stamps, Timeline, Trace, align, gather,
+};
+use hexagram_logical::device::Timestamp;
+use hexagram_logical::{Communicator, Error, Queue, Result};
 use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Recording of this rank, and what is known of its framework for that.
+#[derive(Default)]
+pub(super) struct Traced {
+    /// Trace that is being recorded.
+    open: RefCell<Option<OpenTrace>>,
+    /// Points in the work of the framework's device, if it has one.
+    stamps: Option<Stamps>,
+}
 
 /// Training thread's part of a trace under way.
-pub(super) struct OpenTrace {
+struct OpenTrace {
     clock: Clock,
     timeline: Timeline,
     /// Offsets of the ranks' clocks at the beginning, at rank 0.
@@ -40,15 +53,26 @@ impl DataParallel {
 }
 
 impl Tracing<'_> {
+    /// Lets this trace and later ones have the times of a device that computes the framework's passes. `stamp` enqueues a
+    /// point behind all that the framework has given the device so far, as a queue's
+    /// [`timestamp`](hexagram_logical::Queue::timestamp) is; it is called on the training thread, while a trace is
+    /// recorded, wherever a pass begins or ends. An adapter calls this once.
+    pub fn stamp_passes(&mut self, stamp: impl Fn() -> Arc<dyn Timestamp> + Send + Sync + 'static) {
+        self.0.tracing.stamps = Some(Arc::new(stamp));
+    }
+
     /// Begins to record what this rank does, until [`Tracing::collect`]. A collective call, between steps.
     ///
-    /// Recording takes two looks at the clock for each hook and each part of a step; nothing is communicated for it
-    /// until it is collected. A trace that was begun before and not collected is lost.
+    /// Recording takes two looks at the clock for each hook and each part of a step, and as many timestamps of the
+    /// device that has the buckets; nothing is communicated for it until it is collected. A trace that was begun before
+    /// and not collected is lost.
     ///
     /// # Errors
     /// Errors of the communication, by which the ranks' clocks are compared.
     pub fn begin(&mut self) -> Result<()> {
         self.0.checked_with(DataParallel::complete)?;
+        // A device sets its clock when it is first asked, best while it has nothing to do.
+        drop(self.0.queues.of(0).timestamp());
         let clock = Clock::start();
         let first = align(&self.0.comm, &clock);
         let first = self.0.checked(first)?;
@@ -56,8 +80,8 @@ impl Tracing<'_> {
             runner.begin_trace(Recorder::new(clock));
             Ok(())
         })?;
-        let timeline = Timeline::new(clock, self.0.present.step);
-        self.0.tracing = RefCell::new(Some(OpenTrace { clock, timeline, first }));
+        let timeline = Timeline::new(clock, self.0.present.step, self.0.tracing.stamps.clone());
+        self.0.tracing.open = RefCell::new(Some(OpenTrace { clock, timeline, first }));
         Ok(())
     }
 
@@ -68,16 +92,19 @@ impl Tracing<'_> {
     /// [`Error::Usage`] if nothing is being recorded; errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
         self.0.checked_with(DataParallel::complete)?;
-        let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else {
+        let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.open.take() else {
             return Err(Error::usage(
                 "nothing is being recorded",
                 "begin the trace before the steps that it is of",
             ));
         };
         let (hooks, background) = self.0.scheduler.call(async |runner| Ok(runner.end_trace()))?;
-        let training = timeline.finish();
+        let mut training = timeline.finish();
         let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));
         communication.background(background, &training);
+        let limit = self.0.comm.world().deadline();
+        training.settle(limit);
+        communication.settle(limit);
         let recorded = Recorded { clock, training, communication, first };
         let gathered = gather(&self.0.comm, self.0.algorithm.name(), recorded);
         self.0.checked(gathered)
@@ -96,8 +123,36 @@ impl DataParallel {
     /// Notes that the training thread does something else from here on; returns what it was doing.
     pub(super) fn enter(&self, kind: Kind) -> Kind {
         let step = self.present.step;
-        self.tracing.borrow_mut().as_mut().map_or(Kind::Between, |tracing| tracing.timeline.enter(kind, step))
+        let mut open = self.tracing.open.borrow_mut();
+        open.as_mut().map_or(Kind::Between, |trace| trace.timeline.enter(kind, step))
     }
+}
+
+impl DataParallel {
+    /// Makes a step of the optimizer on a bucket of so many bytes in memory of `queue`.
+    pub(super) fn record_step(
+        &self,
+        (step, bucket, bytes): (StepInfo, usize, usize),
+        queue: &Queue,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let begun = if self.tracing.open.borrow().is_some() { queue.timestamp() } else { None };
+        work()?;
+        if let Some(begun) = begun
+            && let Some(ended) = queue.timestamp()
+            && let Some(trace) = &mut *self.tracing.open.borrow_mut()
+        {
+            trace.timeline.stepped(step.step, bucket, bytes, [begun, ended]);
+        }
+        Ok(())
+    }
+}
+
+/// Hook that is under way while a trace is recorded.
+pub(super) struct OpenHook {
+    span: Span,
+    /// Queue of the bucket, and the point at which the hook begins there, if that is a device's.
+    device: Option<(Queue, Stamp)>,
 }
 
 /// Returns the span of a hook that begins now.
@@ -107,7 +162,8 @@ pub(super) fn hook_begins(
     present: StepInfo,
     bucket: usize,
     bytes: usize,
-) -> Span {
+    queue: &Queue,
+) -> OpenHook {
     let kind = match stage {
         Stage::Start => Kind::State,
         Stage::Forward => Kind::BeforeForward,
@@ -118,12 +174,18 @@ pub(super) fn hook_begins(
         Stage::Settle => Kind::Settle,
     };
     let now = recorder.now();
-    Span { kind, step: present.step, bucket, bytes: bytes as u64, start: now, end: now, sent: 0 }
+    let step = present.step;
+    let bytes = bytes as u64;
+    let span = Span { kind, place: Place::Host, step, bucket, bytes, start: now, end: now, sent: 0 };
+    OpenHook { span, device: queue.timestamp().map(|begun| (queue.clone(), begun)) }
 }
 
 /// Keeps the span of a hook that has ended.
-pub(super) fn hook_ends(recorder: &mut Recorder, span: Option<Span>, comm: &Communicator) {
-    if let Some(span) = span {
-        recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });
+pub(super) fn hook_ends(recorder: &mut Recorder, open: Option<OpenHook>, comm: &Communicator) {
+    let Some(OpenHook { span, device }) = open else { return };
+    recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });
+    let ended = device.and_then(|(queue, begun)| Some([begun, queue.timestamp()?]));
+    if let Some(stamps) = ended {
+        recorder.device_did(span, stamps);
     }
 }

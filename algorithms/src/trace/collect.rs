@@ -18,22 +18,26 @@ pub(crate) struct Recorded {
 
 /// Brings together what the ranks have recorded; rank 0 gets it. A collective call.
 ///
-/// Messages: those of an alignment, and two from every rank to rank 0, of 16 bytes and of 56 bytes a span.
+/// Messages: those of an alignment, and two from every rank to rank 0, of 24 bytes and of 64 bytes a span.
 pub(crate) fn gather(comm: &Communicator, algorithm: &str, mine: Recorded) -> Result<Option<Trace>> {
     let last = align(comm, &mine.clock)?;
-    let dropped = mine.training.dropped + mine.communication.dropped;
-    let spans = [mine.training.spans, mine.communication.spans].concat();
+    let Recorded { training, communication, first, .. } = mine;
+    let Recorder { spans: training, device: enqueued, dropped, .. } = training;
+    let Recorder { spans: hooks, device, dropped: missed, .. } = communication;
+    let dropped = dropped + missed + enqueued.dropped + device.dropped;
+    let error = enqueued.error.max(device.error).as_nanos() as i64;
+    let spans = [training, hooks, enqueued.known, device.known].concat();
     if comm.rank() != 0 {
-        comm.blocking().send(&[spans.len() as i64, dropped as i64], 0)?;
+        comm.blocking().send(&[spans.len() as i64, dropped as i64, error], 0)?;
         let words: Vec<i64> = spans.iter().flat_map(|span| span.to_words()).collect();
         comm.blocking().send(&words, 0)?;
         return Ok(None);
     }
-    let alignments = mine.first.into_iter().zip(last).map(|(first, last)| Alignment { first, last });
-    let mut own = Some((spans, dropped));
+    let alignments = first.into_iter().zip(last).map(|(first, last)| Alignment { first, last });
+    let mut own = Some((spans, dropped, error));
     let mut ranks = Vec::new();
     for (rank, alignment) in alignments.enumerate() {
-        let (spans, dropped) = match own.take() {
+        let (spans, dropped, error) = match own.take() {
             Some(own) => own,
             None => receive(comm, rank)?,
         };
@@ -43,22 +47,23 @@ pub(crate) fn gather(comm: &Communicator, algorithm: &str, mine: Recorded) -> Re
             pid: peer.pid,
             spans: spans.into_iter().map(|span| aligned(span, &alignment)).collect(),
             dropped,
-            clock_error: Duration::from_nanos(alignment.error().unsigned_abs()),
+            clock_error: Duration::from_nanos(alignment.error().saturating_add(error).unsigned_abs()),
         });
     }
     Ok(Some(Trace { algorithm: algorithm.to_owned(), ranks }))
 }
 
-fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64)> {
-    let mut lengths = [0i64; 2];
+fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64, i64)> {
+    let mut lengths = [0i64; 3];
     comm.blocking().recv(&mut lengths, rank)?;
-    let [spans, dropped] = lengths;
+    let [spans, dropped, error] = lengths;
     // The training thread's and the communication thread's.
     let spans = announced(&format!("rank {rank}"), spans, 2 * LIMIT, "spans of its trace")?;
     let mut words = vec![0i64; spans * Span::WORDS];
     comm.blocking().recv(&mut words, rank)?;
     let (words, _) = words.as_chunks();
-    Ok((words.iter().map(|words| Span::from_words(*words)).collect::<Result<_>>()?, dropped as u64))
+    let spans = words.iter().map(|words| Span::from_words(*words)).collect::<Result<_>>()?;
+    Ok((spans, dropped as u64, error))
 }
 
 fn aligned(span: Span, alignment: &Alignment) -> Span {
@@ -78,7 +83,7 @@ mod tests {
             for garbage in [-1, i64::MAX, 2 * LIMIT as i64 + 1] {
                 match comm.rank() {
                     0 => said.push((garbage, receive(&comm, 1).unwrap_err().to_string())),
-                    _ => comm.blocking().send(&[garbage, 0], 0)?,
+                    _ => comm.blocking().send(&[garbage, 0, 0], 0)?,
                 }
             }
             Ok(said)

@@ -2,11 +2,12 @@
 //!
 //! A rank is a process there, with a track for its steps, one for its training thread, one for what it does in the
 //! background, several things at once as one, and one for each bucket, so that several hooks in flight are seen side by
-//! side; and a counter of what it has sent.
+//! side; and a counter of what it has sent. What its device told the times of is on tracks behind these: one for the
+//! framework's passes, and one for each bucket.
 
 use super::intervals::Union;
 use super::report::{RankReport, StepReport};
-use super::{Kind, RankTrace, Span, Trace};
+use super::{Kind, Place, RankTrace, Span, Trace};
 use hexagram_logical::output;
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Number of the first tracks of a rank; those of buckets follow.
+/// Number of the first tracks of a rank; those of buckets follow, and then those of its device.
 const STEPS: usize = 0;
 const TRAINING: usize = 1;
 const BACKGROUND: usize = 2;
@@ -73,6 +74,15 @@ fn refused(path: &Path, cause: io::Error) -> Error {
     Error::system(format!("write the trace {}", path.display()), cause, remedy)
 }
 
+/// Returns the category of a kind, by which viewers filter.
+fn category(kind: Kind) -> &'static str {
+    match kind {
+        kind if kind.is_communication() => "communication",
+        kind if kind.is_compute() => "compute",
+        _ => "other",
+    }
+}
+
 fn clock_error(rank: &RankTrace) -> Micros {
     Micros(rank.clock_error.as_nanos() as i64)
 }
@@ -91,22 +101,54 @@ impl<W: Write> Events<'_, W> {
         self.metadata(rank, STEPS, "process_name", &format!("\"name\":{}", Text(&name)))?;
         self.metadata(rank, STEPS, "process_labels", &format!("\"labels\":{}", Text(&labels)))?;
         self.metadata(rank, STEPS, "process_sort_index", &format!("\"sort_index\":{rank}"))?;
+        let (device, spans): (Vec<&Span>, Vec<&Span>) =
+            trace.spans.iter().partition(|span| span.place == Place::Device);
         let (beside, spans): (Vec<&Span>, Vec<&Span>) =
-            trace.spans.iter().partition(|span| span.kind == Kind::Background);
+            spans.into_iter().partition(|span| span.kind == Kind::Background);
         let hooks = spans.iter().filter(|span| span.kind.is_communication());
         let buckets: BTreeSet<usize> = hooks.map(|span| span.bucket).collect();
+        let behind = BUCKETS + buckets.last().map_or(0, |last| last + 1);
         let mut named = vec![(STEPS, "steps".to_owned()), (TRAINING, "training thread".to_owned())];
         if !beside.is_empty() {
             named.push((BACKGROUND, "background".to_owned()));
         }
         let buckets = buckets.into_iter().map(|bucket| (BUCKETS + bucket, format!("bucket {bucket}")));
         for (track, name) in named.into_iter().chain(buckets) {
-            self.metadata(rank, track, "thread_name", &format!("\"name\":{}", Text(&name)))?;
-            self.metadata(rank, track, "thread_sort_index", &format!("\"sort_index\":{track}"))?;
+            self.track(rank, track, &name)?;
         }
         report.steps.iter().try_for_each(|step| self.step(rank, step))?;
         spans.into_iter().try_for_each(|span| self.span(rank, span))?;
-        self.background(rank, &beside)
+        self.background(rank, &beside)?;
+        self.device(rank, behind, &device)
+    }
+
+    fn track(&mut self, rank: usize, track: usize, name: &str) -> io::Result<()> {
+        self.metadata(rank, track, "thread_name", &format!("\"name\":{}", Text(name)))?;
+        self.metadata(rank, track, "thread_sort_index", &format!("\"sort_index\":{track}"))
+    }
+
+    /// Writes what a device did, on tracks from `first` on.
+    fn device(&mut self, rank: usize, first: usize, spans: &[&Span]) -> io::Result<()> {
+        // A step of the engine's optimizer is one of a bucket, and so has a size.
+        let is_of_bucket = |span: &Span| span.kind.is_communication() || span.bytes > 0;
+        let track = |span: &Span| if is_of_bucket(span) { first + 1 + span.bucket } else { first };
+        let tracks: BTreeSet<usize> = spans.iter().map(|span| track(span)).collect();
+        for at in tracks {
+            let name = match at.checked_sub(first + 1) {
+                None => "device: passes".to_owned(),
+                Some(bucket) => format!("device: bucket {bucket}"),
+            };
+            self.track(rank, at, &name)?;
+        }
+        for span in spans {
+            let Span { kind, step, bucket, bytes, start, end, .. } = **span;
+            let mut args = format!("\"step\":{step},\"place\":\"device\"");
+            if is_of_bucket(span) {
+                args += &format!(",\"bucket\":{bucket},\"bytes\":{bytes}");
+            }
+            self.complete(rank, track(span), kind.name(), category(kind), (start, end), &args)?;
+        }
+        Ok(())
     }
 
     fn step(&mut self, rank: usize, step: &StepReport) -> io::Result<()> {
@@ -123,20 +165,19 @@ impl<W: Write> Events<'_, W> {
     }
 
     fn span(&mut self, rank: usize, span: &Span) -> io::Result<()> {
-        let Span { kind, step, bucket, bytes, start, end, sent } = *span;
+        let Span { kind, step, bucket, bytes, start, end, sent, .. } = *span;
         if !kind.is_communication() {
-            let category = if kind.is_compute() { "compute" } else { "other" };
             return self.complete(
                 rank,
                 TRAINING,
                 kind.name(),
-                category,
+                category(kind),
                 (start, end),
                 &format!("\"step\":{step}"),
             );
         }
         let args = format!("\"step\":{step},\"bucket\":{bucket},\"bytes\":{bytes}");
-        self.complete(rank, BUCKETS + bucket, kind.name(), "communication", (start, end), &args)?;
+        self.complete(rank, BUCKETS + bucket, kind.name(), category(kind), (start, end), &args)?;
         self.sent(rank, end, sent)
     }
 
@@ -266,6 +307,59 @@ mod tests {
         );
         assert_eq!(find(0, "step 0")["args"]["overlapped_us"], 1000.001);
         assert!(events.iter().all(|event| event["ts"].as_f64().is_none_or(|ts| ts >= 0.0)));
+    }
+
+    /// Events of a trace of hosts, as programs read them.
+    const OF_HOSTS: &str = r#"{"name":"process_labels","ph":"M","pid":0,"tid":0,"args":{"labels":"pid 7, clock ± 1.500 µs"}},
+{"name":"process_sort_index","ph":"M","pid":0,"tid":0,"args":{"sort_index":0}},
+{"name":"thread_name","ph":"M","pid":0,"tid":0,"args":{"name":"steps"}},
+{"name":"thread_sort_index","ph":"M","pid":0,"tid":0,"args":{"sort_index":0}},
+{"name":"thread_name","ph":"M","pid":0,"tid":1,"args":{"name":"training thread"}},
+{"name":"thread_sort_index","ph":"M","pid":0,"tid":1,"args":{"sort_index":1}},
+{"name":"thread_name","ph":"M","pid":0,"tid":6,"args":{"name":"bucket 3"}},
+{"name":"thread_sort_index","ph":"M","pid":0,"tid":6,"args":{"sort_index":6}},
+{"name":"forward","cat":"compute","ph":"X","pid":0,"tid":1,"ts":0.000,"dur":2.000,"args":{"step":0}},
+{"name":"gradients_ready","cat":"communication","ph":"X","pid":0,"tid":6,"ts":1.000,"dur":1.500,"args":{"step":0,"bucket":3,"bytes":4096}},
+{"name":"bytes sent","ph":"C","pid":0,"ts":2.500,"args":{"bytes":99}}
+]}
+"#;
+
+    #[test]
+    fn a_trace_of_hosts_is_written_as_ever() {
+        let spans = [(Kind::Forward, 0, 0, 2_000), (Kind::GradientsReady, 0, 1_000, 2_500)];
+        let mut text = Vec::new();
+        trace(vec![rank("a", &spans)]).write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.split_once("}},\n").unwrap().1, OF_HOSTS, "{text}");
+    }
+
+    #[test]
+    fn a_devices_spans_are_on_tracks_behind_the_hosts() {
+        let mut trace = example();
+        let optimizer = Span { kind: Kind::Optimizer, ..trace.ranks[0].spans[3] };
+        let done: Vec<Span> =
+            [0, 1, 3].into_iter().map(|at| trace.ranks[0].spans[at]).chain([optimizer]).collect();
+        trace.ranks[0].spans.extend(done.into_iter().map(|span| Span { place: Place::Device, ..span }));
+        let mut text = Vec::new();
+        trace.write(&mut text).unwrap();
+        let file: Value = serde_json::from_slice(&text).unwrap();
+        let events = file["traceEvents"].as_array().unwrap();
+        let named = |track: u64| {
+            let of_track = |event: &&Value| event["name"] == "thread_name" && event["tid"] == track;
+            events.iter().find(of_track).map(|event| event["args"]["name"].as_str().unwrap())
+        };
+        let tracks: Vec<_> = (0..12).map(named).collect();
+        let named = [6, 7, 11].map(|track| tracks[track]);
+        assert_eq!(named, [Some("bucket 3"), Some("device: passes"), Some("device: bucket 3")]);
+        let device: Vec<_> = events.iter().filter(|event| event["args"]["place"] == "device").collect();
+        let told: Vec<_> = device
+            .iter()
+            .map(|event| (event["name"].as_str().unwrap(), event["tid"].as_u64().unwrap()))
+            .collect();
+        let want = [("between steps", 7), ("backward", 7), ("gradients_ready", 11), ("optimizer", 11)];
+        assert_eq!(told, want);
+        assert_eq!((&device[2]["cat"], &device[2]["args"]["bytes"]), (&"communication".into(), &4096.into()));
+        assert_eq!(device[3]["args"]["bucket"], 3);
     }
 
     #[test]

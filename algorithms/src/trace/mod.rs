@@ -10,9 +10,14 @@
 //! [`Service`](hexagram_logical::asynchronous::Service) beside its hooks. Both count as communication, with the
 //! arithmetic that they do and the other ranks that they wait for; what is under way as the trace is collected does
 //! not.
+//!
+//! A thread that works with a device enqueues, and is through long before the device is. So the device tells by itself
+//! when it did a hook's work, a step of the engine's optimizer, and the framework's passes, if an adapter lets it
+//! ([`stamp_passes`](crate::engine::Tracing::stamp_passes)): these are spans of their own, by which the [`Report`] goes.
 
 mod clock;
 mod collect;
+mod device;
 mod file;
 mod intervals;
 mod record;
@@ -20,9 +25,10 @@ mod report;
 
 pub(crate) use clock::{Clock, Offset, align};
 pub(crate) use collect::{Recorded, gather};
+pub(crate) use device::Stamp;
 pub use file::check_writable;
-pub use record::{Kind, Span};
-pub(crate) use record::{Recorder, Timeline};
+pub use record::{Kind, Place, Span};
+pub(crate) use record::{Recorder, Stamps, Timeline};
 pub use report::{RankReport, Report, Shares, Slowest, StepReport};
 
 use std::sync::Arc;
@@ -45,9 +51,10 @@ pub struct RankTrace {
     /// Process of the rank, there.
     pub pid: u32,
     /// Spans of the rank: first those of its training thread, one after another; then its hooks, in the order in which
-    /// they ended; then what it did in the background. Times are nanoseconds since rank 0 began to record.
+    /// they ended; then what it did in the background; then those of its device, of both threads one after the other.
+    /// Times are nanoseconds since rank 0 began to record.
     pub spans: Vec<Span>,
-    /// Number of spans that were too many to keep.
+    /// Number of spans that were too many to keep, or whose times its device does not know.
     pub dropped: u64,
     /// Largest error of the times, against those of rank 0.
     pub clock_error: Duration,
@@ -69,7 +76,7 @@ mod tests {
             let start = *start;
             let end = *end;
             let (bucket, bytes, sent) = if kind.is_communication() { (3, 4096, 99) } else { (0, 0, 0) };
-            Span { kind, step, bucket, bytes, start, end, sent }
+            Span { kind, place: Place::Host, step, bucket, bytes, start, end, sent }
         };
         let spans = spans.iter().map(span).collect();
         let clock_error = Duration::from_nanos(1500);

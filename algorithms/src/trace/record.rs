@@ -1,10 +1,14 @@
-//! Spans, and the two recorders of them: one for the training thread, one for the communication thread.
+//! Spans, and the two recorders of them: one for the training thread, one for the communication thread. What they enqueue
+//! on a device has times of its own (`device`).
 //!
 //! Recording a span is a look at the clock and a push; nothing is sent or written before the trace is collected.
 
 use super::clock::Clock;
+use super::device::{DeviceSpans, Stamp};
 use hexagram_logical::asynchronous::Work;
 use hexagram_logical::{Error, Result};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Kind of work of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,42 +97,56 @@ impl Kind {
     }
 }
 
-/// Work that one thread did without interruption.
+/// Place whose time a span tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The host: a thread was at work, be it that it only enqueued what a device does later.
+    Host,
+    /// A device: it did what was enqueued.
+    Device,
+}
+
+/// Work that one thread did without interruption, or what a device did of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Kind of work.
     pub kind: Kind,
+    /// Place of the times.
+    pub place: Place,
     /// Step that it belongs to. What comes between two steps belongs to the later.
     pub step: u64,
-    /// Bucket of a hook; otherwise 0.
+    /// Bucket of a hook, or of a step that the engine's optimizer makes on a device; otherwise 0.
     pub bucket: usize,
-    /// Size of a hook's bucket, in bytes; otherwise 0.
+    /// Size of that bucket, in bytes; otherwise 0.
     pub bytes: u64,
     /// Moment of the start, in nanoseconds.
     pub start: i64,
     /// Moment of the end, in nanoseconds.
     pub end: i64,
-    /// Bytes that this rank had sent by the end of a communication, headers included; otherwise 0.
+    /// Bytes that this rank had sent by the end of a communication, headers included; otherwise 0, and on a device.
     pub sent: u64,
 }
 
 impl Span {
     /// Number of words that a span travels as.
-    pub(super) const WORDS: usize = 7;
+    pub(super) const WORDS: usize = 8;
 
     pub(super) fn to_words(self) -> [i64; Self::WORDS] {
-        let Span { kind, step, bucket, bytes, start, end, sent } = self;
-        [kind as i64, step as i64, bucket as i64, bytes as i64, start, end, sent as i64]
+        let Span { kind, place, step, bucket, bytes, start, end, sent } = self;
+        [kind as i64, place as i64, step as i64, bucket as i64, bytes as i64, start, end, sent as i64]
     }
 
     pub(super) fn from_words(words: [i64; Self::WORDS]) -> Result<Self> {
-        let [kind, step, bucket, bytes, start, end, sent] = words;
+        let [kind, place, step, bucket, bytes, start, end, sent] = words;
         let kind = usize::try_from(kind).ok().and_then(|kind| Kind::ALL.get(kind)).copied();
-        let kind = kind.ok_or_else(|| {
-            Error::usage("another rank's trace has an unknown kind of span", "use one version of hexagram")
-        })?;
+        let place = [Place::Host, Place::Device].into_iter().find(|known| *known as i64 == place);
+        let (Some(kind), Some(place)) = (kind, place) else {
+            let what = "another rank's trace has an unknown kind of span";
+            return Err(Error::usage(what, "use one version of hexagram"));
+        };
         Ok(Span {
             kind,
+            place,
             step: step as u64,
             bucket: bucket as usize,
             bytes: bytes as u64,
@@ -143,17 +161,18 @@ impl Span {
 pub(super) const LIMIT: usize = 1 << 20;
 
 /// Records of one thread.
-#[derive(Debug)]
 pub(crate) struct Recorder {
     pub(super) clock: Clock,
     pub(super) spans: Vec<Span>,
+    /// Spans of what it has enqueued on a device.
+    pub(super) device: DeviceSpans,
     /// Number of spans beyond the limit.
     pub(super) dropped: u64,
 }
 
 impl Recorder {
     pub(crate) fn new(clock: Clock) -> Self {
-        Recorder { clock, spans: Vec::new(), dropped: 0 }
+        Recorder { clock, spans: Vec::new(), device: DeviceSpans::default(), dropped: 0 }
     }
 
     pub(crate) fn now(&self) -> i64 {
@@ -165,6 +184,17 @@ impl Recorder {
         self.keep(Span { end: self.now(), ..span });
     }
 
+    /// Keeps a span of a device, from one point in the work of a queue to another.
+    pub(crate) fn device_did(&mut self, span: Span, stamps: [Stamp; 2]) {
+        let span = Span { place: Place::Device, ..span };
+        if self.has_room() { self.device.keep(&self.clock, span, stamps) } else { self.dropped += 1 }
+    }
+
+    /// Waits until the times of all spans are known, for `limit` at most.
+    pub(crate) fn settle(&mut self, limit: Duration) {
+        self.device.settle(&self.clock, limit);
+    }
+
     /// Keeps what was done in the background, in the steps of the training thread in which it began.
     pub(crate) fn background(&mut self, (work, dropped): (Vec<Work>, u64), training: &Recorder) {
         self.dropped += dropped;
@@ -173,28 +203,43 @@ impl Recorder {
             let end = self.clock.at(end);
             let begun = training.spans.partition_point(|span| span.start <= start);
             let step = training.spans.get(begun.saturating_sub(1)).map_or(0, |span| span.step);
-            self.keep(Span { kind: Kind::Background, step, bucket: 0, bytes: 0, start, end, sent });
+            let kind = Kind::Background;
+            self.keep(Span { kind, place: Place::Host, step, bucket: 0, bytes: 0, start, end, sent });
         }
     }
 
     fn keep(&mut self, span: Span) {
-        if self.spans.len() < LIMIT { self.spans.push(span) } else { self.dropped += 1 }
+        if self.has_room() { self.spans.push(span) } else { self.dropped += 1 }
+    }
+
+    fn has_room(&self) -> bool {
+        self.spans.len() + self.device.len() < LIMIT
     }
 }
 
+/// Source of points in the work that a framework has enqueued on its device so far.
+pub(crate) type Stamps = Arc<dyn Fn() -> Stamp + Send + Sync>;
+
 /// Records of the training thread, which is always in exactly one kind of span.
-#[derive(Debug)]
 pub(crate) struct Timeline {
     pub(super) recorder: Recorder,
     /// Span under way; its end is yet unknown.
     current: Span,
+    /// Source of points in the framework's work, where a device does that, and the one at which the span begins.
+    framework: Option<(Stamps, Stamp)>,
+    /// True if the optimizer that steps is the engine's, on queues of its own, and not the framework's.
+    is_elsewhere: bool,
 }
 
 impl Timeline {
-    pub(crate) fn new(clock: Clock, step: u64) -> Self {
+    pub(crate) fn new(clock: Clock, step: u64, framework: Option<Stamps>) -> Self {
         let recorder = Recorder::new(clock);
         let current = begun(Kind::Between, step, recorder.now());
-        Timeline { recorder, current }
+        let framework = framework.map(|stamps| {
+            let first = stamps();
+            (stamps, first)
+        });
+        Timeline { recorder, current, framework, is_elsewhere: false }
     }
 
     /// Ends the span under way and begins another; returns what the thread was doing.
@@ -204,19 +249,43 @@ impl Timeline {
             self.current.kind = Kind::LoadingAndForward;
         }
         self.recorder.ends(self.current);
-        self.current = begun(kind, step, self.recorder.now());
+        let next = begun(kind, step, self.recorder.now());
+        self.device_goes_on();
+        self.is_elsewhere &= matches!(kind, Kind::Optimizer | Kind::Waiting);
+        self.current = next;
         before
+    }
+
+    /// Keeps a step that the engine's optimizer makes of a bucket on a device.
+    pub(crate) fn stepped(&mut self, step: u64, bucket: usize, bytes: usize, stamps: [Stamp; 2]) {
+        self.is_elsewhere = true;
+        let bytes = bytes as u64;
+        self.recorder.device_did(Span { bucket, bytes, ..begun(Kind::Optimizer, step, 0) }, stamps);
+    }
+
+    /// Ends the span under way on the framework's device.
+    fn device_goes_on(&mut self) {
+        let Some((stamps, begun)) = &mut self.framework else { return };
+        let now = stamps();
+        let begun = std::mem::replace(begun, Arc::clone(&now));
+        let kind = match self.current.kind {
+            // Of the framework's own work there is none meanwhile.
+            Kind::Optimizer if self.is_elsewhere => Kind::Waiting,
+            kind => kind,
+        };
+        self.recorder.device_did(Span { kind, ..self.current }, [begun, now]);
     }
 
     /// Ends the last span.
     pub(crate) fn finish(mut self) -> Recorder {
         self.recorder.ends(self.current);
+        self.device_goes_on();
         self.recorder
     }
 }
 
 fn begun(kind: Kind, step: u64, start: i64) -> Span {
-    Span { kind, step, bucket: 0, bytes: 0, start, end: start, sent: 0 }
+    Span { kind, place: Place::Host, step, bucket: 0, bytes: 0, start, end: start, sent: 0 }
 }
 
 #[cfg(test)]
@@ -225,7 +294,7 @@ mod tests {
 
     /// Returns what the thread did, as it was recorded.
     fn kinds(entered: &[Kind]) -> Vec<Kind> {
-        let mut timeline = Timeline::new(Clock::start(), 0);
+        let mut timeline = Timeline::new(Clock::start(), 0, None);
         for kind in entered {
             timeline.enter(*kind, 0);
         }
@@ -254,10 +323,14 @@ mod tests {
     #[test]
     fn spans_survive_their_words() {
         for kind in Kind::ALL {
-            let span = Span { kind, step: 7, bucket: 3, bytes: 1 << 40, start: -5, end: 9, sent: u64::MAX };
-            assert_eq!(Span::from_words(span.to_words()).unwrap(), span);
+            for place in [Place::Host, Place::Device] {
+                let span = Span { place, ..begun(kind, 7, -5) };
+                let span = Span { bucket: 3, bytes: 1 << 40, end: 9, sent: u64::MAX, ..span };
+                assert_eq!(Span::from_words(span.to_words()).unwrap(), span);
+            }
         }
-        assert!(Span::from_words([14, 0, 0, 0, 0, 0, 0]).is_err());
-        assert!(Span::from_words([-1, 0, 0, 0, 0, 0, 0]).is_err());
+        for [kind, place] in [[14, 0], [-1, 0], [0, 2], [0, -1]] {
+            assert!(Span::from_words([kind, place, 0, 0, 0, 0, 0, 0]).is_err());
+        }
     }
 }

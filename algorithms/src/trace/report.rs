@@ -1,17 +1,20 @@
 //! A trace summed up: shares of compute only, overlapped, and communication only, and the slowest rank.
 //!
 //! ```text
-//! A = moments in which the training thread computes
+//! A = moments in which the training thread computes, or its device
 //! B = moments in which a hook or anything in the background is under way
 //! compute only = |A \ B|    overlapped = |A ∩ B|    communication only = |B \ A|    neither = the rest of the step
 //! ```
+//!
+//! Of work of a kind for which there are times of the rank's device, these count and the host's do not: there it was only
+//! enqueued.
 //!
 //! A step lasts from the end of the one before to its own end, so that its parts and those of all steps add up. Every
 //! length is in nanoseconds.
 
 use super::intervals::Union;
-use super::{Kind, RankTrace, Trace};
-use std::collections::BTreeMap;
+use super::{Kind, Place, RankTrace, Span, Trace};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -130,16 +133,24 @@ impl Trace {
     }
 }
 
+/// Returns the spans that count: of each kind the device's where there are some, and otherwise the host's.
+fn counting(rank: &RankTrace) -> Vec<&Span> {
+    let is_of_device = |span: &&Span| span.place == Place::Device;
+    let told: HashSet<Kind> = rank.spans.iter().filter(is_of_device).map(|span| span.kind).collect();
+    rank.spans.iter().filter(|span| is_of_device(span) == told.contains(&span.kind)).collect()
+}
+
 fn rank_report(rank: &RankTrace) -> RankReport {
+    let counting = counting(rank);
     let union = |is: fn(Kind) -> bool| {
-        let spans = rank.spans.iter().filter(|span| is(span.kind));
+        let spans = counting.iter().filter(|span| is(span.kind));
         Union::of(spans.map(|span| (span.start, span.end)))
     };
     let compute = union(Kind::is_compute);
     let communication = union(Kind::is_communication);
     // What came after the last step, or was cut off, is no step.
     let mut windows: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
-    for span in rank.spans.iter().filter(|span| !span.kind.is_communication()) {
+    for span in counting.iter().filter(|span| !span.kind.is_communication()) {
         let (start, end, whole) = windows.entry(span.step).or_insert((span.start, span.end, false));
         *start = span.start.min(*start);
         *end = span.end.max(*end);
@@ -152,20 +163,22 @@ fn rank_report(rank: &RankTrace) -> RankReport {
         all.add(&shares);
         steps.push(StepReport { step, start, end, shares });
     }
-    RankReport { host: Arc::clone(&rank.host), alone: alone(rank, &steps), steps, shares: all }
+    RankReport { host: Arc::clone(&rank.host), alone: alone(&counting, &steps), steps, shares: all }
 }
 
 /// Returns what the rank does by itself, in one step.
-fn alone(rank: &RankTrace, steps: &[StepReport]) -> Vec<(Kind, f64)> {
+fn alone(spans: &[&Span], steps: &[StepReport]) -> Vec<(Kind, f64)> {
     let kinds = [Kind::Between, Kind::LoadingAndForward, Kind::Forward, Kind::Backward, Kind::Optimizer];
     let in_steps = |kind: Kind| {
-        let mut times: BTreeMap<u64, f64> = steps.iter().map(|step| (step.step, 0.0)).collect();
-        for span in rank.spans.iter().filter(|span| span.kind == kind) {
-            if let Some(time) = times.get_mut(&span.step) {
-                *time += (span.end - span.start) as f64;
+        let mut parts: BTreeMap<u64, Vec<_>> = steps.iter().map(|step| (step.step, Vec::new())).collect();
+        for span in spans.iter().filter(|span| span.kind == kind) {
+            if let Some(parts) = parts.get_mut(&span.step) {
+                parts.push((span.start, span.end));
             }
         }
-        let mut times: Vec<f64> = times.into_values().collect();
+        // A device may work on several buckets at once.
+        let length = |parts| Union::of(parts).length() as f64;
+        let mut times: Vec<f64> = parts.into_values().map(length).collect();
         times.sort_unstable_by(f64::total_cmp);
         let time = match kind {
             Kind::Between | Kind::LoadingAndForward => times.get(times.len() / 2).copied().unwrap_or(0.0),
@@ -279,6 +292,43 @@ mod tests {
         let both = Shares { compute_only: 100, overlapped: 55, communication_only: 30, neither: 15 };
         assert_eq!((report.shares, report.shares.whole()), (both, 200));
         assert_eq!(report.slowest, None, "of one rank");
+    }
+
+    #[test]
+    fn a_devices_times_count_and_not_those_at_which_its_work_was_enqueued() {
+        use Kind::{Backward, Between, Forward, GradientsReady, Optimizer, Waiting};
+        let enqueued = [
+            (Between, 0, 0, 1),
+            (Forward, 0, 1, 2),
+            (Backward, 0, 2, 4),
+            (Waiting, 0, 4, 100),
+            (Optimizer, 0, 100, 101),
+            (GradientsReady, 0, 3, 4),
+        ];
+        let done = [
+            (Between, 0, 0, 5),
+            (Forward, 0, 5, 30),
+            (Backward, 0, 30, 80),
+            (Waiting, 0, 80, 100),
+            (GradientsReady, 0, 50, 70),
+            (GradientsReady, 0, 75, 90),
+            (Optimizer, 0, 90, 98),
+            // Of another bucket, at the same time.
+            (Optimizer, 0, 92, 100),
+        ];
+        let mut both = rank("a", &enqueued);
+        let device = rank("a", &done).spans.into_iter();
+        both.spans.extend(device.map(|span| Span { place: Place::Device, ..span }));
+        let report = trace(vec![both, rank("b", &enqueued)]).report();
+        let told = report.ranks[0].steps[0];
+        let shares = Shares { compute_only: 60, overlapped: 25, communication_only: 10, neither: 5 };
+        assert_eq!((told.start, told.end, told.shares), (0, 100, shares));
+        let alone = [Forward, Backward, Optimizer].map(|kind| report.ranks[0].alone_in(kind));
+        assert_eq!(alone, [25.0, 50.0, 10.0]);
+        // A rank without a device goes by its own clock.
+        let shares = Shares { compute_only: 3, overlapped: 1, communication_only: 0, neither: 97 };
+        assert_eq!(report.ranks[1].shares, shares);
+        assert_eq!(report.slowest.unwrap().rank, 0);
     }
 
     #[test]

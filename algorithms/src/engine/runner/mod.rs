@@ -12,11 +12,11 @@ mod between;
 mod urgency;
 
 use super::plan::name_tensor;
-use super::trace::{hook_begins, hook_ends};
+use super::trace::{OpenHook, hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Slots, Tensor};
 use crate::plugin::{Context, Metrics, StepInfo};
-use crate::trace::{Recorder, Span};
+use crate::trace::Recorder;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::drive::{self, Wait};
 use hexagram_logical::{Bell, Buffer, Communicator, Error, Hierarchy, Queue, Result, runtime};
@@ -132,7 +132,7 @@ struct Running {
     /// True once it was polled.
     begun: bool,
     /// Span of the hook, while a trace is recorded.
-    span: Option<Span>,
+    span: Option<OpenHook>,
 }
 
 /// State of one bucket on this thread.
@@ -285,8 +285,9 @@ impl HookRunner {
             let queue = lane.memory.buffer().map_or_else(Queue::host, Buffer::queue);
             let elements = lane.memory.buffer().map_or(0, Buffer::len);
             let comm = lane.comm.clone();
-            let context = Context { comm, hierarchy, bucket, present, metrics, queue, elements };
             let bytes = lane.memory.bytes();
+            let span = self.trace.as_ref().map(|t| hook_begins(t, stage, present, bucket, bytes, &queue));
+            let context = Context { comm, hierarchy, bucket, present, metrics, queue, elements };
             let call = HookCall {
                 algorithm: self.algorithm.clone(),
                 tensors: Arc::clone(&lane.tensors),
@@ -294,7 +295,6 @@ impl HookRunner {
                 instance: lane.instance.take(),
                 memory: std::mem::take(&mut lane.memory),
             };
-            let span = self.trace.as_ref().map(|t| hook_begins(t, stage, present, bucket, bytes));
             let hook = Box::pin(call.hook(stage, context));
             self.running.push(Running { bucket, stage, hook, begun: false, span });
         }

@@ -2,13 +2,13 @@
 //!
 //! The file is that of [`Trace::save`](hexagram::algorithms::trace::Trace::save). A bucket's part of the backward pass is
 //! the time from the start of the hook of the bucket before it to that of its own; where no hook sees gradients, its part
-//! is in proportion to its size. What comes between steps counts as forward pass. All times are medians over ranks and
-//! steps, without the first step.
+//! is in proportion to its size. Of a rank whose device has told when it computed, the device's times count. What comes
+//! between steps counts as forward pass. All times are medians over ranks and steps, without the first step.
 
 use super::model::Layer;
 use hexagram::DType;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Work of one rank in one step, in microseconds.
@@ -61,8 +61,12 @@ fn size(event: &Value) -> Option<(u64, u64)> {
 
 /// Returns what each rank did in each step, without the first.
 fn steps(events: &[Value]) -> Vec<Step> {
+    let is_of_device = |event: &&Value| event["args"]["place"] == "device";
+    let computes = events.iter().filter(is_of_device).filter(|event| event["name"] == "backward");
+    let with_device: BTreeSet<Option<u64>> = computes.map(|event| event["pid"].as_u64()).collect();
+    let counts = |event: &&Value| is_of_device(event) == with_device.contains(&event["pid"].as_u64());
     let mut steps: BTreeMap<(u64, u64), Step> = BTreeMap::new();
-    for event in events {
+    for event in events.iter().filter(counts) {
         let place = (event["args"]["step"].as_u64(), event["pid"].as_u64());
         let times = (event["ts"].as_f64(), event["dur"].as_f64());
         if let ((Some(number), Some(rank)), (Some(start), Some(length))) = (place, times) {
@@ -144,7 +148,7 @@ fn micros(time: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram::algorithms::trace::{Kind, RankTrace, Span, Trace};
+    use hexagram::algorithms::trace::{Kind, Place, RankTrace, Span, Trace};
 
     const MILLI: i64 = 1_000_000;
 
@@ -158,7 +162,7 @@ mod tests {
             let mut add = |kind, bucket, bytes, start, end| {
                 let start = millis(start);
                 let end = millis(end);
-                spans.push(Span { kind, step, bucket, bytes, start, end, sent: 0 });
+                spans.push(Span { kind, place: Place::Host, step, bucket, bytes, start, end, sent: 0 });
             };
             add(Kind::Between, 0, 0, 0, 1);
             add(Kind::Forward, 0, 0, 1, 5);
@@ -192,6 +196,15 @@ mod tests {
             told(&layers),
             [("bucket1".to_owned(), 2000, 3500, 7000), ("bucket0".to_owned(), 1000, 1500, 3000)]
         );
+    }
+
+    #[test]
+    fn a_devices_times_count_where_it_has_told_when_it_computed() {
+        let of_device = rank(Kind::GradientsReady, 10).spans.into_iter();
+        let mut enqueued = rank(Kind::GradientsReady, 1);
+        enqueued.spans.extend(of_device.map(|span| Span { place: Place::Device, ..span }));
+        let of_host = rank(Kind::GradientsReady, 10);
+        assert_eq!(told(&read(vec![enqueued]).unwrap()), told(&read(vec![of_host]).unwrap()));
     }
 
     #[test]
