@@ -1,6 +1,6 @@
 // Allocation: the driver's functions that give and take memory, of devices and pinned memory of the host.
 //
-// Freeing does not wait for work, as no program may rely on it. What `cuMemAllocAsync` gives may be used from that
+// Freeing does not wait for work, as no program may rely on it, unless it is set to. What `cuMemAllocAsync` gives may be used from that
 // point of its stream on, and to where it is freed.
 #include "context.h"
 #include "fake.h"
@@ -68,6 +68,7 @@ API cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
 API cuMemFree_v2(CUdeviceptr at) {
     ENTER_UNSEEN(context);
     if (at == 0) return SUCCESS;
+    if (CUresult error = synchronise(context)) return error;
     Lock lock(mutex);
     auto block = blocks.find(at);
     if (block == blocks.end() || !is_of_device(at) || block->second.kind == Kind::Imported) return INVALID_VALUE;
@@ -217,6 +218,7 @@ API cuMemAllocHost_v2(void **to, size_t bytes) { return cuMemHostAlloc(to, bytes
 
 API cuMemFreeHost(void *at) {
     ENTER_UNSEEN(context);
+    if (CUresult error = synchronise(context)) return error;
     Lock lock(mutex);
     auto block = blocks.find(CUdeviceptr(at));
     if (block == blocks.end() || block->second.kind != Kind::Pinned) return INVALID_VALUE;

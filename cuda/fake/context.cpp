@@ -22,8 +22,28 @@ static Context *contexts() {
     return contexts;
 }
 
+// Calls that wait for work while they hold up the others.
+static std::atomic<unsigned> synchronising;
+
+// Waits until the calls are over that hold up this one.
+static void be_held_up() {
+    if (synchronising == 0) return;
+    __atomic_fetch_add(&counts.held_up, 1, __ATOMIC_RELAXED);
+    while (synchronising != 0) usleep(200);
+}
+
+CUresult synchronise(Context *context) {
+    if (!settings.synchronises) return SUCCESS;
+    synchronising++;
+    Lock lock(mutex);
+    CUresult error = finish(lock, context);
+    synchronising--;
+    return error;
+}
+
 CUresult enter(Context **context) {
     if (is_in_host_function) return NOT_PERMITTED;
+    be_held_up();
     if (is_over) die("a call after the end of the process");
     if (!is_initialized) return NOT_INITIALIZED;
     if (current == nullptr) return INVALID_CONTEXT;

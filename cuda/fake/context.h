@@ -17,6 +17,8 @@ extern thread_local unsigned capture_mode;
 std::shared_ptr<Stream> stream_of(CUstream handle, const Context *context);
 // Waits until all work of the context is done.
 CUresult finish(Lock &lock, Context *context);
+// Does so for a call that may wait for that, if it is set to, and lets no other thread's call go on meanwhile.
+CUresult synchronise(Context *context);
 // Forgets what belongs to a context. Under the lock.
 void forget_streams(Context *context);
 void forget_modules(Context *context);

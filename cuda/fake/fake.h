@@ -56,6 +56,9 @@ struct Settings {
     uint64_t skip_host_wait = NEVER;
     // 1 if all of those do, all queries say that the work is done, and functions of the host are called at once.
     uint64_t skip_host_waits = 0;
+    // 1 if calls that free memory at once wait for all work of their context, as the driver's may, while no other thread
+    // that calls the driver gets on.
+    uint64_t synchronises = 0;
     // Launch that never ends, and all work behind it.
     uint64_t hang = NEVER;
     // Launch that breaks its context when it runs, by default with 700; work of any kind that does, by default with 999.
@@ -76,6 +79,8 @@ struct Counts {
     // The same of pinned memory.
     uint64_t pinned = 0, live_pinned = 0;
     uint64_t events = 0, waits = 0, values = 0, host_waits = 0, launches = 0, works = 0, loads = 0;
+    // Calls that had to wait for another thread's.
+    uint64_t held_up = 0;
 };
 extern Counts counts;
 

@@ -22,7 +22,8 @@ void set(const std::string &key, const char *value) {
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
                    {"capture", settings.capture},         {"pools", settings.pools},
                    {"compiling", settings.compiling},     {"end", settings.end},
-                   {"slices", settings.slices}};
+                   {"slices", settings.slices},
+                   {"synchronises", settings.synchronises}};
     struct {
         const char *key;
         Nth &nth;
@@ -64,7 +65,7 @@ API_OF(uint64_t) hexagramFakeCount(const char *name) {
                  {"events", fake::counts.events},
                  {"waits", fake::counts.waits},             {"host_waits", fake::counts.host_waits},
                  {"launches", fake::counts.launches},       {"works", fake::counts.works},
-                 {"loads", fake::counts.loads}};
+                 {"loads", fake::counts.loads},             {"held_up", fake::counts.held_up}};
     for (auto &one : known) {
         if (strcmp(one.name, name) == 0) return __atomic_load_n(&one.count, __ATOMIC_RELAXED);
     }

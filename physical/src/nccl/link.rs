@@ -2,7 +2,8 @@
 //! a stream that waits for a dead rank is released.
 //!
 //! The communicator does not block: whoever has begun something asks until it is ready. It is called by the thread of its
-//! endpoint and, while work is in flight, looked at by the device's sweeper, in turns. When a rank is known to have
+//! endpoint and, while work is in flight, asked by the device's sweeper, in turns. NCCL calls the driver, which may hold up
+//! both: so another thread, which asks neither, sees to it that the work of a failed rank's peers ends all the same. When a rank is known to have
 //! failed, NCCL reports an error, or work takes longer than the deadline, the queue fails with the reason, and whatever
 //! has waited for it; then the communicator is aborted, which ends its kernels. Memory is held by the stream until the
 //! device is done with it.
@@ -19,8 +20,12 @@ use crate::memory::Span;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use crate::transport::Label;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+/// Time after a rank has failed for which it is asked whether work is done all the same. Whoever asks may be held up.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Time between two looks at what NCCL does by itself.
 pub(super) const TICK: Duration = Duration::from_millis(1);
@@ -34,18 +39,36 @@ pub(super) struct Flight {
     begun: Arc<dyn Event>,
     /// Event after the work.
     done: OnceLock<Arc<dyn Event>>,
+    /// What is known of it.
+    seen: Mutex<Seen>,
+}
+
+/// What is known of work on the stream. No call of NCCL's or the driver's is made while it is locked.
+#[derive(Default)]
+struct Seen {
+    is_done: bool,
     /// Time since it was seen to have begun.
-    since: Mutex<Option<Stopwatch>>,
+    begun: Option<Stopwatch>,
+    /// Time since the driver and NCCL have last answered.
+    answered: Option<Stopwatch>,
+    /// What NCCL has said.
+    trouble: Option<Error>,
+    /// Time since a rank is known to have failed.
+    condemned: Option<Stopwatch>,
+    /// True if the work was seen not to be done after that.
+    is_unfinished: bool,
 }
 
 /// A communicator, shared by its endpoint and the sweeper.
 pub(super) struct Link {
     nccl: &'static Libnccl,
     /// `None` once it was aborted or destroyed.
-    comm: Mutex<Option<Comm>>,
+    comm: Arc<Mutex<Option<Comm>>>,
     failure: OnceLock<Error>,
-    /// End of the communicator, once that has begun.
-    ending: OnceLock<Arc<Ending>>,
+    /// True once a thread ends the communicator, or is about to.
+    is_ending: AtomicBool,
+    /// That thread.
+    ending: Mutex<Option<Arc<Ending>>>,
     /// Queue on which it enqueues.
     queue: Queue,
     /// Time since NCCL reported that another rank is gone.
@@ -69,9 +92,10 @@ impl Link {
     ) -> Self {
         Link {
             nccl,
-            comm: Mutex::new(Some(comm)),
+            comm: Arc::new(Mutex::new(Some(comm))),
             failure: OnceLock::new(),
-            ending: OnceLock::new(),
+            is_ending: AtomicBool::new(false),
+            ending: Mutex::default(),
             queue,
             suspected: Mutex::default(),
             left_over: Arc::new(Mutex::new(Some(Vec::new()))),
@@ -82,7 +106,13 @@ impl Link {
     }
 
     fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
-        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.comm)
+    }
+
+    /// Returns the communicator of this turn unless it has ended, or is about to.
+    fn live(&self, turn: &MutexGuard<'_, Option<Comm>>) -> Result<Comm> {
+        let is_ending = self.is_ending.load(Ordering::Acquire);
+        (**turn).filter(|_| !is_ending).ok_or_else(|| self.ended())
     }
 
     /// Returns the failure that has ended the communicator, if it has ended.
@@ -99,8 +129,8 @@ impl Link {
         doing: &str,
         calls: impl FnOnce(&Libnccl, Comm) -> Result<(), Status>,
     ) -> Result<()> {
-        let comm = self.comm();
-        let Some(comm) = *comm else { return Err(self.ended()) };
+        let turn = self.comm();
+        let comm = self.live(&turn)?;
         // SAFETY: it takes nothing.
         let begun = unsafe { (self.nccl.ncclGroupStart)() };
         self.nccl.expect(begun, comm, doing)?;
@@ -116,8 +146,8 @@ impl Link {
     /// # Errors
     /// [`Error::System`] if that has failed; the failure that has ended the communicator.
     pub(super) fn is_ready(&self) -> Result<bool> {
-        let comm = self.comm();
-        let Some(comm) = *comm else { return Err(self.ended()) };
+        let turn = self.comm();
+        let comm = self.live(&turn)?;
         self.nccl.is_ready(comm, "go on with NCCL")
     }
 
@@ -147,12 +177,12 @@ impl Link {
             return Err(Error::usage("NCCL was to work on no GPU", "report this defect of the path"));
         };
         let link = Arc::clone(self);
-        let flight = Arc::new(Flight { link, label, begun, done: OnceLock::new(), since: Mutex::default() });
+        let flight = Arc::new(Flight { link, label, begun, done: OnceLock::new(), seen: Mutex::default() });
         cuda.watch(Arc::clone(&flight) as Arc<dyn Watch>);
         Ok(Arc::clone(flight.done.get_or_init(|| queue.record())))
     }
 
-    /// Ends the communicator and all that waits for it, with a reason.
+    /// Ends the communicator and all that waits for it, with a reason. Waits for nothing.
     pub(super) fn fail(&self, error: &Error) {
         let error = self.failure.get_or_init(|| error.clone());
         if let Some(queue) = CudaQueue::of(&self.queue) {
@@ -172,18 +202,27 @@ impl Link {
             // What it says does not matter any more.
             // SAFETY: the communicator is there, and nobody has it from now on.
             unsafe { (nccl.ncclCommAbort)(comm) };
-            let spans = left_over.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let spans = lock(&left_over).take();
             hold(&queue, spans.unwrap_or_default());
         });
     }
 
-    /// Has the communicator ended on a thread of its own. Nobody else has it from now on.
+    /// Has the communicator ended on a thread of its own, once. That waits for its turn, which somebody may have whom the
+    /// driver holds up; nobody else has another one.
     fn end(&self, how: impl FnOnce(Comm) + Send + 'static) {
-        let mut place = self.comm();
-        let Some(comm) = place.take() else { return };
-        match Ending::begin(&self.queue, move || how(comm)) {
-            // There is one end only.
-            Ok(ending) => _ = self.ending.set(ending),
+        let mut ending = lock(&self.ending);
+        if self.is_ending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let comm = Arc::clone(&self.comm);
+        let begun = Ending::begin(&self.queue, move || {
+            let comm = lock(&comm).take();
+            if let Some(comm) = comm {
+                how(comm);
+            }
+        });
+        match begun {
+            Ok(begun) => *ending = Some(begun),
             Err(error) => {
                 // NCCL may use it as long as the process lives.
                 std::mem::forget(Arc::clone(&self.left_over));
@@ -194,14 +233,13 @@ impl Link {
 
     /// Waits until a communicator has ended whose end has begun, or until `limit` has passed.
     pub(super) fn wait_for_end(&self, limit: Duration) {
-        // Whoever begins it has this meanwhile.
-        drop(self.comm());
-        self.ending.get().into_iter().for_each(|ending| ending.wait(limit));
+        let ending = lock(&self.ending).clone();
+        ending.into_iter().for_each(|ending| ending.wait(limit));
     }
 
     /// Keeps memory of what NCCL was enqueuing when it was ended, until it and the device are done with that.
     pub(super) fn keep(&self, spans: Vec<Span>) {
-        let mut left_over = self.left_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left_over = lock(&self.left_over);
         match &mut *left_over {
             Some(kept) => kept.extend(spans),
             None => hold(&self.queue, spans),
@@ -250,8 +288,8 @@ impl Link {
     }
 
     fn finalize(&self) -> Result<()> {
-        let comm = self.comm();
-        let Some(comm) = *comm else { return Err(self.ended()) };
+        let turn = self.comm();
+        let comm = self.live(&turn)?;
         let _current = CudaQueue::of(&self.queue).map(|queue| queue.gpu().enter()).transpose()?;
         // SAFETY: the communicator is there.
         let status = unsafe { (self.nccl.ncclCommFinalize)(comm) };
@@ -269,7 +307,7 @@ impl Link {
     /// Returns what NCCL says has gone wrong, once it is known that no verdict names the rank that it was.
     fn trouble(&self) -> Option<Error> {
         let error = self.is_ready().err()?;
-        let mut suspected = self.suspected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut suspected = lock(&self.suspected);
         let waited = suspected.get_or_insert_with(Stopwatch::start).elapsed();
         (waited > GRACE).then_some(error)
     }
@@ -280,34 +318,54 @@ fn hold(queue: &Queue, spans: Vec<Span>) {
     let _ = enqueue(queue, Vec::new(), Vec::new(), spans, |_| Ok(()));
 }
 
+/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Flight {
     /// Returns the reason why the work cannot go on, if there is one.
-    fn obstacle(&self) -> Option<Error> {
+    fn obstacle(&self, seen: &mut Seen) -> Option<Error> {
         let health = &self.link.health;
         let during = During::Operation(self.label.fingerprint, self.label.tag);
         if let Some(verdict) = health.verdict() {
-            return Some(verdict.error(during));
+            let waited = seen.condemned.get_or_insert_with(Stopwatch::start).elapsed();
+            return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(during));
         }
-        if let Some(error) = self.link.trouble() {
-            return Some(error);
-        }
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        if since.is_none() && self.begun.has_happened() {
-            *since = Some(Stopwatch::start());
+        if let Some(error) = &seen.trouble {
+            return Some(error.clone());
         }
         let after = self.link.limit;
-        let is_late = since.as_mut().is_some_and(|since| since.elapsed() > after);
+        let is_held_up = seen.answered.get_or_insert_with(Stopwatch::start).elapsed() > after;
+        let is_late = is_held_up || seen.begun.as_mut().is_some_and(|begun| begun.elapsed() > after);
         let stragglers = || health.stragglers(&self.label);
         is_late.then(|| Error::Deadline { waiting_for: None, stragglers: stragglers(), after, during })
     }
 }
 
 impl Watch for Flight {
+    fn ask(&self) {
+        let is_condemned = lock(&self.seen).condemned.is_some();
+        let is_done = self.done.get().is_some_and(|done| done.has_happened());
+        let trouble = if is_done { None } else { self.link.trouble() };
+        let has_begun = is_done || self.begun.has_happened();
+        let mut seen = lock(&self.seen);
+        seen.is_done |= is_done;
+        seen.is_unfinished |= is_condemned && !is_done;
+        seen.trouble = trouble;
+        seen.answered = Some(Stopwatch::start());
+        if has_begun {
+            seen.begun.get_or_insert_with(Stopwatch::start);
+        }
+    }
+
     fn look(&self) -> bool {
-        if self.done.get().is_some_and(|done| done.has_happened()) {
+        let mut seen = lock(&self.seen);
+        if seen.is_done {
             return false;
         }
-        let obstacle = self.link.failure().cloned().or_else(|| self.obstacle());
+        let obstacle = self.link.failure().cloned().or_else(|| self.obstacle(&mut seen));
+        drop(seen);
         obstacle.iter().for_each(|error| self.link.fail(error));
         obstacle.is_none()
     }

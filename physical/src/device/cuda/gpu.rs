@@ -266,7 +266,7 @@ impl Gpu {
     }
 
     /// Frees pinned memory that is kept for later, where the context is current.
-    pub(super) fn free_pinned(&self) {
+    pub(crate) fn free_pinned(&self) {
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and nobody uses it.
             unsafe { (self.driver.cuMemFreeHost)(with_exposed_provenance_mut(address)) };

@@ -20,6 +20,7 @@ mod nvrtc;
 mod pool;
 mod queue;
 mod refusal;
+mod rounds;
 pub(crate) mod status;
 mod stream;
 mod sweeper;
@@ -157,4 +158,4 @@ pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

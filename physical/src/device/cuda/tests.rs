@@ -2,7 +2,7 @@
 //! a driver, be it the fake one, each of these says that it is skipped.
 
 mod exchange;
-mod faults;
+pub(crate) mod faults;
 mod foreign;
 mod kept;
 mod refusals;

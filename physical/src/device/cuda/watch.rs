@@ -1,12 +1,12 @@
 //! Watches: eyes on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone. Open
 //! this to see how a failure that is found so late gets to whoever reads what the work has written.
 //!
-//! The device's sweeper looks. A watch that finds a failure tells the queue first
-//! ([`CudaQueue::fail`](super::CudaQueue::fail)), and then lets the stream go on. Watched work leaves a *doubt* on its
-//! stream until the watch is over. Events that are recorded meanwhile have the stream's doubts, and so has a stream that
-//! waits for one of these in order to read. So a failure gets to whatever was enqueued behind the work, even before it
-//! was found. Whoever has waited for an event looks at its doubts himself before he relies on what the work has written:
-//! the sweeper may be about to.
+//! A thread of the device's sweeper looks, which never waits for the driver. A watch that finds a failure tells the queue
+//! first ([`CudaQueue::fail`](super::CudaQueue::fail)), and then lets the stream go on. Watched work leaves a *doubt* on
+//! its stream until the watch is over. Events that are recorded meanwhile have the stream's doubts, and so has a stream
+//! that waits for one of these in order to read. So a failure gets to whatever was enqueued behind the work, even before
+//! it was found. Whoever has waited for an event looks at its doubts himself before he relies on what the work has
+//! written: the sweeper may be about to.
 
 use super::gpu::lock;
 use super::stream::CudaStream;
@@ -18,9 +18,13 @@ pub(crate) trait Watch: Send + Sync {
     /// Looks at the work, and returns true while it goes on.
     ///
     /// Called on a thread that serves all queues of a device, 1 ms after the work was enqueued at first and every 64 ms in
-    /// the end, and by whoever has waited for the work. It neither waits nor asks the driver for what may wait: nobody
-    /// else would let the stream go on.
+    /// the end, and by whoever has waited for the work. It neither waits nor calls the driver, nor does it take a lock that
+    /// is held while somebody does: nobody else would let the stream go on.
     fn look(&self) -> bool;
+
+    /// Asks the driver, or a library that does, for what [`look`](Self::look) needs to know. Called as often, on another
+    /// thread, which the driver may hold up; and before `look` by whoever has waited for the work.
+    fn ask(&self) {}
 }
 
 /// Doubt about watched work.
@@ -47,7 +51,11 @@ impl Doubt {
     /// Looks at the work unless the outcome is known. Returns true while it is not.
     pub(super) fn look(&self) -> bool {
         let watch = self.watch.upgrade().filter(|_| self.is_open());
-        watch.is_some_and(|watch| self.look_with(&*watch)) && self.is_open()
+        let looked = |watch: Arc<dyn Watch>| {
+            watch.ask();
+            self.look_with(&*watch)
+        };
+        watch.is_some_and(looked) && self.is_open()
     }
 
     /// Looks at the work, and returns true while it goes on, be it only to let streams go on after it has failed.
@@ -156,5 +164,10 @@ impl Watched {
     /// Looks once, and returns true while the work goes on.
     pub(super) fn look(&self) -> bool {
         self.doubt.look_with(&*self.watch)
+    }
+
+    /// Asks the driver for what the look needs.
+    pub(super) fn ask(&self) {
+        self.watch.ask();
     }
 }

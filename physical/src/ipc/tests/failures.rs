@@ -4,6 +4,8 @@
 use super::processes::{ROLE, said, start};
 use super::{Case, End, LONG, is_fake, queue, sum_of_floats};
 use crate::device::Queue;
+use crate::device::cuda::CudaQueue;
+use crate::device::cuda::tests::faults::count;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
@@ -34,6 +36,9 @@ pub(super) fn play(role: &str, world: World) {
         return play_refused(world.rank(), played, &queue, is_message);
     }
     let buffer = played.unwrap();
+    if world.rank() == 0 && role.starts_with("held up") {
+        hold_up_the_driver(&queue);
+    }
     println!("enqueued");
     if world.rank() == 1 {
         std::thread::sleep(LONG);
@@ -48,6 +53,20 @@ pub(super) fn play(role: &str, world: World) {
     drop(buffer);
     // Without a farewell, for which the other rank would have to live.
     std::process::exit(0);
+}
+
+/// Lets a thread make a call of the driver's that waits for all work, and returns once it holds up other calls.
+fn hold_up_the_driver(queue: &Queue) {
+    drop(queue.host_memory(DType::U8, 1).unwrap());
+    let queue = queue.clone();
+    std::thread::spawn(move || {
+        let gpu = CudaQueue::of(&queue).unwrap().gpu();
+        let _current = gpu.enter().unwrap();
+        gpu.free_pinned();
+    });
+    while count(c"held_up") == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Plays an all-reduce in which rank 1 hangs.
@@ -89,7 +108,7 @@ pub(super) fn hanging(role: &str) -> Option<(Child, Said, Child)> {
     if !is_fake() {
         return None;
     }
-    let mut ranks = start(role, &["", "hang=0"]).into_iter();
+    let mut ranks = start(role, &["synchronises=1", "hang=0"]).into_iter();
     let mut first = ranks.next()?;
     let mut second = ranks.next()?;
     let mut said = BufReader::new(first.stdout.take()?).lines();
@@ -119,12 +138,23 @@ fn a_rank_that_is_killed_while_streams_wait_for_it_is_named_soon() {
 }
 
 #[test]
-fn a_stream_that_never_ends_is_a_deadline() {
-    let Some((first, said, mut second)) = hanging("late") else { return };
-    let text = failure(first, said);
-    assert!(text.contains("no answer from rank 1") && text.contains("within 1s"), "{text}");
+fn it_is_named_while_the_driver_holds_up_whoever_calls_it() {
+    let Some((first, said, mut second)) = hanging("held up") else { return };
     second.kill().unwrap();
+    let text = failure(first, said);
+    assert!(text.starts_with("rank 1 (") && text.contains("died") && text.contains("all_reduce"), "{text}");
     second.wait().unwrap();
+}
+
+#[test]
+fn a_stream_that_never_ends_is_a_deadline() {
+    for role in ["late", "held up, late"] {
+        let Some((first, said, mut second)) = hanging(role) else { return };
+        let text = failure(first, said);
+        assert!(text.contains("no answer from rank 1") && text.contains("within 1s"), "{role}: {text}");
+        second.kill().unwrap();
+        second.wait().unwrap();
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn of_fake(name: &str) -> Option<*mut std::ffi::c_void> {
 }
 
 /// Returns one of the fake driver's counts.
-pub(super) fn count(name: &CStr) -> u64 {
+pub(crate) fn count(name: &CStr) -> u64 {
     let function = of_fake("hexagramFakeCount\0").unwrap();
     // SAFETY: the fake driver's function of this name takes a text that ends with 0, and returns a number.
     let function: unsafe extern "C" fn(*const c_char) -> u64 = unsafe { std::mem::transmute(function) };

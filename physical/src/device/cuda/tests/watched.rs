@@ -5,6 +5,7 @@ use super::super::enqueue::{address, enqueue};
 use super::super::status::Status;
 use super::super::types::{CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAULT, CUdeviceptr};
 use super::super::{CudaQueue, Watch};
+use super::faults::{SOON, count, passes_in};
 use super::*;
 use crate::error::Error;
 use crate::library::{Library, functions};
@@ -118,7 +119,7 @@ struct Unseen {
 
 impl Watch for Unseen {
     fn look(&self) -> bool {
-        let sweeps = std::thread::current().name() == Some("hexagram-cuda");
+        let sweeps = std::thread::current().name() == Some("hexagram-watch");
         if sweeps || self.looks.fetch_add(1, Ordering::Relaxed) < 3 {
             return true;
         }
@@ -250,4 +251,52 @@ fn shareable_memory_is_zeroed_and_may_be_lent() {
         assert_eq!(*buffer.host::<f32>().unwrap(), [1.0; 1000]);
     }
     assert!(cuda.alloc_shareable(usize::MAX).is_err());
+}
+
+#[test]
+fn a_stream_is_let_go_on_while_the_driver_holds_up_whoever_calls_it() {
+    for seed in 0..3 {
+        passes_in("watched", &format!("seed={seed},synchronises=1"), "lets_go_on_beside_the_driver");
+    }
+}
+
+/// Gives a peer up once the driver holds up some thread, which it does until this stream goes on.
+struct Beside {
+    queue: Queue,
+    word: Arc<Word>,
+}
+
+impl Watch for Beside {
+    fn look(&self) -> bool {
+        if count(c"held_up") == 0 {
+            return true;
+        }
+        CudaQueue::of(&self.queue).unwrap().fail(&Error::usage("rank 1 is gone", "start it again"));
+        self.word.set(1);
+        false
+    }
+}
+
+#[test]
+#[ignore = "needs a driver whose calls wait for all work"]
+fn lets_go_on_beside_the_driver() {
+    let gpu = Cuda::new(0).unwrap();
+    let queue = gpu.queue().unwrap();
+    let x = Buffer::from_slice_on(&queue, &[1.0f32, 2.0]).unwrap();
+    let word = Word::new(&queue);
+    word.wait_on(&queue);
+    let watch = Arc::new(Beside { queue: queue.clone(), word });
+    drop(queue.host_memory(DType::U8, 1).unwrap());
+    CudaQueue::of(&queue).unwrap().watch(watch);
+    x.write_all().unwrap().scale(2.0).unwrap();
+    let (over, is_over) = channel();
+    std::thread::spawn(move || {
+        let gpu = CudaQueue::of(&queue).unwrap().gpu();
+        let _current = gpu.enter().unwrap();
+        // Waits for the stream.
+        gpu.free_pinned();
+        over.send(queue.check().unwrap_err().to_string()).unwrap();
+    });
+    let error = is_over.recv_timeout(SOON).unwrap();
+    assert!(error.contains("rank 1 is gone"), "{error}");
 }
