@@ -128,6 +128,7 @@ API cuMemPoolCreate(CUmemoryPool *to, const CUmemPoolProps *properties) {
     Lock lock(mutex);
     *to = reinterpret_cast<CUmemoryPool>(new char);
     pools.insert(*to);
+    counts.dependent_pools++;
     return SUCCESS;
 }
 
@@ -147,9 +148,12 @@ API cuDeviceGetDefaultMemPool(CUmemoryPool *to, CUdevice device) {
 }
 
 // Every pool keeps what is freed until it is trimmed, whatever it is told.
-API cuMemPoolSetAttribute(CUmemoryPool pool, int, void *value) {
+API cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
     ENTER(context);
-    return (reinterpret_cast<Context *>(pool) == context || is_pool(pool)) && value ? SUCCESS : INVALID_VALUE;
+    if ((reinterpret_cast<Context *>(pool) != context && !is_pool(pool)) || !value) return INVALID_VALUE;
+    // CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, which nobody allows again.
+    if (attribute == 3 && *static_cast<int *>(value) == 0) counts.dependent_pools--;
+    return SUCCESS;
 }
 
 API cuMemPoolTrimTo(CUmemoryPool pool, size_t kept) {

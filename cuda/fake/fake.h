@@ -68,6 +68,8 @@ struct Settings {
     Nth launch{NEVER, 701};
     // Module that is refused, by default with 2.
     Nth load{NEVER, 2};
+    // Opening of another process's memory that is refused, by default with 208.
+    Nth open{NEVER, 208};
     Nth alloc{NEVER, 2};
 };
 extern Settings settings;
@@ -78,7 +80,9 @@ struct Counts {
     uint64_t allocations = 0, live = 0;
     // The same of pinned memory.
     uint64_t pinned = 0, live_pinned = 0;
-    uint64_t events = 0, waits = 0, values = 0, host_waits = 0, launches = 0, works = 0, loads = 0;
+    uint64_t events = 0, waits = 0, values = 0, host_waits = 0, launches = 0, works = 0, loads = 0, opens = 0;
+    // Pools of which an allocation may let its stream wait for another's work, as every one may at first.
+    uint64_t dependent_pools = 0;
     // Calls that had to wait for another thread's.
     uint64_t held_up = 0;
 };

@@ -40,6 +40,7 @@ API cuIpcGetMemHandle(CUipcMemHandle *to, CUdeviceptr at) {
 
 API cuIpcOpenMemHandle_v2(CUdeviceptr *to, CUipcMemHandle from, unsigned) {
     ENTER(context);
+    if (counts.opens++ == settings.open.number) return CUresult(settings.open.code);
     Handle handle;
     memcpy(&handle, &from, sizeof handle);
     if (memcmp(handle.mark, MARK, sizeof handle.mark) != 0) return INVALID_VALUE;

@@ -28,7 +28,7 @@ void set(const std::string &key, const char *value) {
         const char *key;
         Nth &nth;
     } calls[] = {{"fault", settings.fault}, {"lost", settings.lost}, {"launch", settings.launch},
-                 {"alloc", settings.alloc}, {"load", settings.load}};
+                 {"alloc", settings.alloc}, {"load", settings.load}, {"open", settings.open}};
     const char *end = nullptr;
     for (auto &known : numbers) {
         if (key == known.key) end = number(value, known.number);
@@ -65,7 +65,8 @@ API_OF(uint64_t) hexagramFakeCount(const char *name) {
                  {"events", fake::counts.events},
                  {"waits", fake::counts.waits},             {"host_waits", fake::counts.host_waits},
                  {"launches", fake::counts.launches},       {"works", fake::counts.works},
-                 {"loads", fake::counts.loads},             {"held_up", fake::counts.held_up}};
+                 {"loads", fake::counts.loads},             {"held_up", fake::counts.held_up},
+                 {"dependent_pools", fake::counts.dependent_pools}};
     for (auto &one : known) {
         if (strcmp(one.name, name) == 0) return __atomic_load_n(&one.count, __ATOMIC_RELAXED);
     }

@@ -4,9 +4,11 @@
 //! somebody has it open. So what this rank has registered is kept, too, for the next one of its size, until the endpoint
 //! and all its buffers are gone.
 
+use super::collectives::clear_away;
 use super::notice::{HANDLE, Notice};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::gpu::Gpu;
+use crate::device::cuda::status::Status;
 use crate::device::cuda::types::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcMemHandle};
 use crate::device::{Allocation, Queue};
 use crate::dtype::DType;
@@ -162,12 +164,20 @@ impl Imported {
     /// [`Error::System`] if the driver refuses.
     fn open(gpu: &Arc<Gpu>, handle: [u8; HANDLE]) -> Result<Self> {
         let sharing = gpu.driver.sharing()?;
-        let _current = gpu.enter()?;
         let mut address = 0;
-        let handle = CUipcMemHandle { reserved: handle };
-        let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
-        // SAFETY: the place is there for one address.
-        let status = unsafe { (sharing.cuIpcOpenMemHandle_v2)(&mut address, handle, flags) };
+        let mut try_open = || {
+            let _current = gpu.enter()?;
+            let handle = CUipcMemHandle { reserved: handle };
+            let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
+            // SAFETY: the place is there for one address.
+            Ok(unsafe { (sharing.cuIpcOpenMemHandle_v2)(&mut address, handle, flags) })
+        };
+        let mut status = try_open()?;
+        if status == Status::ALREADY_MAPPED {
+            // An endpoint that is gone may have it.
+            clear_away();
+            status = try_open()?;
+        }
         gpu.expect(status, "open the memory of another process")?;
         Ok(Imported { address, gpu: Arc::clone(gpu) })
     }

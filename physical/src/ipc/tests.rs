@@ -2,6 +2,7 @@
 //! driver, be it the fake one, each of these says that it is skipped.
 
 mod failures;
+mod memory;
 mod messages;
 mod processes;
 mod queues;

@@ -112,13 +112,18 @@ impl CudaQueue {
         &self.0.gpu
     }
 
-    /// Allocates zeroed memory that may be lent to other processes, as that of the queue's pool may not. Nothing else is
-    /// kept there later, so that nobody finds there what is not meant for him.
+    /// Allocates memory that may be lent to other processes, as that of the queue's pool may not. It holds anything, of
+    /// what was lent before: nothing else is kept there later, so that nobody finds there what is not meant for him. No
+    /// work is enqueued on it, so that other queues may use it at once.
     ///
     /// # Errors
     /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
     pub(crate) fn alloc_shareable(&self, bytes: usize) -> Result<Allocation> {
-        self.alloc_with(bytes, DeviceMemory::shareable)
+        if let Some(lost) = self.0.gpu.lost() {
+            return Err(lost.clone());
+        }
+        let memory = Arc::new(DeviceMemory::shareable(&self.0, bytes)?);
+        Ok(Allocation { address: memory.pointer(), keeper: memory })
     }
 
     /// Lets the device look at the work that was enqueued last, until the watch is over. Events that are recorded from now

@@ -50,29 +50,6 @@ impl CudaQueue {
             self.run_program(program, "arithmetic", spans);
         }
     }
-
-    /// Allocates zeroed memory in one of the ways that there are.
-    pub(super) fn alloc_with(
-        &self,
-        bytes: usize,
-        new: fn(&Arc<CudaStream>, usize) -> Result<DeviceMemory>,
-    ) -> Result<Allocation> {
-        if bytes == 0 {
-            return Ok(Allocation { address: NonNull::<u64>::dangling().cast(), keeper: Arc::new(()) });
-        }
-        if let Some(lost) = self.0.gpu.lost() {
-            return Err(lost.clone());
-        }
-        let memory = Arc::new(new(&self.0, bytes)?);
-        let address = memory.pointer();
-        self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
-            // SAFETY: the memory has as many bytes.
-            let status =
-                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle) };
-            self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
-        });
-        Ok(Allocation { address, keeper: memory })
-    }
 }
 
 impl DeviceQueue for CudaQueue {
@@ -89,8 +66,23 @@ impl DeviceQueue for CudaQueue {
     }
 
     fn alloc(&self, bytes: usize) -> Result<Allocation> {
-        self.alloc_with(bytes, DeviceMemory::new)
+        if bytes == 0 {
+            return Ok(Allocation { address: NonNull::<u64>::dangling().cast(), keeper: Arc::new(()) });
+        }
+        if let Some(lost) = self.0.gpu.lost() {
+            return Err(lost.clone());
+        }
+        let memory = Arc::new(DeviceMemory::new(&self.0, bytes)?);
+        let address = memory.pointer();
+        self.0.enqueue(Arc::clone(&memory), 0, |memory, _| {
+            // SAFETY: the memory has as many bytes.
+            let status =
+                unsafe { (self.0.gpu.driver.cuMemsetD8Async)(memory.room.address, 0, bytes, self.0.handle) };
+            self.0.gpu.expect(status, &format!("clear {bytes} bytes"))
+        });
+        Ok(Allocation { address, keeper: memory })
     }
+
     fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
         Pinned::buffer(&self.0.gpu, dtype, len)
     }

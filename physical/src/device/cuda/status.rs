@@ -18,6 +18,7 @@ impl Status {
     pub(crate) const OUT_OF_MEMORY: Self = Status(2);
     const NOT_INITIALIZED: Self = Status(3);
     const NO_DEVICE: Self = Status(100);
+    pub(crate) const ALREADY_MAPPED: Self = Status(208);
     const NO_BINARY_FOR_GPU: Self = Status(209);
     const UNSUPPORTED_PTX_VERSION: Self = Status(222);
     pub(crate) const NOT_READY: Self = Status(600);

@@ -7,7 +7,7 @@ mod foreign;
 mod kept;
 mod refusals;
 mod timestamps;
-mod watched;
+pub(crate) mod watched;
 
 use super::*;
 use crate::device::program::{Argument, Code, Launch, Module, Program};

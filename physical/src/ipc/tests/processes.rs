@@ -63,9 +63,10 @@ fn processes_have_the_bits_of_shared_memory() {
     if queue().is_none() {
         return;
     }
+    // The driver of the first one says once that memory is open already, as if an endpoint that is gone had it.
     let cases = cases();
     let want = on_host(2, &cases);
-    for (child, want) in start("bits", &["", "seed=3"]).into_iter().zip(want) {
+    for (child, want) in start("bits", &["open=0", "seed=3"]).into_iter().zip(want) {
         let hashes = want.into_iter().map(|bytes| format!("{:016x}", of_bytes(START, bytes)));
         assert!(said(child, "bits ") == hashes.collect::<Vec<_>>());
     }

@@ -23,10 +23,10 @@ functions! {
 const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
 
 /// Word of pinned memory, for which streams wait and which the host writes.
-pub(super) struct Word(Buffer);
+pub(crate) struct Word(Buffer);
 
 impl Word {
-    pub(super) fn new(queue: &Queue) -> Arc<Self> {
+    pub(crate) fn new(queue: &Queue) -> Arc<Self> {
         let mut word = queue.host_memory(DType::I32, 1).unwrap();
         word.host_mut::<i32>().unwrap()[0] = 0;
         Arc::new(Word(word))
@@ -36,13 +36,13 @@ impl Word {
         self.0.read_all().unwrap().bytes().as_ptr().cast_mut().cast()
     }
 
-    pub(super) fn set(&self, value: u32) {
+    pub(crate) fn set(&self, value: u32) {
         // SAFETY: the word is there, aligned, and reached by atomic accesses and by streams only.
         unsafe { AtomicU32::from_ptr(self.pointer()) }.store(value, Ordering::Release);
     }
 
     /// Lets a queue wait until the word is 1.
-    pub(super) fn wait_on(self: &Arc<Self>, queue: &Queue) {
+    pub(crate) fn wait_on(self: &Arc<Self>, queue: &Queue) {
         let word = self.pointer() as u64;
         enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
             let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
@@ -221,7 +221,7 @@ fn foreign_work_is_in_order_with_what_it_reads_and_writes() {
 }
 
 #[test]
-fn shareable_memory_is_zeroed_and_may_be_lent() {
+fn shareable_memory_may_be_lent() {
     let Some(gpu) = gpu() else { return };
     let queue = gpu.queue().unwrap();
     let cuda = CudaQueue::of(&queue).unwrap();
@@ -239,10 +239,9 @@ fn shareable_memory_is_zeroed_and_may_be_lent() {
     for _ in 0..3 {
         let lent = cuda.alloc_shareable(4000).unwrap();
         assert!(may_be_lent(lent.address.addr().get() as u64));
-        // SAFETY: the memory is the device's, zeroed, of as many bytes, and lives as long as the keeper.
+        // SAFETY: the memory is the device's, of as many bytes, and lives as long as the keeper.
         let buffer = unsafe { Buffer::over_foreign(&queue, lent.address, DType::F32, 1000, lent.keeper) };
         let buffer = buffer.unwrap();
-        assert!(buffer.host::<f32>().unwrap().iter().all(|number| *number == 0.0));
         buffer
             .write_all()
             .unwrap()
