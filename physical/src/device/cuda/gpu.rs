@@ -7,19 +7,22 @@ use super::library::Libcuda;
 use super::pool::Pool;
 use super::refusal::{self, Kinds};
 use super::status::Status;
+use super::stream::CudaStream;
 use super::sweeper::Sweeper;
 use super::timestamp::GpuClock;
 use super::types::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
     CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CU_EVENT_DISABLE_TIMING,
-    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUevent,
-    CUmemPoolProps, CUmemoryPool, CUuuid,
+    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUevent, CUmemPoolProps, CUmemoryPool, CUuuid,
 };
+use crate::device::Event;
 use crate::error::{Error, Result};
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 /// A GPU that is in use by this process.
 pub(crate) struct Gpu {
@@ -36,6 +39,8 @@ pub(crate) struct Gpu {
     pub(super) pool: Option<CUmemoryPool>,
     /// The error after which nothing works here any more.
     lost: OnceLock<Error>,
+    /// Streams that there are.
+    pub(super) streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Events of the driver's, without a time, that nobody uses.
     events: Mutex<Vec<CUevent>>,
     pub(super) clock: GpuClock,
@@ -48,6 +53,8 @@ pub(crate) struct Gpu {
     /// Pinned memory of the host that nobody uses.
     pub(super) pinned: Pool,
     pub(super) sweeper: Arc<Sweeper>,
+    /// Shared by all that enqueue, and had alone by whoever frees what the driver frees when all work is done.
+    pub(super) enqueuing: RwLock<()>,
 }
 
 /// Properties of a GPU, for people and for whoever compares two.
@@ -104,6 +111,7 @@ impl Gpu {
             context,
             pool: None,
             lost: OnceLock::new(),
+            streams: Mutex::default(),
             events: Mutex::default(),
             clock: GpuClock::default(),
             loaded: Loaded::default(),
@@ -112,6 +120,7 @@ impl Gpu {
             lent: Pool::default(),
             pinned: Pool::default(),
             sweeper,
+            enqueuing: RwLock::default(),
         };
         if has_pools {
             gpu.pool = Some(gpu.create_pool()?);
@@ -125,6 +134,8 @@ impl Gpu {
     }
 
     /// Creates a pool that keeps freed memory for the next allocation, rather than give it back whenever somebody waits.
+    /// Where it has none, an allocation fails rather than let its stream wait for another's work: that may be what waits for
+    /// this stream, by way of another rank.
     fn create_pool(&self) -> Result<CUmemoryPool> {
         let _current = self.enter()?;
         let mut pool = CUmemoryPool::NONE;
@@ -132,12 +143,16 @@ impl Gpu {
         let status = unsafe { (self.driver.cuMemPoolCreate)(&mut pool, &CUmemPoolProps::of(self.device)) };
         self.expect(status, "create a memory pool")?;
         let mut threshold = u64::MAX;
-        let threshold = (&raw mut threshold).cast();
-        // SAFETY: this attribute is a number of 64 bits, which is there.
-        let status = unsafe {
-            (self.driver.cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold)
-        };
-        self.expect(status, "set up the memory pool")?;
+        let mut may_wait: c_int = 0;
+        let attributes: [(c_uint, *mut c_void); 2] = [
+            (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut threshold).cast()),
+            (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, (&raw mut may_wait).cast()),
+        ];
+        for (attribute, value) in attributes {
+            // SAFETY: the first is a number of 64 bits, the second of 32, which are there.
+            let status = unsafe { (self.driver.cuMemPoolSetAttribute)(pool, attribute, value) };
+            self.expect(status, "set up the memory pool")?;
+        }
         Ok(pool)
     }
 
@@ -254,18 +269,44 @@ impl Gpu {
         Ok(event)
     }
 
-    /// Frees the memory that is kept for later, where the context is current.
-    pub(super) fn free_kept(&self) {
+    /// Waits until the work of all streams is done, or until `at_most` has passed.
+    pub(super) fn wait(&self, at_most: Duration) {
+        let begun = Instant::now();
+        // They are waited for, and dropped, while the list is free.
+        let streams: Vec<_> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+        for stream in &streams {
+            stream.record().wait(at_most.saturating_sub(begun.elapsed()));
+        }
+    }
+
+    /// Frees what is kept if the driver has no work in flight for which that might wait: a stream may wait for a rank that
+    /// waits for this thread.
+    pub(super) fn if_idle(&self, free: fn(&Self)) {
+        // Nobody enqueues meanwhile. Who does so already has the lock.
+        if let Ok(_alone) = self.enqueuing.try_write()
+            && self.sweeper.is_idle()
+        {
+            free(self);
+        }
+    }
+
+    /// Gives the device what its pool keeps for later, where the context is current. Waits for nothing.
+    pub(super) fn trim_pool(&self) {
         if let Some(pool) = self.pool {
             // SAFETY: the pool is there. What of it is in use stays.
             unsafe { (self.driver.cuMemPoolTrimTo)(pool, 0) };
         }
+    }
+
+    /// Frees the memory that is kept for later, where the context is current. May wait for all work of the device.
+    pub(super) fn free_kept(&self) {
+        self.trim_pool();
         self.free(&self.freed);
         self.free(&self.lent);
         self.free_pinned();
     }
 
-    /// Frees pinned memory that is kept for later, where the context is current.
+    /// Frees pinned memory that is kept for later, where the context is current. May wait for all work of the device.
     pub(crate) fn free_pinned(&self) {
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and nobody uses it.

@@ -263,12 +263,38 @@ impl CudaStream {
         if let Some(room) = tail.scratch.as_ref().filter(|room| room.bytes >= bytes) {
             return Ok(room.address);
         }
-        let room = Room::new(&self.gpu, self.handle, bytes)?;
+        let room = Room::at_once(self, bytes)?;
         let address = room.address;
         if let Some(smaller) = tail.scratch.replace(room) {
             tail.hold(smaller);
         }
         Ok(address)
+    }
+
+    /// Allocates what a program needs beside its operands before it is enqueued: if memory runs out, that is waited for
+    /// while nobody waits for the stream.
+    ///
+    /// # Errors
+    /// As [`Room::new`].
+    pub(super) fn make_room(self: &Arc<Self>, program: &Program) -> Result<()> {
+        let is_refusing =
+            |argument: &Argument| matches!(argument, Argument::Refusing | Argument::RefusingAt(_));
+        if program.launches.iter().any(|launch| launch.arguments.iter().any(is_refusing)) {
+            self.make_record()?;
+        }
+        let has_enough =
+            |tail: &Tail| tail.scratch.as_ref().is_some_and(|room| room.bytes >= program.scratch);
+        if program.scratch > 0 && !has_enough(&self.tail()) {
+            let room = Room::new(self, program.scratch)?;
+            let mut tail = self.tail();
+            if !has_enough(&tail)
+                && let Some(smaller) = tail.scratch.replace(room)
+            {
+                tail.hold(smaller);
+                self.let_sweep(&mut tail);
+            }
+        }
+        program.then.iter().try_for_each(|program| self.make_room(program))
     }
 }
 

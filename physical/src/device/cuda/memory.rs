@@ -5,7 +5,7 @@ use super::pool::Pool;
 use super::status::Status;
 use super::stream::CudaStream;
 use super::types::{CU_MEMHOSTALLOC_PORTABLE, CUmemoryPool, CUstream};
-use crate::device::{Event, Queue};
+use crate::device::Queue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{ALIGNMENT, Buffer};
@@ -30,7 +30,8 @@ enum Source {
     /// Memory that is kept of others, where there are no pools.
     Kept,
     /// Memory that other processes may have, too, kept of what was lent before. The driver frees such memory when all work
-    /// of the device is done, which may wait for other ranks: so it is freed only when memory runs out.
+    /// of the device is done, and may wait for that before it allocates some. It may wait for other ranks: so memory is
+    /// freed only when it runs out.
     Lent,
 }
 
@@ -63,16 +64,42 @@ pub(super) struct Room {
 
 impl Room {
     /// Allocates memory, which holds anything, for work of a stream, which has to live longer, and for whatever waits
-    /// for that.
+    /// for that. Waits for nothing, so that it may be called by whoever has the stream.
     ///
     /// # Errors
     /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
-    pub(super) fn new(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize) -> Result<Self> {
-        Self::if_free(gpu, stream, bytes, Source::of(gpu))?.ok_or_else(|| out_of_memory(gpu, bytes))
+    pub(super) fn at_once(stream: &CudaStream, bytes: usize) -> Result<Self> {
+        let gpu = &stream.gpu;
+        let room = Self::if_free(stream, bytes, Source::of(gpu), false)?;
+        room.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
-    /// Allocates memory; returns `None` if it runs out.
-    fn if_free(gpu: &Arc<Gpu>, stream: CUstream, bytes: usize, source: Source) -> Result<Option<Self>> {
+    /// Allocates such memory. If it runs out, waits for work in flight, which may hold what was dropped already: nobody may
+    /// wait for the caller to enqueue.
+    ///
+    /// # Errors
+    /// As [`Room::at_once`].
+    pub(super) fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Self> {
+        Self::of(stream, bytes, Source::of(&stream.gpu))
+    }
+
+    fn of(stream: &Arc<CudaStream>, bytes: usize, source: Source) -> Result<Self> {
+        let mut room = Self::if_free(stream, bytes, source, false)?;
+        // At first what the work has held is freed, and then what is freed in the order of a stream is free.
+        for is_last in [false, true] {
+            if room.is_none() {
+                stream.gpu.wait(PATIENCE);
+                room = Self::if_free(stream, bytes, source, is_last)?;
+            }
+        }
+        room.ok_or_else(|| out_of_memory(&stream.gpu, bytes))
+    }
+
+    /// Allocates memory; returns `None` if it runs out, be it because of what is kept for later that cannot be freed at
+    /// once. The last attempt frees that, too, however long it takes.
+    fn if_free(stream: &CudaStream, bytes: usize, source: Source, is_last: bool) -> Result<Option<Self>> {
+        let CudaStream { gpu, handle: stream, .. } = stream;
+        let stream = *stream;
         let _current = gpu.enter()?;
         let bytes = source.size(bytes);
         let kept = match source {
@@ -92,7 +119,12 @@ impl Room {
         };
         let mut status = allocate();
         if status == Status::OUT_OF_MEMORY {
-            gpu.free_kept();
+            gpu.trim_pool();
+            if is_last {
+                gpu.free_kept()
+            } else {
+                gpu.if_idle(Gpu::free_kept)
+            }
             status = allocate();
         }
         if status == Status::OUT_OF_MEMORY {
@@ -125,8 +157,7 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates memory, which holds anything. If it runs out, waits for work in flight, which may hold what was dropped
-    /// already.
+    /// Allocates memory, which holds anything.
     ///
     /// # Errors
     /// As [`Room::new`].
@@ -143,17 +174,7 @@ impl DeviceMemory {
     }
 
     fn of(stream: &Arc<CudaStream>, bytes: usize, source: Source) -> Result<Self> {
-        let mut room = Room::if_free(&stream.gpu, stream.handle, bytes, source)?;
-        // At first what the work has held is freed, and then what is freed in the order of a stream is free.
-        for _ in 0..2 {
-            if room.is_none() {
-                stream.gpu.sweeper.wait(PATIENCE);
-                stream.record().wait(PATIENCE);
-                room = Room::if_free(&stream.gpu, stream.handle, bytes, source)?;
-            }
-        }
-        let room = room.ok_or_else(|| out_of_memory(&stream.gpu, bytes))?;
-        Ok(DeviceMemory { room, _stream: Arc::clone(stream) })
+        Ok(DeviceMemory { room: Room::of(stream, bytes, source)?, _stream: Arc::clone(stream) })
     }
 
     /// Returns the address as a buffer has it.
@@ -225,7 +246,7 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
         unsafe { (gpu.driver.cuMemHostAlloc)(&mut address, bytes, CU_MEMHOSTALLOC_PORTABLE) }
     };
     if gpu.pinned.is_overfull() {
-        gpu.free_pinned();
+        gpu.if_idle(Gpu::free_pinned);
     }
     let mut status = allocate();
     if status == Status::OUT_OF_MEMORY {

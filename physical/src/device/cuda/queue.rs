@@ -34,7 +34,7 @@ impl CudaQueue {
     /// Enqueues a program of spans that are read and written, in the order of its operands.
     fn run_program(&self, program: Program, codec: &str, spans: Vec<Span>) {
         // While nobody waits for the stream.
-        let prepared = self.0.gpu.prepare(&program);
+        let prepared = self.0.gpu.prepare(&program).and_then(|()| self.0.make_room(&program));
         self.0.enqueue(spans, 0, |spans, tail| {
             prepared?;
             let operands: Vec<u64> = spans.iter().map(address).collect();

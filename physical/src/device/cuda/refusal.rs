@@ -116,15 +116,35 @@ impl CudaStream {
     fn suspicious_record(&self, tail: &mut Tail) -> Result<u64> {
         let address = match &tail.refusals.record {
             Some(record) => record.address,
-            None => {
-                let record = Room::new(&self.gpu, self.handle, BYTES)?;
-                self.clean(record.address)?;
-                let address = record.address;
-                tail.refusals.record = Some(record);
-                address
-            }
+            None => self.keep_record(tail, Room::at_once(self, BYTES)?)?,
         };
         tail.refusals.suspect = tail.next();
+        Ok(address)
+    }
+
+    /// Allocates the record, unless there is one: if memory runs out, that is waited for while nobody waits for the stream.
+    ///
+    /// # Errors
+    /// As [`Room::new`].
+    pub(super) fn make_record(self: &Arc<Self>) -> Result<()> {
+        let has_record = |tail: &Tail| tail.refusals.record.is_some();
+        if has_record(&self.tail()) {
+            return Ok(());
+        }
+        let room = Room::new(self, BYTES)?;
+        let _current = self.gpu.enter()?;
+        let mut tail = self.tail();
+        if has_record(&tail) {
+            return Ok(());
+        }
+        self.keep_record(&mut tail, room).map(drop)
+    }
+
+    /// Takes memory for the record, clears it, where the context is current, and returns its address.
+    fn keep_record(&self, tail: &mut Tail, record: Room) -> Result<u64> {
+        self.clean(record.address)?;
+        let address = record.address;
+        tail.refusals.record = Some(record);
         Ok(address)
     }
 
@@ -207,8 +227,10 @@ impl CudaStream {
         }
         self.doubts.take_over(event.doubts());
         let Some(snapshot) = unread else { return };
+        let made = self.make_record();
         // With the record, as long as that is written.
         self.enqueue((Arc::clone(snapshot), Arc::clone(self)), 0, |(snapshot, _), tail| {
+            made?;
             let record = self.suspicious_record(tail)?;
             let from = snapshot.0.address.as_ptr().expose_provenance() as u64;
             let arguments = vec![Argument::U64(from), Argument::U64(record)];

@@ -46,6 +46,11 @@ impl<T> Rounds<T> {
         self.look_soon(list);
     }
 
+    /// Returns true if there is nothing to look at.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.list).things.is_empty()
+    }
+
     /// Looks soon.
     pub(super) fn hurry(&self) {
         self.look_soon(lock(&self.list));

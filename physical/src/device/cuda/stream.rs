@@ -19,7 +19,7 @@ use crate::memory::put_off;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Works after which a mark is recorded, if nobody has recorded an event.
 const WORKS: usize = 32;
@@ -106,7 +106,7 @@ impl CudaStream {
             refusals: Refusals::default(),
             scratch: None,
         };
-        Ok(Arc::new(CudaStream {
+        let stream = Arc::new(CudaStream {
             gpu: Arc::clone(gpu),
             handle: create(gpu)?,
             limit: AtomicU64::new(u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX)),
@@ -114,7 +114,12 @@ impl CudaStream {
             doubts: Doubts::default(),
             released: AtomicU64::new(0),
             releasing: Mutex::default(),
-        }))
+        });
+        let mut streams = lock(&gpu.streams);
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        drop(streams);
+        Ok(stream)
     }
 
     pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
@@ -155,6 +160,8 @@ impl CudaStream {
         if let Some(lost) = self.gpu.lost() {
             return Err(lost.clone());
         }
+        // Until the sweeper has the stream.
+        let _enqueuing = self.gpu.enqueuing.read().unwrap_or_else(PoisonError::into_inner);
         let mut tail = self.tail();
         let outcome = self.gpu.enter().and_then(|_current| work(&held, &mut tail));
         tail.hold(held);
@@ -345,7 +352,7 @@ impl CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        let tail = self.tail.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tail = self.tail.get_mut().unwrap_or_else(PoisonError::into_inner);
         tail.held.clear();
         tail.scratch = None;
         tail.refusals = Refusals::default();

@@ -11,11 +11,10 @@ use super::gpu::lock;
 use super::rounds::Rounds;
 use super::stream::CudaStream;
 use super::watch::Watched;
-use crate::device::Event;
 use crate::error::{Error, Result};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, Once, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest that the end of the process waits for a thread, which may be held up by what it lets go of.
 const LAST: Duration = Duration::from_secs(1);
@@ -114,15 +113,9 @@ impl Sweeper {
         self.watched.end();
     }
 
-    /// Waits until the work in flight is done, or until `at_most` has passed.
-    pub(super) fn wait(&self, at_most: Duration) {
-        let begun = Instant::now();
-        // They are waited for, and dropped, while the list is free.
-        for swept in &self.swept.all() {
-            if let Swept::Stream(stream) = swept {
-                stream.record().wait(at_most.saturating_sub(begun.elapsed()));
-            }
-        }
+    /// Returns true if no work is in flight. It stays so as long as nobody can enqueue any.
+    pub(super) fn is_idle(&self) -> bool {
+        self.swept.is_empty()
     }
 
     /// Looks once at all watched work. What it drops the other thread still has.

@@ -125,6 +125,8 @@ pub(crate) const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
 
+/// Number of 32 bits: whether an allocation may wait, on its stream, for work of another stream that frees memory.
+pub(crate) const CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: c_uint = 3;
 /// Number of 64 bits: bytes of freed memory that the pool keeps.
 pub(crate) const CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: c_uint = 4;
 

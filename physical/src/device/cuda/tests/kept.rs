@@ -3,6 +3,7 @@
 
 use super::super::CudaQueue;
 use super::faults::{SOON, count, passes_in, set};
+use super::watched::Word;
 use super::*;
 use crate::testing::{on_threads, spawn};
 use std::time::Instant;
@@ -123,6 +124,120 @@ fn lends_what_its_pool_has_kept() {
         queue.check().unwrap();
         drop(CudaQueue::of(&queue).unwrap().alloc_shareable(40 << 20).unwrap());
     }
+}
+
+#[test]
+fn an_allocation_lets_no_stream_wait_for_another() {
+    passes("seed=1", "has_a_pool_without_dependencies");
+}
+
+#[test]
+#[ignore = "counts what the whole process has"]
+fn has_a_pool_without_dependencies() {
+    let gpu = Cuda::new(0).unwrap();
+    assert_eq!(count(c"dependent_pools"), 0);
+    drop(gpu);
+}
+
+#[test]
+fn a_program_waits_for_memory_that_is_about_to_be_free() {
+    for seed in 1..4 {
+        passes(&format!("seed={seed},memory=64M,delay=200000"), "waits_for_scratch");
+        passes(&format!("seed={seed},memory=64M,delay=200000"), "waits_for_a_record");
+    }
+}
+
+/// Fills a device of 64 MiB up to this many bytes with memory that is dropped, but that work still has.
+fn dropped(queue: &Queue, left: usize) {
+    let held = Buffer::zeroed_on(queue, DType::U8, (64 << 20) - left).unwrap();
+    held.write_all().unwrap().clear();
+}
+
+#[test]
+#[ignore = "needs a device with 64 MiB"]
+fn waits_for_scratch() {
+    let gpu = Cuda::new(0).unwrap();
+    let [own, other] = [(); 2].map(|()| gpu.queue().unwrap());
+    let to = Buffer::zeroed_on(&own, DType::I64, 1_000_000).unwrap();
+    own.check().unwrap();
+    dropped(&other, 12 << 20);
+    apply(Arc::new(Count(to.len())), [], [to.write_all().unwrap()]).unwrap();
+    own.check().unwrap();
+    assert_eq!(to.host::<i64>().unwrap().last(), Some(&1_000_000));
+}
+
+#[test]
+#[ignore = "needs a device with 64 MiB"]
+fn waits_for_a_record() {
+    let gpu = Cuda::new(0).unwrap();
+    let [own, other] = [(); 2].map(|()| gpu.queue().unwrap());
+    refusals::is_refused(&own, || dropped(&other, 16));
+}
+
+#[test]
+fn nothing_is_freed_while_a_stream_waits_for_another_rank() {
+    passes("seed=1,synchronises=1", "pins_beside_a_stream_that_waits");
+    passes("seed=1,synchronises=1,memory=64M", "allocates_beside_a_stream_that_waits");
+}
+
+/// Runs `work` while a stream waits, and returns once it is done.
+fn beside_a_stream_that_waits(queue: &Queue, work: impl FnOnce(&Queue) + Send + 'static) -> Arc<Word> {
+    let word = Word::new(queue);
+    word.wait_on(queue);
+    let (over, is_over) = channel();
+    let queue = queue.clone();
+    std::thread::spawn(move || {
+        work(&queue);
+        over.send(()).unwrap();
+    });
+    // Long before the driver would give up.
+    is_over.recv_timeout(SOON / 2).unwrap();
+    word
+}
+
+#[test]
+#[ignore = "needs a driver whose calls wait for all work"]
+fn pins_beside_a_stream_that_waits() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    let word = beside_a_stream_that_waits(&queue, |queue| {
+        for mebibytes in 60..70 {
+            drop(queue.host_memory(DType::U8, mebibytes << 20).unwrap());
+        }
+    });
+    word.set(1);
+    queue.check().unwrap();
+    // Until the sweeper has seen that nothing is in flight.
+    let begun = Instant::now();
+    while count(c"live_pinned") > 200 << 20 {
+        assert!(begun.elapsed() < SOON);
+        drop(queue.host_memory(DType::U8, 100 << 20).unwrap());
+        drop(queue.host_memory(DType::U8, 150 << 20).unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+#[ignore = "needs a driver whose calls wait for all work"]
+fn allocates_beside_a_stream_that_waits() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    drop(CudaQueue::of(&queue).unwrap().alloc_shareable(40 << 20).unwrap());
+    let word = Word::new(&queue);
+    word.wait_on(&queue);
+    // What waits for memory to be free does not hold up the rank that the stream waits for.
+    let own = queue.clone();
+    let allocating = std::thread::spawn(move || drop(Buffer::zeroed_on(&own, DType::U8, 40 << 20).unwrap()));
+    let (over, is_over) = channel();
+    std::thread::spawn(move || {
+        let gpu = Cuda::new(0).unwrap();
+        for _ in 0..50 {
+            gpu.free_memory().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        word.set(1);
+        over.send(()).unwrap();
+    });
+    is_over.recv_timeout(SOON / 2).unwrap();
+    allocating.join().unwrap();
 }
 
 #[test]
