@@ -290,10 +290,11 @@ impl Buffer {
     /// # Errors
     /// As [`Buffer::zeroed_on`].
     pub fn from_slice_on<T: Element>(queue: &Queue, elements: &[T]) -> Result<Self> {
-        let host = Self::from_slice(elements)?;
         if queue.is_host() {
-            return Ok(host);
+            return Self::from_slice(elements);
         }
+        let host = queue.host_memory(T::DTYPE, elements.len())?;
+        host.write_all()?.bytes_mut().copy_from_slice(bytemuck::cast_slice(elements));
         let buffer = Self::zeroed_on(queue, T::DTYPE, elements.len())?;
         buffer.write_all()?.copy_up(host.read_all()?);
         Ok(buffer)

@@ -82,7 +82,7 @@ pub(super) fn encode(
     if let Some(to) = to.host_bytes_mut() {
         return Ok(host::encode(codec, from.bytes(), to, seed));
     }
-    let message = Buffer::zeroed(DType::U8, largest)?;
+    let message = to.queue().host_memory(DType::U8, largest)?;
     let size = host::encode(codec, from.bytes(), message.write_all()?.bytes_mut(), seed);
     if let Ok(size) = size {
         to.copy_up(message.read(0..size)?);

@@ -94,7 +94,7 @@ impl WriteView {
         match self.host_bytes_mut() {
             Some(own) => own.copy_from_slice(bytes),
             None => {
-                let copy = Buffer::zeroed(self.dtype(), self.len())?;
+                let copy = self.queue().host_memory(self.dtype(), self.len())?;
                 copy.write_all()?.bytes_mut().copy_from_slice(bytes);
                 self.copy_up(copy.read_all()?);
             }

@@ -241,6 +241,26 @@ fn allocates_beside_a_stream_that_waits() {
 }
 
 #[test]
+fn what_is_copied_up_lies_in_pinned_memory() {
+    passes("seed=1", "copies_from_pinned_memory");
+}
+
+#[test]
+#[ignore = "counts what the whole process has"]
+fn copies_from_pinned_memory() {
+    let queue = Cuda::new(0).unwrap().queue().unwrap();
+    let before = count(c"live_pinned");
+    let x = Buffer::from_slice_on(&queue, &[1u8; 1 << 20]).unwrap();
+    assert!(count(c"live_pinned") >= before + (1 << 20));
+    let y = Buffer::zeroed_on(&queue, DType::U8, 3 << 20).unwrap();
+    let before = count(c"live_pinned");
+    y.write_all().unwrap().copy_from_bytes(&[2u8; 3 << 20]).unwrap();
+    assert!(count(c"live_pinned") >= before + (3 << 20));
+    assert!(x.host::<u8>().unwrap().iter().all(|byte| *byte == 1));
+    assert!(y.host::<u8>().unwrap().iter().all(|byte| *byte == 2));
+}
+
+#[test]
 fn pinned_memory_is_bounded_by_what_is_in_use() {
     passes("seed=1", "unpins_what_nobody_needs");
 }
