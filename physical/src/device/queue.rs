@@ -41,8 +41,11 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks of a thread that goes on with other work while it waits for a device.
+/// Longest time between two looks of a thread that goes on with other work while it waits for a device.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
+
+/// Time for which such a thread looks without a pause: no longer than it takes to be woken from one.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Handle of a queue: the host's, or one of a [`Device`](crate::Device). Cheap to clone.
 ///
@@ -459,13 +462,27 @@ fn wait(event: &dyn Event, limit: Duration) -> bool {
     }
     let mut waited = Stopwatch::start();
     while !(event.has_happened() && event.is_settled()) {
-        if waited.elapsed() > limit {
+        let elapsed = waited.elapsed();
+        if elapsed > limit {
             return false;
         }
         go_on(None);
-        runtime::sleep(PAUSE);
+        match pause(elapsed) {
+            Duration::ZERO => std::hint::spin_loop(),
+            pause => runtime::sleep(pause),
+        }
     }
     true
+}
+
+/// Returns the pause of a thread that has looked for so long: none at first, and then a quarter of that time. Where time is
+/// simulated it passes in pauses only, which are all alike.
+fn pause(elapsed: Duration) -> Duration {
+    match elapsed {
+        _ if runtime::is_replaced() => PAUSE,
+        elapsed if elapsed < SPIN => Duration::ZERO,
+        elapsed => PAUSE.min(elapsed / 4),
+    }
 }
 
 /// Waits until the queue has done what was enqueued so far, and takes its failure.
@@ -484,4 +501,17 @@ fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
     let doing = format!("finish the work of a queue of {} within {limit:?}", queue.device());
     Err(Error::system(doing, cause, "see which kernel does not end, or raise the deadline"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_looks_again_at_once_before_it_pauses() {
+        let micros = Duration::from_micros;
+        assert_eq!(pause(micros(49)), Duration::ZERO);
+        assert_eq!(pause(micros(80)), micros(20));
+        assert_eq!(pause(Duration::from_secs(1)), PAUSE);
+    }
 }
