@@ -9,7 +9,11 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 /// Instruction to whoever has no NVRTC.
-const INSTALL: &str = "install NVRTC of CUDA 12 (its Python package is nvidia-cuda-nvrtc-cu12), or bring PTX";
+const INSTALL: &str =
+    "install NVRTC of CUDA 12 or newer (a Python package is nvidia-cuda-nvrtc-cu12), or bring PTX";
+
+/// Names of the library, the oldest first, as a driver loads what one of its own age or older has made.
+const NAMES: [&str; 4] = ["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.14", "libnvrtc.so"];
 
 /// Header that every source may include. A link, as a package has its own files only.
 const HEADER: &str = include_str!("device.cuh");
@@ -49,7 +53,7 @@ impl Nvrtc {
 
     fn find() -> Result<Self> {
         use std::mem::transmute;
-        let library = Library::open(&["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"], INSTALL)?;
+        let library = Library::open(&NAMES, INSTALL)?;
         // SAFETY: NVRTC's functions of these names have the parameters that the fields say.
         unsafe {
             Ok(Nvrtc {
