@@ -120,12 +120,14 @@ pub fn devices() -> Result<Vec<Description>> {
 /// Identity of a GPU.
 type Uuid = [u8; 16];
 
-/// Returns the identity of the GPU that a queue is of, its place on the host's bus, and the identities of the other GPUs
-/// whose memory it reads directly. `None` for the queues of other devices.
+/// Identity of a GPU, its place on the host's bus, and the identities of the other GPUs whose memory it reads directly.
+type Identified = (Uuid, [c_int; 3], Vec<Uuid>);
+
+/// Returns the identity of the GPU that a queue is of. `None` for the queues of other devices.
 ///
 /// # Errors
 /// [`Error::System`] if the driver refuses.
-pub(crate) fn identify(queue: &Queue) -> Result<Option<(Uuid, [c_int; 3], Vec<Uuid>)>> {
+pub(crate) fn identify(queue: &Queue) -> Result<Option<Identified>> {
     let Some(queue) = CudaQueue::of(queue) else { return Ok(None) };
     let gpu = &queue.0.gpu;
     Ok(Some((gpu.about.uuid, gpu.place()?, gpu.reaches()?)))
