@@ -7,7 +7,7 @@ use hexagram_algorithms::logical::{Communicator, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::streaming_diloco::StreamingDiLoCo;
 use hexagram_algorithms::testing::{Setup, Trainer, fitting};
-use hexagram_algorithms::trace::{Kind, RankTrace, Span, Trace};
+use hexagram_algorithms::trace::{Kind, Place, RankTrace, Span, Trace};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -58,7 +58,12 @@ fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
         let trace = traced(TransportKind::Thread, 4, || algorithm.clone(), |_, _| ());
         assert_eq!((trace.algorithm.as_str(), trace.ranks.len()), (algorithm.name(), 4));
         for rank in &trace.ranks {
-            let count = |kind: Kind| rank.spans.iter().filter(|span| span.kind == kind).count();
+            let in_place = |place: Place, kind: Kind| {
+                rank.spans.iter().filter(|span| (span.place, span.kind) == (place, kind)).count()
+            };
+            let count = |kind: Kind| in_place(Place::Host, kind);
+            // A device that tells its times tells those of all hooks.
+            let tells = in_place(Place::Device, Kind::State) > 0;
             let buckets = count(Kind::State);
             assert!(buckets > 0, "{}", algorithm.name());
             let around = if algorithm.needs().parameters { buckets * STEPS } else { 0 };
@@ -70,6 +75,8 @@ fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
             ];
             for (kind, expected) in hooks {
                 assert_eq!(count(kind), expected, "{} of {}", kind.name(), algorithm.name());
+                let told = if tells { expected } else { 0 };
+                assert_eq!(in_place(Place::Device, kind), told, "{} of {}", kind.name(), algorithm.name());
             }
         }
         let mut text = Vec::new();
@@ -85,7 +92,8 @@ fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
         let trace = traced(transport, 3, || registry::named("gradient-allreduce").unwrap(), |_, _| ());
         for (rank, report) in trace.ranks.iter().zip(&trace.report().ranks) {
             assert_eq!(report.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [0, 1, 2, 3]);
-            let hooks: Vec<_> = rank.spans.iter().filter(|span| span.kind == Kind::GradientsReady).collect();
+            let of_host = rank.spans.iter().filter(|span| span.place == Place::Host);
+            let hooks: Vec<_> = of_host.filter(|span| span.kind == Kind::GradientsReady).collect();
             for step in 0..STEPS as u64 {
                 let mut of_step: Vec<_> = hooks.iter().filter(|span| span.step == step).collect();
                 of_step.sort_unstable_by_key(|span| span.bucket);
@@ -109,7 +117,7 @@ fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
 }
 
 fn matches(span: &Span, kind: Kind, step: u64, bucket: usize) -> bool {
-    (span.kind, span.step, span.bucket) == (kind, step, bucket)
+    (span.place, span.kind, span.step, span.bucket) == (Place::Host, kind, step, bucket)
 }
 
 #[test]

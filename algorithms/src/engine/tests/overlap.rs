@@ -6,7 +6,7 @@ use super::*;
 use crate::optimizer::Adam;
 use crate::registry;
 use crate::slowmo::SlowMo;
-use crate::trace::Kind;
+use crate::trace::{Kind, Place, Span};
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -218,7 +218,9 @@ fn a_step_returns_and_the_next_forward_pass_runs_while_a_bucket_is_on_its_way() 
     let trace = traces.unwrap().remove(0).unwrap();
     for rank in &trace.ranks {
         let of = |kind: Kind, step: u64| {
-            rank.spans.iter().filter(move |span| (span.kind, span.step) == (kind, step))
+            let is_of_it =
+                move |span: &&Span| (span.place, span.kind, span.step) == (Place::Host, kind, step);
+            rank.spans.iter().filter(is_of_it)
         };
         let forward = of(Kind::Forward, 1).map(|span| span.start).min().unwrap();
         let backward = of(Kind::Backward, 1).map(|span| span.start).min().unwrap();
