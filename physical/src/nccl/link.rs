@@ -39,11 +39,11 @@ pub(super) struct Flight {
     begun: Arc<dyn Event>,
     /// Event after the work.
     done: OnceLock<Arc<dyn Event>>,
-    /// What is known of it.
+    /// Knowledge of it.
     seen: Mutex<Seen>,
 }
 
-/// What is known of work on the stream. No call of NCCL's or the driver's is made while it is locked.
+/// Knowledge of work on the stream. No call of NCCL's or the driver's is made while it is locked.
 #[derive(Default)]
 struct Seen {
     is_done: bool,
@@ -51,7 +51,7 @@ struct Seen {
     begun: Option<Stopwatch>,
     /// Time since the driver and NCCL have last answered.
     answered: Option<Stopwatch>,
-    /// What NCCL has said.
+    /// Failure of which NCCL has told.
     trouble: Option<Error>,
     /// Time since a rank is known to have failed.
     condemned: Option<Stopwatch>,

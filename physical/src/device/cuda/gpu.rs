@@ -95,8 +95,7 @@ impl Gpu {
         let device = device(driver, index)?;
         let about = describe(driver, index, device)?;
         let name = format!("cuda:{index}");
-        let supported = CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
-        let has_pools = attribute(driver, device, supported)? != 0;
+        let has_pools = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0;
         let sweeper = Sweeper::start()?;
         let mut context = CUcontext::NONE;
         // SAFETY: the place is there for one handle.
