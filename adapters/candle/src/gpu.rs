@@ -11,6 +11,7 @@ use candle_core::cuda::CudaStorageSlice;
 use candle_core::cuda::cudarc::driver::DevicePtr;
 use candle_core::{CudaDevice, CudaStorage, Device, DeviceLocation, Shape, Storage, Tensor};
 use hexagram_algorithms::EngineOptions;
+use hexagram_algorithms::logical::device::Timestamp;
 use hexagram_algorithms::logical::device::cuda::{Cuda, DeviceTensor, Exchange};
 use hexagram_algorithms::logical::device::unequal::Unequal;
 use hexagram_algorithms::logical::{Buffer, DType, ReadView};
@@ -60,6 +61,11 @@ impl Gpu {
 
     pub(crate) fn give_back(&self) -> Result<()> {
         Ok(self.exchange.give_back()?)
+    }
+
+    /// Returns a point in candle's work so far, for traces.
+    pub(crate) fn timestamp(&self) -> Arc<dyn Timestamp> {
+        self.exchange.timestamp()
     }
 
     /// Returns a contiguous tensor as a buffer. To read it, or between [`receive`](Self::receive) and

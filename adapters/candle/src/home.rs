@@ -7,8 +7,8 @@ use crate::gpu::Gpu;
 use crate::parameters::Entry;
 use crate::values;
 use candle_core::{Device, Shape, Tensor};
-use hexagram_algorithms::EngineOptions;
 use hexagram_algorithms::logical::{Buffer, DType, ReadView};
+use hexagram_algorithms::{DataParallel, EngineOptions};
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,18 @@ impl Home {
     /// Returns true if tensors are in host memory.
     pub(crate) fn is_host(&self) -> bool {
         matches!(self, Home::Host)
+    }
+
+    /// Lets traces have the times at which a GPU computes candle's passes.
+    pub(crate) fn stamp_passes(&self, engine: &mut DataParallel) {
+        match self {
+            Home::Host => _ = engine,
+            #[cfg(feature = "cuda")]
+            Home::Gpu(gpu) => {
+                let gpu = Arc::clone(gpu);
+                engine.trace().stamp_passes(move || gpu.timestamp());
+            }
+        }
     }
 
     /// Runs `work`, which reads and writes tensors, behind what candle has enqueued so far and before what it enqueues

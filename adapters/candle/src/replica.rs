@@ -121,7 +121,8 @@ impl Replica {
         let parameters: Vec<Entry> = tensors.iter().filter(|entry| entry.tap.is_some()).cloned().collect();
         let listed: Result<Vec<Parameter>> = parameters.iter().map(announce).collect();
         let overlaps_forward = options.engine.overlap == Overlap::Forward;
-        let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
+        let mut data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
+        home.stamp_passes(&mut data_parallel);
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
         let mut replica = Replica {
