@@ -47,6 +47,9 @@ use hexagram_logical::spelling::{Options, above, truth};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+pub(crate) static MODULE: Module = Module { name: "dgc", code: Code::Ptx(include_str!("dgc.ptx")) };
+
 /// Mean of the largest accumulated momenta.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dgc {
@@ -164,7 +167,6 @@ impl Elementwise<f32, 1, 1> for Mask {
 
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry {
-        static MODULE: Module = Module { name: "dgc", code: Code::Ptx(include_str!("dgc.ptx")) };
         Entry { module: &MODULE, name: "dgc_mask", scalars: Vec::new() }
     }
 }

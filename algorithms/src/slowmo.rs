@@ -40,6 +40,9 @@ use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
 use hexagram_logical::{Buffer, Result};
 
+#[cfg(feature = "cuda")]
+pub(crate) static MODULE: Module = Module { name: "slowmo", code: Code::Ptx(include_str!("slowmo.ptx")) };
+
 /// Local SGD with slow momentum.
 #[derive(Debug, Clone)]
 pub struct SlowMo {
@@ -315,7 +318,6 @@ impl<T: Real> Elementwise<T, 0, 3> for OuterStep<T> {
 
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry {
-        static MODULE: Module = Module { name: "slowmo", code: Code::Ptx(include_str!("slowmo.ptx")) };
         let scalars = [self.step, self.per_rate, self.beta].map(T::argument).to_vec();
         Entry { module: &MODULE, name: name_for::<T>(["slowmo_step_f32", "slowmo_step_f64"]), scalars }
     }

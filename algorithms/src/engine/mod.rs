@@ -41,6 +41,7 @@ mod options;
 mod pending;
 mod plan;
 mod precision;
+mod programs;
 mod queues;
 mod rate;
 mod replica;

@@ -4,7 +4,7 @@
 //! it, long before that is done. On one queue a bucket's communication would wait for copies of later buckets, and
 //! overlap with nothing. So buckets are dealt out among several queues.
 
-use super::EngineOptions;
+use super::{EngineOptions, programs};
 use hexagram_logical::{Queue, Result};
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ const QUEUES: usize = 8;
 pub(super) struct Queues(Vec<Queue>);
 
 impl Queues {
-    /// Makes the queues of the device that the options name, for whose work the program waits at most `limit`.
+    /// Makes the queues of the device that the options name, for whose work the program waits at most `limit`, and its
+    /// programs ready.
     pub(super) fn new(options: &EngineOptions, limit: Duration) -> Result<Self> {
         let first = &options.queue;
         first.set_limit(limit);
+        programs::prepare(first);
         let others = if first.is_host() { 0 } else { QUEUES - 1 };
         let others = (0..others).map(|_| first.another());
         Ok(Queues(std::iter::once(Ok(first.clone())).chain(others).collect::<Result<_>>()?))

@@ -20,6 +20,9 @@ use hexagram_logical::Result;
 use hexagram_logical::device::program::{Argument, Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
+#[cfg(feature = "cuda")]
+pub(super) static MODULE: Module = Module { name: "adam", code: Code::Ptx(include_str!("adam.ptx")) };
+
 /// Adam, with L2 regularization as its weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
@@ -95,7 +98,6 @@ impl<T: Real> Elementwise<T, 1, 3> for Coupled<T> {
 
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry {
-        static MODULE: Module = Module { name: "adam", code: Code::Ptx(include_str!("adam.ptx")) };
         let own = [self.rate, self.decay].map(T::argument);
         let scalars = own.into_iter().chain(self.direction.arguments()).collect();
         Entry { module: &MODULE, name: name_for::<T>(["adam_step_f32", "adam_step_f64"]), scalars }

@@ -20,6 +20,9 @@ use hexagram_logical::Result;
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
+#[cfg(feature = "cuda")]
+pub(super) static MODULE: Module = Module { name: "adamw", code: Code::Ptx(include_str!("adamw.ptx")) };
+
 /// Adam with decoupled weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
@@ -94,7 +97,6 @@ impl<T: Real> Elementwise<T, 1, 3> for Decoupled<T> {
 
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry {
-        static MODULE: Module = Module { name: "adamw", code: Code::Ptx(include_str!("adamw.ptx")) };
         let own = [self.rate, self.keep].map(T::argument);
         let scalars = own.into_iter().chain(self.direction.arguments()).collect();
         Entry { module: &MODULE, name: name_for::<T>(["adamw_step_f32", "adamw_step_f64"]), scalars }

@@ -26,6 +26,9 @@ use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::spelling::{Options, Spelled, truth};
 use std::ops::Range;
 
+#[cfg(feature = "cuda")]
+pub(super) static MODULE: Module = Module { name: "lamb", code: Code::Ptx(include_str!("lamb.ptx")) };
+
 /// Layer-wise adaptive moments, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lamb {
@@ -126,7 +129,6 @@ impl<T: Real> Kernel for LambStep<T> {
 
     #[cfg(feature = "cuda")]
     fn program(&self) -> Option<Program> {
-        static MODULE: Module = Module { name: "lamb", code: Code::Ptx(include_str!("lamb.ptx")) };
         let mut launches = Vec::new();
         let mut scratch = 0;
         for tensor in self.tensors.iter().filter(|tensor| !tensor.elements.is_empty()) {

@@ -26,6 +26,9 @@ use hexagram_logical::spelling::{Options, Spelled, above, truth};
 use std::marker::PhantomData;
 use std::ops::Range;
 
+#[cfg(feature = "cuda")]
+pub(super) static MODULE: Module = Module { name: "lars", code: Code::Ptx(include_str!("lars.ptx")) };
+
 /// Layer-wise adaptive rate scaling, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lars {
@@ -145,7 +148,6 @@ impl<T: Real> Kernel for LarsStep<T> {
 
     #[cfg(feature = "cuda")]
     fn program(&self) -> Option<Program> {
-        static MODULE: Module = Module { name: "lars", code: Code::Ptx(include_str!("lars.ptx")) };
         let Lars { momentum, nesterov, trust, epsilon, .. } = self.lars;
         let mut launches = Vec::new();
         let mut scratch = 0;

@@ -21,6 +21,9 @@ use hexagram_logical::Result;
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
+#[cfg(feature = "cuda")]
+pub(super) static MODULE: Module = Module { name: "lion", code: Code::Ptx(include_str!("lion.ptx")) };
+
 /// Steps by the sign of a momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lion {
@@ -96,7 +99,6 @@ impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
 
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry {
-        static MODULE: Module = Module { name: "lion", code: Code::Ptx(include_str!("lion.ptx")) };
         let scalars = [&[self.rate, self.keep], &self.weight, &self.decay];
         let scalars = scalars.into_iter().flatten().map(|scalar| scalar.argument()).collect();
         Entry { module: &MODULE, name: name_for::<T>(["lion_step_f32", "lion_step_f64"]), scalars }

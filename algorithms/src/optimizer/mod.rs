@@ -53,6 +53,18 @@ use hexagram_logical::spelling::{Options, Spelled};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
+/// Modules of all arithmetic on parameters and moments that a GPU does.
+#[cfg(feature = "cuda")]
+pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 7] = [
+    &sgd::MODULE,
+    &adam::MODULE,
+    &adamw::MODULE,
+    &lion::MODULE,
+    &lamb::MODULE,
+    &lars::MODULE,
+    &moments::moment::MODULE,
+];
+
 /// Rule that changes parameters, given gradients.
 ///
 /// Fields must not differ between ranks: the `Debug` output is compared.

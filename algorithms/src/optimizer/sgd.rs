@@ -90,7 +90,7 @@ impl Optimizer for Sgd {
 }
 
 #[cfg(feature = "cuda")]
-static MODULE: Module = Module { name: "sgd", code: Code::Ptx(include_str!("sgd.ptx")) };
+pub(super) static MODULE: Module = Module { name: "sgd", code: Code::Ptx(include_str!("sgd.ptx")) };
 
 /// Step along the gradient on some elements.
 #[derive(Debug)]

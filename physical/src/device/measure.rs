@@ -16,6 +16,10 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView};
 use std::sync::Arc;
 
+/// Module of all programs that are here: whoever prepares it is not held up by the driver later.
+#[cfg(feature = "cuda")]
+pub static MODULE: Module = Module { name: "measure", code: Code::Ptx(include_str!("measure.ptx")) };
+
 /// Returns Σ x² of each run, in double precision and in the order of [`kernels::sums`](super::kernels::sums). Waits for
 /// the device.
 ///
@@ -134,7 +138,6 @@ impl Kernel for Measure {
 
     #[cfg(feature = "cuda")]
     fn program(&self) -> Option<Program> {
-        static MODULE: Module = Module { name: "measure", code: Code::Ptx(include_str!("measure.ptx")) };
         let wide = self.dtype == DType::F64;
         let len = Argument::U64(self.len as u64);
         if self.quantity == Quantity::NotFinite {

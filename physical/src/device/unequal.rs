@@ -10,6 +10,10 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView};
 use std::sync::Arc;
 
+/// Module of all programs that are here: whoever prepares it is not held up by the driver later.
+#[cfg(feature = "cuda")]
+pub static MODULE: Module = Module { name: "unequal", code: Code::Ptx(include_str!("unequal.ptx")) };
+
 /// Comparisons of pairs, by their numbers, that are under way or done.
 ///
 /// ```
@@ -77,7 +81,6 @@ impl Kernel for Compare {
 
     #[cfg(feature = "cuda")]
     fn program(&self) -> Option<Program> {
-        static MODULE: Module = Module { name: "unequal", code: Code::Ptx(include_str!("unequal.ptx")) };
         let entry = match self.dtype.size() {
             1 => "unequal_bytes",
             2 => "unequal_halves",

@@ -18,6 +18,8 @@ mod passes;
 mod plan;
 mod precision;
 mod probe;
+#[cfg(feature = "cuda")]
+mod programs;
 mod shared;
 mod slots;
 mod switch;

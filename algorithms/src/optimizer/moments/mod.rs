@@ -12,7 +12,7 @@
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
 
-mod moment;
+pub(super) mod moment;
 
 use crate::elementwise::{self, Elementwise};
 use crate::plugin::{Context, Tensor};

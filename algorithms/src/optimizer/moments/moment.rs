@@ -13,7 +13,8 @@ use hexagram_logical::device::{Kernel, Operands};
 use std::ops::Range;
 
 #[cfg(feature = "cuda")]
-static MODULE: Module = Module { name: "moment", code: Code::Ptx(include_str!("moment.ptx")) };
+pub(in crate::optimizer) static MODULE: Module =
+    Module { name: "moment", code: Code::Ptx(include_str!("moment.ptx")) };
 
 /// Work that changes x, a moment or a gradient, given y: a gradient, or the scale D.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,30 @@
+//! Programs that the engine's device gets ready before ranks wait for each other.
+//!
+//! A GPU's driver may compile a module only when all work of the device is done. If it does so when the module is first
+//! used, this rank's queue may wait for a rank that waits for this one. Codecs are prepared with their buckets.
+
+use hexagram_logical::{Queue, Result};
+
+/// Makes all programs of optimizers, algorithms and measures ready, whichever of them will run: an algorithm may use
+/// another one's.
+pub(super) fn prepare(queue: &Queue) {
+    if let Err(error) = try_prepare(queue) {
+        // Whoever runs it gets the error.
+        tracing::debug!("a program is not ready: {error}");
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn try_prepare(_queue: &Queue) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+fn try_prepare(queue: &Queue) -> Result<()> {
+    use crate::{dgc, optimizer, slowmo};
+    use hexagram_logical::device::program::Program;
+    use hexagram_logical::device::{measure, unequal};
+    let modules = optimizer::MODULES.into_iter().chain([&dgc::MODULE, &slowmo::MODULE]);
+    let modules = modules.chain([&measure::MODULE, &unequal::MODULE]);
+    modules.into_iter().try_for_each(|module| queue.prepare(&Program::in_turn(module, Vec::new(), 0)))
+}
