@@ -105,8 +105,8 @@ impl NcclPath {
     /// Takes the operations whose turn it is, as far as they go as one [group](super::group).
     fn take_turn(&self, state: &mut NcclState) -> Result<Vec<BatchWork>> {
         let mut connected = std::mem::take(&mut state.connected);
-        let (rank, ranks) = (self.host.rank(), self.host.size());
-        let mut group = Group::new(&mut connected, ranks);
+        let rank = self.host.rank();
+        let mut group = Group::new(&mut connected, self.host.size());
         let mut next =
             || self.order.next(self.owner, |ticket| group.add(Member::of(state.operation(ticket), rank)));
         let tickets: Vec<Ticket> = std::iter::from_fn(&mut next).collect();

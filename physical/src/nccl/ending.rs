@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Longest that an endpoint waits for the other ranks when it closes, and the end of the process for NCCL.
 pub(super) const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Those that may not be over; `None` once the process ends, when no more may begin.
+/// Endings that may not be over; `None` once the process ends, when no more may begin.
 static RUNNING: Mutex<Option<Vec<Arc<Ending>>>> = Mutex::new(Some(Vec::new()));
 
 /// End of a communicator by NCCL: the thread, until it has ended.

@@ -149,7 +149,8 @@ mod tests {
     #[test]
     fn both_sides_of_a_message_to_oneself_go_together() {
         let connected = &mut Connected(vec![Way::To(1), Way::From(1)]);
-        let (to, from) = (Member::ToOneself, Member::FromOneself);
+        let to = Member::ToOneself;
+        let from = Member::FromOneself;
         for ranks in [ROUNDS, ROUNDS + 1] {
             assert_eq!(taken(connected, ranks, &[to, from, to]), 2);
             assert_eq!(taken(connected, ranks, &[to, TO]), 1);

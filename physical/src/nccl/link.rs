@@ -207,8 +207,8 @@ impl Link {
         });
     }
 
-    /// Has the communicator ended on a thread of its own, once. That waits for its turn, which somebody may have whom the
-    /// driver holds up; nobody else has another one.
+    /// Ends the communicator on a thread of its own, in this way, once. That waits for its turn, which somebody may have
+    /// whom the driver holds up; nobody else has another one.
     fn end(&self, how: impl FnOnce(Comm) + Send + 'static) {
         let mut ending = lock(&self.ending);
         if self.is_ending.swap(true, Ordering::AcqRel) {

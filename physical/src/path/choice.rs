@@ -113,8 +113,8 @@ impl Identity {
         let (nccl, rest) = rest.split_first_chunk()?;
         let (&[count], rest) = rest.split_first_chunk()?;
         let reaches = rest.as_chunks().0.get(..count.into())?.to_vec();
-        let (on_bus, nccl) = (u64::from_le_bytes(*on_bus), u32::from_le_bytes(*nccl));
-        let gpu = Gpu { uuid: *uuid, place: on_bus, reaches, nccl };
+        let nccl = u32::from_le_bytes(*nccl);
+        let gpu = Gpu { uuid: *uuid, place: u64::from_le_bytes(*on_bus), reaches, nccl };
         let place = match place {
             0 => Place::Host,
             1 => Place::Elsewhere,
