@@ -299,14 +299,12 @@ __device__ inline float saturated(float x) {
 struct Refusal {
     /// The launch; 0 while there is none.
     u64 launch;
-    /// The lowest element.
-    u64 first;
+    /// The lowest element, and the upper half of the bits of its value: see `ranked`.
+    u64 upper;
     /// The number of elements of the memory before those that the launch was given.
     u64 before;
-    /// The bits of the element's value; 0 for damage.
-    u32 value;
-    /// Whether a thread changes the record.
-    u32 held;
+    /// The lowest element, and the lower half of the bits of its value; these are 0 for damage.
+    u64 lower;
 };
 
 /// Where a launch refuses.
@@ -316,29 +314,28 @@ struct Refusing {
     u64 before;
 };
 
+/// Returns the largest of all words for the lowest element: 48 bits that fall while the element's number rises, above a
+/// half of its value.
+__device__ inline u64 ranked(u64 index, u32 half) {
+    return ~index << 16 | half;
+}
+
 /// Refuses an element for its value, which is not 0. The first launch that refuses is kept, and of its elements the
-/// lowest.
+/// lowest. Launches of a queue run one after another, and all threads of one refuse an element for the same value.
+///
+/// Nobody waits for anybody: threads of a warp that waited for a lock of one of them could keep it from running. So each
+/// half of a value is kept by a maximum of its own, and as both go by the element, both are of the same one in the end.
 __device__ inline void refuse(Refusing refusing, u64 index, float value) {
     volatile Refusal* record = refusing.record;
-    for (bool done = false; !done;) {
-        // If all is NaN, most threads see here that a lower element is kept, and none of them waits.
-        u64 launch = record->launch;
-        __threadfence();
-        if (launch != 0 && (launch != refusing.launch || record->first <= index)) return;
-        if (atomicCAS(&refusing.record->held, 0u, 1u) != 0) continue;
-        __threadfence();
-        launch = record->launch;
-        if (launch == 0 || (launch == refusing.launch && index < record->first)) {
-            record->first = index;
-            record->value = __float_as_uint(value);
-            record->before = refusing.before;
-            __threadfence();
-            record->launch = refusing.launch;
-        }
-        __threadfence();
-        atomicExch(&refusing.record->held, 0u);
-        done = true;
-    }
+    u64 launch = record->launch;
+    // If all is NaN, most threads see here that a lower element is kept, or will be as soon as its thread goes on.
+    if (launch != 0 && (launch != refusing.launch || record->upper >= ranked(index, 0))) return;
+    u32 bits = __float_as_uint(value);
+    atomicMax(&refusing.record->upper, ranked(index, bits >> 16));
+    atomicMax(&refusing.record->lower, ranked(index, bits & 0xffff));
+    // All threads of the launch write the same.
+    record->before = refusing.before;
+    record->launch = refusing.launch;
 }
 
 /// Refuses a message as none of its codec, at an element.

@@ -18,7 +18,7 @@ use crate::error::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The record: launch, first, before, and the bits of the value, which other bits stand above.
+/// The record as it lies on the device: `Refusal` of `cuda/device.cuh`.
 type Words = [u64; 4];
 
 /// Size of the record in bytes.
@@ -57,14 +57,15 @@ impl Kinds {
     }
 
     /// Returns what a record says; `None` if nothing was refused.
-    fn failure(&self, [launch, first, before, value]: Words) -> Option<Failure> {
+    fn failure(&self, [launch, upper, before, lower]: Words) -> Option<Failure> {
         if launch == 0 {
             return None;
         }
         let place = launch & ((1 << KIND_BITS) - 1);
         let kind = lock(&self.list).get(place as usize).cloned();
         let Kind { codec, damage } = kind.unwrap_or(Kind { codec: "a codec".to_owned(), damage: "" });
-        let refusal = match value as u32 {
+        let first = !upper >> 16;
+        let refusal = match (upper as u32) << 16 | lower as u32 & 0xffff {
             0 => CodecError::damaged(damage),
             bits => {
                 let index = before.saturating_add(first) as usize;
@@ -252,10 +253,17 @@ mod tests {
         let third = kinds.number("qsgd", "too short");
         assert!(0 < first && first < second && second < third);
         assert!(kinds.failure([0; 4]).is_none());
-        let nan = u64::from(f32::NAN.to_bits());
-        let failure = kinds.failure([third, 5 << 32, 100, nan]).unwrap().into_error("cuda:0").to_string();
+        // As kernels write it: the upper and the lower half of the value, each below the element.
+        let record = |launch, first: u64, bits: u32| {
+            let [upper, lower] = [bits >> 16, bits & 0xffff].map(|half| !first << 16 | u64::from(half));
+            [launch, upper, 100, lower]
+        };
+        let failure = kinds.failure(record(third, 5 << 32, f32::NAN.to_bits())).unwrap();
+        let failure = failure.into_error("cuda:0").to_string();
         assert!(failure.contains("qsgd on cuda:0: element 21474836580 is NaN"), "{failure}");
-        let failure = kinds.failure([second, 3, 100, 0]).unwrap().into_error("cuda:0").to_string();
+        let failure = kinds.failure(record(first, 0, 0x7f80_0001)).unwrap().into_error("cuda:0").to_string();
+        assert!(failure.contains("qsgd on cuda:0: element 100 is NaN"), "{failure}");
+        let failure = kinds.failure(record(second, 3, 0)).unwrap().into_error("cuda:0").to_string();
         assert!(failure.contains("top-k on cuda:0") && failure.contains("no such index"), "{failure}");
     }
 }
