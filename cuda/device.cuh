@@ -241,12 +241,28 @@ __device__ inline T merge_lanes(const T* from, u64 count, T* room, T none, Combi
     T mine = none;
     for (u64 first = 0; first < count; first += WAITING) {
         u32 some = (u32)lesser(count - first, (u64)WAITING);
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < some; i += blockDim.x) room[i] = from[first + i];
+        // Eight are loaded before the first is stored, as otherwise memory would wait for it. Beyond the end it is the last
+        // one, as a load under a condition waits for the one before.
+        for (u32 i = threadIdx.x; i < some; i += 8 * blockDim.x) {
+            T x[8];
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) x[j] = from[first + lesser(i + j * blockDim.x, some - 1)];
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) {
+                if (i + j * blockDim.x < some) room[i + j * blockDim.x] = x[j];
+            }
+        }
         __syncthreads();
         if (threadIdx.x < WIDE) {
-#pragma unroll 8
-            for (u32 i = threadIdx.x; i < some; i += WIDE) mine = combine(mine, room[i]);
+            u32 i = threadIdx.x;
+            for (; i + 7 * WIDE < some; i += 8 * WIDE) {
+                T x[8];
+#pragma unroll
+                for (u32 j = 0; j < 8; j++) x[j] = room[i + j * WIDE];
+#pragma unroll
+                for (u32 j = 0; j < 8; j++) mine = combine(mine, x[j]);
+            }
+            for (; i < some; i += WIDE) mine = combine(mine, room[i]);
         }
         __syncthreads();
     }
