@@ -37,8 +37,18 @@ template <typename Term>
 __device__ inline void sum_blocks(u64 len, double* to, Term term) {
     each_summed(len, [=](u64 block, u64 start, u64 end, bool exists) {
         double mine = 0;
-#pragma unroll 8
-        for (u64 i = start + threadIdx.x % WIDE; i < end; i += WIDE) mine += term(i);
+        u64 i = start + threadIdx.x % WIDE;
+        // Eight are loaded before the first is added, as otherwise memory would wait for it; they are added in order.
+#pragma unroll 1
+        for (; i + 7 * WIDE < end; i += 8 * WIDE) {
+            double x[8];
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) x[j] = term(i + j * WIDE);
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) mine += x[j];
+        }
+#pragma unroll 1
+        for (; i < end; i += WIDE) mine += term(i);
         double sum = canonical(lanes_summed(mine));
         if (exists && threadIdx.x % WIDE == 0) to[block] = sum;
     });
