@@ -15,18 +15,32 @@ __device__ inline void moments(
     each_summed(len, [=](u64 block, u64 start, u64 end, bool exists) {
         double parameter_squares = 0;
         double direction_squares = 0;
-#pragma unroll 4
-        for (u64 i = start + threadIdx.x % WIDE; i < end; i += WIDE) {
-            T x = parameters[i];
-            T m = first[i];
-            T v = second[i];
-            direction.update(m, v, gradients[i]);
+        // Four are loaded before the first is stored: the compiler keeps loads behind stores that may be to their place.
+        constexpr u32 AHEAD = 4;
+        u64 i = start + threadIdx.x % WIDE;
+        auto take = [&](u64 i, T x, T m, T v, T gradient) {
+            direction.update(m, v, gradient);
             first[i] = m;
             second[i] = v;
             T r = direction.of(m, v) + decay * x;
             parameter_squares += (double)x * (double)x;
             direction_squares += (double)r * (double)r;
+        };
+#pragma unroll 1
+        for (; i + (AHEAD - 1) * WIDE < end; i += AHEAD * WIDE) {
+            T x[AHEAD], m[AHEAD], v[AHEAD], gradient[AHEAD];
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                x[j] = parameters[i + j * WIDE];
+                m[j] = first[i + j * WIDE];
+                v[j] = second[i + j * WIDE];
+                gradient[j] = gradients[i + j * WIDE];
+            }
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) take(i + j * WIDE, x[j], m[j], v[j], gradient[j]);
         }
+#pragma unroll 1
+        for (; i < end; i += WIDE) take(i, parameters[i], first[i], second[i], gradients[i]);
         parameter_squares = lanes_summed(parameter_squares);
         direction_squares = lanes_summed(direction_squares);
         if (exists && threadIdx.x % WIDE == 0) {
