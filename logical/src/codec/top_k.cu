@@ -284,16 +284,27 @@ extern "C" __global__ void top_k_count(const float* from, u64 len, u32 not_finit
     }
 }
 
+/// Counts that a thread sums up by itself: as many are loaded before it waits for the first.
+constexpr u32 SUMMED = 8;
+
 /// Replaces counts by the sums of those before, and puts the sum of all behind them. One block.
-extern "C" __global__ void __launch_bounds__(1024) top_k_scan(Counts* counts, u64 count) {
+extern "C" __global__ void __launch_bounds__(512) top_k_scan(Counts* counts, u64 count) {
     Counts passed = {0, 0};
-    for (u64 begin = 0; begin < count; begin += blockDim.x) {
-        u64 at = begin + threadIdx.x;
-        Counts mine = {0, 0};
-        if (at < count) mine = counts[at];
+    for (u64 begin = 0; begin < count; begin += SUMMED * blockDim.x) {
+        u64 at = begin + SUMMED * threadIdx.x;
+        Counts mine[SUMMED];
+        Counts sum = {0, 0};
+#pragma unroll
+        for (u32 j = 0; j < SUMMED; j++) mine[j] = counts[lesser(at + j, count - 1)];
+#pragma unroll
+        for (u32 j = 0; j < SUMMED; j++) sum = sum + (at + j < count ? mine[j] : Counts{0, 0});
         Counts total;
-        Counts before = passed + sum_before(mine, total);
-        if (at < count) counts[at] = before;
+        Counts before = passed + sum_before(sum, total);
+#pragma unroll
+        for (u32 j = 0; j < SUMMED; j++) {
+            if (at + j < count) counts[at + j] = before;
+            before = before + mine[j];
+        }
         passed = passed + total;
     }
     if (threadIdx.x == 0) counts[count] = passed;
@@ -385,17 +396,35 @@ extern "C" __global__ void top_k_chunks(const float* from, u64 len, u64 size, u6
         u64 count = len - start < size ? len - start : size;
         Choice choice = choose(from, start, count, count == size ? k : last, not_finite, refusing);
         Counts passed = {chunk * k, 0};
-        for (u64 begin = 0; begin < count; begin += THREADS) {
-            u64 at = begin + threadIdx.x;
-            float x = at < count ? from[start + at] : 0.0f;
-            u32 weight = weight_of(x, not_finite);
-            bool is_above = at < count && weight > choice.least;
-            bool is_equal = at < count && weight == choice.least;
+        for (u64 begin = 0; begin < count; begin += AHEAD * THREADS) {
+            // Those that follow each other are one thread's, as elements are numbered in order.
+            u64 first = begin + AHEAD * threadIdx.x;
+            float x[AHEAD];
+            Counts mine = {0, 0};
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) x[j] = from[start + lesser(first + j, count - 1)];
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                u32 weight = weight_of(x[j], not_finite);
+                mine.above += first + j < count && weight > choice.least;
+                mine.equal += first + j < count && weight == choice.least;
+            }
             Counts total;
-            Counts before = passed + sum_before({is_above, is_equal}, total);
-            u64 equal = before.equal < choice.left ? before.equal : choice.left;
-            if (is_above || (is_equal && before.equal < choice.left)) sink.put(before.above + equal, start + at, x);
+            Counts before = passed + sum_before(mine, total);
             passed = passed + total;
+            if (mine.above + mine.equal == 0) continue;
+#pragma unroll 1
+            for (u32 j = 0; j < AHEAD && first + j < count; j++) {
+                float one = from[start + first + j];
+                u32 weight = weight_of(one, not_finite);
+                bool is_above = weight > choice.least;
+                bool is_equal = weight == choice.least;
+                u64 equal = before.equal < choice.left ? before.equal : choice.left;
+                if (is_above || (is_equal && before.equal < choice.left)) {
+                    sink.put(before.above + equal, start + first + j, one);
+                }
+                before = before + Counts{is_above, is_equal};
+            }
         }
     }
 }

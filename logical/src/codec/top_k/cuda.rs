@@ -10,7 +10,7 @@ static TOP_K: Module = Module { name: "top_k", code: Code::Ptx(include_str!("../
 
 /// Longest chunk that a block of threads does by itself even if there are few: for a longer one so many launches are
 /// quicker.
-const SHORT: usize = 1 << 15;
+const SHORT: usize = 1 << 13;
 /// Elements of a longer chunk for each chunk that there is, up to which each has a block all the same. A block reads its
 /// chunk five times, while few blocks leave most of a device idle; this is an estimate that no GPU has checked.
 const EACH: usize = 1 << 12;
