@@ -2,10 +2,11 @@
 //! device -- cuda 1,32,1024`, with the name of a device and sizes in MiB of f32. A part of the names of codecs may follow,
 //! and then the number of rounds: `all 1` is a try of every line.
 //!
-//! Speeds are of the bytes that must move: what is read and what is written, once each. Every measurement copies as
-//! many f32 right before, so that a machine with other work slows both; the table has the medians of both speeds, and
-//! of their ratios. Work is enqueued several times before the queue is waited for, so that the wait counts little. The
-//! last column has what a GPU is to reach at 1 GiB, where there is such a target.
+//! Speeds are of the bytes that must move: what is read and what is written, once each; of numbers that stand alone, the
+//! 32 bytes of memory in which they are. Every measurement copies as many f32 right before, so that a machine with other
+//! work slows both; the table has the medians of both speeds, and of their ratios. Work is enqueued several times before
+//! the queue is waited for, so that the wait counts little. The last column has what a GPU is to reach at 1 GiB, where
+//! there is such a target.
 
 #![allow(
     missing_docs,
@@ -23,6 +24,9 @@ const ROUNDS: usize = 11;
 /// Bytes of f32 that work is enqueued for before the queue is waited for, and the least and the largest number of times.
 const BATCH_BYTES: usize = 10 << 30;
 const BATCHES: [usize; 2] = [10, 100];
+
+/// Bytes that a GPU's memory moves at least.
+const SECTOR: usize = 32;
 
 /// Work with a target, by the beginning of its name, and the share of a copy's speed that it is to reach.
 const TARGETS: &[(&str, f64)] = &[
@@ -154,11 +158,19 @@ impl Bench {
         let bytes = 4 * len + message.len();
         self.line(&format!("{name}: encode"), bytes, encode)?;
         // What is sparse need not touch all of the sum.
-        let sum = if codec.is_sparse() { 2 * message.len() } else { 8 * len };
+        let sum = if codec.is_sparse() { 2 * SECTOR * self.sectors(codec, &message, used)? } else { 8 * len };
         self.line(&format!("{name}: decode-add"), message.len() + sum, || {
             self.to.write_all()?.decode(codec, &message.read(0..used)?, Some(1e-3))?.unwrap();
             Ok(())
         })
+    }
+
+    /// Returns how many of the sum's sectors a sparse message touches.
+    fn sectors(&self, codec: &dyn Codec, message: &Buffer, used: usize) -> Result<usize> {
+        let sum = Buffer::zeroed_on(&self.queue, DType::F32, self.from.len())?;
+        sum.write_all()?.decode(codec, &message.read(0..used)?, None)?.unwrap();
+        let touched = |sector: &&[f32]| sector.iter().any(|x| *x != 0.0);
+        Ok(sum.host::<f32>()?.chunks(SECTOR / 4).filter(touched).count())
     }
 
     /// Prints the line of work that has to move so many bytes.
