@@ -51,8 +51,8 @@ struct Settings {
     uint64_t capture = 0;
     // `cuStreamWaitEvent` that does nothing, of those for events that have yet to happen; wait of the host for an event or a stream that returns at once.
     uint64_t skip_wait = NEVER;
-    // `cuStreamWaitValue` that does nothing.
-    uint64_t skip_value = NEVER;
+    // Place in the program, as `hexagramFakePlace` names it, at which neither kind of wait of a stream does anything.
+    char skip_place[32] = {};
     uint64_t skip_host_wait = NEVER;
     // 1 if all of those do, all queries say that the work is done, and functions of the host are called at once.
     uint64_t skip_host_waits = 0;
@@ -80,7 +80,7 @@ struct Counts {
     uint64_t allocations = 0, live = 0;
     // The same of pinned memory.
     uint64_t pinned = 0, live_pinned = 0;
-    uint64_t events = 0, waits = 0, values = 0, host_waits = 0, launches = 0, works = 0, loads = 0, opens = 0;
+    uint64_t events = 0, waits = 0, host_waits = 0, launches = 0, works = 0, loads = 0, opens = 0;
     // Pools of which an allocation may let its stream wait for another's work, as every one may at first.
     uint64_t dependent_pools = 0;
     // Calls that had to wait for another thread's.

@@ -62,6 +62,7 @@ int cuStreamGetCtx(void *, void **);
 int cuDeviceGetDefaultMemPool(void **, int);
 int cuMemPoolTrimTo(void *, size_t);
 void hexagramFakeSet(const char *);
+void hexagramFakePlace(const char *);
 unsigned long long hexagramFakeCount(const char *);
 }
 
@@ -214,6 +215,11 @@ static void order() {
     hexagramFakeSet(skip.c_str());
     CHECK(copied_too_early(true) == 1000);
     CHECK(copied_too_early(true) == 0);
+    hexagramFakeSet("skip_place=here");
+    hexagramFakePlace("there");
+    CHECK(copied_too_early(true) == 0);
+    hexagramFakePlace("here");
+    CHECK(copied_too_early(true) == 1000);
 }
 
 // Several threads, each with streams, events and functions of its own.
@@ -474,6 +480,11 @@ static void wrong(const std::string &what) {
         launch("selftest_past_the_end", 1, 1, s, x, 0ull);
     }
     if (what == "long") cuMemsetD8Async(x, 0, 101, s);
+    if (what == "nameless") {
+        hexagramFakePlace("here");
+        hexagramFakePlace(nullptr);
+        cuStreamWaitValue32_v2(s, x, 0, 0);
+    }
     cuStreamSynchronize(s);
     printf("%s was not found out\n", what.c_str());
 }

@@ -11,6 +11,11 @@ const char *const NAME = "fake CUDA";
 const char *const VARIABLE = "HEXAGRAM_FAKE_CUDA";
 
 void set(const std::string &key, const char *value) {
+    if (key == "skip_place") {
+        if (strlen(value) >= sizeof settings.skip_place) die("the name of a place is too long: '%s'", value);
+        strcpy(settings.skip_place, value);
+        return;
+    }
     struct {
         const char *key;
         uint64_t &number;
@@ -18,7 +23,7 @@ void set(const std::string &key, const char *value) {
                    {"queues", settings.queues},
                    {"memory", settings.memory},       {"version", settings.version},
                    {"init", settings.init},           {"module", settings.module},
-                   {"skip_wait", settings.skip_wait}, {"skip_value", settings.skip_value}, {"skip_host_wait", settings.skip_host_wait},
+                   {"skip_wait", settings.skip_wait}, {"skip_host_wait", settings.skip_host_wait},
                    {"skip_host_waits", settings.skip_host_waits}, {"hang", settings.hang},
                    {"capture", settings.capture},         {"pools", settings.pools},
                    {"compiling", settings.compiling},     {"end", settings.end},

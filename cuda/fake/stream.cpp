@@ -1,9 +1,11 @@
 // Streams and events: the driver's functions on them, on functions of the host, and on values that streams wait for.
 //
-// Waits for events and values can be left out (`skip_wait`, `skip_value`), so that a test can show that it would have found a missing one.
+// Waits for events and values can be left out (`skip_wait`, and `skip_place` for all waits of a place in the program), so
+// that a test can show that it would have found a missing one.
 #include "context.h"
 #include "fake.h"
 #include "memory.h"
+#include <cstring>
 #include <map>
 
 struct Event {
@@ -44,6 +46,16 @@ std::shared_ptr<Stream> stream_of(CUstream handle, const Context *context) {
 static std::shared_ptr<Event> event_of(CUevent handle) {
     auto found = events.find(handle);
     return found == events.end() ? nullptr : found->second;
+}
+
+// Place in the program at which this thread lets streams wait, if it has told one, and whether any thread ever has.
+static thread_local const char *place;
+static std::atomic<bool> has_places;
+
+// Returns true if a wait that a stream is told now is left out. A program that names its places names all of them.
+static bool leaves_out() {
+    if (has_places && place == nullptr) die("a stream is let wait at a place that has no name");
+    return place && strcmp(settings.skip_place, place) == 0;
 }
 
 void forget_streams(Context *context) {
@@ -132,7 +144,7 @@ API cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
     auto stream = stream_of(handle, context);
     auto event = event_of(event_handle);
     if (!stream || !event) return INVALID_HANDLE;
-    if (event->point.has_passed()) return SUCCESS;
+    if (leaves_out() || event->point.has_passed()) return SUCCESS;
     if (counts.waits++ == settings.skip_wait) {
         stream->has_left_out = true;
         return SUCCESS;
@@ -236,7 +248,7 @@ template <class T> static CUresult wait_value(CUstream handle, CUdeviceptr at, T
     auto stream = stream_of(handle, context);
     if (!stream) return INVALID_HANDLE;
     if (at % sizeof value || (flags & 3) == 3) return INVALID_VALUE;
-    if (counts.values++ == settings.skip_value) return SUCCESS;
+    if (leaves_out()) return SUCCESS;
     Step step;
     step.ready = [word, value, flags] {
         T seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -287,4 +299,10 @@ API cuStreamWriteValue32(CUstream stream, CUdeviceptr at, uint32_t value, unsign
 }
 API cuStreamWriteValue64(CUstream stream, CUdeviceptr at, uint64_t value, unsigned) {
     return write_value(stream, at, value);
+}
+
+// Names the place in the program at which the calling thread lets streams wait from now on; null if it is none.
+API_OF(void) hexagramFakePlace(const char *name) {
+    fake::place = name;
+    if (name) fake::has_places = true;
 }

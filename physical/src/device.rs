@@ -19,6 +19,7 @@ mod kernel;
 pub mod kernels;
 pub mod measure;
 mod order;
+mod place;
 pub mod program;
 pub mod queue;
 mod reduce;
@@ -30,6 +31,7 @@ mod weighted;
 pub use choice::DeviceChoice;
 pub use kernel::{Kernel, Operands, apply};
 pub(crate) use order::Order;
+pub(crate) use place::{Place, at};
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 #[cfg(feature = "cuda")]
 pub(crate) use queue::{Meanwhile, go_on, go_on_meanwhile};

@@ -53,6 +53,9 @@ pub mod input;
 mod ipc;
 mod landing;
 pub mod launch;
+#[cfg(test)]
+#[cfg(feature = "cuda")]
+mod left_out_waits;
 #[cfg(feature = "cuda")]
 mod library;
 mod limits;

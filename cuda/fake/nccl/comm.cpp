@@ -160,6 +160,7 @@ static ncclResult_t forget(Comm *comm) {
     if (comm->mover.joinable()) comm->mover.join();
     std::shared_ptr<Launch> last = comm->last;
     if (last) last->wait();
+    give_back_device(comm);
     if (!comm->is_aborted) wait_for_others(comm);
     Message bye = {Kind::Bye};
     for (int socket : {comm->control, comm->data}) {

@@ -4,6 +4,7 @@
 //! An operand on the same device is read where it is. One that is elsewhere is copied beside what is written, by way of
 //! the host; that is slow, and hardly ever needed.
 
+use super::place::Place;
 use super::queue::{host_memory, synchronize};
 use super::{DeviceQueue, Event, Kernel, host, kernel};
 use crate::codec::{Codec, CodecError};
@@ -220,7 +221,7 @@ fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQu
 pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Span], work: impl FnOnce()) {
     let written = || to.iter().filter_map(Span::place);
     let read = || operands.iter().filter_map(Span::place);
-    written().for_each(|(_, order)| order.before_write(&**queue));
+    written().for_each(|(_, order)| order.before_write(&**queue, Place::BeforeWrite));
     read().for_each(|(own, order)| order.before_read(own, queue));
     work();
     written().for_each(|(_, order)| order.after_write());

@@ -4,9 +4,9 @@ use super::agreement::{self, Agreed, Agreement};
 use super::collectives::Reach;
 use super::meeting::{Joined, Meeting};
 use super::messages::Messages;
-use super::order::{Place, TurnOrder};
+use super::order::{self, TurnOrder};
 use super::part::Prepared;
-use crate::device::{Event, Meanwhile, Queue, go_on, go_on_meanwhile};
+use crate::device::{Event, Meanwhile, Place, Queue, at, go_on, go_on_meanwhile};
 use crate::doorbell::Bell;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ struct Turn {
     joined: Joined,
     queue: Queue,
     /// That of the next one comes when this is dropped.
-    _place: Place,
+    _place: order::Place,
 }
 
 /// Operations of one endpoint.
@@ -194,7 +194,7 @@ impl IpcEndpoint {
     /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
     pub(super) fn follow(&self, state: &mut State, queue: &Queue) {
         if let Some((_, end)) = state.last.take().filter(|(last, _)| last != queue) {
-            queue.device().inspect(|queue| queue.wait(&end));
+            queue.device().inspect(|queue| at(Place::IpcTurns, || queue.wait(&end)));
         }
     }
 

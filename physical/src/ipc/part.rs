@@ -12,9 +12,9 @@ use super::collectives::{Reach, Transfer, copy};
 use super::memory::{Bucket, Exported, registered};
 use super::notice::Notice;
 use super::watch::{Awaited, Flight};
-use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
+use crate::device::{Place, Queue};
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
 use crate::transport::{Label, Tally};
@@ -210,7 +210,12 @@ impl Part {
             }
             0 => {}
             _ => {
-                words.await_step(work, *last)?;
+                let place = match step {
+                    1 => Place::IpcEntered,
+                    _ if step < self.transfer.told() => Place::IpcCombined,
+                    _ => Place::IpcRead,
+                };
+                words.await_step(work, *last, place)?;
                 self.transfer.work(work, step)?;
             }
         }

@@ -55,8 +55,6 @@ struct End {
     queues: Vec<Queue>,
     made: Cell<usize>,
     sequence: Cell<u64>,
-    /// Time from an operation to the first look at its result, in which the fake driver has no reason to work.
-    nap: Duration,
 }
 
 impl End {
@@ -71,7 +69,7 @@ impl End {
     fn over(transport: Rc<dyn Transport>, queues: Vec<Queue>) -> Self {
         let made = Cell::new(0);
         let sequence = Cell::new(0);
-        End { transport, poison: Poison::default(), queues, made, sequence, nap: Duration::ZERO }
+        End { transport, poison: Poison::default(), queues, made, sequence }
     }
 
     fn of_gpu(world: &World) -> Option<Self> {
@@ -145,7 +143,6 @@ impl End {
         let result = self.buffer(case.dtype, result, case.is_registered);
         let got = self.wait(self.post(self.label(fingerprint), sent.as_ref(), &result)).unwrap();
         assert_eq!(got.bytes, output * case.dtype.size());
-        std::thread::sleep(self.nap);
         if let Some(sent) = sent {
             // What is enqueued behind the operation may write at once.
             sent.write_all().unwrap().clear();

@@ -11,7 +11,7 @@ use super::group::{Group, Member};
 use super::library::{Comm, Libnccl, Reduction, Status, data_type};
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::types::CUstream;
-use crate::device::{DeviceQueue, Event, Queue};
+use crate::device::{DeviceQueue, Event, Place, Queue, at};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
@@ -67,13 +67,13 @@ fn owner(span: &Span) -> Result<Queue> {
     Ok(queue)
 }
 
-/// Lets NCCL's stream wait for a queue.
+/// Lets NCCL's stream wait for a queue at a place.
 ///
 /// # Errors
 /// The failure of the queue's work, if one is known: nobody is to get what came of that.
-fn wait_for(stream: &Arc<dyn DeviceQueue>, queue: &Arc<dyn DeviceQueue>) -> Result<()> {
+fn wait_for(stream: &Arc<dyn DeviceQueue>, queue: &Arc<dyn DeviceQueue>, place: Place) -> Result<()> {
     let event = queue.record();
-    stream.wait(&event);
+    at(place, || stream.wait(&event));
     event.failure().map_or(Ok(()), |failure| Err(failure.into_error(queue.device())))
 }
 
@@ -154,18 +154,20 @@ impl NcclPath {
                 }
             }
             if let Some((own, order)) = writes.and_then(Span::place) {
-                order.before_write(&**own);
+                order.before_write(&**own, Place::NcclBeforeWrite);
                 if let Some((reader, _)) =
                     reads.and_then(Span::place).filter(|(from, _)| !Arc::ptr_eq(from, own))
                 {
-                    own.wait_to_read(&reader.record());
+                    at(Place::NcclInput, || own.wait_to_read(&reader.record()));
                 }
-                wait_for(stream, own)?;
+                wait_for(stream, own, Place::NcclOutput)?;
             } else if let Some((own, _)) = reads.and_then(Span::place) {
-                wait_for(stream, own)?;
+                wait_for(stream, own, Place::NcclSend)?;
             }
         }
-        self.order.last_of_others(self.owner).iter().for_each(|last| stream.wait(last));
+        if let Some(last) = self.order.last_of_others(self.owner) {
+            at(Place::NcclTurns, || stream.wait(&last));
+        }
         Ok(Batch { works, label, begun: stream.record() })
     }
 
@@ -204,7 +206,7 @@ impl NcclPath {
         let BatchWork { ticket, call, work, scratch, label } = work;
         let (reads, writes) = call.spans();
         if let Some((own, order)) = writes.and_then(Span::place) {
-            own.wait_to_read(done);
+            at(Place::NcclDone, || own.wait_to_read(done));
             order.after_write();
         }
         if let Some((own, order)) = reads.and_then(Span::place) {

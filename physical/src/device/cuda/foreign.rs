@@ -22,7 +22,7 @@ use super::stream::CudaStream;
 use super::timestamp::{CudaTimestamp, Unknown};
 use super::types::CUstream;
 use super::{Cuda, CudaQueue};
-use crate::device::{Queue, Timestamp};
+use crate::device::{Place, Queue, Timestamp, at};
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
 use std::ffi::c_void;
@@ -65,8 +65,9 @@ impl ForeignStream {
         let status = unsafe { (self.gpu.driver.cuEventRecord)(event, self.handle) };
         let recorded = self.gpu.expect(status, "record an event on another library's stream");
         let waits = recorded.and_then(|()| {
+            let wait = self.gpu.driver.cuStreamWaitEvent;
             // SAFETY: as above; the driver notes which recording is meant before it returns.
-            let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(own.handle, event, 0) };
+            let status = at(Place::BehindForeign, || unsafe { wait(own.handle, event, 0) });
             self.gpu.expect(status, "wait for another library's stream")
         });
         self.gpu.give_back(event);
@@ -84,8 +85,9 @@ impl ForeignStream {
         let _current = self.gpu.enter()?;
         self.check_not_captured()?;
         let Some(recorded) = event.recorded() else { return queue.check() };
+        let wait = self.gpu.driver.cuStreamWaitEvent;
         // SAFETY: both handles are there.
-        let status = unsafe { (self.gpu.driver.cuStreamWaitEvent)(self.handle, recorded.handle, 0) };
+        let status = at(Place::ForeignBehind, || unsafe { wait(self.handle, recorded.handle, 0) });
         self.gpu.expect(status, "let another library's stream wait")
     }
 

@@ -1,22 +1,20 @@
 //! What fails after it was enqueued: a rank that is killed while others' streams wait for it, and one whose stream never
 //! ends; and what is found before.
 
-use super::processes::{ROLE, said, start};
-use super::{Case, End, LONG, is_fake, queue, sum_of_floats};
+use super::processes::{said, start};
+use super::{End, LONG, is_fake, queue, sum_of_floats};
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::tests::faults::count;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::hash::{START, of_bytes};
 use crate::memory::Buffer;
 use crate::testing::spawn;
 use crate::transport::TransportKind;
 use crate::world::World;
-use std::env;
 use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -212,53 +210,4 @@ fn memory_of_another_device_is_refused() {
         end.wait(end.post(end.label(fingerprint), None, &buffer)).unwrap_err().to_string()
     });
     assert!(errors[0].contains("memory of another device than cuda:0"), "{errors:?}");
-}
-
-/// All-reduce of which a wait may be left out.
-const CASE: Case = Case {
-    operation: OperationKind::AllReduce,
-    dtype: DType::F32,
-    op: ReduceOp::Sum,
-    len: 3001,
-    is_registered: true,
-};
-
-#[test]
-#[ignore = "what the next one starts as a process"]
-fn two_threads_without_a_wait() {
-    let Ok(sleeper) = env::var(ROLE) else { return };
-    let bits = spawn(TransportKind::Thread, 2, |world| {
-        let mut end = End::of_gpu(&world).unwrap();
-        if world.rank().to_string() == sleeper {
-            end.nap = Duration::from_millis(50);
-        }
-        end.run(&CASE)
-    });
-    bits.into_iter().for_each(|bits| println!("bits {:016x}", of_bytes(START, bits)));
-}
-
-/// Of two ranks, rank 0 mostly waits first: for the contribution, the other's chunk, and the end; then rank 1 does.
-#[test]
-fn a_wait_for_a_contribution_that_is_left_out_is_seen() {
-    if !is_fake() {
-        return;
-    }
-    let want: Vec<String> = super::on_host(2, &[CASE])
-        .into_iter()
-        .map(|bits| format!("{:016x}", of_bytes(START, bits.concat())))
-        .collect();
-    let run = |sleeper: &str, settings: &str| {
-        let mut command = Command::new(env::current_exe().unwrap());
-        let test = "ipc::tests::failures::two_threads_without_a_wait";
-        command.args(["--exact", test, "--ignored", "--nocapture"]).env(ROLE, sleeper);
-        command.env("HEXAGRAM_FAKE_CUDA", settings).stdout(Stdio::piped());
-        said(command.spawn().unwrap(), "bits ")
-    };
-    assert_eq!(run("0", "seed=1"), want);
-    let is_seen = |sleeper: &str, wait: u32| {
-        let settings = |seed: u32| format!("seed={seed},delay=2000000,skip_value={wait}");
-        (1..=40).any(|seed| run(sleeper, &settings(seed)) != want)
-    };
-    // The other rank's contribution is not there before somebody wants it there.
-    assert!(is_seen("1", 0) && is_seen("0", 3));
 }

@@ -2,22 +2,17 @@
 //! wrong with one.
 
 use super::failures::hanging;
-use super::processes::{ROLE, said};
-use super::{End, Queue, is_fake, numbers, on_host_with, queue, sum_of_floats};
+use super::{End, Queue, numbers, on_host_with, queue, sum_of_floats};
 use crate::drive::block_on;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::hash::{START, of_bytes};
 use crate::memory::Buffer;
 use crate::operation::Operation;
 use crate::tag::Tag;
 use crate::testing::spawn;
 use crate::transport::{Label, Land, Source, TransportKind};
-use std::env;
-use std::process::{Command, Stdio};
 use std::sync::Barrier;
-use std::time::Duration;
 
 /// Returns the label of a message on a lane.
 fn label(lane: usize, dtype: DType, len: usize) -> Label {
@@ -95,7 +90,6 @@ fn around(end: &End) -> Vec<Vec<u8>> {
     let take = |(operation, to, len): (Operation<'_>, Buffer, usize)| {
         let got = end.wait(operation).unwrap();
         assert_eq!(got.bytes, len * to.dtype().size());
-        std::thread::sleep(end.nap);
         let copy = to.copied().unwrap();
         to.write_all().unwrap().clear();
         end.bytes(&copy)
@@ -231,50 +225,6 @@ fn a_message_that_is_never_copied_is_a_deadline() {
     assert!(text.contains("no answer from rank 1") && text.contains("within 1s"), "{text}");
     second.kill().unwrap();
     second.wait().unwrap();
-}
-
-#[test]
-#[ignore = "what the next one starts as a process"]
-fn two_threads_with_a_message_without_a_wait() {
-    if env::var(ROLE).is_err() {
-        return;
-    }
-    let bits = spawn(TransportKind::Thread, 2, |world| {
-        let mut end = End::of_gpu(&world).unwrap();
-        if world.rank() == 0 {
-            // Nothing makes the fake driver work on this rank's stream.
-            end.nap = Duration::from_millis(50);
-        }
-        let label = label(0, DType::F32, 1000);
-        let buffer = end.numbers(DType::F32, world.rank(), 1000);
-        if world.rank() == 0 {
-            end.wait(end.send(1, label, &buffer)).unwrap();
-            std::thread::sleep(end.nap);
-            return Vec::new();
-        }
-        end.wait(end.receive(Source::Rank(0), label, &buffer, Land::Copy)).unwrap();
-        end.bytes(&buffer)
-    });
-    bits.into_iter().for_each(|bits| println!("bits {:016x}", of_bytes(START, bits)));
-}
-
-#[test]
-fn a_wait_for_a_message_that_is_left_out_is_seen() {
-    if !is_fake() {
-        return;
-    }
-    let run = |settings: &str| {
-        let mut command = Command::new(env::current_exe().unwrap());
-        let test = "ipc::tests::messages::two_threads_with_a_message_without_a_wait";
-        command.args(["--exact", test, "--ignored", "--nocapture"]).env(ROLE, "");
-        command.env("HEXAGRAM_FAKE_CUDA", settings).stdout(Stdio::piped());
-        said(command.spawn().unwrap(), "bits ")
-    };
-    let want = [Vec::new(), numbers(DType::F32, 0, 1000)];
-    let want = want.map(|bytes| format!("{:016x}", of_bytes(START, bytes)));
-    assert_eq!(run("seed=1,delay=2000000"), want);
-    let settings = |seed: u32| format!("seed={seed},delay=2000000,skip_value=0");
-    assert!((1..=40).any(|seed| run(&settings(seed)) != want));
 }
 
 /// An endpoint that closes keeps what it has sent until that is taken.

@@ -7,6 +7,7 @@ use super::super::types::{CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAUL
 use super::super::{CudaQueue, Watch};
 use super::faults::{SOON, count, passes_in};
 use super::*;
+use crate::device::{Place, at};
 use crate::error::Error;
 use crate::library::{Library, functions};
 use std::ffi::{c_uint, c_void};
@@ -47,7 +48,8 @@ impl Word {
         enqueue(queue, Vec::new(), Vec::new(), Arc::clone(self), |work| {
             let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
             // SAFETY: the word is pinned memory, which the stream holds.
-            work.expect(unsafe { wait(work.stream(), word, 1, CU_STREAM_WAIT_VALUE_GEQ) }, "wait for a word")
+            let waits = || unsafe { wait(work.stream(), word, 1, CU_STREAM_WAIT_VALUE_GEQ) };
+            work.expect(at(Place::OfTest, waits), "wait for a word")
         })
         .unwrap();
     }
@@ -160,8 +162,9 @@ fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
     let (_, event) = z.read_all().unwrap().copy_down().unwrap().unwrap();
     // What only waits, in order to write, has nothing of it.
     let w = Buffer::from_slice_on(&writer, &[1.0f32, 2.0]).unwrap();
-    third.device().unwrap().wait(&own.device().unwrap().record());
-    writer.device().unwrap().wait(&own.device().unwrap().record());
+    for queue in [&third, &writer] {
+        at(Place::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
+    }
     assert!(event.wait(Duration::from_secs(60)));
     let named = |error: Error| assert!(error.to_string().contains("rank 1 is gone"), "{error}");
     named(event.failure().unwrap().into_error("cuda:0"));

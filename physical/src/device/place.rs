@@ -1,0 +1,79 @@
+//! The places in this library at which a stream is let wait, by name. Open this to let one wait at a new place.
+//!
+//! A wait that is missing shows on few machines, and on those rarely. So each place has a name, under which the fake driver
+//! of the tests leaves out what is waited for there, and `left_out_waits` has a program for each that goes wrong then.
+
+/// Declares the places.
+macro_rules! places {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// A place at which a stream is let wait.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPUs have paths and foreign streams"))]
+        pub(crate) enum Place {
+            $($(#[$about])* $name,)*
+            /// One of a test's own.
+            #[cfg(all(test, feature = "cuda"))]
+            OfTest,
+        }
+
+        #[cfg(all(test, feature = "cuda"))]
+        impl Place {
+            /// All places but those of tests.
+            pub(crate) const ALL: &[Place] = &[$(Place::$name),*];
+
+            /// Returns the name, which ends with 0.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Place::$name => concat!(stringify!($name), "\0"),)*
+                    Place::OfTest => "OfTest\0",
+                }
+            }
+        }
+    };
+}
+
+places! {
+    /// A queue writes what other queues still read.
+    BeforeWrite,
+    /// A queue reads what another one still writes.
+    BeforeRead,
+    /// A bell rings once an event has happened. Without the wait it rings at once: whoever it wakes finds nothing, and
+    /// is not woken again.
+    Bell,
+    /// A queue goes on behind the stream of another library.
+    BehindForeign,
+    /// The stream of another library goes on behind a queue.
+    ForeignBehind,
+    /// A collective over `ipc` reads contributions.
+    IpcEntered,
+    /// An all-reduce over `ipc` reads chunks that others have combined.
+    IpcCombined,
+    /// What is behind a collective over `ipc` may write what others read in it.
+    IpcRead,
+    /// A message over `ipc` is taken.
+    IpcMessage,
+    /// An operation over `ipc` is behind the last one, which was another queue's.
+    IpcTurns,
+    /// NCCL writes what other queues still read.
+    NcclBeforeWrite,
+    /// NCCL reads the input of a collective, which is another queue's than the result.
+    NcclInput,
+    /// NCCL reads or writes the result of an operation.
+    NcclOutput,
+    /// NCCL sends a message.
+    NcclSend,
+    /// A communicator of NCCL's works behind another one on its GPU.
+    NcclTurns,
+    /// A queue goes on behind NCCL.
+    NcclDone,
+}
+
+/// Lets streams wait, by what `wait` calls, at a place: that is for the tests to know, and nothing else.
+#[inline]
+pub(crate) fn at<R>(place: Place, wait: impl FnOnce() -> R) -> R {
+    #[cfg(all(test, feature = "cuda"))]
+    let _named = crate::left_out_waits::Named::new(place);
+    #[cfg(not(all(test, feature = "cuda")))]
+    let _ = place;
+    wait()
+}

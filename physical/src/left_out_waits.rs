@@ -1,0 +1,155 @@
+//! Whatever is computed goes wrong if streams do not wait at one of the places at which they are let: [`trial`] has a program
+//! for each. It runs in a process of its own, over the fake driver, which does no work that nobody waits for: first as
+//! it is, and then without the waits of its place, in one order of work after the other, until something is wrong.
+//!
+//! That driver ends every test of this crate that lets a stream wait at no place, and the compiler asks for the program of
+//! each place.
+
+mod device;
+mod ipc;
+mod nccl;
+mod rank;
+
+use crate::device::Place;
+use crate::library::Library;
+use std::env;
+use std::ffi::{CString, c_char, c_void};
+use std::io::Write;
+use std::mem::transmute;
+use std::process::Command;
+use std::ptr::null;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Place of which a process of its own leaves out the waits.
+const PLACE: &str = "HEXAGRAM_TEST_PLACE";
+
+/// Orders of work that are tried: with all waits, and without some.
+const RIGHT: u32 = 3;
+const WRONG: u32 = 60;
+
+/// One run of a program.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    /// Number of its own, by which results are told from those of other runs.
+    by: f32,
+    /// Longest that a rank leaves its work to nobody, so that the other one's comes first.
+    hold: Duration,
+}
+
+/// Program that returns false if a result is wrong.
+type Program = fn(Trial) -> bool;
+
+/// Returns the program that goes wrong without the waits of a place.
+fn program(place: Place) -> Program {
+    match place {
+        Place::BeforeWrite => device::writes_what_is_read,
+        Place::BeforeRead => device::reads_what_is_written,
+        Place::Bell => device::rings_when_all_is_done,
+        Place::BehindForeign => device::reads_what_another_library_writes,
+        Place::ForeignBehind => device::writes_what_another_library_reads,
+        Place::IpcEntered => ipc::reads_contributions,
+        Place::IpcCombined => ipc::reads_what_others_have_combined,
+        Place::IpcRead => ipc::writes_what_others_have_read,
+        Place::IpcMessage => ipc::takes_a_message,
+        Place::IpcTurns => ipc::does_one_after_the_other,
+        Place::NcclBeforeWrite => nccl::writes_what_is_read,
+        Place::NcclInput => nccl::reads_an_input,
+        Place::NcclOutput => nccl::reads_what_it_writes,
+        Place::NcclSend => nccl::sends_what_is_written,
+        Place::NcclTurns => nccl::does_one_after_the_other,
+        Place::NcclDone => nccl::reads_a_result,
+        Place::OfTest => panic!("it is no place of the library"),
+    }
+}
+
+/// Returns a function of the fake driver's that takes a text, if this is one.
+fn of_fake(name: &str) -> Option<unsafe extern "C" fn(*const c_char)> {
+    let function = Library::open(&["libcuda.so.1"], "").and_then(|library| library.function(name)).ok()?;
+    // SAFETY: the fake driver's functions of the names here take a text that ends with 0.
+    Some(unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(function) })
+}
+
+/// A place that the fake driver knows as that of this thread's waits, as long as this lives.
+pub(crate) struct Named;
+
+impl Named {
+    pub(crate) fn new(place: Place) -> Self {
+        Self::tell(Some(place));
+        Named
+    }
+
+    fn tell(place: Option<Place>) {
+        static FUNCTION: OnceLock<Option<unsafe extern "C" fn(*const c_char)>> = OnceLock::new();
+        let Some(function) = FUNCTION.get_or_init(|| of_fake("hexagramFakePlace\0")) else { return };
+        // SAFETY: a name ends with 0, and is there for ever.
+        unsafe { function(place.map_or(null(), |place| place.name().as_ptr().cast())) };
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        Self::tell(None);
+    }
+}
+
+/// Sets the order of work, and the place of which the waits are left out. What nobody waits for is not done.
+fn set(seed: u32, without: &str) {
+    configure(&format!("seed={seed},delay=600000000,skip_place={without}"));
+}
+
+/// Changes settings of the fake driver.
+fn configure(settings: &str) {
+    let text = CString::new(settings).unwrap();
+    // SAFETY: the text ends with 0.
+    unsafe { of_fake("hexagramFakeSet\0").unwrap()(text.as_ptr()) };
+}
+
+#[test]
+#[ignore = "what the next one starts as a process"]
+fn goes_wrong_without_a_wait() {
+    let Ok(name) = env::var(PLACE) else { return };
+    let place = *Place::ALL.iter().find(|place| format!("{place:?}") == name).unwrap();
+    let run = |number: u32, hold| program(place)(Trial { by: (2 + number) as f32, hold });
+    for seed in 1..=RIGHT {
+        set(seed, "");
+        assert!(run(seed, Duration::from_millis(20)), "with all waits, order {seed}");
+    }
+    println!("right");
+    for seed in 1..=WRONG {
+        set(seed, &name);
+        if !run(RIGHT + seed, Duration::from_secs(3)) {
+            end_wrong();
+        }
+    }
+}
+
+/// Ends the process, in which something is wrong. What else is by now is nobody's affair.
+fn end_wrong() -> ! {
+    println!("wrong");
+    std::process::exit(1)
+}
+
+/// Returns what the process of a place has said if nothing was wrong without its waits, or something with them.
+fn unnoticed(place: Place) -> Option<String> {
+    let mut command = Command::new(env::current_exe().unwrap());
+    let test = "left_out_waits::goes_wrong_without_a_wait";
+    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env(PLACE, format!("{place:?}")).env("HEXAGRAM_FAKE_CUDA", "devices=2");
+    let ended = command.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    let is_wrong = said.contains("wrong\n") || errors.contains("two communicators work on one GPU");
+    let is_noticed = said.contains("right\n") && is_wrong;
+    (!is_noticed).then(|| format!("{place:?}: {said}{errors}"))
+}
+
+#[test]
+fn each_place_at_which_a_stream_is_let_wait_needs_it() {
+    if of_fake("hexagramFakePlace\0").is_none() {
+        let _ = writeln!(std::io::stderr(), "skipped: no fake CUDA driver");
+        return;
+    }
+    let unnoticed: Vec<String> = Place::ALL.iter().filter_map(|place| unnoticed(*place)).collect();
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
+}
