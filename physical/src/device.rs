@@ -26,16 +26,18 @@ mod reduce;
 pub mod sums;
 mod timestamp;
 pub mod unequal;
+mod waiting;
 mod weighted;
 
 pub use choice::DeviceChoice;
 pub use kernel::{Kernel, Operands, apply};
 pub(crate) use order::Order;
-pub(crate) use place::{Place, at};
-pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 #[cfg(feature = "cuda")]
-pub(crate) use queue::{Meanwhile, go_on, go_on_meanwhile};
+pub(crate) use place::{WaitPlace, at};
+pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 pub use timestamp::Timestamp;
+#[cfg(feature = "cuda")]
+pub(crate) use waiting::{Meanwhile, go_on, go_on_meanwhile};
 
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;

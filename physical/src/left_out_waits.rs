@@ -10,7 +10,7 @@ mod ipc;
 mod nccl;
 mod rank;
 
-use crate::device::Place;
+use crate::device::WaitPlace;
 use crate::library::Library;
 use std::env;
 use std::ffi::{CString, c_char, c_void};
@@ -41,25 +41,25 @@ struct Trial {
 type Program = fn(Trial) -> bool;
 
 /// Returns the program that goes wrong without the waits of a place.
-fn program(place: Place) -> Program {
+fn program(place: WaitPlace) -> Program {
     match place {
-        Place::BeforeWrite => device::writes_what_is_read,
-        Place::BeforeRead => device::reads_what_is_written,
-        Place::Bell => device::rings_when_all_is_done,
-        Place::BehindForeign => device::reads_what_another_library_writes,
-        Place::ForeignBehind => device::writes_what_another_library_reads,
-        Place::IpcEntered => ipc::reads_contributions,
-        Place::IpcCombined => ipc::reads_what_others_have_combined,
-        Place::IpcRead => ipc::writes_what_others_have_read,
-        Place::IpcMessage => ipc::takes_a_message,
-        Place::IpcTurns => ipc::does_one_after_the_other,
-        Place::NcclBeforeWrite => nccl::writes_what_is_read,
-        Place::NcclInput => nccl::reads_an_input,
-        Place::NcclOutput => nccl::reads_what_it_writes,
-        Place::NcclSend => nccl::sends_what_is_written,
-        Place::NcclTurns => nccl::does_one_after_the_other,
-        Place::NcclDone => nccl::reads_a_result,
-        Place::OfTest => panic!("it is no place of the library"),
+        WaitPlace::BeforeWrite => device::writes_what_is_read,
+        WaitPlace::BeforeRead => device::reads_what_is_written,
+        WaitPlace::Bell => device::rings_when_all_is_done,
+        WaitPlace::BehindForeign => device::reads_what_another_library_writes,
+        WaitPlace::ForeignBehind => device::writes_what_another_library_reads,
+        WaitPlace::IpcEntered => ipc::reads_contributions,
+        WaitPlace::IpcCombined => ipc::reads_what_others_have_combined,
+        WaitPlace::IpcRead => ipc::writes_what_others_have_read,
+        WaitPlace::IpcMessage => ipc::takes_a_message,
+        WaitPlace::IpcTurns => ipc::does_one_after_the_other,
+        WaitPlace::NcclBeforeWrite => nccl::writes_what_is_read,
+        WaitPlace::NcclInput => nccl::reads_an_input,
+        WaitPlace::NcclOutput => nccl::reads_what_it_writes,
+        WaitPlace::NcclSend => nccl::sends_what_is_written,
+        WaitPlace::NcclTurns => nccl::does_one_after_the_other,
+        WaitPlace::NcclDone => nccl::reads_a_result,
+        WaitPlace::OfTest => panic!("it is no place of the library"),
     }
 }
 
@@ -74,12 +74,12 @@ fn of_fake(name: &str) -> Option<unsafe extern "C" fn(*const c_char)> {
 pub(crate) struct Named;
 
 impl Named {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: WaitPlace) -> Self {
         Self::tell(Some(place));
         Named
     }
 
-    fn tell(place: Option<Place>) {
+    fn tell(place: Option<WaitPlace>) {
         static FUNCTION: OnceLock<Option<unsafe extern "C" fn(*const c_char)>> = OnceLock::new();
         let Some(function) = FUNCTION.get_or_init(|| of_fake("hexagramFakePlace\0")) else { return };
         // SAFETY: a name ends with 0, and is there for ever.
@@ -109,7 +109,7 @@ fn configure(settings: &str) {
 #[ignore = "what the next one starts as a process"]
 fn goes_wrong_without_a_wait() {
     let Ok(name) = env::var(PLACE) else { return };
-    let place = *Place::ALL.iter().find(|place| format!("{place:?}") == name).unwrap();
+    let place = *WaitPlace::ALL.iter().find(|place| format!("{place:?}") == name).unwrap();
     let run = |number: u32, hold| program(place)(Trial { by: (2 + number) as f32, hold });
     for seed in 1..=RIGHT {
         set(seed, "");
@@ -131,7 +131,7 @@ fn end_wrong() -> ! {
 }
 
 /// Returns what the process of a place has said if nothing was wrong without its waits, or something with them.
-fn unnoticed(place: Place) -> Option<String> {
+fn unnoticed(place: WaitPlace) -> Option<String> {
     let mut command = Command::new(env::current_exe().unwrap());
     let test = "left_out_waits::goes_wrong_without_a_wait";
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
@@ -150,6 +150,6 @@ fn each_place_at_which_a_stream_is_let_wait_needs_it() {
         let _ = writeln!(std::io::stderr(), "skipped: no fake CUDA driver");
         return;
     }
-    let unnoticed: Vec<String> = Place::ALL.iter().filter_map(|place| unnoticed(*place)).collect();
+    let unnoticed: Vec<String> = WaitPlace::ALL.iter().filter_map(|place| unnoticed(*place)).collect();
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }

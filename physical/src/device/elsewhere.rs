@@ -4,8 +4,9 @@
 //! An operand on the same device is read where it is. One that is elsewhere is copied beside what is written, by way of
 //! the host; that is slow, and hardly ever needed.
 
-use super::place::Place;
-use super::queue::{host_memory, synchronize};
+use super::place::WaitPlace;
+use super::queue::host_memory;
+use super::waiting::synchronize;
 use super::{DeviceQueue, Event, Kernel, host, kernel};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
@@ -221,7 +222,7 @@ fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQu
 pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Span], work: impl FnOnce()) {
     let written = || to.iter().filter_map(Span::place);
     let read = || operands.iter().filter_map(Span::place);
-    written().for_each(|(_, order)| order.before_write(&**queue, Place::BeforeWrite));
+    written().for_each(|(_, order)| order.before_write(&**queue, WaitPlace::BeforeWrite));
     read().for_each(|(own, order)| order.before_read(own, queue));
     work();
     written().for_each(|(_, order)| order.after_write());

@@ -1,6 +1,6 @@
 //! Order of the work of several queues on one memory. Open this to see what a write or a read has to wait for.
 
-use super::place::{Place, at};
+use super::place::{WaitPlace, at};
 use super::queue::{DeviceQueue, Event};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ impl Order {
     }
 
     /// Lets the memory's own queue wait for what others still read, at a place.
-    pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: Place) {
+    pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: WaitPlace) {
         for (_, event) in self.events().read.drain(..) {
             at(place, || own.wait(&event));
         }
@@ -49,7 +49,7 @@ impl Order {
             return;
         }
         let event = Arc::clone(self.events().written.get_or_insert_with(|| own.record()));
-        at(Place::BeforeRead, || reader.wait_to_read(&event));
+        at(WaitPlace::BeforeRead, || reader.wait_to_read(&event));
     }
 
     /// Notes that `reader` has work that reads the memory, once that was enqueued.

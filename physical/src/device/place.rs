@@ -9,7 +9,7 @@ macro_rules! places {
         /// A place at which a stream is let wait.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPUs have paths and foreign streams"))]
-        pub(crate) enum Place {
+        pub(crate) enum WaitPlace {
             $($(#[$about])* $name,)*
             /// One of a test's own.
             #[cfg(all(test, feature = "cuda"))]
@@ -17,15 +17,15 @@ macro_rules! places {
         }
 
         #[cfg(all(test, feature = "cuda"))]
-        impl Place {
+        impl WaitPlace {
             /// All places but those of tests.
-            pub(crate) const ALL: &[Place] = &[$(Place::$name),*];
+            pub(crate) const ALL: &[WaitPlace] = &[$(WaitPlace::$name),*];
 
             /// Returns the name, which ends with 0.
             pub(crate) fn name(self) -> &'static str {
                 match self {
-                    $(Place::$name => concat!(stringify!($name), "\0"),)*
-                    Place::OfTest => "OfTest\0",
+                    $(WaitPlace::$name => concat!(stringify!($name), "\0"),)*
+                    WaitPlace::OfTest => "OfTest\0",
                 }
             }
         }
@@ -48,7 +48,7 @@ places! {
     IpcEntered,
     /// An all-reduce over `ipc` reads chunks that others have combined.
     IpcCombined,
-    /// What is behind a collective over `ipc` may write what others read in it.
+    /// Work behind a collective over `ipc` may write what others read in it.
     IpcRead,
     /// A message over `ipc` is taken.
     IpcMessage,
@@ -70,7 +70,7 @@ places! {
 
 /// Lets streams wait, by what `wait` calls, at a place: that is for the tests to know, and nothing else.
 #[inline]
-pub(crate) fn at<R>(place: Place, wait: impl FnOnce() -> R) -> R {
+pub(crate) fn at<R>(place: WaitPlace, wait: impl FnOnce() -> R) -> R {
     #[cfg(all(test, feature = "cuda"))]
     let _named = crate::left_out_waits::Named::new(place);
     #[cfg(not(all(test, feature = "cuda")))]

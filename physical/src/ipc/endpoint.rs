@@ -6,7 +6,7 @@ use super::meeting::{Joined, Meeting};
 use super::messages::Messages;
 use super::order::{self, TurnOrder};
 use super::part::Prepared;
-use crate::device::{Event, Meanwhile, Place, Queue, at, go_on, go_on_meanwhile};
+use crate::device::{Event, Meanwhile, Queue, WaitPlace, at, go_on, go_on_meanwhile};
 use crate::doorbell::Bell;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -30,16 +30,16 @@ struct Running {
     prepared: Option<Prepared>,
     /// Outcome of the agreement, until the operation has its turn.
     agreed: Option<Agreed>,
-    /// Its turn, until all ranks of this process have come to it, and it is enqueued.
-    turn: Option<Turn>,
+    /// Its place at the meeting, until all ranks of this process have come to it, and it is enqueued.
+    attendance: Option<Attendance>,
     bytes: usize,
 }
 
-/// Turn of an operation.
-struct Turn {
+/// Operation whose turn it is.
+struct Attendance {
     joined: Joined,
     queue: Queue,
-    /// That of the next one comes when this is dropped.
+    /// Place in the order. The turn of the next operation comes when this is dropped.
     _place: order::Place,
 }
 
@@ -122,7 +122,7 @@ impl IpcEndpoint {
         let agreement = Agreement::begin(&*self.transport, label, &prepared.notice)?;
         let bytes = prepared.bytes();
         let prepared = Some(prepared);
-        state.running.push(Running { ticket, agreement, prepared, agreed: None, turn: None, bytes });
+        state.running.push(Running { ticket, agreement, prepared, agreed: None, attendance: None, bytes });
         Ok(())
     }
 
@@ -166,9 +166,9 @@ impl IpcEndpoint {
             return Some((at, self.join(state, at)));
         }
         let enqueued =
-            |(at, running): (usize, &Running)| Some((at, running.turn.as_ref()?.joined.outcome()?));
+            |(at, running): (usize, &Running)| Some((at, running.attendance.as_ref()?.joined.outcome()?));
         let (at, outcome) = state.running.iter().enumerate().find_map(enqueued)?;
-        if let Some(turn) = state.running[at].turn.take() {
+        if let Some(turn) = state.running[at].attendance.take() {
             // Messages may have been enqueued meanwhile.
             self.follow(state, &turn.queue);
             self.note_last(state, &turn.queue);
@@ -187,14 +187,14 @@ impl IpcEndpoint {
         self.follow(state, &queue);
         let part = prepared.part(&self.reach, &notices, &self.tally)?;
         let joined = self.meeting.join(place.number(), self.reach.rank, part, &self.bell);
-        state.running[at].turn = Some(Turn { joined, queue, _place: place });
+        state.running[at].attendance = Some(Attendance { joined, queue, _place: place });
         Ok(())
     }
 
     /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
     pub(super) fn follow(&self, state: &mut State, queue: &Queue) {
         if let Some((_, end)) = state.last.take().filter(|(last, _)| last != queue) {
-            queue.device().inspect(|queue| at(Place::IpcTurns, || queue.wait(&end)));
+            queue.device().inspect(|queue| at(WaitPlace::IpcTurns, || queue.wait(&end)));
         }
     }
 
@@ -209,7 +209,7 @@ impl IpcEndpoint {
         let before = running.len();
         let rank = self.reach.rank;
         running.retain(|operation| {
-            let is_enqueued = operation.prepared.is_none() && operation.turn.is_none();
+            let is_enqueued = operation.prepared.is_none() && operation.attendance.is_none();
             let is_over = is_enqueued && operation.agreement.is_over();
             if is_over {
                 tickets.finish(operation.ticket, Ok(Got { peer: rank, bytes: operation.bytes }));
@@ -280,7 +280,7 @@ impl DevicePath for IpcEndpoint {
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let state = self.state.borrow();
         let running = state.running.iter().find(|operation| operation.ticket == ticket);
-        let missing = |operation: &Running| match &operation.turn {
+        let missing = |operation: &Running| match &operation.attendance {
             Some(turn) => turn.joined.missing(),
             None => operation.agreement.missing(),
         };

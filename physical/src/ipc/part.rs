@@ -14,7 +14,7 @@ use super::notice::Notice;
 use super::watch::{Awaited, Flight};
 use crate::device::cuda::CudaQueue;
 use crate::device::cuda::enqueue::{self, PathWork, address};
-use crate::device::{Place, Queue};
+use crate::device::{Queue, WaitPlace};
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};
 use crate::transport::{Label, Tally};
@@ -186,7 +186,8 @@ impl Part {
             return;
         }
         let mut last = self.step;
-        let (reads, writes) = (self.reads.clone(), vec![self.to.clone()]);
+        let reads = self.reads.clone();
+        let writes = vec![self.to.clone()];
         self.outcome = enqueue::enqueue(&self.queue, reads, writes, Arc::clone(&self.held), |work| {
             let enqueued = steps.try_for_each(|step| self.enqueue_step(work, step, &mut last));
             if enqueued.is_err() && last != self.first {
@@ -205,15 +206,15 @@ impl Part {
         let Reach { words, rank, .. } = &*self.transfer.reach;
         match step {
             0 if self.held.copy.is_some() => {
-                let (from, to) = (address(&self.contribution), self.transfer.sources[*rank]);
-                copy(work, from, to, self.contribution.byte_len())?;
+                let from = address(&self.contribution);
+                copy(work, from, self.transfer.sources[*rank], self.contribution.byte_len())?;
             }
             0 => {}
             _ => {
                 let place = match step {
-                    1 => Place::IpcEntered,
-                    _ if step < self.transfer.told() => Place::IpcCombined,
-                    _ => Place::IpcRead,
+                    1 => WaitPlace::IpcEntered,
+                    _ if step < self.transfer.told() => WaitPlace::IpcCombined,
+                    _ => WaitPlace::IpcRead,
                 };
                 words.await_step(work, *last, place)?;
                 self.transfer.work(work, step)?;

@@ -24,7 +24,7 @@ use crate::device::cuda::types::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_STREAM_WAIT_VALUE_GEQ,
     CU_STREAM_WRITE_VALUE_DEFAULT,
 };
-use crate::device::{Place, at};
+use crate::device::{WaitPlace, at};
 use crate::error::Result;
 use crate::memory::Keeper;
 use crate::transport::SharedPages;
@@ -146,13 +146,13 @@ impl Words {
     }
 
     /// Lets a stream wait at a place until all others have come to a step.
-    pub(super) fn await_step(&self, work: &PathWork<'_>, step: u32, place: Place) -> Result<()> {
+    pub(super) fn await_step(&self, work: &PathWork<'_>, step: u32, place: WaitPlace) -> Result<()> {
         self.peers().try_for_each(|peer| at(place, || self.wait(work, peer, STEP, step)))
     }
 
     /// Lets a stream wait until so many messages of a rank lie ready.
     pub(super) fn await_sent(&self, work: &PathWork<'_>, from: usize, messages: u32) -> Result<()> {
-        at(Place::IpcMessage, || self.wait(work, from, SENT, messages))
+        at(WaitPlace::IpcMessage, || self.wait(work, from, SENT, messages))
     }
 
     /// Lets a stream write a word of this rank into the page of rank `to`.

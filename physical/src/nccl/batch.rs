@@ -11,7 +11,7 @@ use super::group::{Group, Member};
 use super::library::{Comm, Libnccl, Reduction, Status, data_type};
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::types::CUstream;
-use crate::device::{DeviceQueue, Event, Place, Queue, at};
+use crate::device::{DeviceQueue, Event, Queue, WaitPlace, at};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
@@ -71,7 +71,7 @@ fn owner(span: &Span) -> Result<Queue> {
 ///
 /// # Errors
 /// The failure of the queue's work, if one is known: nobody is to get what came of that.
-fn wait_for(stream: &Arc<dyn DeviceQueue>, queue: &Arc<dyn DeviceQueue>, place: Place) -> Result<()> {
+fn wait_for(stream: &Arc<dyn DeviceQueue>, queue: &Arc<dyn DeviceQueue>, place: WaitPlace) -> Result<()> {
     let event = queue.record();
     at(place, || stream.wait(&event));
     event.failure().map_or(Ok(()), |failure| Err(failure.into_error(queue.device())))
@@ -154,19 +154,19 @@ impl NcclPath {
                 }
             }
             if let Some((own, order)) = writes.and_then(Span::place) {
-                order.before_write(&**own, Place::NcclBeforeWrite);
+                order.before_write(&**own, WaitPlace::NcclBeforeWrite);
                 if let Some((reader, _)) =
                     reads.and_then(Span::place).filter(|(from, _)| !Arc::ptr_eq(from, own))
                 {
-                    at(Place::NcclInput, || own.wait_to_read(&reader.record()));
+                    at(WaitPlace::NcclInput, || own.wait_to_read(&reader.record()));
                 }
-                wait_for(stream, own, Place::NcclOutput)?;
+                wait_for(stream, own, WaitPlace::NcclOutput)?;
             } else if let Some((own, _)) = reads.and_then(Span::place) {
-                wait_for(stream, own, Place::NcclSend)?;
+                wait_for(stream, own, WaitPlace::NcclSend)?;
             }
         }
         if let Some(last) = self.order.last_of_others(self.owner) {
-            at(Place::NcclTurns, || stream.wait(&last));
+            at(WaitPlace::NcclTurns, || stream.wait(&last));
         }
         Ok(Batch { works, label, begun: stream.record() })
     }
@@ -206,7 +206,7 @@ impl NcclPath {
         let BatchWork { ticket, call, work, scratch, label } = work;
         let (reads, writes) = call.spans();
         if let Some((own, order)) = writes.and_then(Span::place) {
-            at(Place::NcclDone, || own.wait_to_read(done));
+            at(WaitPlace::NcclDone, || own.wait_to_read(done));
             order.after_write();
         }
         if let Some((own, order)) = reads.and_then(Span::place) {

@@ -67,7 +67,7 @@ pub(super) struct Link {
     failure: OnceLock<Error>,
     /// True once a thread ends the communicator, or is about to.
     is_ending: AtomicBool,
-    /// That thread.
+    /// Thread that does so.
     ending: Mutex<Option<Arc<Ending>>>,
     /// Queue on which it enqueues.
     queue: Queue,

@@ -22,7 +22,7 @@ use super::stream::CudaStream;
 use super::timestamp::{CudaTimestamp, Unknown};
 use super::types::CUstream;
 use super::{Cuda, CudaQueue};
-use crate::device::{Place, Queue, Timestamp, at};
+use crate::device::{Queue, Timestamp, WaitPlace, at};
 use crate::error::{Error, Result};
 use crate::memory::Keeper;
 use std::ffi::c_void;
@@ -67,7 +67,7 @@ impl ForeignStream {
         let waits = recorded.and_then(|()| {
             let wait = self.gpu.driver.cuStreamWaitEvent;
             // SAFETY: as above; the driver notes which recording is meant before it returns.
-            let status = at(Place::BehindForeign, || unsafe { wait(own.handle, event, 0) });
+            let status = at(WaitPlace::BehindForeign, || unsafe { wait(own.handle, event, 0) });
             self.gpu.expect(status, "wait for another library's stream")
         });
         self.gpu.give_back(event);
@@ -87,7 +87,7 @@ impl ForeignStream {
         let Some(recorded) = event.recorded() else { return queue.check() };
         let wait = self.gpu.driver.cuStreamWaitEvent;
         // SAFETY: both handles are there.
-        let status = at(Place::ForeignBehind, || unsafe { wait(self.handle, recorded.handle, 0) });
+        let status = at(WaitPlace::ForeignBehind, || unsafe { wait(self.handle, recorded.handle, 0) });
         self.gpu.expect(status, "let another library's stream wait")
     }
 

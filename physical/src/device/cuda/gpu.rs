@@ -94,17 +94,16 @@ impl Gpu {
         let driver = Libcuda::get()?;
         let device = device(driver, index)?;
         let about = describe(driver, index, device)?;
-        let name = format!("cuda:{index}");
         let has_pools = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0;
         let sweeper = Sweeper::start()?;
         let mut context = CUcontext::NONE;
         // SAFETY: the place is there for one handle.
         let status = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) };
-        driver.expect(status, &format!("open {name}")).inspect_err(|_| sweeper.end())?;
+        driver.expect(status, &format!("open cuda:{index}")).inspect_err(|_| sweeper.end())?;
         sweeper.end_with_process();
         let mut gpu = Gpu {
             driver,
-            name,
+            name: format!("cuda:{index}"),
             about,
             device,
             context,

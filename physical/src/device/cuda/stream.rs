@@ -13,7 +13,7 @@ use super::refusal::Refusals;
 use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use super::watch::Doubts;
 use crate::deadline;
-use crate::device::{Failure, Place, at};
+use crate::device::{Failure, WaitPlace, at};
 use crate::error::Result;
 use crate::memory::put_off;
 use std::cell::Cell;
@@ -345,7 +345,7 @@ impl CudaStream {
         let _current = self.gpu.enter()?;
         let wait = self.gpu.driver.cuStreamWaitEvent;
         // SAFETY: both handles are there.
-        let status = at(Place::Bell, || unsafe { wait(stream, recorded.handle, 0) });
+        let status = at(WaitPlace::Bell, || unsafe { wait(stream, recorded.handle, 0) });
         self.gpu.expect(status, "wait for an event")?;
         pending.ring_on(&self.gpu, stream)
     }

@@ -7,7 +7,7 @@ use super::super::types::{CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAUL
 use super::super::{CudaQueue, Watch};
 use super::faults::{SOON, count, passes_in};
 use super::*;
-use crate::device::{Place, at};
+use crate::device::{WaitPlace, at};
 use crate::error::Error;
 use crate::library::{Library, functions};
 use std::ffi::{c_uint, c_void};
@@ -49,7 +49,7 @@ impl Word {
             let wait = work.driver().sharing()?.cuStreamWaitValue32_v2;
             // SAFETY: the word is pinned memory, which the stream holds.
             let waits = || unsafe { wait(work.stream(), word, 1, CU_STREAM_WAIT_VALUE_GEQ) };
-            work.expect(at(Place::OfTest, waits), "wait for a word")
+            work.expect(at(WaitPlace::OfTest, waits), "wait for a word")
         })
         .unwrap();
     }
@@ -163,7 +163,7 @@ fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
     // What only waits, in order to write, has nothing of it.
     let w = Buffer::from_slice_on(&writer, &[1.0f32, 2.0]).unwrap();
     for queue in [&third, &writer] {
-        at(Place::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
+        at(WaitPlace::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
     }
     assert!(event.wait(Duration::from_secs(60)));
     let named = |error: Error| assert!(error.to_string().contains("rank 1 is gone"), "{error}");
