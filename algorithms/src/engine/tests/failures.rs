@@ -88,16 +88,26 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
         let step = |comm: &Communicator| {
             let mut engine = DataParallel::new(comm, parameters(4, 10), Arc::new(Encodes), options(40, 80))?;
             let hooks = engine.hooks();
-            engine.begin(Mode::Synchronize)?;
-            for index in (0..4).rev() {
-                let mut gradient = [1.0f32; 10];
-                gradient[7] = if comm.rank() == 2 && index == 1 { f32::NAN } else { 1.0 };
-                hooks.ready_slice(index, &gradient)?;
-            }
-            engine.finish()
+            // Where ranks read each other's memory, a refusal is known a step later.
+            (0..3).try_for_each(|_| {
+                engine.begin(Mode::Synchronize)?;
+                for index in (0..4).rev() {
+                    let mut gradient = [1.0f32; 10];
+                    gradient[7] = if comm.rank() == 2 && index == 1 { f32::NAN } else { 1.0 };
+                    hooks.ready_slice(index, &gradient)?;
+                }
+                engine.finish()
+            })
         };
         let errors = spawn(transport, 3, |comm| Ok(step(&comm).err())).unwrap();
-        for (rank, error) in errors.into_iter().map(Option::unwrap).enumerate() {
+        let errors: Vec<Error> = errors.into_iter().map(Option::unwrap).collect();
+        // A device names the element of its memory, to its own rank.
+        if errors[2].to_string().contains("is NaN") && !matches!(errors[2], Error::NotFinite { .. }) {
+            let blamed = |error: &Error| error.to_string().contains("rank 2");
+            assert!(!queue().is_host() && errors[..2].iter().all(blamed), "{errors:?}");
+            continue;
+        }
+        for (rank, error) in errors.into_iter().enumerate() {
             match error {
                 Error::NotFinite { place, tensor, index, .. } => {
                     assert_eq!((rank, place.rank), (2, 2), "{transport}");

@@ -53,7 +53,10 @@ fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
                 );
                 std::thread::yield_now();
             }
-            assert_eq!(sent() - before, bucket, "and nothing of the buckets that are not complete");
+            // GPUs that read each other's memory send no bucket; their ranks agree on each operation.
+            if queue().is_host() {
+                assert_eq!(sent() - before, bucket, "and nothing of the buckets that are not complete");
+            }
             for index in (0..3).rev() {
                 hooks.ready_slice(index, &[1.0f32; 1000])?;
             }
