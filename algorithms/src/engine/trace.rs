@@ -102,7 +102,8 @@ impl Tracing<'_> {
         let mut training = timeline.finish();
         let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));
         communication.background(background, &training);
-        let limit = self.0.comm.world().deadline();
+        // The other ranks wait meanwhile.
+        let limit = self.0.comm.world().deadline() / 4;
         training.settle(limit);
         communication.settle(limit);
         let recorded = Recorded { clock, training, communication, first };

@@ -192,9 +192,9 @@ impl IpcEndpoint {
     }
 
     /// Lets a queue wait for the operation that was enqueued last: words count all operations, one after another.
-    pub(super) fn follow(&self, state: &mut State, queue: &Queue) {
-        if let Some((_, end)) = state.last.take().filter(|(last, _)| last != queue) {
-            queue.device().inspect(|queue| at(WaitPlace::IpcTurns, || queue.wait(&end)));
+    pub(super) fn follow(&self, state: &State, queue: &Queue) {
+        if let Some((_, end)) = state.last.as_ref().filter(|(last, _)| last != queue) {
+            queue.device().inspect(|queue| at(WaitPlace::IpcTurns, || queue.wait(end)));
         }
     }
 

@@ -16,10 +16,17 @@
 use super::memory::lock;
 use super::part::Part;
 use crate::doorbell::Bell;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::runtime;
+use crate::stopwatch::Stopwatch;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// Longest wait for a thread that enqueues, and the time between two looks.
+const LIMIT: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_micros(100);
 
 /// Meetings of this process, each by a number that all its ranks know.
 static ALL: Mutex<Vec<(u64, Weak<Meeting>)>> = Mutex::new(Vec::new());
@@ -35,8 +42,32 @@ pub(super) struct Meeting {
 struct Seat {
     rank: usize,
     part: Part,
+    answer: Answer,
+}
+
+/// Answer to a rank that has come: the outcome, once its part is enqueued.
+struct Answer {
     outcome: Arc<Mutex<Option<Result<()>>>>,
     bell: Arc<dyn Bell>,
+}
+
+impl Answer {
+    fn give(&self, outcome: Result<()>) {
+        lock(&self.outcome).get_or_insert(outcome);
+        self.bell.ring();
+    }
+}
+
+impl Drop for Answer {
+    /// Lets nobody wait for a thread that has panicked.
+    fn drop(&mut self) {
+        if lock(&self.outcome).is_none() {
+            self.give(Err(Error::usage(
+                "a thread has panicked that enqueued for others",
+                "see what it has said",
+            )));
+        }
+    }
 }
 
 impl Meeting {
@@ -62,7 +93,8 @@ impl Meeting {
         bell: &Arc<dyn Bell>,
     ) -> Joined {
         let outcome = Arc::<Mutex<_>>::default();
-        let seat = Seat { rank, part, outcome: Arc::clone(&outcome), bell: Arc::clone(bell) };
+        let answer = Answer { outcome: Arc::clone(&outcome), bell: Arc::clone(bell) };
+        let seat = Seat { rank, part, answer };
         let mut open = lock(&self.open);
         let seats = open.entry(number).or_default();
         seats.push(seat);
@@ -85,9 +117,8 @@ fn enqueue(mut seats: Vec<Seat>) {
             (0..steps).for_each(|step| all.iter_mut().for_each(|seat| seat.part.enqueue(step)));
         }
     }
-    for Seat { part, outcome, bell, .. } in seats {
-        *lock(&outcome) = Some(part.finish());
-        bell.ring();
+    for Seat { part, answer, .. } in seats {
+        answer.give(part.finish());
     }
 }
 
@@ -102,7 +133,7 @@ pub(super) struct Joined {
 impl Joined {
     /// Takes the outcome, once the operation is enqueued.
     pub(super) fn outcome(&self) -> Option<Result<()>> {
-        lock(&self.outcome).take()
+        lock(&self.outcome).clone()
     }
 
     /// Returns the ranks of this process that have not come.
@@ -117,7 +148,10 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let mut open = lock(&self.meeting.open);
-        let Some(seats) = open.get_mut(&self.number) else { return };
+        let Some(seats) = open.get_mut(&self.number) else {
+            drop(open);
+            return self.wait();
+        };
         let left: Vec<_> = seats.extract_if(.., |seat| seat.rank == self.rank).collect();
         if seats.is_empty() {
             open.remove(&self.number);
@@ -125,6 +159,17 @@ impl Drop for Joined {
         drop(open);
         // What they hold may need the lock.
         drop(left);
+    }
+}
+
+impl Joined {
+    /// Waits until another thread has enqueued this rank's part, which it is doing: the next operation counts its steps from
+    /// there. Should the driver hold it up, the streams will not come to the next one either.
+    fn wait(&self) {
+        let mut waited = Stopwatch::start();
+        while lock(&self.outcome).is_none() && waited.elapsed() < LIMIT {
+            runtime::sleep(TICK);
+        }
     }
 }
 

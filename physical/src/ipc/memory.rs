@@ -174,8 +174,8 @@ impl Imported {
         };
         let mut status = try_open()?;
         if status == Status::ALREADY_MAPPED {
-            // An endpoint that is gone may have it.
-            clear_away();
+            // An endpoint that is gone may have it. To let go of it may wait for the device, and so for this rank.
+            gpu.if_idle(|_| clear_away());
             status = try_open()?;
         }
         gpu.expect(status, "open the memory of another process")?;

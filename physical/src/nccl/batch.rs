@@ -9,6 +9,7 @@ use super::collectives::{completed_by, reduced_by};
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
 use super::group::{Group, Member};
 use super::library::{Comm, Libnccl, Reduction, Status, data_type};
+use super::link::Flight;
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::types::CUstream;
 use crate::device::{DeviceQueue, Event, Queue, WaitPlace, at};
@@ -28,10 +29,7 @@ const MOST_SCRATCH: usize = 8;
 /// Work that NCCL is enqueuing.
 pub(super) struct Batch {
     works: Vec<BatchWork>,
-    /// Its first operation.
-    label: Label,
-    /// Event before it on NCCL's stream.
-    begun: Arc<dyn Event>,
+    flight: Arc<Flight>,
 }
 
 /// One operation of a batch.
@@ -168,7 +166,9 @@ impl NcclPath {
         if let Some(last) = self.order.last_of_others(self.owner) {
             at(WaitPlace::NcclTurns, || stream.wait(&last));
         }
-        Ok(Batch { works, label, begun: stream.record() })
+        // From now on: NCCL enqueues on a thread of its own, and the device is not idle meanwhile.
+        let flight = self.link.watch(label, stream.record())?;
+        Ok(Batch { works, flight })
     }
 
     /// Lets NCCL enqueue a batch.
@@ -189,9 +189,9 @@ impl NcclPath {
     /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.
     fn complete(&self, state: &mut NcclState, batch: Batch) -> Result<Arc<dyn Event>> {
         let spans = batch.spans();
-        let Batch { works, label, begun } = batch;
+        let Batch { works, flight } = batch;
         enqueue(&self.queue, Vec::new(), Vec::new(), spans, |_| Ok(()))?;
-        let done = self.link.watch(label, begun)?;
+        let done = flight.end()?;
         works.into_iter().try_for_each(|work| self.land(state, work, &done))?;
         Ok(done)
     }

@@ -168,18 +168,16 @@ impl Link {
         self.failure.get().cloned().unwrap_or_else(closed)
     }
 
-    /// Lets the device look at work that was just enqueued, and returns the event after it.
+    /// Lets the device look at work that is about to be enqueued behind the event `begun`.
     ///
     /// # Errors
     /// [`Error::Usage`] if the queue is no GPU's.
-    pub(super) fn watch(self: &Arc<Self>, label: Label, begun: Arc<dyn Event>) -> Result<Arc<dyn Event>> {
-        let (Some(cuda), Some(queue)) = (CudaQueue::of(&self.queue), self.queue.device()) else {
-            return Err(Error::usage("NCCL was to work on no GPU", "report this defect of the path"));
-        };
+    pub(super) fn watch(self: &Arc<Self>, label: Label, begun: Arc<dyn Event>) -> Result<Arc<Flight>> {
+        let cuda = CudaQueue::of(&self.queue).ok_or_else(no_gpu)?;
         let link = Arc::clone(self);
         let flight = Arc::new(Flight { link, label, begun, done: OnceLock::new(), seen: Mutex::default() });
         cuda.watch(Arc::clone(&flight) as Arc<dyn Watch>);
-        Ok(Arc::clone(flight.done.get_or_init(|| queue.record())))
+        Ok(flight)
     }
 
     /// Ends the communicator and all that waits for it, with a reason. Waits for nothing.
@@ -323,7 +321,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn no_gpu() -> Error {
+    Error::usage("NCCL was to work on no GPU", "report this defect of the path")
+}
+
 impl Flight {
+    /// Returns the event after the work, now that NCCL has enqueued it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the queue is no GPU's.
+    pub(super) fn end(&self) -> Result<Arc<dyn Event>> {
+        let queue = self.link.queue.device().ok_or_else(no_gpu)?;
+        Ok(Arc::clone(self.done.get_or_init(|| queue.record())))
+    }
+
     /// Returns the reason why the work cannot go on, if there is one.
     fn obstacle(&self, seen: &mut Seen) -> Option<Error> {
         let health = &self.link.health;
@@ -332,6 +343,8 @@ impl Flight {
             let waited = seen.condemned.get_or_insert_with(Stopwatch::start).elapsed();
             return (seen.is_unfinished || waited > PATIENCE).then(|| verdict.error(during));
         }
+        // Until it is enqueued, its operations look for themselves.
+        self.done.get()?;
         if let Some(error) = &seen.trouble {
             return Some(error.clone());
         }
@@ -346,7 +359,13 @@ impl Flight {
 impl Watch for Flight {
     fn ask(&self) {
         let is_condemned = lock(&self.seen).condemned.is_some();
-        let is_done = self.done.get().is_some_and(|done| done.has_happened());
+        let Some(done) = self.done.get() else {
+            let mut seen = lock(&self.seen);
+            seen.is_unfinished |= is_condemned;
+            seen.answered = Some(Stopwatch::start());
+            return;
+        };
+        let is_done = done.has_happened();
         let trouble = if is_done { None } else { self.link.trouble() };
         let has_begun = is_done || self.begun.has_happened();
         let mut seen = lock(&self.seen);

@@ -279,7 +279,7 @@ impl Gpu {
 
     /// Frees what is kept if the driver has no work in flight for which that might wait: a stream may wait for a rank that
     /// waits for this thread.
-    pub(super) fn if_idle(&self, free: fn(&Self)) {
+    pub(crate) fn if_idle(&self, free: fn(&Self)) {
         // Nobody enqueues meanwhile. Who does so already has the lock.
         if let Ok(_alone) = self.enqueuing.try_write()
             && self.sweeper.is_idle()

@@ -28,7 +28,7 @@ const AGE: Duration = Duration::from_secs(8);
 /// Number of events of which the base is the one whose moment is known best.
 const TRIES: usize = 4;
 
-/// Longest wait for an event that is to be the first base, and for one that is to renew it, which may do so later.
+/// Longest wait for an event that is to be a base, at the first attempt, which a trace makes as it begins, and at later ones.
 const FIRST: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_millis(1);
 
@@ -77,9 +77,9 @@ impl GpuClock {
         let now = runtime::now();
         let is_new = bases.tried.is_some_and(|tried| now.saturating_duration_since(tried) < AGE);
         if !is_new {
-            bases.tried = Some(now);
+            let limit = if bases.tried.replace(now).is_none() { FIRST } else { LATER };
             // If that fails, the old one is coarser, and still right.
-            if let Err(error) = self.renew(gpu, &mut bases) {
+            if let Err(error) = self.renew(gpu, &mut bases, limit) {
                 tracing::debug!("{error}");
             }
         }
@@ -94,12 +94,11 @@ impl GpuClock {
     }
 
     /// Puts a new base in place of the old one, and lets go of those that no timestamp needs.
-    fn renew(&self, gpu: &Gpu, bases: &mut Bases) -> Result<()> {
+    fn renew(&self, gpu: &Gpu, bases: &mut Bases, limit: Duration) -> Result<()> {
         let stream = match bases.stream {
             Some(stream) => stream,
             None => *bases.stream.insert(create(gpu)?),
         };
-        let limit = if bases.all.is_empty() { FIRST } else { LATER };
         let base = self.measure(gpu, stream, limit)?;
         let unused = bases.all.extract_if(.., |base| Arc::strong_count(base) == 1);
         lock(&self.spare).extend(unused.map(|base| base.event));
