@@ -13,8 +13,8 @@
 //! Then the first wait of all that are enqueued and not over is over soon, however streams are shared. Ranks of other
 //! processes have work queues of their own.
 
-use super::memory::lock;
 use super::part::Part;
+use crate::device::cuda::gpu::lock;
 use crate::doorbell::Bell;
 use crate::error::{Error, Result};
 use crate::runtime;

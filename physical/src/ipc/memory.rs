@@ -7,7 +7,7 @@
 use super::collectives::clear_away;
 use super::notice::{HANDLE, Notice};
 use crate::device::cuda::CudaQueue;
-use crate::device::cuda::gpu::Gpu;
+use crate::device::cuda::gpu::{Gpu, lock};
 use crate::device::cuda::status::Status;
 use crate::device::cuda::types::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcMemHandle};
 use crate::device::{Allocation, Queue};
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Size of which all registered memory is a multiple, so that what comes back fits others.
 const BLOCK: usize = 2 << 20;
@@ -214,9 +214,4 @@ impl Imports {
         };
         Ok(opened.address + notice.offset)
     }
-}
-
-/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

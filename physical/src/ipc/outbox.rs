@@ -4,11 +4,12 @@
 //! whatever hosts do. Memory is used again once the sender's host sees that the message was taken.
 
 use super::collectives::{Reach, copy};
-use super::memory::{Bucket, lock};
+use super::memory::Bucket;
 use super::notice::Notice;
 use super::watch::{Awaited, Flight};
 use super::words::has_come;
 use crate::device::cuda::enqueue::{PathWork, address, enqueue};
+use crate::device::cuda::gpu::lock;
 use crate::device::{Queue, go_on};
 use crate::error::Result;
 use crate::memory::{ReadView, Span, WriteView};

@@ -7,10 +7,11 @@
 use super::link::TICK;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
+use crate::device::cuda::gpu::lock;
 use crate::error::Result;
 use crate::runtime::{self, Thread};
 use crate::stopwatch::Stopwatch;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// Longest that an endpoint waits for the other ranks when it closes, and the end of the process for NCCL.
@@ -21,10 +22,6 @@ static RUNNING: Mutex<Option<Vec<Arc<Ending>>>> = Mutex::new(Some(Vec::new()));
 
 /// End of a communicator by NCCL: the thread, until it has ended.
 pub(super) struct Ending(Mutex<Option<Thread>>);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Waits for all of them when the process ends.
 extern "C" fn wait_for_all() {

@@ -11,6 +11,7 @@
 use super::ending::Ending;
 use super::library::{Comm, Libnccl, Status};
 use crate::device::cuda::enqueue::enqueue;
+use crate::device::cuda::gpu::lock;
 use crate::device::cuda::{CudaQueue, Watch};
 use crate::device::{Event, Queue};
 use crate::doorbell::Bell;
@@ -21,7 +22,7 @@ use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use crate::transport::Label;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// Time after a rank has failed for which it is asked whether work is done all the same. Whoever asks may be held up.
@@ -314,11 +315,6 @@ impl Link {
 /// Lets the stream hold memory as far as the device is at it. Where the device is lost, nothing is.
 fn hold(queue: &Queue, spans: Vec<Span>) {
     let _ = enqueue(queue, Vec::new(), Vec::new(), spans, |_| Ok(()));
-}
-
-/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn no_gpu() -> Error {

@@ -486,6 +486,6 @@ fn attribute(driver: &Libcuda, device: CUdevice, attribute: c_uint) -> Result<c_
 }
 
 /// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
