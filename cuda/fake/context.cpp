@@ -193,8 +193,9 @@ API cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     Context *context = contexts() + device;
     Lock lock(mutex);
     if (context->retained == 0) return INVALID_CONTEXT;
+    if (context->retained == 1 && context->error == SUCCESS) finish(lock, context);
+    // Others may have retained it meanwhile.
     if (context->retained == 1) {
-        if (context->error == SUCCESS) finish(lock, context);
         break_context(context, CONTEXT_IS_DESTROYED);
         context->error = CONTEXT_IS_DESTROYED;
         forget_streams(context);

@@ -324,6 +324,22 @@ static void values() {
     DO(cuMemFreeHost(at));
 }
 
+// Who is the last to let go of a context waits for its work, while another thread retains it.
+static void retained() {
+    void *s = stream(), *at, *again;
+    DO(cuMemHostAlloc(&at, 4, 0));
+    std::atomic<unsigned> *word = new (at) std::atomic<unsigned>(0);
+    DO(cuStreamWaitValue32_v2(s, reinterpret_cast<Address>(at), 2, 0));
+    std::thread last([] { DO(cuDevicePrimaryCtxRelease_v2(0)); });
+    usleep(50000);
+    DO(cuDevicePrimaryCtxRetain(&again, 0));
+    CHECK(again == context);
+    *word = 2;
+    last.join();
+    DO(cuCtxSynchronize());
+    CHECK(copied_too_early(true) == 0);
+}
+
 // A launch that never ends stops its stream, and no other.
 static void hang() {
     void *s = stream(), *other = stream();
@@ -494,7 +510,7 @@ int main(int count, char **arguments) {
     begin();
     const std::pair<const char *, void (*)()> tests[] = {
         {"kernels", kernels},   {"order", order},   {"threads", threads}, {"pools", pools}, {"pageable", pageable},
-        {"values", values},     {"hang", hang},     {"faults", faults},   {"lent", lent},
+        {"values", values},     {"retained", retained}, {"hang", hang},     {"faults", faults},   {"lent", lent},
         {"source", source},   {"pointers", pointers}};
     for (auto &test : tests) {
         if (name == test.first) return test.second(), 0;
