@@ -271,10 +271,11 @@ impl<'a> Call<'a> {
     /// done by messages.
     pub fn native(&self, input: Option<ReadView>, output: WriteView) -> Option<Operation<'a>> {
         let native = self.terms.transport.native()?;
-        if !native.offers(&self.label, input.as_ref(), &output) {
+        let members = self.group.members();
+        if !native.offers(&self.label, members, input.as_ref(), &output) {
             return None;
         }
-        let ticket = native.post(self.label, input, output);
+        let ticket = native.post(self.label, members, input, output);
         Some(Operation::new(self.terms, ticket, Source::Any, self.label))
     }
 }

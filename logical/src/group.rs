@@ -50,7 +50,7 @@ impl Group {
         self.members.len()
     }
 
-    pub(crate) fn members(&self) -> &[usize] {
+    pub(crate) fn members(&self) -> &Arc<[usize]> {
         &self.members
     }
 

@@ -1,5 +1,5 @@
 //! Collectives that a backend carries out by itself, because it knows better than a sequence of messages: shared memory
-//! reads the peers' buffers directly, MPI has algorithms of its own. Open this to give a backend such a collective.
+//! reads the peers' buffers directly, MPI and NCCL have algorithms of their own. Open this to give a backend such a collective.
 //!
 //! What is to be done stands in the label's fingerprint; the views are the buffers of this rank:
 //!
@@ -20,6 +20,7 @@ use crate::memory::{ReadView, WriteView};
 use crate::message::Label;
 use crate::tickets::Ticket;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes that a rank posts to begin a native collective over shared memory, beside its contribution or the 12 bytes
 /// that say where that is.
@@ -63,7 +64,7 @@ pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
 
 /// Returns the bytes, without headers, that `rank` sends in a native collective of `ranks` where messages carry it out:
 /// what algorithms are compared by, whatever the transport. The ranks' sum is exact; where an all-reduce halves among a
-/// number of ranks that is no power of two, single ranks send more or less.
+/// number of ranks that is no power of two, or halves what is odd, single ranks send more or less.
 pub fn payload(fingerprint: &Fingerprint, ranks: usize, rank: usize) -> usize {
     let Fingerprint { operation, dtype, root, count, .. } = *fingerprint;
     let count = count as usize;
@@ -128,11 +129,12 @@ pub enum AtOnce {
     Not,
 }
 
-/// A backend's own collectives over all ranks of its endpoint.
+/// A backend's own collectives, over all ranks of its endpoint or, where it offers that, over a group of them: `members`
+/// are its ranks, this one among them, in the order in which its operations count them.
 pub trait Collectives {
     /// Returns true if the backend carries this operation out itself. The answer depends only on what is equal on all
-    /// ranks when all call alike; where they do not, the operation fails as a mismatch.
-    fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool;
+    /// members when all call alike; where they do not, the operation fails as a mismatch.
+    fn offers(&self, label: &Label, members: &[usize], input: Option<&ReadView>, output: &WriteView) -> bool;
 
     /// Carries out a small operation that works in place and that everyone begins at about the same time: without views
     /// and without a ticket, which take longer than the operation itself.
@@ -142,7 +144,13 @@ pub trait Collectives {
 
     /// Starts an operation that was offered. Poll and cancel its ticket as any other; the peer and the bytes of its
     /// [`Got`](crate::transport::Got) are this rank and the output's size.
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket;
+    fn post(
+        &self,
+        label: Label,
+        members: &Arc<[usize]>,
+        input: Option<ReadView>,
+        output: WriteView,
+    ) -> Ticket;
 }
 
 #[cfg(test)]

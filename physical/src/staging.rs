@@ -315,12 +315,12 @@ fn are_on_host(input: Option<&ReadView>, output: &WriteView) -> bool {
 }
 
 impl Collectives for Staging {
-    fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
+    fn offers(&self, label: &Label, members: &[usize], input: Option<&ReadView>, output: &WriteView) -> bool {
         let native = match self.path().filter(|_| !are_on_host(input, output)) {
             Some(path) => Some(path.native()),
             None => self.transport.native(),
         };
-        native.is_some_and(|native| native.offers(label, input, output))
+        native.is_some_and(|native| native.offers(label, members, input, output))
     }
 
     fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
@@ -330,14 +330,22 @@ impl Collectives for Staging {
         }
     }
 
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+    fn post(
+        &self,
+        label: Label,
+        members: &Arc<[usize]>,
+        input: Option<ReadView>,
+        output: WriteView,
+    ) -> Ticket {
         let on_host = are_on_host(input.as_ref(), &output);
         if let Some(path) = self.path().filter(|_| !on_host) {
-            return mark(path.native().post(label, input, output), ON_PATH);
+            return mark(path.native().post(label, members, input, output), ON_PATH);
         }
         match self.transport.native() {
-            Some(native) if on_host && !self.has_to_wait(&label, None) => native.post(label, input, output),
-            _ => self.stage(Staged::native(label, input, output)),
+            Some(native) if on_host && !self.has_to_wait(&label, None) => {
+                native.post(label, members, input, output)
+            }
+            _ => self.stage(Staged::native(label, members, input, output)),
         }
     }
 }

@@ -76,8 +76,11 @@ ncclResult_t ask(Comm *comm, Message message, Message *answer) {
 }
 
 static ncclResult_t join(Comm *comm) {
-    if (settings.init == ncclInProgress) return wait_for_abort(comm);
-    if (settings.init) return fail(ncclResult_t(settings.init), "HEXAGRAM_FAKE_NCCL says so");
+    static std::atomic<uint64_t> joined;
+    bool is_to_be = joined++ < settings.init_from;
+    if (settings.idle && is_at_work(comm->context)) die("a communicator is made while another's work is on its GPU");
+    if (settings.init == ncclInProgress && !is_to_be) return wait_for_abort(comm);
+    if (settings.init && !is_to_be) return fail(ncclResult_t(settings.init), "HEXAGRAM_FAKE_NCCL says so");
     int data = connect_to(comm->id);
     int control = connect_to(comm->id);
     {

@@ -18,6 +18,11 @@ struct Settings {
     uint64_t version = 22803;
     // What communicators come to in place of being there; 7 if they stay in progress.
     uint64_t init = 0;
+    // Number of communicators of the process, behind a colon, that come to be there all the same, before the others.
+    uint64_t init_from = 0;
+    // 1 if the program ends where a communicator is made while another's work is on its GPU: the real library allocates and
+    // loads code then, for which the driver may wait.
+    uint64_t idle = 0;
     // Launch after which its communicator has an error, by default 6, and whose work never ends until that is aborted.
     fake::Nth async_error{NEVER, ncclRemoteError};
     // Launch whose work never ends until its communicator is aborted.

@@ -61,6 +61,11 @@ static void take_device(Comm *comm) {
     other = comm;
 }
 
+bool is_at_work(CUcontext context) {
+    std::lock_guard<std::mutex> lock(working_mutex);
+    return working[context] != nullptr;
+}
+
 void give_back_device(Comm *comm) {
     std::lock_guard<std::mutex> lock(working_mutex);
     Comm *&other = working[comm->context];

@@ -18,11 +18,12 @@ void set(const std::string &key, const char *value) {
     } numbers[] = {{"seed", settings.seed}, {"delay", settings.delay},   {"version", settings.version},
                    {"init", settings.init}, {"hang", settings.hang},     {"remote", settings.remote},
                    {"order", settings.order}, {"proxy", settings.proxy},   {"abort", settings.abort},
-                    {"async_error", settings.async_error.number}};
+                    {"async_error", settings.async_error.number}, {"idle", settings.idle}};
     const char *end = nullptr;
     for (auto &known : numbers) {
         if (key == known.key) end = number(value, known.number);
     }
+    if (key == "init" && *end == ':') end = number(end + 1, settings.init_from);
     if (key == "async_error" && *end == ':') {
         uint64_t code;
         end = number(end + 1, code);

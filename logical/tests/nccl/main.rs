@@ -9,5 +9,6 @@ mod collectives;
 mod endings;
 mod failures;
 mod faults;
+mod groups;
 mod messages;
 mod ranks;

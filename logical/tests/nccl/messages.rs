@@ -192,7 +192,7 @@ fn the_payload_is_that_of_the_host() {
     let run = |comm: &Communicator, queue: &Queue| {
         // Neither of the two attaches meanwhile.
         let before = comm.world().traffic().payload_sent();
-        primitives(comm, queue, 20_011)?;
+        primitives(comm, queue, 20_012)?;
         let mut mean = buffer(queue, &numbers(comm.rank(), 100_000));
         comm.block_on(comm.all_reduce(&mut mean, ReduceOp::Mean))?;
         comm.block_on(comm.broadcast(&mut mean, 1))?;

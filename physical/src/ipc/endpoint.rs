@@ -297,7 +297,7 @@ impl DevicePath for IpcEndpoint {
 }
 
 impl Collectives for IpcEndpoint {
-    fn offers(&self, label: &Label, _input: Option<&ReadView>, _output: &WriteView) -> bool {
+    fn offers(&self, label: &Label, _: &[usize], _: Option<&ReadView>, _: &WriteView) -> bool {
         let is_offered = matches!(
             label.fingerprint.operation,
             OperationKind::AllReduce
@@ -308,7 +308,7 @@ impl Collectives for IpcEndpoint {
         is_offered && label.tag.is_of_world()
     }
 
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+    fn post(&self, label: Label, _: &Arc<[usize]>, input: Option<ReadView>, output: WriteView) -> Ticket {
         let payload = native::payload(&label.fingerprint, self.transport.size(), self.transport.rank());
         self.tally.carried(payload);
         self.open(|state, ticket| self.begin(state, ticket, label, input, output))

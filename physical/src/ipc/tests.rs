@@ -24,6 +24,7 @@ use half::{bf16, f16};
 use std::cell::Cell;
 use std::io::Write;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -106,12 +107,13 @@ impl End {
     fn post(&self, label: Label, input: Option<&Buffer>, output: &Buffer) -> Operation<'_> {
         let native = self.transport.native().unwrap();
         let input = || input.map(|input| input.read_all().unwrap());
+        let members: Arc<[usize]> = (0..self.transport.size()).collect();
         assert!(
-            native.offers(&label, input().as_ref(), &output.write_all().unwrap()),
+            native.offers(&label, &members, input().as_ref(), &output.write_all().unwrap()),
             "{}",
             label.fingerprint
         );
-        let ticket = native.post(label, input(), output.write_all().unwrap());
+        let ticket = native.post(label, &members, input(), output.write_all().unwrap());
         Operation::new(self.terms(), ticket, Source::Any, label)
     }
 

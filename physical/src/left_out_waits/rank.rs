@@ -125,7 +125,8 @@ impl Rank {
         let end = &self.ends[end];
         let label = self.label(fingerprint);
         let input = input.map(|input| input.read_all().unwrap());
-        let ticket = end.native().unwrap().post(label, input, output.write_all().unwrap());
+        let members = (0..end.size()).collect();
+        let ticket = end.native().unwrap().post(label, &members, input, output.write_all().unwrap());
         self.wait(end, ticket, label);
     }
 

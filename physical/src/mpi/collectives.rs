@@ -21,6 +21,7 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::{self, Check};
 use crate::transport::{Got, Label, Land, Source, Ticket};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -350,7 +351,7 @@ impl MpiEndpoint {
 }
 
 impl native::Collectives for MpiEndpoint {
-    fn offers(&self, label: &Label, _: Option<&ReadView>, _: &WriteView) -> bool {
+    fn offers(&self, label: &Label, _: &[usize], _: Option<&ReadView>, _: &WriteView) -> bool {
         let collectives = &self.state.borrow().collectives;
         let offered = match label.fingerprint.operation {
             OperationKind::AllReduce => collectives.in_place,
@@ -363,7 +364,7 @@ impl native::Collectives for MpiEndpoint {
         offered && label.tag.is_of_world() && label.tag.lane() < collectives.lanes.len()
     }
 
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+    fn post(&self, label: Label, _: &Arc<[usize]>, input: Option<ReadView>, output: WriteView) -> Ticket {
         self.tally.carried(native::payload(&label.fingerprint, self.size, self.rank));
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();

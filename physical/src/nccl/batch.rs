@@ -9,7 +9,8 @@ use super::collectives::{completed_by, reduced_by};
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
 use super::group::{Group, Member};
 use super::library::{Comm, Libnccl, Reduction, Status, data_type};
-use super::link::Flight;
+use super::link::{Flight, Link};
+use super::members::Members;
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::types::CUstream;
 use crate::device::{DeviceQueue, Event, Queue, WaitPlace, at};
@@ -29,13 +30,15 @@ const MOST_SCRATCH: usize = 8;
 /// Work that NCCL is enqueuing.
 pub(super) struct Batch {
     works: Vec<BatchWork>,
+    link: Arc<Link>,
     flight: Arc<Flight>,
 }
 
 /// One operation of a batch.
-struct BatchWork {
+pub(super) struct BatchWork {
     ticket: Ticket,
     label: Label,
+    members: Members,
     call: Call,
     work: NcclWork,
     /// Place of what is received before it is reduced.
@@ -49,7 +52,29 @@ enum Call {
     Collective { what: Fingerprint, from: Span, to: Span },
 }
 
+impl BatchWork {
+    /// Returns the operation's ticket.
+    pub(super) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Returns the operation's label.
+    pub(super) fn label(&self) -> Label {
+        self.label
+    }
+
+    /// Returns the ranks that take part.
+    pub(super) fn members(&self) -> &Members {
+        &self.members
+    }
+}
+
 impl Batch {
+    /// Lets go of a batch whose communicator was ended.
+    pub(super) fn let_go(self) {
+        self.link.keep(self.spans());
+    }
+
     fn spans(&self) -> Vec<Span> {
         self.works.iter().flat_map(|work| work.call.all().cloned()).collect()
     }
@@ -80,7 +105,12 @@ impl NcclPath {
     pub(super) fn enqueue(&self, state: &mut NcclState) -> Result<bool> {
         let mut moved = false;
         loop {
-            if !self.link.is_free()? {
+            if !state
+                .batch
+                .as_ref()
+                .map_or(&self.link, |batch| &batch.link)
+                .is_free("let NCCL communicate")?
+            {
                 if state.batch.is_some() {
                     // NCCL is at it on a thread of its own.
                     runtime::yield_now();
@@ -92,9 +122,19 @@ impl NcclPath {
                 let done = self.complete(state, batch)?;
                 self.order.done(self.owner, Some(done));
             }
-            let works = self.take_turn(state)?;
-            let Some(label) = works.first().map(|work| work.label) else { return Ok(moved) };
-            let batch = self.begin_batch(works, label)?;
+            let mut works = match self.go_on_joining(state)? {
+                Some(work) => vec![work],
+                None if let Some(joining) = &state.joining => return Ok(moved || joining.is_at_work()),
+                None => self.take_turn(state)?,
+            };
+            let Some(first) = works.first() else { return Ok(moved) };
+            let label = first.label;
+            let Some(link) = self.link_of(&state.groups, &first.members) else {
+                // A collective, which is alone.
+                state.joining = works.pop().map(|work| self.begin_to_join(state, work)).transpose()?;
+                continue;
+            };
+            let batch = self.begin_batch(works, label, link)?;
             // Even where NCCL refuses a part of it, it may be at the others.
             self.hand_over(state.batch.insert(batch))?;
         }
@@ -116,7 +156,8 @@ impl NcclPath {
     /// Returns what is to be called for an operation; `None` if it has been given up.
     fn work(&self, state: &mut NcclState, ticket: Ticket) -> Result<Option<BatchWork>> {
         let Some(operation) = state.operation(ticket) else { return Ok(None) };
-        let NcclOperation { label, got, .. } = *operation;
+        let NcclOperation { label, got, ref members, .. } = *operation;
+        let members = members.clone();
         let Some(work) = operation.work.take() else { return Ok(None) };
         let mut scratch = None;
         let call = match &work {
@@ -136,11 +177,11 @@ impl NcclPath {
                 Call::Collective { what: label.fingerprint, from, to }
             }
         };
-        Ok(Some(BatchWork { ticket, label, call, work, scratch }))
+        Ok(Some(BatchWork { ticket, label, members, call, work, scratch }))
     }
 
     /// Lets NCCL's stream wait for the work of the views' queues.
-    fn begin_batch(&self, works: Vec<BatchWork>, label: Label) -> Result<Batch> {
+    fn begin_batch(&self, works: Vec<BatchWork>, label: Label, link: Arc<Link>) -> Result<Batch> {
         let stream = self.stream()?;
         for work in &works {
             let (reads, writes) = work.call.spans();
@@ -167,43 +208,39 @@ impl NcclPath {
             at(WaitPlace::NcclTurns, || stream.wait(&last));
         }
         // From now on: NCCL enqueues on a thread of its own, and the device is not idle meanwhile.
-        let flight = self.link.watch(label, stream.record())?;
-        Ok(Batch { works, flight })
+        let flight = link.watch(label, stream.record())?;
+        Ok(Batch { works, link, flight })
     }
 
     /// Lets NCCL enqueue a batch.
     fn hand_over(&self, batch: &Batch) -> Result<()> {
         enqueue(&self.queue, Vec::new(), Vec::new(), (), |work| {
-            self.link.group("let NCCL communicate", |nccl, comm| {
+            batch.link.group("let NCCL communicate", |nccl, comm| {
                 let mut calls = batch.works.iter().map(|one| one.call.enqueue(nccl, comm, work.stream()));
                 calls.find(|status| !status.is_well()).map_or(Ok(()), Err)
             })
         })
     }
 
-    /// Lets go of a batch whose communicator was ended.
-    pub(super) fn let_go(&self, batch: Batch) {
-        self.link.keep(batch.spans());
-    }
-
     /// Lets the queues of the views go on behind what NCCL has enqueued, and completes what it has not done itself.
     fn complete(&self, state: &mut NcclState, batch: Batch) -> Result<Arc<dyn Event>> {
         let spans = batch.spans();
-        let Batch { works, flight } = batch;
+        let Batch { works, flight, .. } = batch;
         enqueue(&self.queue, Vec::new(), Vec::new(), spans, |_| Ok(()))?;
         let done = flight.end()?;
         works.into_iter().try_for_each(|work| self.land(state, work, &done))?;
         Ok(done)
     }
 
-    fn stream(&self) -> Result<&Arc<dyn DeviceQueue>> {
+    /// Returns the stream on which NCCL enqueues.
+    pub(super) fn stream(&self) -> Result<&Arc<dyn DeviceQueue>> {
         let missing = || Error::usage("NCCL has no queue", "report this defect of the path");
         self.queue.device().ok_or_else(missing)
     }
 
     /// Ends one operation of a batch that is on the stream.
     fn land(&self, state: &mut NcclState, work: BatchWork, done: &Arc<dyn Event>) -> Result<()> {
-        let BatchWork { ticket, call, work, scratch, label } = work;
+        let BatchWork { ticket, call, work, scratch, label, members } = work;
         let (reads, writes) = call.spans();
         if let Some((own, order)) = writes.and_then(Span::place) {
             at(WaitPlace::NcclDone, || own.wait_to_read(done));
@@ -212,13 +249,13 @@ impl NcclPath {
         if let Some((own, order)) = reads.and_then(Span::place) {
             order.after_read(own, self.stream()?);
         }
-        self.count(&call, &label);
+        self.count(&call, &label, &members);
         match (work, scratch) {
             (NcclWork::Receive { mut view, land: Land::Reduce(op) }, Some(scratch)) => {
                 view.reduce(op, &scratch.into_read())?;
             }
             (NcclWork::Collective { mut output, .. }, _) => {
-                if let Some(factor) = completed_by(&label.fingerprint, self.host.size()) {
+                if let Some(factor) = completed_by(&label.fingerprint, members.count()) {
                     output.scale(factor)?;
                 }
             }
@@ -231,12 +268,12 @@ impl NcclPath {
     }
 
     /// Counts what this rank sends.
-    fn count(&self, call: &Call, label: &Label) {
+    fn count(&self, call: &Call, label: &Label, members: &Members) {
         match call {
             Call::Send { from, .. } => self.tally.notified(from.byte_len(), from.byte_len()),
             Call::Receive { .. } => (),
             Call::Collective { .. } => {
-                let bytes = payload(&label.fingerprint, self.host.size(), self.host.rank());
+                let bytes = payload(&label.fingerprint, members.count(), members.place());
                 self.tally.notified(bytes, bytes);
             }
         }

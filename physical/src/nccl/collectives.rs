@@ -1,7 +1,7 @@
 //! NCCL's own collectives, and the agreement before them.
 //!
-//! Ranks that call different collectives of NCCL's hang, so they compare what they call, in rounds k = 0, 1, …: rank r
-//! writes to rank r + 2^k and reads from r − 2^k, so that a rank which has completed all rounds knows that all ranks
+//! Ranks that call different collectives of NCCL's hang, so they compare what they call, in rounds k = 0, 1, …: member m
+//! of their group writes to m + 2^k and reads from m − 2^k, so that a rank which has completed all rounds knows that all ranks
 //! have come and agree. In as many rounds again they find the latest of the times that each proposes, at which the
 //! collective has its place in the [order](super::order).
 //!
@@ -10,14 +10,18 @@
 
 use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
 use super::library::{Reduction, reduction};
+use super::members::Members;
 use super::order::Identity;
 use crate::dtype::ReduceOp;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::hash::of_bytes;
 use crate::memory::{ReadView, WriteView};
 use crate::native::Collectives;
 use crate::path::mail::Mail;
+use crate::tag::Tag;
 use crate::transport::{Got, Label, Source, Ticket};
+use std::sync::Arc;
 
 /// First step of the agreement, beyond the steps of any operation.
 const AGREEMENT: usize = 0xff00;
@@ -42,37 +46,20 @@ pub(super) fn completed_by(what: &Fingerprint, ranks: usize) -> Option<f64> {
 }
 
 impl NcclPath {
-    fn rounds(&self) -> u32 {
-        self.host.size().next_power_of_two().ilog2()
-    }
-
-    /// Returns the rank that one reads from in a round.
-    fn before(&self, round: u32) -> usize {
-        let size = self.host.size();
-        (self.host.rank() + size - (1 << round) % size) % size
-    }
-
     /// Returns the rank for which a pending operation waits, if it is a collective that is not agreed on.
     pub(super) fn awaited(&self, operation: &NcclOperation) -> Option<usize> {
         let NcclStage::Agreeing { round, .. } = &operation.stage else { return None };
-        Some(self.before(*round))
+        Some(operation.members.before(*round))
     }
 
     /// Begins a round of the agreement: without a time, in which ranks come.
-    fn ask(
-        &self,
-        sent: &mut Vec<Ticket>,
-        label: &Label,
-        round: u32,
-        latest: Option<u64>,
-    ) -> Result<NcclStage> {
-        let host = &*self.host;
+    fn ask(&self, operation: &mut NcclOperation, round: u32, latest: Option<u64>) -> Result<NcclStage> {
+        let NcclOperation { label, members, sent, .. } = operation;
         let first = if latest.is_some() { ROUNDS } else { 0 };
         let label = Label { tag: label.tag.at_step(AGREEMENT + first + round as usize)?, ..*label };
-        let to = (host.rank() + (1 << round)) % host.size();
-        sent.push(self.tell(to, label, latest.as_slice())?);
+        sent.push(self.tell(members.after(round), label, latest.as_slice())?);
         let count = latest.as_slice().len();
-        let mail = Mail::expect(host, Source::Rank(self.before(round)), label, count)?;
+        let mail = Mail::expect(&*self.host, Source::Rank(members.before(round)), label, count)?;
         Ok(NcclStage::Agreeing { round, latest, mail })
     }
 
@@ -82,15 +69,15 @@ impl NcclPath {
         &self,
         state: &mut NcclState,
         operation: &mut NcclOperation,
-        lanes: &mut Vec<usize>,
+        lanes: &mut Vec<Tag>,
     ) -> Result<bool> {
-        let lane = operation.label.tag.lane();
+        let lane = operation.label.tag.series();
         if lanes.contains(&lane) {
             return Ok(false);
         }
         let mut moved = false;
         if matches!(operation.stage, NcclStage::Queued) {
-            operation.stage = self.ask(&mut operation.sent, &operation.label, 0, None)?;
+            operation.stage = self.ask(operation, 0, None)?;
             moved = true;
         }
         while let NcclStage::Agreeing { round, latest, mail } = &operation.stage {
@@ -119,10 +106,10 @@ impl NcclPath {
     ) -> Result<NcclStage> {
         let next = round + 1;
         match heard {
-            _ if next < self.rounds() => self.ask(&mut operation.sent, &operation.label, next, heard),
+            _ if next < operation.members.rounds() => self.ask(operation, next, heard),
             None => {
                 let time = self.order.propose(operation.identity, self.owner);
-                self.ask(&mut operation.sent, &operation.label, 0, Some(time))
+                self.ask(operation, 0, Some(time))
             }
             Some(time) => {
                 self.order.settle(time, operation.identity, self.owner, operation.ticket);
@@ -131,29 +118,40 @@ impl NcclPath {
         }
     }
 
+    /// Returns the identity of a collective: groups without a common rank may have the same number.
+    fn collective(&self, label: &Label, members: &Members) -> Identity {
+        let number = u64::from(label.tag.communicator());
+        let numbers = std::iter::once(number).chain(members.ranks().iter().map(|rank| *rank as u64));
+        let communicator = match label.tag.is_of_world() {
+            true => self.communicator,
+            false => numbers.fold(self.communicator, |hash, number| of_bytes(hash, number.to_le_bytes())),
+        };
+        [communicator, u64::MAX - label.tag.lane() as u64, label.tag.sequence(), 0]
+    }
+
     fn begin(
         &self,
         ticket: Ticket,
         label: Label,
+        members: Members,
         input: Option<ReadView>,
         output: WriteView,
     ) -> NcclOperation {
-        let identity: Identity =
-            [self.communicator, u64::MAX - label.tag.lane() as u64, label.tag.sequence(), 0];
+        let identity = self.collective(&label, &members);
         let got = Got { peer: self.host.rank(), bytes: output.byte_len() };
-        let stage = if self.rounds() == 0 {
+        let stage = if members.rounds() == 0 {
             self.order.decide(0, identity, self.owner, ticket);
             NcclStage::Settled
         } else {
             NcclStage::Queued
         };
         let work = Some(NcclWork::Collective { input, output });
-        NcclOperation { ticket, label, identity, sent: Vec::new(), work, stage, got }
+        NcclOperation { ticket, label, members, identity, sent: Vec::new(), work, stage, got }
     }
 }
 
 impl Collectives for NcclPath {
-    fn offers(&self, label: &Label, _: Option<&ReadView>, _: &WriteView) -> bool {
+    fn offers(&self, label: &Label, members: &[usize], _: Option<&ReadView>, _: &WriteView) -> bool {
         let offered = match label.fingerprint.operation {
             OperationKind::AllReduce | OperationKind::ReduceScatter => {
                 reduced_by(&label.fingerprint).is_some()
@@ -161,11 +159,21 @@ impl Collectives for NcclPath {
             OperationKind::AllGather | OperationKind::Broadcast => true,
             _ => false,
         };
-        offered && label.tag.is_of_world()
+        // A group of one rank has nothing to communicate, and nobody to connect to.
+        offered && (label.tag.is_of_world() || members.len() > 1)
     }
 
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+    fn post(
+        &self,
+        label: Label,
+        members: &Arc<[usize]>,
+        input: Option<ReadView>,
+        output: WriteView,
+    ) -> Ticket {
         let state = &mut *self.state.borrow_mut();
-        self.open(state, |_, ticket| Ok(self.begin(ticket, label, input, output)))
+        self.open(state, |_, ticket| {
+            let members = Members::new(members, self.host.rank())?;
+            Ok(self.begin(ticket, label, members, input, output))
+        })
     }
 }

@@ -5,7 +5,9 @@ use super::ending::{Ending, FAREWELL};
 use super::endpoint::{NcclPath, NcclState};
 use super::library::{Comm, Config, Libnccl, UniqueId};
 use super::link::{Link, TICK};
+use super::members::Members;
 use super::order::WorkOrder;
+use crate::device::Queue;
 use crate::device::cuda::{self, CudaQueue};
 use crate::drive::block_on;
 use crate::dtype::DType;
@@ -36,6 +38,7 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     let queue = cuda::beside(site.queue)?;
     let order = WorkOrder::of(queue.name());
     let id = spread(nccl, &**host, site.limit)?;
+    let world = Members::new(&(0..host.size()).collect(), host.rank())?;
     let comm = init(nccl, site, id)?;
     let bell = host.bell();
     let owner = order.enter(&bell);
@@ -44,6 +47,7 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     let path = Rc::new(NcclPath {
         host: Rc::clone(host),
         link: Arc::new(link),
+        world,
         communicator: of_bytes(START, id.0),
         queue,
         order,
@@ -58,22 +62,20 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
 
 /// Returns the name that rank 0 has drawn, and told all others.
 fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<UniqueId> {
-    let mut id = UniqueId([0; 128]);
-    let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, id.0.len());
+    let fingerprint = Fingerprint::new(OperationKind::Broadcast, DType::U8, size_of::<UniqueId>());
     let label = Label { fingerprint, ..mail::label(1, 0)? };
     let poison = Poison::default();
     let terms = Terms { transport: host, poison: &poison, deadline: limit };
     let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);
     if host.rank() > 0 {
+        let mut id = UniqueId([0; 128]);
         let named = Buffer::from_slice(&id.0)?;
         let ticket = host.post_recv(Source::Rank(0), label, named.write_all()?, Land::Copy);
         block_on(host, operation(ticket, 0))?;
         id.0.copy_from_slice(&named.host::<u8>()?);
         return Ok(id);
     }
-    // SAFETY: the place is there for one name.
-    let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
-    nccl.expect(status, Comm::NONE, "draw a name for a communicator of NCCL's")?;
+    let id = draw(nccl)?;
     let name = Buffer::from_slice(&id.0)?;
     let post = |peer| Ok((host.post_send(peer, label, name.read_all()?), peer));
     let posted = (1..host.size()).map(post).collect::<Result<Vec<_>>>()?;
@@ -81,29 +83,61 @@ fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<Uniqu
     Ok(id)
 }
 
+/// Returns the name of a communicator that is to be.
+///
+/// # Errors
+/// [`Error::System`] if NCCL has none.
+pub(super) fn draw(nccl: &Libnccl) -> Result<UniqueId> {
+    let mut id = UniqueId([0; 128]);
+    // SAFETY: the place is there for one name.
+    let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
+    nccl.expect(status, Comm::NONE, "draw a name for a communicator of NCCL's")?;
+    Ok(id)
+}
+
 /// Lets NCCL connect this rank with the others, and gives that up when it takes too long or another rank has failed.
 fn init(nccl: &'static Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
+    let host = site.transport;
+    let comm = begin(nccl, site.queue, (host.rank(), host.size()), id)?;
+    until_connected(nccl, comm, host.health(), site.limit)
+        .inspect_err(|_| abort(nccl, site.queue, comm))
+        .map(|()| comm)
+}
+
+/// Begins to connect the GPU of a queue, as this rank of so many, with all that call it with the same name. NCCL goes on
+/// with that on a thread of its own.
+///
+/// # Errors
+/// [`Error::System`] with NCCL's reason if it refuses; [`Error::Usage`] if the queue is no GPU's.
+pub(super) fn begin(
+    nccl: &'static Libnccl,
+    queue: &Queue,
+    (rank, ranks): (usize, usize),
+    id: UniqueId,
+) -> Result<Comm> {
     let mut comm = Comm::NONE;
     let mut config = Config::without_blocking();
-    let ranks = site.transport.size() as c_int;
-    let rank = site.transport.rank() as c_int;
-    let Some(gpu) = CudaQueue::of(site.queue).map(CudaQueue::gpu) else {
-        return Err(Error::usage(format!("{} is no GPU", site.queue.name()), "use NCCL between GPUs"));
+    let Some(gpu) = CudaQueue::of(queue).map(CudaQueue::gpu) else {
+        return Err(Error::usage(format!("{} is no GPU", queue.name()), "use NCCL between GPUs"));
     };
     let _current = gpu.enter()?;
     // SAFETY: the place is there for one communicator, and the settings outlive the call.
-    let status = unsafe { (nccl.ncclCommInitRankConfig)(&mut comm, ranks, id, rank, &mut config) };
-    let connected = nccl
-        .expect(status, comm, "connect the ranks by NCCL")
-        .and_then(|()| until_connected(nccl, comm, site.transport.health(), site.limit));
-    if connected.is_err() && comm != Comm::NONE {
-        // What it says does not matter any more.
-        // SAFETY: the communicator is there, and nobody has it from now on.
-        let abort = move || _ = unsafe { (nccl.ncclCommAbort)(comm) };
-        // Without a thread for it, NCCL keeps it as long as the process lives.
-        Ending::begin(site.queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
+    let status =
+        unsafe { (nccl.ncclCommInitRankConfig)(&mut comm, ranks as c_int, id, rank as c_int, &mut config) };
+    let begun = nccl.expect(status, comm, "connect the ranks by NCCL");
+    begun.inspect_err(|_| abort(nccl, queue, comm)).map(|()| comm)
+}
+
+/// Ends a communicator that was not connected, if there is one.
+fn abort(nccl: &'static Libnccl, queue: &Queue, comm: Comm) {
+    if comm == Comm::NONE {
+        return;
     }
-    connected.map(|()| comm)
+    // What it says does not matter any more.
+    // SAFETY: the communicator is there, and nobody has it from now on.
+    let abort = move || _ = unsafe { (nccl.ncclCommAbort)(comm) };
+    // Without a thread for it, NCCL keeps it as long as the process lives.
+    Ending::begin(queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
 }
 
 fn until_connected(nccl: &Libnccl, comm: Comm, health: &Health, limit: Duration) -> Result<()> {

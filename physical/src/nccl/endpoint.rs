@@ -6,7 +6,9 @@
 use super::batch::Batch;
 use super::ending::FAREWELL;
 use super::group::Connected;
-use super::link::Link;
+use super::joining::{GroupLink, Joining};
+use super::link::{self, Link};
+use super::members::Members;
 use super::order::{Identity, WorkOrder};
 use crate::device::{Meanwhile, go_on_meanwhile};
 use crate::error::{Error, Result};
@@ -52,6 +54,8 @@ pub(super) enum NcclStage {
 pub(super) struct NcclOperation {
     pub(super) ticket: Ticket,
     pub(super) label: Label,
+    /// Ranks that take part in a collective; of messages, all ranks.
+    pub(super) members: Members,
     pub(super) identity: Identity,
     /// Its own messages of the host's transport that are not out.
     pub(super) sent: Vec<Ticket>,
@@ -75,6 +79,10 @@ pub(super) struct NcclState {
     pub(super) numbers: Vec<u64>,
     /// Work that NCCL is enqueuing.
     pub(super) batch: Option<Batch>,
+    /// Collective that has its turn, while NCCL connects its ranks.
+    pub(super) joining: Option<Joining>,
+    /// Communicators of split groups.
+    pub(super) groups: Vec<GroupLink>,
     /// Memory for what is received before it is reduced, and not in use.
     pub(super) scratch: Vec<Buffer>,
 }
@@ -89,7 +97,9 @@ impl NcclState {
 /// An endpoint's path through NCCL.
 pub(super) struct NcclPath {
     pub(super) host: Rc<dyn Transport>,
+    /// Communicator of all ranks.
     pub(super) link: Arc<Link>,
+    pub(super) world: Members,
     /// Number of the communicator, equal on all ranks.
     pub(super) communicator: u64,
     /// Queue on which NCCL enqueues.
@@ -145,7 +155,7 @@ impl NcclPath {
 
     /// Advances all operations; returns true if any has moved, or NCCL is at work.
     fn advance(&self, state: &mut NcclState) -> bool {
-        if state.operations.is_empty() && state.batch.is_none() {
+        if state.operations.is_empty() && state.batch.is_none() && state.joining.is_none() {
             return false;
         }
         let advanced = self.try_advance(state);
@@ -209,13 +219,19 @@ impl NcclPath {
 
     /// Ends all operations with an error.
     fn fail(&self, state: &mut NcclState, error: &Error) {
-        self.link.fail(error);
+        self.links(&state.groups).for_each(|link| link.fail(error));
         self.order.leave(self.owner);
         for operation in state.operations.drain(..) {
             state.tickets.finish(operation.ticket, Err(error.clone()));
         }
         state.controls.drain(..).for_each(|(_, mail)| mail.cancel(&*self.host));
-        state.batch.take().into_iter().for_each(|batch| self.let_go(batch));
+        state.batch.take().into_iter().for_each(Batch::let_go);
+        state.joining.take().into_iter().for_each(|joining| joining.cancel(&*self.host));
+    }
+
+    /// Returns the communicators of this endpoint.
+    fn links<'a>(&'a self, groups: &'a [GroupLink]) -> impl Iterator<Item = &'a Link> + Clone {
+        std::iter::once(&*self.link).chain(groups.iter().map(|group| &*group.link))
     }
 }
 
@@ -277,12 +293,12 @@ impl DevicePath for NcclPath {
 impl Drop for NcclPath {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
-        if state.batch.is_some() {
+        if state.batch.is_some() || state.joining.is_some() {
             let error = Error::usage("an endpoint was closed in an operation", "await every operation");
             self.fail(&mut state, &error);
-            return self.link.wait_for_end(FAREWELL);
+            return link::wait_for_ends(self.links(&state.groups), FAREWELL);
         }
         self.order.leave(self.owner);
-        self.link.close(FAREWELL);
+        link::close(self.links(&state.groups), FAREWELL);
     }
 }

@@ -205,6 +205,19 @@ unsafe impl Sync for Comm {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UniqueId(pub(super) [u8; 128]);
 
+impl UniqueId {
+    /// Numbers that it takes in mail.
+    pub(super) const NUMBERS: usize = 128 / size_of::<u64>();
+
+    pub(super) fn to_numbers(self) -> [u64; Self::NUMBERS] {
+        bytemuck::cast(self.0)
+    }
+
+    pub(super) fn from_numbers(numbers: [u64; Self::NUMBERS]) -> Self {
+        UniqueId(bytemuck::cast(numbers))
+    }
+}
+
 /// Settings of a new communicator, in the layout of NCCL 2.18: newer versions read its size and its version, and take
 /// their own default for all that it lacks.
 #[repr(C)]

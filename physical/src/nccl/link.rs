@@ -60,12 +60,14 @@ struct Seen {
     is_unfinished: bool,
 }
 
-/// A communicator, shared by its endpoint and the sweeper.
+/// A communicator, shared by its endpoint and the sweeper. An endpoint has one of all ranks, and one of each group whose
+/// collectives it has called.
 pub(super) struct Link {
     nccl: &'static Libnccl,
     /// `None` once it was aborted or destroyed.
     comm: Arc<Mutex<Option<Comm>>>,
-    failure: OnceLock<Error>,
+    /// Failure of all communicators of the endpoint.
+    failure: Arc<OnceLock<Error>>,
     /// True once a thread ends the communicator, or is about to.
     is_ending: AtomicBool,
     /// Thread that does so.
@@ -94,7 +96,7 @@ impl Link {
         Link {
             nccl,
             comm: Arc::new(Mutex::new(Some(comm))),
-            failure: OnceLock::new(),
+            failure: Arc::default(),
             is_ending: AtomicBool::new(false),
             ending: Mutex::default(),
             queue,
@@ -104,6 +106,18 @@ impl Link {
             bell,
             limit,
         }
+    }
+
+    /// Takes over another communicator of the same endpoint: the failure of one is that of both.
+    pub(super) fn beside(&self, comm: Comm) -> Self {
+        let ground = (Arc::clone(&self.health), Arc::clone(&self.bell));
+        let link = Link::new(self.nccl, comm, self.queue.clone(), ground, self.limit);
+        Link { failure: Arc::clone(&self.failure), ..link }
+    }
+
+    /// Returns the longest time that work may take once the device has come to it.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
     }
 
     fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
@@ -116,7 +130,7 @@ impl Link {
         (**turn).filter(|_| !is_ending).ok_or_else(|| self.ended())
     }
 
-    /// Returns the failure that has ended the communicator, if it has ended.
+    /// Returns the failure that has ended the endpoint's communicators, if they have ended.
     pub(super) fn failure(&self) -> Option<&Error> {
         self.failure.get()
     }
@@ -146,19 +160,19 @@ impl Link {
     ///
     /// # Errors
     /// [`Error::System`] if that has failed; the failure that has ended the communicator.
-    pub(super) fn is_ready(&self) -> Result<bool> {
+    fn is_ready(&self, doing: &str) -> Result<bool> {
         let turn = self.comm();
         let comm = self.live(&turn)?;
-        self.nccl.is_ready(comm, "go on with NCCL")
+        self.nccl.is_ready(comm, doing)
     }
 
     /// Does the same, but says nothing of a failure at first: soon a verdict may name the rank for which NCCL has failed.
     ///
     /// # Errors
     /// As [`Link::is_ready`].
-    pub(super) fn is_free(&self) -> Result<bool> {
-        match self.is_ready() {
-            Err(_) => self.trouble().map_or(Ok(false), Err),
+    pub(super) fn is_free(&self, doing: &str) -> Result<bool> {
+        match self.is_ready(doing) {
+            Err(_) => self.trouble(doing).map_or(Ok(false), Err),
             ready => ready,
         }
     }
@@ -230,8 +244,8 @@ impl Link {
         }
     }
 
-    /// Waits until a communicator has ended whose end has begun, or until `limit` has passed.
-    pub(super) fn wait_for_end(&self, limit: Duration) {
+    /// Waits until the communicator has ended, if its end has begun, or until `limit` has passed.
+    fn wait_for_end(&self, limit: Duration) {
         let ending = lock(&self.ending).clone();
         ending.into_iter().for_each(|ending| ending.wait(limit));
     }
@@ -245,18 +259,10 @@ impl Link {
         }
     }
 
-    /// Closes the communicator when its work is done, together with the other ranks; ends it after `limit`, and waits for
-    /// NCCL as long again. Work that is not done by then fails, for whoever reads what it was to write.
-    pub(super) fn close(&self, limit: Duration) {
-        self.finish(limit);
-        self.wait_for_end(limit);
-    }
-
-    /// Begins the end of the communicator when its work is done, or after `limit`.
-    fn finish(&self, limit: Duration) {
+    /// Begins the end of the communicator when its work is done, or when what has `waited` is past the limit.
+    fn finish(&self, waited: &mut Stopwatch, limit: Duration) {
         let last = self.queue.device().map(|queue| queue.record());
         let is_done = || last.as_ref().is_none_or(|last| last.has_happened());
-        let mut waited = Stopwatch::start();
         let mut is_over = || self.health.verdict().is_some() || waited.elapsed() > limit;
         while !is_done() && !is_over() {
             runtime::sleep(TICK);
@@ -268,7 +274,7 @@ impl Link {
             return self.abort();
         }
         while !is_over() {
-            match self.is_ready() {
+            match self.is_ready("close NCCL") {
                 Ok(true) => return self.destroy(),
                 Ok(false) => runtime::sleep(TICK),
                 Err(_) => break,
@@ -304,12 +310,26 @@ impl Link {
     }
 
     /// Returns what NCCL says has gone wrong, once it is known that no verdict names the rank that it was.
-    fn trouble(&self) -> Option<Error> {
-        let error = self.is_ready().err()?;
+    fn trouble(&self, doing: &str) -> Option<Error> {
+        let error = self.is_ready(doing).err()?;
         let mut suspected = lock(&self.suspected);
         let waited = suspected.get_or_insert_with(Stopwatch::start).elapsed();
         (waited > GRACE).then_some(error)
     }
+}
+
+/// Closes the communicators of an endpoint when their work is done, together with the other ranks; ends them after
+/// `limit`, and waits for NCCL as long again. Work that is not done by then fails, for whoever reads what it was to write.
+pub(super) fn close<'a>(links: impl Iterator<Item = &'a Link> + Clone, limit: Duration) {
+    let mut waited = Stopwatch::start();
+    links.clone().for_each(|link| link.finish(&mut waited, limit));
+    wait_for_ends(links, limit);
+}
+
+/// Waits until communicators have ended whose ends have begun, or until `limit` has passed.
+pub(super) fn wait_for_ends<'a>(links: impl Iterator<Item = &'a Link>, limit: Duration) {
+    let mut waited = Stopwatch::start();
+    links.for_each(|link| link.wait_for_end(limit.saturating_sub(waited.elapsed())));
 }
 
 /// Lets the stream hold memory as far as the device is at it. Where the device is lost, nothing is.
@@ -362,7 +382,7 @@ impl Watch for Flight {
             return;
         };
         let is_done = done.has_happened();
-        let trouble = if is_done { None } else { self.link.trouble() };
+        let trouble = if is_done { None } else { self.link.trouble("let NCCL communicate") };
         let has_begun = is_done || self.begun.has_happened();
         let mut seen = lock(&self.seen);
         seen.is_done |= is_done;

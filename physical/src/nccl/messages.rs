@@ -62,6 +62,7 @@ impl NcclPath {
         Ok(NcclOperation {
             ticket,
             label,
+            members: self.world.clone(),
             identity: self.message(self.host.rank(), to, number, Side::Sender),
             sent,
             work: Some(NcclWork::Send { to, view }),
@@ -87,6 +88,7 @@ impl NcclPath {
         Ok(NcclOperation {
             ticket,
             label,
+            members: self.world.clone(),
             identity: Identity::default(),
             sent: Vec::new(),
             work: Some(NcclWork::Receive { view, land }),

@@ -12,6 +12,7 @@ use crate::testing::{cases, spawn};
 use crate::transport::{Got, Label, Land, Source, Ticket, Transport, TransportKind};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -111,21 +112,28 @@ impl DevicePath for Carrier {
 }
 
 impl Collectives for Carrier {
-    fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
-        self.transport.native().is_some_and(|native| native.offers(label, input, output))
+    fn offers(&self, label: &Label, members: &[usize], input: Option<&ReadView>, output: &WriteView) -> bool {
+        self.transport.native().is_some_and(|native| native.offers(label, members, input, output))
     }
 
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+    fn post(
+        &self,
+        label: Label,
+        members: &Arc<[usize]>,
+        input: Option<ReadView>,
+        output: WriteView,
+    ) -> Ticket {
+        let native = self.transport.native().unwrap();
         let copy = Buffer::zeroed(output.dtype(), output.len()).unwrap();
         if output.is_on_host() {
-            return self.transport.native().unwrap().post(label, input.as_ref().map(down), output);
+            return native.post(label, members, input.as_ref().map(down), output);
         }
         if let Some((down, event)) = output.copy_down().unwrap().filter(|_| input.is_none()) {
             assert!(event.wait(Duration::from_secs(60)));
             copy.write_all().unwrap().copy_from(&down.read_all().unwrap()).unwrap();
         }
         let input = input.map(|input| if input.is_on_host() { input } else { down(&input) });
-        let ticket = self.transport.native().unwrap().post(label, input, copy.write_all().unwrap());
+        let ticket = native.post(label, members, input, copy.write_all().unwrap());
         self.arrive(ticket, output, copy, None)
     }
 }

@@ -152,7 +152,7 @@ fn latest_native(context: &ShmContext, peer: usize, label: &Label) -> Option<Lab
 }
 
 impl native::Collectives for ShmEndpoint {
-    fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
+    fn offers(&self, label: &Label, _: &[usize], input: Option<&ReadView>, output: &WriteView) -> bool {
         self.native.borrow().offers(label, input, output)
     }
 
@@ -160,7 +160,7 @@ impl native::Collectives for ShmEndpoint {
         self.native.borrow_mut().at_once(label, bytes)
     }
 
-    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+    fn post(&self, label: Label, _: &Arc<[usize]>, input: Option<ReadView>, output: WriteView) -> Ticket {
         mark_native(self.native.borrow_mut().post(label, input, output))
     }
 }

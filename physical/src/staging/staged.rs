@@ -33,8 +33,8 @@ struct CopyDown {
 enum Step {
     /// A message to this rank, to be posted.
     Send(usize, Outgoing),
-    /// A collective of the backend, to be posted; what arrives is `None` here if it goes to a device.
-    Native(Option<Outgoing>, Option<WriteView>),
+    /// A collective of the backend among these ranks, to be posted; what arrives is `None` here if it goes to a device.
+    Native(Arc<[usize]>, Option<Outgoing>, Option<WriteView>),
     /// Under way, by this ticket of the transport's.
     Posted(Ticket),
     /// Not even posted.
@@ -111,13 +111,19 @@ impl Staged {
     }
 
     /// Begins to copy down what a collective of the backend needs.
-    pub(super) fn native(label: Label, input: Option<ReadView>, output: WriteView) -> Result<Self> {
+    pub(super) fn native(
+        label: Label,
+        members: &Arc<[usize]>,
+        input: Option<ReadView>,
+        output: WriteView,
+    ) -> Result<Self> {
+        let members = Arc::clone(members);
         let in_place = input.is_none();
         let mut copies = Vec::new();
         let input = input.map(|view| outgoing(view, &mut copies)).transpose()?;
         let (input, departing) = input.map_or((None, None), |(input, departing)| (Some(input), departing));
         if output.is_on_host() {
-            let step = Step::Native(input, Some(output));
+            let step = Step::Native(members, input, Some(output));
             return Ok(Staged { label, copies, step, arriving: None, _departing: departing });
         }
         let copy = match in_place {
@@ -127,7 +133,13 @@ impl Staged {
         let fresh = || output.queue().host_memory(output.dtype(), output.len());
         let copy = copy.map_or_else(fresh, Ok)?;
         let arriving = Some(Arriving { view: output, land: Land::Copy, copy });
-        Ok(Staged { label, copies, step: Step::Native(input, None), arriving, _departing: departing })
+        Ok(Staged {
+            label,
+            copies,
+            step: Step::Native(members, input, None),
+            arriving,
+            _departing: departing,
+        })
     }
 
     /// Returns the turn for which this waits, until it is posted.
@@ -159,7 +171,7 @@ impl Staged {
         }
         self.step = match std::mem::replace(&mut self.step, Step::Failed) {
             Step::Send(to, message) => Step::Posted(transport.post_send(to, self.label, message.open()?)),
-            Step::Native(input, output) => {
+            Step::Native(members, input, output) => {
                 let input = input.map(Outgoing::open).transpose()?;
                 let copy = || self.arriving.as_ref().map(|arriving| arriving.copy.write_all());
                 let output = output.map(Ok).or_else(copy).transpose()?;
@@ -167,7 +179,7 @@ impl Staged {
                     let what = format!("{} has no collectives of its own", transport.kind());
                     return Err(Error::usage(what, "post what is offered"));
                 };
-                Step::Posted(native.post(self.label, input, output))
+                Step::Posted(native.post(self.label, &members, input, output))
             }
             step @ (Step::Posted(_) | Step::Failed) => step,
         };

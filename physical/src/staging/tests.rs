@@ -173,10 +173,11 @@ fn native(end: &mut End, operation: OperationKind, len: usize) -> Result<Option<
     let input = input.map(|input| end.buffer(&numbers(rank, input)));
     let read = || input.as_ref().map(Buffer::read_all).transpose();
     let Some(native) = end.transport.native() else { return Ok(None) };
-    if !native.offers(&label, read()?.as_ref(), &output.write_all()?) {
+    let members: Arc<[usize]> = (0..size).collect();
+    if !native.offers(&label, &members, read()?.as_ref(), &output.write_all()?) {
         return Ok(None);
     }
-    let ticket = native.post(label, read()?, output.write_all()?);
+    let ticket = native.post(label, &members, read()?, output.write_all()?);
     let done = end.wait(Operation::new(end.terms(), ticket, Source::Any, label))?;
     assert_eq!(done.bytes, 4 * output.len());
     Ok(Some(output.host::<f32>()?.to_vec()))
@@ -314,7 +315,8 @@ fn keep_busy(x: &Buffer) -> Arc<Barrier> {
 /// Posts an all-reduce, or a barrier without elements.
 fn post_native<'a>(end: &'a End, label: Label, buffer: &Buffer) -> Operation<'a> {
     let native = end.transport.native().unwrap();
-    let ticket = native.post(label, None, buffer.write_all().unwrap());
+    let members = (0..end.transport.size()).collect();
+    let ticket = native.post(label, &members, None, buffer.write_all().unwrap());
     Operation::new(end.terms(), ticket, Source::Any, label)
 }
 
