@@ -17,7 +17,7 @@ use crate::elementwise::{Entry, name_for};
 use crate::real::Real;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
-use hexagram_logical::device::program::{Code, Module};
+use hexagram_logical::device::program::{Argument, Code, Launch, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 #[cfg(feature = "cuda")]
@@ -84,6 +84,19 @@ pub(super) struct Decoupled<T> {
     pub(super) direction: Direction<T>,
     pub(super) rate: T,
     pub(super) keep: T,
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Real> Decoupled<T> {
+    /// Returns the launch that steps `len` elements from some places on in the operands: gradients, parameters and both
+    /// moments.
+    pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
+        let Entry { name, scalars, .. } = self.entry();
+        let operand = |(operand, start)| Argument::OperandAt(operand, start * size_of::<T>());
+        let operands = starts.into_iter().enumerate().map(operand);
+        let arguments = operands.chain([Argument::U64(len as u64)]).chain(scalars);
+        Launch::over(name, len, arguments.collect())
+    }
 }
 
 impl<T: Real> Elementwise<T, 1, 3> for Decoupled<T> {

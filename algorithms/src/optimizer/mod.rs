@@ -10,8 +10,8 @@
 //! | [`Lars`] | along g, of a length in proportion to the tensor's | 1 |
 //! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: AdamW's | 1; others: 2 |
 //!
-//! A step is made where the parameters are, but for Muon's, which is made on the host. One of your own may work on
-//! slices of the host, as the example at [`Optimizer`] does: on another device they are copied, and copied back.
+//! A step is made where the parameters are. One of your own may work on slices of the host, as the example at
+//! [`Optimizer`] does: on another device they are copied, and copied back.
 //!
 //! What is stepped with another learning rate or weight decay is a [`ParameterGroup`]; what changes the learning rate
 //! while training is a [`LearningRate`].
@@ -55,13 +55,14 @@ use std::fmt;
 
 /// Modules of all arithmetic on parameters and moments that a GPU does.
 #[cfg(feature = "cuda")]
-pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 7] = [
+pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 8] = [
     &sgd::MODULE,
     &adam::MODULE,
     &adamw::MODULE,
     &lion::MODULE,
     &lamb::MODULE,
     &lars::MODULE,
+    &muon::cuda::MODULE,
     &moments::moment::MODULE,
 ];
 
@@ -193,12 +194,6 @@ impl Update<'_> {
 fn checked(optimizer: &impl Spelled) -> Result<()> {
     let mut own = optimizer.clone();
     Options::check(optimizer.word(), |options| own.options(options))
-}
-
-/// Returns as many slots as an optimizer names.
-fn all_slots<const N: usize>(slots: &mut [Buffer]) -> Result<&mut [Buffer; N]> {
-    let given = slots.len();
-    slots.try_into().map_err(|_| strange_slots(N, given))
 }
 
 fn strange_slots(named: usize, given: usize) -> Error {

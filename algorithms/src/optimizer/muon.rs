@@ -15,19 +15,27 @@
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is of Liu et
 //! al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). As PyTorch's Muon but for O's arithmetic, which
 //! is that of the parameters and not bf16. State: m, one element for each parameter of a matrix; AdamW's two for the
-//! others. The host makes the steps: a device's gradients and parameters are copied to it, and back.
+//! others. Memory beside it, for the time of a step: that of 2 m n + m² elements, where m ≤ n are the sides of the
+//! largest matrix, and on the host of m² more; each queue of a GPU keeps it, and 8 bytes for every 4096 elements.
+
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
 
 use super::adam::{Direction, SLOTS};
 use super::adamw::Decoupled;
 use super::group::matches;
 use super::newton_schulz::orthogonalize;
-use super::{AdamW, Optimizer, Update, all_slots, checked, with_float};
-use crate::elementwise::Elementwise;
+use super::{AdamW, Optimizer, Update, checked, with_float};
+use crate::elementwise::{self, Elementwise};
 use crate::plugin::Tensor;
 use crate::real::Real;
-use hexagram_logical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_logical::device::program::Program;
+use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::runtime::Work;
 use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
+use hexagram_logical::{Error, Result};
+use std::ops::Range;
 
 /// Steps by orthogonalized momenta, and by AdamW where there are no matrices.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,37 +129,49 @@ impl Muon {
     fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
         let rest = self.rest;
         let direction = Direction::new((rest.beta1, rest.beta2), rest.epsilon, update.step);
-        let [first, second] = all_slots(update.slots)?;
-        let queue = update.parameters.queue();
-        let elements = update.parameters.len() + first.len() + second.len();
-        queue.computes(|| Work::Kernel { bytes: 2 * elements * size_of::<T>() });
-        if !queue.computes(|| Work::Product { operations: self.operations(update.tensors) }) {
-            return Ok(());
-        }
-        let gradients = update.gradients.host::<T>()?;
-        let mut parameters = update.parameters.host_mut::<T>()?;
-        let mut first = first.host_mut::<T>()?;
-        let mut second = &mut *second.host_mut::<T>()?;
-        for section in update.sections {
-            let rate = update.learning_rate * section.learning_rate;
-            for tensor in &update.tensors[section.tensors.clone()] {
-                let at = tensor.elements.clone();
-                let x = &mut parameters[at.clone()];
-                let m = &mut first[at.clone()];
-                let g = &gradients[at];
-                if let Some(shape) = self.matrix(tensor) {
-                    let keep = 1.0 - rate * self.weight_decay * section.weight_decay;
-                    self.matrix_step(shape, (rate, keep), x, m, g);
-                } else {
-                    let keep = 1.0 - rate * rest.weight_decay * section.weight_decay;
-                    let (v, others) = std::mem::take(&mut second).split_at_mut(tensor.elements.len());
-                    second = others;
-                    let step = Decoupled { direction, rate: T::of(rate), keep: T::of(keep) };
-                    step.run([g], [x, m, v]);
+        let tensors = update.by_tensor(|section, tensor, rate| {
+            let keep = |decay: f64| T::of(1.0 - rate * decay * section.weight_decay);
+            let rule = match self.matrix(tensor) {
+                Some(shape) => Rule::Matrix(Matrix {
+                    shape,
+                    rate: T::of(rate * self.factor(shape)),
+                    keep: keep(self.weight_decay),
+                }),
+                None => {
+                    Rule::Other(Decoupled { direction, rate: T::of(rate), keep: keep(rest.weight_decay) })
                 }
-            }
+            };
+            (tensor.elements.clone(), rule)
+        });
+        let decay = T::of(self.momentum);
+        let take = T::of(1.0 - self.momentum);
+        let kernel = MuonStep { decay, take, nesterov: self.nesterov, rounds: self.rounds, tensors };
+        self.run(kernel, &update)
+    }
+
+    /// Runs a step on the buffers of a bucket, of which the second slot has nothing of the matrices.
+    fn run<T: Real>(&self, kernel: MuonStep<T>, update: &Update<'_>) -> Result<()> {
+        let written @ [parameters, first, second] = update.written()?;
+        let len = elementwise::alike::<T>(&[update.gradients], &[parameters, first])?;
+        elementwise::within(len, update.tensors.iter().map(|tensor| &tensor.elements))?;
+        let others: usize = update.tensors.iter().map(|tensor| self.slot_len(SLOTS[1], tensor)).sum();
+        if elementwise::alike::<T>(&[second], &[])? != others {
+            let what = format!("the {} of {others} elements has {}", SLOTS[1], second.len());
+            return Err(Error::usage(what, "give it those of the tensors that are no matrices"));
         }
-        Ok(())
+        let queue = parameters.queue();
+        // What is written is read, too; running a kernel counts it once.
+        queue.computes(|| Work::Kernel { bytes: (first.len() + second.len()) * size_of::<T>() });
+        queue.computes(|| Work::Product { operations: self.operations(update.tensors) });
+        elementwise::run(kernel, [update.gradients], written)
+    }
+
+    /// Returns the factor s of a matrix.
+    fn factor(&self, (rows, columns): (usize, usize)) -> f64 {
+        match self.scale {
+            MuonScale::Original => (rows as f64 / columns as f64).max(1.0).sqrt(),
+            MuonScale::MatchAdamW => 0.2 * (rows.max(columns) as f64).sqrt(),
+        }
     }
 
     /// Returns the multiplications and additions that making all matrices orthogonal takes: in each round, of the
@@ -164,30 +184,73 @@ impl Muon {
         };
         tensors.iter().filter_map(|tensor| self.matrix(tensor)).map(of_matrix).sum()
     }
+}
 
+/// Muon's step on a bucket.
+#[derive(Debug)]
+struct MuonStep<T> {
+    /// Momentum coefficient μ, and 1 − μ.
+    decay: T,
+    take: T,
+    nesterov: bool,
+    rounds: u32,
+    tensors: Vec<(Range<usize>, Rule<T>)>,
+}
+
+/// Rule of one tensor.
+#[derive(Debug)]
+enum Rule<T> {
+    /// That of a matrix.
+    Matrix(Matrix<T>),
+    /// AdamW's.
+    Other(Decoupled<T>),
+}
+
+/// Step in a matrix, by its direction: `x ← keep · x − rate · O(d)`.
+#[derive(Debug)]
+struct Matrix<T> {
+    /// Rows and columns.
+    shape: (usize, usize),
+    rate: T,
+    keep: T,
+}
+
+impl<T: Real> Kernel for MuonStep<T> {
+    fn run(&self, operands: Operands<'_>) -> Result<()> {
+        let ([gradients], [parameters, first, mut second]) = operands.all::<T, 1, 3>()?;
+        for (elements, rule) in &self.tensors {
+            let x = &mut parameters[elements.clone()];
+            let m = &mut first[elements.clone()];
+            let g = &gradients[elements.clone()];
+            match rule {
+                Rule::Matrix(matrix) => self.matrix_step(matrix, x, m, g),
+                Rule::Other(rule) => {
+                    let (v, others) = std::mem::take(&mut second).split_at_mut(elements.len());
+                    second = others;
+                    rule.run([g], [x, m, v]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn program(&self) -> Option<Program> {
+        Some(cuda::program(self))
+    }
+}
+
+impl<T: Real> MuonStep<T> {
     /// Makes the step in a matrix.
-    fn matrix_step<T: Real>(
-        &self,
-        (rows, columns): (usize, usize),
-        (rate, keep): (f64, f64),
-        parameters: &mut [T],
-        momentum: &mut [T],
-        gradients: &[T],
-    ) {
-        let decay = T::of(self.momentum);
-        let take = T::of(1.0 - self.momentum);
+    fn matrix_step(&self, matrix: &Matrix<T>, parameters: &mut [T], momentum: &mut [T], gradients: &[T]) {
+        let MuonStep { decay, take, .. } = *self;
         let mut direction: Vec<T> = Vec::with_capacity(gradients.len());
         for (m, g) in momentum.iter_mut().zip(gradients) {
-            *m = decay * *m + take * *g;
+            *m = (decay * *m + take * *g).canonical();
             direction.push(if self.nesterov { take * *g + decay * *m } else { *m });
         }
-        orthogonalize(&mut direction, (rows, columns), self.rounds);
-        let scale = match self.scale {
-            MuonScale::Original => (rows as f64 / columns as f64).max(1.0).sqrt(),
-            MuonScale::MatchAdamW => 0.2 * (rows.max(columns) as f64).sqrt(),
-        };
-        let rate = T::of(rate * scale);
-        let keep = T::of(keep);
-        parameters.iter_mut().zip(&direction).for_each(|(x, d)| *x = keep * *x - rate * *d);
+        orthogonalize(&mut direction, matrix.shape, self.rounds);
+        let pairs = parameters.iter_mut().zip(&direction);
+        pairs.for_each(|(x, d)| *x = (matrix.keep * *x - matrix.rate * *d).canonical());
     }
 }

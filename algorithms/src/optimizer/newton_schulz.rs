@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A round takes each singular value s of X to a s + b s³ + c s⁵ and leaves the singular vectors: after five, all that
-//! were not tiny lie between 0.7 and 1.2. Cost: 2 m²(2n + m) operations a round for m × n elements, m ≤ n.
+//! were not tiny lie between 0.7 and 1.2. Cost: 2 m²(2n + m) operations a round for m × n elements, m ≤ n. `muon.cu` has
+//! the same sums in the same order; it computes only one of the halves of A and A² that mirror each other.
 //!
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, whose coefficients these
 //! are.
@@ -15,7 +16,7 @@
 use crate::real::{Real, norm};
 
 /// Coefficients a, b and c of the iteration.
-const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
+pub(super) const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 /// Smallest norm that a matrix is divided by.
 const LEAST_NORM: f64 = 1e-7;
 /// Number of rows of the right factor that a product goes over at a time, few enough to stay in a cache.

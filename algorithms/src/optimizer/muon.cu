@@ -1,0 +1,260 @@
+// Muon's step in a matrix: the twin of muon.rs and newton_schulz.rs.
+//
+// A product is made by tiles, each by one block of threads from slices of both factors in shared memory. Every element is
+// one sum in the order of the inner index, as on the host, so no two threads share one. What a matrix makes with its own
+// transpose is symmetric to the bit, as is what becomes of it: x y is y x. So only tiles on and above the diagonal are
+// computed, and their elements stored twice; and a row may be read where a column is meant.
+
+#include "device.cuh"
+#include "elements.cuh"
+#include "sums.cuh"
+
+/// Threads of a block. Where it makes a product, a processor has room for two at least, of which one computes while the
+/// other waits.
+constexpr u32 THREADS = 256;
+
+/// Rows and columns of a product's tile, of which every thread computes `EACH` × `EACH` elements.
+constexpr u32 TILE = 64;
+constexpr u32 EACH = 4;
+constexpr u32 ACROSS = TILE / EACH;
+
+/// Inner indices of the slices that are in shared memory, and the elements of one that a thread brings there.
+constexpr u32 DEPTH = 16;
+constexpr u32 BROUGHT = TILE * DEPTH / THREADS;
+
+/// Distance of a slice's inner indices in shared memory, which spreads them over banks and keeps runs of four aligned.
+constexpr u32 PITCH = TILE + 4;
+
+/// Rows and columns of a transpose's tile.
+constexpr u32 TURNED = 32;
+
+/// Smallest norm that a matrix is divided by.
+constexpr double LEAST_NORM = 1e-7;
+
+/// Calls `work(row, column)` for the first element of every tile of a matrix, with the threads of a block.
+template <u32 SIDE, typename Work>
+__device__ inline void each_tile(u64 rows, u64 columns, Work work) {
+    u64 across = (columns + SIDE - 1) / SIDE;
+    u64 tiles = (rows + SIDE - 1) / SIDE * across;
+    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) work(tile / across * SIDE, tile % across * SIDE);
+}
+
+/// A tile's part of a factor: `TILE` of its `count` lines from `first` on, each of `inner` elements. They lie one after the
+/// other if `LINES`, and otherwise as the columns of a matrix.
+template <typename T, bool LINES>
+struct Factor {
+    const T* from;
+    u64 first, count, inner;
+
+    /// Loads this thread's elements of the slice from an inner index on; those that are not there are 0.
+    __device__ inline void load(u64 start, T (&to)[BROUGHT]) const {
+#pragma unroll
+        for (u32 i = 0; i < BROUGHT; i++) {
+            u64 line = first + line_of(i);
+            u64 k = start + k_of(i);
+            to[i] = line < count && k < inner ? from[LINES ? line * inner + k : k * count + line] : T();
+        }
+    }
+
+    /// Stores what was loaded to shared memory.
+    __device__ inline void store(const T (&loaded)[BROUGHT], T (&slice)[DEPTH][PITCH]) const {
+#pragma unroll
+        for (u32 i = 0; i < BROUGHT; i++) slice[k_of(i)][line_of(i)] = loaded[i];
+    }
+
+    // Threads beside each other load what lies beside each other.
+    __device__ static inline u32 line_of(u32 i) {
+        u32 place = threadIdx.x + i * THREADS;
+        return LINES ? place / DEPTH : place % TILE;
+    }
+
+    __device__ static inline u32 k_of(u32 i) {
+        u32 place = threadIdx.x + i * THREADS;
+        return LINES ? place % DEPTH : place / TILE;
+    }
+};
+
+/// Adds the products of one inner index.
+template <typename T>
+__device__ inline void add_products(const T (&left)[PITCH], const T (&right)[PITCH], T (&sums)[EACH][EACH]) {
+    T x[EACH], y[EACH];
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        x[i] = left[threadIdx.x / ACROSS * EACH + i];
+        y[i] = right[threadIdx.x % ACROSS * EACH + i];
+    }
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) sums[i][j] += x[i] * y[j];
+    }
+}
+
+/// Adds the product of two factors to this thread's elements of a tile.
+template <typename T, bool LINES>
+__device__ inline void add_product(Factor<T, LINES> left, Factor<T, LINES> right, T (&sums)[EACH][EACH]) {
+    __shared__ __align__(16) T slice[2][DEPTH][PITCH];
+    T x[BROUGHT], y[BROUGHT];
+    left.load(0, x);
+    right.load(0, y);
+#pragma unroll 1
+    for (u64 start = 0; start < left.inner; start += DEPTH) {
+        left.store(x, slice[0]);
+        right.store(y, slice[1]);
+        __syncthreads();
+        // The next ones come while these are computed with.
+        left.load(start + DEPTH, x);
+        right.load(start + DEPTH, y);
+        // No product is added that is none, be it 0: −0 + 0 is another number than −0.
+        if (left.inner - start >= DEPTH) {
+#pragma unroll
+            for (u32 k = 0; k < DEPTH; k++) add_products(slice[0][k], slice[1][k], sums);
+        } else {
+#pragma unroll 1
+            for (u32 k = 0; k < left.inner - start; k++) add_products(slice[0][k], slice[1][k], sums);
+        }
+        __syncthreads();
+    }
+}
+
+/// Calls `work(sum, row, column)` for this thread's elements of a tile that the matrix has.
+template <typename T, typename Work>
+__device__ inline void each_sum(T (&sums)[EACH][EACH], u64 top, u64 left, u64 rows, u64 columns, Work work) {
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            u64 row = top + threadIdx.x / ACROSS * EACH + i;
+            u64 column = left + threadIdx.x % ACROSS * EACH + j;
+            if (row < rows && column < columns) work(sums[i][j], row, column);
+        }
+    }
+}
+
+/// Computes `to ← f(X Xᵀ)`, element by element: `f` is called with an element and its place. X has `rows` rows of `inner`
+/// elements.
+template <typename T, typename F>
+__device__ inline void square(const T* from, u64 rows, u64 inner, T* to, F f) {
+    each_tile<TILE>(rows, rows, [=](u64 top, u64 left) {
+        if (top > left) return;
+        T sums[EACH][EACH] = {};
+        add_product(Factor<T, true>{from, top, rows, inner}, Factor<T, true>{from, left, rows, inner}, sums);
+        each_sum(sums, top, left, rows, rows, [=](T sum, u64 row, u64 column) {
+            T x = f(sum, row * rows + column);
+            to[row * rows + column] = x;
+            if (top < left) to[column * rows + row] = x;
+        });
+    });
+}
+
+/// Computes `to ← a X + P X`, P being symmetric.
+template <typename T>
+__device__ inline void next(const T* polynomial, const T* matrix, u64 rows, u64 columns, T a, T* to) {
+    each_tile<TILE>(rows, columns, [=](u64 top, u64 left) {
+        T sums[EACH][EACH] = {};
+        each_sum(sums, top, left, rows, columns, [=](T& sum, u64 row, u64 column) {
+            sum = a * matrix[row * columns + column];
+        });
+        add_product(Factor<T, false>{polynomial, top, rows, rows}, Factor<T, false>{matrix, left, columns, rows}, sums);
+        each_sum(sums, top, left, rows, columns, [=](T sum, u64 row, u64 column) {
+            to[row * columns + column] = sum;
+        });
+    });
+}
+
+template <typename T>
+__device__ inline void transpose(const T* from, u64 rows, u64 columns, T* to) {
+    __shared__ T tile[TURNED][TURNED + 1];
+    u32 line = threadIdx.x / TURNED;
+    u32 place = threadIdx.x % TURNED;
+    each_tile<TURNED>(rows, columns, [=](u64 top, u64 left) {
+        for (u32 i = line; i < TURNED; i += THREADS / TURNED) {
+            if (top + i < rows && left + place < columns) tile[i][place] = from[(top + i) * columns + left + place];
+        }
+        __syncthreads();
+        for (u32 i = line; i < TURNED; i += THREADS / TURNED) {
+            if (left + i < columns && top + place < rows) to[(left + i) * rows + top + place] = tile[place][i];
+        }
+        __syncthreads();
+    });
+}
+
+/// Updates the momentum, and stores the direction that is made orthogonal.
+template <typename T>
+__device__ inline void momentum(
+    const T* gradients, T* momentum, T* direction, u64 len, T decay, T take, u32 nesterov) {
+    T* const arrays[] = {momentum, direction, (T*)gradients};
+    change<2>(len, arrays, [=](T(&at)[3]) {
+        auto& [m, d, g] = at;
+        m = canonical(decay * m + take * g);
+        d = nesterov ? take * g + decay * m : m;
+    });
+}
+
+template <typename T>
+__device__ inline void step(T* parameters, const T* direction, u64 len, T rate, T keep) {
+    const T* const from[] = {parameters, direction};
+    compute(len, parameters, from, [=](T(&at)[2]) { return canonical(keep * at[0] - rate * at[1]); });
+}
+
+template <typename T>
+__device__ inline void scale(T* matrix, u64 len, const double* squares) {
+    T factor = (T)(1.0 / greater(sqrt(*squares), LEAST_NORM));
+    const T* const from[] = {matrix};
+    compute(len, matrix, from, [=](T(&at)[1]) { return at[0] * factor; });
+}
+
+#define ENTRIES(T, NAME)                                                                                         \
+    extern "C" __global__ void muon_momentum_##NAME(                                                             \
+        const T* gradients, T* first, T* direction, u64 len, T decay, T take, u32 nesterov) {                    \
+        momentum(gradients, first, direction, len, decay, take, nesterov);                                       \
+    }                                                                                                            \
+    extern "C" __global__ void muon_transpose_##NAME(const T* from, u64 rows, u64 columns, T* to) {              \
+        transpose(from, rows, columns, to);                                                                      \
+    }                                                                                                            \
+    extern "C" __global__ void muon_squares_##NAME(const T* matrix, u64 len, double* sums) {                     \
+        sum_blocks(len, sums, [=](u64 i) { return (double)matrix[i] * (double)matrix[i]; });                     \
+    }                                                                                                            \
+    extern "C" __global__ void muon_scale_##NAME(T* matrix, u64 len, const double* squares) {                    \
+        scale(matrix, len, squares);                                                                             \
+    }                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) muon_gram_##NAME(                                      \
+        const T* matrix, u64 rows, u64 columns, T* to) {                                                         \
+        square(matrix, rows, columns, to, [](T sum, u64) { return sum; });                                       \
+    }                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) muon_polynomial_##NAME(                                \
+        const T* gram, u64 rows, T b, T c, T* to) {                                                              \
+        square(gram, rows, rows, to, [=](T sum, u64 at) { return b * gram[at] + c * sum; });                     \
+    }                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) muon_next_##NAME(                                      \
+        const T* polynomial, const T* matrix, u64 rows, u64 columns, T a, T* to) {                               \
+        next(polynomial, matrix, rows, columns, a, to);                                                          \
+    }                                                                                                            \
+    extern "C" __global__ void muon_step_##NAME(T* parameters, const T* direction, u64 len, T rate, T keep) {    \
+        step(parameters, direction, len, rate, keep);                                                            \
+    }
+
+ENTRIES(float, f32)
+ENTRIES(double, f64)
+
+extern "C" __global__ void muon_sums(const double* from, u64 len, u32 rows, double* to) {
+    sum_sums(from, len, rows, to);
+}
+
+ENTRY(muon_momentum_f32)
+ENTRY(muon_momentum_f64)
+ENTRY(muon_transpose_f32)
+ENTRY(muon_transpose_f64)
+ENTRY(muon_squares_f32)
+ENTRY(muon_squares_f64)
+ENTRY(muon_scale_f32)
+ENTRY(muon_scale_f64)
+ENTRY(muon_gram_f32)
+ENTRY(muon_gram_f64)
+ENTRY(muon_polynomial_f32)
+ENTRY(muon_polynomial_f64)
+ENTRY(muon_next_f32)
+ENTRY(muon_next_f64)
+ENTRY(muon_step_f32)
+ENTRY(muon_step_f64)
+ENTRY(muon_sums)

@@ -1,0 +1,158 @@
+//! Muon's step on a GPU: the launches of `muon.cu`, which do for each matrix what `newton_schulz.rs` does, to its bits.
+//!
+//! Matrices are stepped one after the other, in the same scratch memory. A² is never stored: what becomes of A and A² is.
+
+use super::{Matrix, MuonStep, Rule};
+use crate::elementwise::name_for;
+use crate::optimizer::adamw;
+use crate::optimizer::newton_schulz::COEFFICIENTS;
+use crate::real::Real;
+use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
+use hexagram_logical::device::sums::Sums;
+use std::ops::Range;
+
+pub(in crate::optimizer) static MODULE: Module =
+    Module { name: "muon", code: Code::Ptx(include_str!("../muon.ptx")) };
+
+/// Place of the square of a matrix' norm in the scratch memory. What comes after it is aligned to `ALIGNMENT` bytes.
+const SQUARES: Argument = Argument::Scratch(0);
+const ALIGNMENT: usize = 16;
+/// Number of threads of a block that works on tiles.
+const THREADS: u32 = 256;
+/// Rows and columns of a tile of a product, and of a transpose.
+const TILE: usize = 64;
+const TURNED: usize = 32;
+
+/// Returns the program of a step: that of the matrices, and then AdamW's of what is none.
+pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
+    let mut launches = Vec::new();
+    let mut others = Vec::new();
+    let mut scratch = 0;
+    // The part of a tensor in the second slot, which matrices are not in.
+    let mut second = 0;
+    for (elements, rule) in step.tensors.iter().filter(|(elements, _)| !elements.is_empty()) {
+        match rule {
+            Rule::Matrix(matrix) => {
+                let room = Room::new::<T>(matrix.shape);
+                scratch = scratch.max(room.end);
+                launches.extend(matrix_step(step, elements, matrix, room));
+            }
+            Rule::Other(rule) => {
+                others.push(
+                    rule.launch([elements.start, elements.start, elements.start, second], elements.len()),
+                );
+                second += elements.len();
+            }
+        }
+    }
+    let then = if others.is_empty() { Vec::new() } else { vec![Program::in_turn(&adamw::MODULE, others, 0)] };
+    Program { then, ..Program::in_turn(&MODULE, launches, scratch) }
+}
+
+/// Scratch memory of a matrix of m × n elements, m ≤ n: 2 m n + m² of them, and sums.
+struct Room {
+    sums: Sums,
+    /// The matrix.
+    matrix: Argument,
+    /// Place of its size: for what comes next, for A before that, and for what is transposed.
+    other: Argument,
+    /// The polynomial b A + c A².
+    polynomial: Argument,
+    /// Size of all of it, in bytes.
+    end: usize,
+}
+
+impl Room {
+    /// Creates the room for elements of type `T`.
+    fn new<T: Real>((rows, columns): (usize, usize)) -> Self {
+        let len = rows * columns;
+        let short = rows.min(columns);
+        let sums = Sums::new("muon_sums", 1, len, SQUARES, ALIGNMENT);
+        let mut end = sums.scratch;
+        let [matrix, other, polynomial] = [len, len, short * short].map(|elements| {
+            let start = end.next_multiple_of(ALIGNMENT);
+            end = start + elements * size_of::<T>();
+            Argument::Scratch(start)
+        });
+        Room { sums, matrix, other, polynomial, end }
+    }
+}
+
+/// Returns the launches of a step in a matrix.
+fn matrix_step<T: Real>(
+    step: &MuonStep<T>,
+    elements: &Range<usize>,
+    matrix: &Matrix<T>,
+    room: Room,
+) -> Vec<Launch> {
+    let (rows, columns) = matrix.shape;
+    let is_tall = rows > columns;
+    let len = Argument::U64(elements.len() as u64);
+    let operand = |operand| Argument::OperandAt(operand, elements.start * size_of::<T>());
+    let name = name_for::<T>(["muon_momentum_f32", "muon_momentum_f64"]);
+    let direction = if is_tall { room.other } else { room.matrix };
+    let scalars = [step.decay.argument(), step.take.argument(), Argument::U32(step.nesterov.into())];
+    let arguments = [operand(0), operand(2), direction, len].into_iter().chain(scalars);
+    let mut launches = vec![Launch::over(name, elements.len(), arguments.collect())];
+    let (short, long) = (rows.min(columns), rows.max(columns));
+    if is_tall {
+        launches.push(transposed::<T>(room.other, (rows, columns), room.matrix));
+    }
+    let [mut direction, other] = orthogonalized::<T>(room, (short, long), step.rounds, &mut launches);
+    if is_tall {
+        launches.push(transposed::<T>(direction, (columns, rows), other));
+        direction = other;
+    }
+    let name = name_for::<T>(["muon_step_f32", "muon_step_f64"]);
+    let arguments = [operand(1), direction, len, matrix.rate.argument(), matrix.keep.argument()];
+    launches.push(Launch::over(name, elements.len(), arguments.into()));
+    launches
+}
+
+/// Adds the launches that make the matrix in a room orthogonal. Returns where it is then, and another place of its size.
+fn orthogonalized<T: Real>(
+    room: Room,
+    (rows, columns): (usize, usize),
+    rounds: u32,
+    launches: &mut Vec<Launch>,
+) -> [Argument; 2] {
+    let Room { sums, matrix, other, polynomial, .. } = room;
+    let len = rows * columns;
+    let name = name_for::<T>(["muon_squares_f32", "muon_squares_f64"]);
+    launches.push(Launch::summing(name, len, vec![matrix, Argument::U64(len as u64), sums.blocks]));
+    launches.extend(sums.launches);
+    let name = name_for::<T>(["muon_scale_f32", "muon_scale_f64"]);
+    launches.push(Launch::over(name, len, vec![matrix, Argument::U64(len as u64), SQUARES]));
+    let [a, b, c] = COEFFICIENTS.map(|coefficient| T::of(coefficient).argument());
+    let [m, n] = [rows, columns].map(|side| Argument::U64(side as u64));
+    let mut places = [matrix, other];
+    for _ in 0..rounds {
+        let [matrix, other] = places;
+        let name = name_for::<T>(["muon_gram_f32", "muon_gram_f64"]);
+        launches.push(over_tiles(name, TILE, (rows, rows), vec![matrix, m, n, other]));
+        let name = name_for::<T>(["muon_polynomial_f32", "muon_polynomial_f64"]);
+        launches.push(over_tiles(name, TILE, (rows, rows), vec![other, m, b, c, polynomial]));
+        let name = name_for::<T>(["muon_next_f32", "muon_next_f64"]);
+        launches.push(over_tiles(name, TILE, (rows, columns), vec![polynomial, matrix, m, n, a, other]));
+        places = [other, matrix];
+    }
+    places
+}
+
+/// Returns the launch that stores the transpose of a matrix.
+fn transposed<T: Real>(from: Argument, (rows, columns): (usize, usize), to: Argument) -> Launch {
+    let name = name_for::<T>(["muon_transpose_f32", "muon_transpose_f64"]);
+    let [m, n] = [rows, columns].map(|side| Argument::U64(side as u64));
+    over_tiles(name, TURNED, (rows, columns), vec![from, m, n, to])
+}
+
+/// Returns the launch of an entry whose blocks go from tile to tile of a matrix.
+fn over_tiles(
+    entry: &'static str,
+    side: usize,
+    (rows, columns): (usize, usize),
+    arguments: Vec<Argument>,
+) -> Launch {
+    let tiles = rows.div_ceil(side) * columns.div_ceil(side);
+    Launch { entry, blocks: tiles.clamp(1, 65_535) as u32, threads: THREADS, arguments }
+}
