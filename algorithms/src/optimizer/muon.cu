@@ -39,38 +39,53 @@ __device__ inline void each_tile(u64 rows, u64 columns, Work work) {
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) work(tile / across * SIDE, tile % across * SIDE);
 }
 
-/// A tile's part of a factor: `TILE` of its `count` lines from `first` on, each of `inner` elements. They lie one after the
-/// other if `LINES`, and otherwise as the columns of a matrix.
-template <typename T, bool LINES>
+/// A tile's part of a factor: up to `TILE` of its lines, slice by slice. Lines are the rows of a matrix if `ROWS`, and
+/// otherwise its columns.
+template <typename T, bool ROWS>
 struct Factor {
-    const T* from;
-    u64 first, count, inner;
+    /// Distances of the elements that a thread brings, of which those of threads beside each other lie beside each other.
+    static constexpr u32 LINES_APART = ROWS ? THREADS / DEPTH : 0;
+    static constexpr u32 INNER_APART = ROWS ? 0 : THREADS / TILE;
 
-    /// Loads this thread's elements of the slice from an inner index on; those that are not there are 0.
-    __device__ inline void load(u64 start, T (&to)[BROUGHT]) const {
+    /// Place of this thread's first element of the next slice, and the distances to its next one, and to the next slice.
+    const T* at;
+    u64 apart, ahead;
+    /// Numbers of lines and of inner indices from that element on.
+    u64 lines, inner;
+
+    /// Creates the part that begins with a line of `count`, each of `length` elements.
+    __device__ inline Factor(const T* from, u64 first, u64 count, u64 length) {
+        u64 line = first + line_of(0);
+        at = from + (ROWS ? line * length + inner_of(0) : inner_of(0) * count + line);
+        apart = ROWS ? LINES_APART * length : INNER_APART * count;
+        ahead = ROWS ? DEPTH : DEPTH * count;
+        lines = line < count ? count - line : 0;
+        inner = inner_of(0) < length ? length - inner_of(0) : 0;
+    }
+
+    /// Loads this thread's elements of the next slice; those that are not there are 0.
+    __device__ inline void load(T (&to)[BROUGHT]) {
 #pragma unroll
         for (u32 i = 0; i < BROUGHT; i++) {
-            u64 line = first + line_of(i);
-            u64 k = start + k_of(i);
-            to[i] = line < count && k < inner ? from[LINES ? line * inner + k : k * count + line] : T();
+            bool exists = i * LINES_APART < lines && i * INNER_APART < inner;
+            to[i] = exists ? at[i * apart] : T();
         }
+        at += ahead;
+        inner = inner < DEPTH ? 0 : inner - DEPTH;
     }
 
     /// Stores what was loaded to shared memory.
     __device__ inline void store(const T (&loaded)[BROUGHT], T (&slice)[DEPTH][PITCH]) const {
 #pragma unroll
-        for (u32 i = 0; i < BROUGHT; i++) slice[k_of(i)][line_of(i)] = loaded[i];
+        for (u32 i = 0; i < BROUGHT; i++) slice[inner_of(i)][line_of(i)] = loaded[i];
     }
 
-    // Threads beside each other load what lies beside each other.
     __device__ static inline u32 line_of(u32 i) {
-        u32 place = threadIdx.x + i * THREADS;
-        return LINES ? place / DEPTH : place % TILE;
+        return (ROWS ? threadIdx.x / DEPTH : threadIdx.x % TILE) + i * LINES_APART;
     }
 
-    __device__ static inline u32 k_of(u32 i) {
-        u32 place = threadIdx.x + i * THREADS;
-        return LINES ? place % DEPTH : place / TILE;
+    __device__ static inline u32 inner_of(u32 i) {
+        return (ROWS ? threadIdx.x % DEPTH : threadIdx.x / TILE) + i * INNER_APART;
     }
 };
 
@@ -90,28 +105,28 @@ __device__ inline void add_products(const T (&left)[PITCH], const T (&right)[PIT
     }
 }
 
-/// Adds the product of two factors to this thread's elements of a tile.
-template <typename T, bool LINES>
-__device__ inline void add_product(Factor<T, LINES> left, Factor<T, LINES> right, T (&sums)[EACH][EACH]) {
+/// Adds the product of two factors, whose lines have `inner` elements, to this thread's elements of a tile.
+template <typename T, bool ROWS>
+__device__ inline void add_product(Factor<T, ROWS> left, Factor<T, ROWS> right, u64 inner, T (&sums)[EACH][EACH]) {
     __shared__ __align__(16) T slice[2][DEPTH][PITCH];
     T x[BROUGHT], y[BROUGHT];
-    left.load(0, x);
-    right.load(0, y);
+    left.load(x);
+    right.load(y);
 #pragma unroll 1
-    for (u64 start = 0; start < left.inner; start += DEPTH) {
+    for (u64 left_over = inner; left_over > 0; left_over -= lesser(left_over, (u64)DEPTH)) {
         left.store(x, slice[0]);
         right.store(y, slice[1]);
         __syncthreads();
         // The next ones come while these are computed with.
-        left.load(start + DEPTH, x);
-        right.load(start + DEPTH, y);
-        // No product is added that is none, be it 0: −0 + 0 is another number than −0.
-        if (left.inner - start >= DEPTH) {
+        left.load(x);
+        right.load(y);
+        // Nothing is added for what is not there, not even 0: −0 + 0 is another number than −0.
+        if (left_over >= DEPTH) {
 #pragma unroll
             for (u32 k = 0; k < DEPTH; k++) add_products(slice[0][k], slice[1][k], sums);
         } else {
 #pragma unroll 1
-            for (u32 k = 0; k < left.inner - start; k++) add_products(slice[0][k], slice[1][k], sums);
+            for (u32 k = 0; k < left_over; k++) add_products(slice[0][k], slice[1][k], sums);
         }
         __syncthreads();
     }
@@ -138,7 +153,7 @@ __device__ inline void square(const T* from, u64 rows, u64 inner, T* to, F f) {
     each_tile<TILE>(rows, rows, [=](u64 top, u64 left) {
         if (top > left) return;
         T sums[EACH][EACH] = {};
-        add_product(Factor<T, true>{from, top, rows, inner}, Factor<T, true>{from, left, rows, inner}, sums);
+        add_product(Factor<T, true>(from, top, rows, inner), Factor<T, true>(from, left, rows, inner), inner, sums);
         each_sum(sums, top, left, rows, rows, [=](T sum, u64 row, u64 column) {
             T x = f(sum, row * rows + column);
             to[row * rows + column] = x;
@@ -155,7 +170,8 @@ __device__ inline void next(const T* polynomial, const T* matrix, u64 rows, u64 
         each_sum(sums, top, left, rows, columns, [=](T& sum, u64 row, u64 column) {
             sum = a * matrix[row * columns + column];
         });
-        add_product(Factor<T, false>{polynomial, top, rows, rows}, Factor<T, false>{matrix, left, columns, rows}, sums);
+        Factor<T, false> lines(polynomial, top, rows, rows);
+        add_product(lines, Factor<T, false>(matrix, left, columns, rows), rows, sums);
         each_sum(sums, top, left, rows, columns, [=](T sum, u64 row, u64 column) {
             to[row * columns + column] = sum;
         });

@@ -15,8 +15,11 @@
 //! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is of Liu et
 //! al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). As PyTorch's Muon but for O's arithmetic, which
 //! is that of the parameters and not bf16. State: m, one element for each parameter of a matrix; AdamW's two for the
-//! others. Memory beside it, for the time of a step: that of 2 m n + m² elements, where m ≤ n are the sides of the
-//! largest matrix, and on the host of m² more; each queue of a GPU keeps it, and 8 bytes for every 4096 elements.
+//! others.
+//!
+//! Memory for the time of a step, where m ≤ n are the sides of the largest matrix of a bucket: 4 m n + m² elements on the
+//! host at most. On a GPU it is 2 m n + m², and 8 bytes for every 4096 elements, which each queue keeps; the engine has
+//! eight.
 
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
@@ -154,10 +157,11 @@ impl Muon {
         let written @ [parameters, first, second] = update.written()?;
         let len = elementwise::alike::<T>(&[update.gradients], &[parameters, first])?;
         elementwise::within(len, update.tensors.iter().map(|tensor| &tensor.elements))?;
-        let others: usize = update.tensors.iter().map(|tensor| self.slot_len(SLOTS[1], tensor)).sum();
-        if elementwise::alike::<T>(&[second], &[])? != others {
-            let what = format!("the {} of {others} elements has {}", SLOTS[1], second.len());
-            return Err(Error::usage(what, "give it those of the tensors that are no matrices"));
+        let others = kernel.tensors.iter().filter(|(_, rule)| matches!(rule, Rule::Other(_)));
+        let others: usize = others.map(|(elements, _)| elements.len()).sum();
+        if elementwise::alike::<T>(&[second], &[])? < others {
+            let what = format!("{others} elements have a {} of {}", SLOTS[1], second.len());
+            return Err(Error::usage(what, "give it one of all tensors that are no matrices"));
         }
         let queue = parameters.queue();
         // What is written is read, too; running a kernel counts it once.

@@ -4,90 +4,154 @@
 use super::{cases, draw};
 use hexagram_algorithms::logical::testing::{buffer, queue};
 use hexagram_algorithms::logical::{Buffer, Element, Queue, Result};
-use hexagram_algorithms::optimizer::{Section, Update};
+use hexagram_algorithms::optimizer::{Muon, MuonScale, Section, Update};
 use hexagram_algorithms::{Optimizer, Tensor};
 use std::ops::Range;
 
-/// Shapes of the tensors, of which the largest has more elements than a block of a sum.
-const TENSORS: [&[usize]; 7] = [&[3, 7], &[], &[65], &[0, 4], &[16, 20], &[33, 131], &[5]];
-/// Tensors of each section.
-const SECTIONS: [Range<usize>; 3] = [0..2, 2..6, 6..7];
+/// Tensors of one bucket.
+struct Bucket {
+    shapes: &'static [&'static [usize]],
+    /// Tensors of each section.
+    sections: &'static [Range<usize>],
+    /// Tensor whose gradient is always 0.
+    still: Option<usize>,
+}
+
+/// For every optimizer: the largest tensor has more elements than a block of a sum.
+const MIXED: Bucket = Bucket {
+    shapes: &[&[3, 7], &[], &[65], &[0, 4], &[16, 20], &[33, 131], &[5]],
+    sections: &[0..2, 2..6, 6..7],
+    still: None,
+};
+/// Matrices that are tall, wide, square and flat, and end at the edge of a tile of a product, before it and behind it; of
+/// some the norm is of several sums. The still one is divided by the least norm.
+const MATRICES: Bucket = Bucket {
+    shapes: &[
+        &[131, 67],
+        &[65],
+        &[3, 1500],
+        &[64, 64],
+        &[],
+        &[4, 3, 2, 2],
+        &[1, 200],
+        &[5, 9],
+        &[200, 1],
+        &[33],
+        &[15, 16],
+        &[129, 65],
+        &[63, 130],
+    ],
+    sections: &[0..1, 1..4, 4..8, 8..13],
+    still: Some(7),
+};
+const ONE_MATRIX: Bucket = Bucket { shapes: &[&[17, 33]], sections: &[0..1], still: None };
+const NO_MATRIX: Bucket = Bucket { shapes: &[&[17], &[]], sections: &[0..1, 1..2], still: None };
 const STEPS: u64 = 3;
 
-fn tensors() -> Vec<Tensor> {
-    let mut start = 0;
-    let tensor = |(index, shape): (usize, &&[usize])| {
-        let elements = start..start + shape.iter().product::<usize>();
-        start = elements.end;
-        Tensor { name: format!("p{index}").into(), shape: shape.to_vec(), elements }
-    };
-    TENSORS.iter().enumerate().map(tensor).collect()
-}
-
-fn sections(tensors: &[Tensor]) -> Vec<Section> {
-    let section = |(index, range): (usize, &Range<usize>)| Section {
-        elements: tensors[range.start].elements.start..tensors[range.end - 1].elements.end,
-        tensors: range.clone(),
-        learning_rate: 1.0 / (index + 1) as f64,
-        weight_decay: index as f64 * 0.5,
-    };
-    SECTIONS.iter().enumerate().map(section).collect()
-}
-
-/// Returns the gradient of a step: in the last one, every fortieth element of the first half is none that is finite.
-fn gradient<T: Element + From<f32>>(step: u64, len: usize) -> Vec<T> {
-    let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0];
-    let element = |at: usize| match at % 40 {
-        7 if step + 1 == STEPS && at < len / 2 => odd[at / 40 % odd.len()],
-        _ => draw(step, 1, at),
-    };
-    (0..len).map(|at| T::from(element(at))).collect()
-}
-
-/// Makes steps on buffers of one queue, with gradients of another one, and returns the bytes of parameters and slots.
-fn stepped<T: Element + From<f32>>(
-    optimizer: &dyn Optimizer,
-    [own, other]: [&Queue; 2],
-) -> Result<Vec<Vec<u8>>> {
-    let tensors = tensors();
-    let sections = sections(&tensors);
-    let len = tensors[tensors.len() - 1].elements.end;
-    let initial: Vec<T> = (0..len).map(|at| T::from(draw(99, 0, at))).collect();
-    let mut parameters = Buffer::from_slice_on(own, &initial)?;
-    let slot_len = |slot: &str| tensors.iter().map(|tensor| optimizer.slot_len(slot, tensor)).sum();
-    let slots = optimizer.slots().iter().map(|slot| parameters.beside(T::DTYPE, slot_len(slot)));
-    let mut slots = slots.collect::<Result<Vec<_>>>()?;
-    for step in 0..STEPS {
-        optimizer.step(Update {
-            step,
-            learning_rate: 0.02,
-            tensors: &tensors,
-            sections: &sections,
-            gradients: &Buffer::from_slice_on(other, &gradient::<T>(step, len))?,
-            parameters: &mut parameters,
-            slots: &mut slots,
-        })?;
+impl Bucket {
+    fn tensors(&self) -> Vec<Tensor> {
+        let mut start = 0;
+        let tensor = |(index, shape): (usize, &&[usize])| {
+            let elements = start..start + shape.iter().product::<usize>();
+            start = elements.end;
+            Tensor { name: format!("p{index}").into(), shape: shape.to_vec(), elements }
+        };
+        self.shapes.iter().enumerate().map(tensor).collect()
     }
-    let bytes = |buffer: &Buffer| Ok(buffer.read_all()?.bytes_on_host()?.into_owned());
-    std::iter::once(&parameters).chain(&slots).map(bytes).collect()
-}
 
-fn assert_alike<T: Element + From<f32>>(name: &str, optimizer: &dyn Optimizer) {
-    let host = Queue::host();
-    let expected = stepped::<T>(optimizer, [&host, &host]).unwrap();
-    let found = stepped::<T>(optimizer, [&queue(), &queue()]).unwrap();
-    for (run, (expected, found)) in expected.iter().zip(&found).enumerate() {
-        let size = size_of::<T>();
-        let differing = expected.chunks(size).zip(found.chunks(size)).position(|(x, y)| x != y);
-        assert_eq!(differing, None, "{name}, {}, element of run {run}", T::DTYPE);
+    fn sections(&self, tensors: &[Tensor]) -> Vec<Section> {
+        let section = |(index, range): (usize, &Range<usize>)| Section {
+            elements: tensors[range.start].elements.start..tensors[range.end - 1].elements.end,
+            tensors: range.clone(),
+            learning_rate: 1.0 / (index + 1) as f64,
+            weight_decay: index as f64 * 0.5,
+        };
+        self.sections.iter().enumerate().map(section).collect()
+    }
+
+    /// Returns the gradient of a step: in the last one, every fortieth element of the first half is none that is finite.
+    fn gradient<T: Element + From<f32>>(&self, step: u64, tensors: &[Tensor]) -> Vec<T> {
+        let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0];
+        let len = tensors[tensors.len() - 1].elements.end;
+        let still = self.still.map_or(0..0, |still| tensors[still].elements.clone());
+        let element = |at: usize| match at % 40 {
+            _ if still.contains(&at) => 0.0,
+            7 if step + 1 == STEPS && at < len / 2 => odd[at / 40 % odd.len()],
+            _ => draw(step, 1, at),
+        };
+        (0..len).map(|at| T::from(element(at))).collect()
+    }
+
+    /// Makes steps on buffers of one queue, with gradients of another one, and returns the bytes of parameters and slots
+    /// after each.
+    fn stepped<T: Element + From<f32>>(
+        &self,
+        optimizer: &dyn Optimizer,
+        [own, other]: [&Queue; 2],
+    ) -> Result<Vec<Vec<u8>>> {
+        let tensors = self.tensors();
+        let sections = self.sections(&tensors);
+        let len = tensors[tensors.len() - 1].elements.end;
+        let initial: Vec<T> = (0..len).map(|at| T::from(draw(99, 0, at))).collect();
+        let mut parameters = Buffer::from_slice_on(own, &initial)?;
+        let slot_len = |slot: &str| tensors.iter().map(|tensor| optimizer.slot_len(slot, tensor)).sum();
+        let slots = optimizer.slots().iter().map(|slot| parameters.beside(T::DTYPE, slot_len(slot)));
+        let mut slots = slots.collect::<Result<Vec<_>>>()?;
+        let mut found = Vec::new();
+        for step in 0..STEPS {
+            optimizer.step(Update {
+                step,
+                learning_rate: 0.02,
+                tensors: &tensors,
+                sections: &sections,
+                gradients: &Buffer::from_slice_on(other, &self.gradient::<T>(step, &tensors))?,
+                parameters: &mut parameters,
+                slots: &mut slots,
+            })?;
+            for buffer in std::iter::once(&parameters).chain(&slots) {
+                found.push(buffer.read_all()?.bytes_on_host()?.into_owned());
+            }
+        }
+        Ok(found)
+    }
+
+    fn assert_alike<T: Element + From<f32>>(&self, name: &str, optimizer: &dyn Optimizer) {
+        let host = Queue::host();
+        let expected = self.stepped::<T>(optimizer, [&host, &host]).unwrap();
+        let found = self.stepped::<T>(optimizer, [&queue(), &queue()]).unwrap();
+        let runs = 1 + optimizer.slots().len();
+        for (at, (expected, found)) in expected.iter().zip(&found).enumerate() {
+            let size = size_of::<T>();
+            let differing = expected.chunks(size).zip(found.chunks(size)).position(|(x, y)| x != y);
+            let step = at / runs;
+            let run = at % runs;
+            assert_eq!(differing, None, "{name}, {}, step {step}, element of run {run}", T::DTYPE);
+        }
     }
 }
 
 #[test]
 fn the_device_under_test_has_the_bits_of_the_host() {
     for (name, _, optimizer) in cases() {
-        assert_alike::<f32>(name, &*optimizer);
-        assert_alike::<f64>(name, &*optimizer);
+        MIXED.assert_alike::<f32>(name, &*optimizer);
+        MIXED.assert_alike::<f64>(name, &*optimizer);
+    }
+}
+
+#[test]
+fn matrices_have_the_bits_of_the_host_whatever_their_shape_and_what_is_beside_them() {
+    for (rounds, nesterov, scale) in [
+        (1, true, MuonScale::MatchAdamW),
+        (2, false, MuonScale::MatchAdamW),
+        (3, true, MuonScale::Original),
+        (1, false, MuonScale::Original),
+    ] {
+        let except = if rounds == 2 { vec!["p2".into(), "p10".into()] } else { Vec::new() };
+        let muon = Muon { rounds, nesterov, scale, except, ..Muon::default() };
+        for (name, bucket) in [("many", MATRICES), ("one", ONE_MATRIX), ("none", NO_MATRIX)] {
+            bucket.assert_alike::<f32>(&format!("{name} of {muon:?}"), &muon);
+            bucket.assert_alike::<f64>(&format!("{name} of {muon:?}"), &muon);
+        }
     }
 }
 

@@ -33,14 +33,13 @@ pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
     for (elements, rule) in step.tensors.iter().filter(|(elements, _)| !elements.is_empty()) {
         match rule {
             Rule::Matrix(matrix) => {
-                let room = Room::new::<T>(matrix.shape);
+                let room = Room::new::<T>(elements.len(), matrix.shape);
                 scratch = scratch.max(room.end);
                 launches.extend(matrix_step(step, elements, matrix, room));
             }
             Rule::Other(rule) => {
-                others.push(
-                    rule.launch([elements.start, elements.start, elements.start, second], elements.len()),
-                );
+                let start = elements.start;
+                others.push(rule.launch([start, start, start, second], elements.len()));
                 second += elements.len();
             }
         }
@@ -63,9 +62,8 @@ struct Room {
 }
 
 impl Room {
-    /// Creates the room for elements of type `T`.
-    fn new<T: Real>((rows, columns): (usize, usize)) -> Self {
-        let len = rows * columns;
+    /// Creates the room for a matrix of `len` elements of type `T`.
+    fn new<T: Real>(len: usize, (rows, columns): (usize, usize)) -> Self {
         let short = rows.min(columns);
         let sums = Sums::new("muon_sums", 1, len, SQUARES, ALIGNMENT);
         let mut end = sums.scratch;
