@@ -3,7 +3,7 @@
 
 use super::{cases, draw};
 use hexagram_algorithms::logical::testing::{buffer, queue};
-use hexagram_algorithms::logical::{Buffer, Element, Queue, Result};
+use hexagram_algorithms::logical::{Buffer, DType, Element, Queue, Result};
 use hexagram_algorithms::optimizer::{Muon, MuonScale, Section, Update};
 use hexagram_algorithms::{Optimizer, Tensor};
 use std::ops::Range;
@@ -153,6 +153,30 @@ fn matrices_have_the_bits_of_the_host_whatever_their_shape_and_what_is_beside_th
             bucket.assert_alike::<f64>(&format!("{name} of {muon:?}"), &muon);
         }
     }
+}
+
+#[test]
+fn a_zero_to_which_products_are_added_keeps_its_sign() {
+    // The first row is −0 when it was divided by the norm, and so are its products with the others.
+    let gradients = [-1e-40f32, -1e-40, -1e-40, -1e10, -1e10, -1e10];
+    let stepped = |queue: &Queue| -> Result<Vec<u32>> {
+        let mut parameters = Buffer::from_slice_on(queue, &[-0.0f32; 6])?;
+        let mut slots = [parameters.beside(DType::F32, 6)?, parameters.beside(DType::F32, 0)?];
+        Muon::default().step(Update {
+            step: 0,
+            learning_rate: 0.02,
+            tensors: &[Tensor { name: "p".into(), shape: vec![2, 3], elements: 0..6 }],
+            sections: &[Section { tensors: 0..1, ..Section::whole(6) }],
+            gradients: &Buffer::from_slice_on(queue, &gradients)?,
+            parameters: &mut parameters,
+            slots: &mut slots,
+        })?;
+        Ok(parameters.host::<f32>()?.iter().map(|x| x.to_bits()).collect())
+    };
+    let expected = stepped(&Queue::host()).unwrap();
+    // −0 − (−0) is 0, and −0 − 0 were −0.
+    assert_eq!(expected[..3], [0; 3]);
+    assert_eq!(stepped(&queue()).unwrap(), expected);
 }
 
 #[test]
