@@ -204,9 +204,9 @@ struct MuonStep<T> {
 /// Rule of one tensor.
 #[derive(Debug)]
 enum Rule<T> {
-    /// That of a matrix.
+    /// Step of a matrix.
     Matrix(Matrix<T>),
-    /// AdamW's.
+    /// Step by AdamW.
     Other(Decoupled<T>),
 }
 

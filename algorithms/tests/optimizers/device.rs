@@ -5,7 +5,7 @@ use super::{cases, draw};
 use hexagram_algorithms::logical::testing::{buffer, queue};
 use hexagram_algorithms::logical::{Buffer, DType, Element, Queue, Result};
 use hexagram_algorithms::optimizer::{Muon, MuonScale, Section, Update};
-use hexagram_algorithms::{Optimizer, Tensor};
+use hexagram_algorithms::{Adam, Optimizer, Tensor};
 use std::ops::Range;
 
 /// Tensors of one bucket.
@@ -17,14 +17,14 @@ struct Bucket {
     still: Option<usize>,
 }
 
-/// For every optimizer: the largest tensor has more elements than a block of a sum.
+/// Tensors for every optimizer, of which the largest has more elements than a block of a sum.
 const MIXED: Bucket = Bucket {
     shapes: &[&[3, 7], &[], &[65], &[0, 4], &[16, 20], &[33, 131], &[5]],
     sections: &[0..2, 2..6, 6..7],
     still: None,
 };
-/// Matrices that are tall, wide, square and flat, and end at the edge of a tile of a product, before it and behind it; of
-/// some the norm is of several sums. The still one is divided by the least norm.
+/// Tall, wide, square and flat matrices beside others, which end at the edge of a tile of a product, before it and behind
+/// it; of some the norm is of several sums. The still one is divided by the least norm.
 const MATRICES: Bucket = Bucket {
     shapes: &[
         &[131, 67],
@@ -44,7 +44,7 @@ const MATRICES: Bucket = Bucket {
     sections: &[0..1, 1..4, 4..8, 8..13],
     still: Some(7),
 };
-const ONE_MATRIX: Bucket = Bucket { shapes: &[&[17, 33]], sections: &[0..1], still: None };
+const ONLY_MATRICES: Bucket = Bucket { shapes: &[&[17, 33], &[9, 4]], sections: &[0..1, 1..2], still: None };
 const NO_MATRIX: Bucket = Bucket { shapes: &[&[17], &[]], sections: &[0..1, 1..2], still: None };
 const STEPS: u64 = 3;
 
@@ -148,7 +148,7 @@ fn matrices_have_the_bits_of_the_host_whatever_their_shape_and_what_is_beside_th
     ] {
         let except = if rounds == 2 { vec!["p2".into(), "p10".into()] } else { Vec::new() };
         let muon = Muon { rounds, nesterov, scale, except, ..Muon::default() };
-        for (name, bucket) in [("many", MATRICES), ("one", ONE_MATRIX), ("none", NO_MATRIX)] {
+        for (name, bucket) in [("many", MATRICES), ("only", ONLY_MATRICES), ("none", NO_MATRIX)] {
             bucket.assert_alike::<f32>(&format!("{name} of {muon:?}"), &muon);
             bucket.assert_alike::<f64>(&format!("{name} of {muon:?}"), &muon);
         }
@@ -181,14 +181,14 @@ fn a_zero_to_which_products_are_added_keeps_its_sign() {
 
 #[test]
 fn buffers_that_do_not_fit_each_other_are_refused() {
-    let optimizer = hexagram_algorithms::Adam::default();
-    let refusal = |gradients: &Buffer, slots: usize, section: Section| {
-        let mut slots: Vec<Buffer> = (0..slots).map(|_| buffer(&[0.0f32; 4])).collect();
+    let adam = Adam::default();
+    let refusal = |optimizer: &dyn Optimizer, gradients: &Buffer, slots: &[usize], section: Section| {
+        let mut slots: Vec<Buffer> = slots.iter().map(|len| buffer(&vec![0.0f32; *len])).collect();
         let mut parameters = buffer(&[0.0f32; 4]);
         let update = Update {
             step: 0,
             learning_rate: 1.0,
-            tensors: &[],
+            tensors: &[Tensor { name: "p".into(), shape: vec![4], elements: 0..4 }],
             sections: &[section],
             gradients,
             parameters: &mut parameters,
@@ -197,12 +197,15 @@ fn buffers_that_do_not_fit_each_other_are_refused() {
         optimizer.step(update).unwrap_err().to_string()
     };
     let four = buffer(&[0.0f32; 4]);
-    let longer = refusal(&buffer(&[0.0f32; 5]), 2, Section::whole(4));
+    let longer = refusal(&adam, &buffer(&[0.0f32; 5]), &[4, 4], Section::whole(4));
     assert!(longer.contains("4 × f32 were given with 5 × f32"), "{longer}");
-    let other = refusal(&buffer(&[0.0f64; 4]), 2, Section::whole(4));
+    let other = refusal(&adam, &buffer(&[0.0f64; 4]), &[4, 4], Section::whole(4));
     assert!(other.contains("f64"), "{other}");
-    let beyond = refusal(&four, 2, Section::whole(5));
+    let beyond = refusal(&adam, &four, &[4, 4], Section::whole(5));
     assert!(beyond.contains("elements 0 to 5 were given of 4"), "{beyond}");
-    let slots = refusal(&four, 1, Section::whole(4));
+    let slots = refusal(&adam, &four, &[4], Section::whole(4));
     assert!(slots.contains("2 slots was given 1"), "{slots}");
+    let whole = Section { tensors: 0..1, ..Section::whole(4) };
+    let shorter = refusal(&Muon::default(), &four, &[4, 3], whole);
+    assert!(shorter.contains("4 elements have a second-moment of 3"), "{shorter}");
 }

@@ -92,13 +92,13 @@ fn matrix_step<T: Real>(
     let scalars = [step.decay.argument(), step.take.argument(), Argument::U32(step.nesterov.into())];
     let arguments = [operand(0), operand(2), direction, len].into_iter().chain(scalars);
     let mut launches = vec![Launch::over(name, elements.len(), arguments.collect())];
-    let (short, long) = (rows.min(columns), rows.max(columns));
+    let wide = if is_tall { (columns, rows) } else { matrix.shape };
     if is_tall {
-        launches.push(transposed::<T>(room.other, (rows, columns), room.matrix));
+        launches.push(transposed::<T>(room.other, matrix.shape, room.matrix));
     }
-    let [mut direction, other] = orthogonalized::<T>(room, (short, long), step.rounds, &mut launches);
+    let [mut direction, other] = orthogonalized::<T>(room, wide, step.rounds, &mut launches);
     if is_tall {
-        launches.push(transposed::<T>(direction, (columns, rows), other));
+        launches.push(transposed::<T>(direction, wide, other));
         direction = other;
     }
     let name = name_for::<T>(["muon_step_f32", "muon_step_f64"]);
