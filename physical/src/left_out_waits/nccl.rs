@@ -83,7 +83,8 @@ pub(super) fn does_one_after_the_other(trial: Trial) -> bool {
     })
 }
 
-/// The result is no input: with one buffer for both, the fake driver has not shown that the wait was left out.
+/// The result is no input: where it is, the scaling that completes a sum of floats waits for NCCL as for a reader of what it
+/// writes.
 pub(super) fn reads_a_result(trial: Trial) -> bool {
     ranks(|rank| {
         let x = filled(&rank.gpu, trial.by);
