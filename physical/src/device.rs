@@ -30,7 +30,7 @@ mod waiting;
 mod weighted;
 
 pub use choice::DeviceChoice;
-pub use kernel::{Kernel, Operands, apply};
+pub use kernel::{Kernel, Operands, apply, apply_all};
 pub(crate) use order::Order;
 #[cfg(feature = "cuda")]
 pub(crate) use place::{WaitPlace, at};

@@ -5,7 +5,7 @@
 
 use hexagram_logical::{Queue, Result};
 
-/// Makes all programs of optimizers, algorithms and measures ready, whichever of them will run: an algorithm may use
+/// Makes all programs of optimizers, algorithms, votes and measures ready, whichever of them will run: an algorithm may use
 /// another one's.
 pub(super) fn prepare(queue: &Queue) {
     if let Err(error) = try_prepare(queue) {
@@ -22,9 +22,10 @@ fn try_prepare(_queue: &Queue) -> Result<()> {
 #[cfg(feature = "cuda")]
 fn try_prepare(queue: &Queue) -> Result<()> {
     use crate::{dgc, optimizer, slowmo};
+    use hexagram_logical::centralized::encoded::VOTES;
     use hexagram_logical::device::program::Program;
     use hexagram_logical::device::{measure, unequal};
     let modules = optimizer::MODULES.into_iter().chain([&dgc::MODULE, &slowmo::MODULE]);
-    let modules = modules.chain([&measure::MODULE, &unequal::MODULE]);
+    let modules = modules.chain([&measure::MODULE, &unequal::MODULE, &VOTES]);
     modules.into_iter().try_for_each(|module| queue.prepare(&Program::in_turn(module, Vec::new(), 0)))
 }

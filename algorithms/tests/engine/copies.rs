@@ -81,8 +81,8 @@ fn each(algorithm: impl Into<AnyAlgorithm>, optimizer: &str, clip_norm: Option<f
     found[0]
 }
 
-/// Algorithms that work on matrices, on votes or on a server's parameters, which the host does.
-const ON_THE_HOST: [&str; 6] = ["compressed-ssp", "demo", "dion", "powersgd", "signsgd-vote", "ssp"];
+/// Algorithms that work on matrices or on a server's parameters, which the host does.
+const ON_THE_HOST: [&str; 5] = ["compressed-ssp", "demo", "dion", "powersgd", "ssp"];
 
 #[test]
 fn algorithms_copy_nothing_down_but_messages() {

@@ -9,17 +9,18 @@ use std::sync::Barrier;
 fn most_signs_win_and_ties_are_positive() {
     matrix(|comm| {
         for len in [0, 1, 3, 64, 1001] {
-            let mut mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), 0, at)).collect();
-            comm.blocking().majority_vote(&mut mine)?;
-            for (at, result) in mine.iter().enumerate() {
+            let mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), 0, at)).collect();
+            let mut mine = buffer(&mine);
+            comm.block_on(comm.majority_vote(&mut mine))?;
+            for (at, result) in mine.host::<f32>()?.iter().enumerate() {
                 let negative = (0..comm.size()).filter(|rank| value(*rank, 0, at) < 0.0).count();
                 let expected = if 2 * negative > comm.size() { -1.0 } else { 1.0 };
                 assert_eq!(*result, expected, "{negative} of {} are negative", comm.size());
             }
         }
-        let mut tie = [if comm.rank().is_multiple_of(2) { 1.0f32 } else { -1.0 }, -0.0];
-        comm.blocking().majority_vote(&mut tie)?;
-        assert_eq!(tie, [1.0, 1.0]);
+        let mut tie = buffer(&[if comm.rank().is_multiple_of(2) { 1.0f32 } else { -1.0 }, -0.0]);
+        comm.block_on(comm.majority_vote(&mut tie))?;
+        assert_eq!(*tie.host::<f32>()?, [1.0, 1.0]);
         Ok(())
     });
 }
@@ -29,10 +30,11 @@ fn votes_in_many_segments_are_counted() {
     let len = 3 * 6 * 65_536 + 11;
     for (transport, ranks) in cases(&[3]) {
         let run = |comm: Communicator| {
-            let mut mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), 1, at)).collect();
-            comm.blocking().majority_vote(&mut mine)?;
+            let mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), 1, at)).collect();
+            let mut mine = buffer(&mine);
+            comm.block_on(comm.majority_vote(&mut mine))?;
             let most = |at| if (0..3).filter(|r| value(*r, 1, at) < 0.0).count() > 1 { -1.0 } else { 1.0 };
-            assert!(bits(&mine) == bits(&(0..len).map(most).collect::<Vec<_>>()));
+            assert!(bits(&mine.host::<f32>()?) == bits(&(0..len).map(most).collect::<Vec<_>>()));
             Ok(())
         };
         spawn(transport, ranks, run).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
@@ -103,7 +105,7 @@ fn a_rank_without_an_opinion_is_named_to_all_hosts() {
     };
     for (rank, error) in spawn_hosts(&[0, 0, 0, 1], run).unwrap().into_iter().enumerate() {
         match error {
-            Error::NotFinite { .. } => assert_eq!(rank, 2, "{error}"),
+            Error::NotFinite { index, .. } => assert_eq!([rank, index], [2, 17], "{error}"),
             _ => assert!(rank != 2 && error.to_string().contains("rank 2"), "rank {rank}: {error}"),
         }
     }

@@ -107,11 +107,19 @@ pub fn apply<const R: usize, const W: usize>(
     reads: [ReadView; R],
     mut writes: [WriteView; W],
 ) -> Result<()> {
+    apply_all(kernel, &reads, &mut writes)
+}
+
+/// Runs a kernel as [`apply`] does, on as many runs as there are.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_all(kernel: Arc<dyn Kernel>, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
     let on_host = reads.iter().all(ReadView::is_on_host) && writes.iter().all(WriteView::is_on_host);
     if on_host {
-        return run(&*kernel, &reads, &mut writes);
+        return run(&*kernel, reads, writes);
     }
-    elsewhere::apply(&kernel, &reads, &mut writes)
+    elsewhere::apply(&kernel, reads, writes)
 }
 
 /// Runs a kernel on views of host memory.

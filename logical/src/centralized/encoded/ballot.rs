@@ -2,9 +2,16 @@
 //!
 //! `message = bit × d`, the first in the lowest bit of the first byte; 1 is a negative number.
 
+use crate::Result;
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
-use hexagram_physical::device::kernels;
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
+use hexagram_physical::device::{Kernel, Operands, kernels};
 use std::sync::Arc;
+
+/// Kernels of votes, for a GPU. Whoever runs votes while ranks wait for each other has them prepared before.
+#[cfg(feature = "cuda")]
+pub static MODULE: Module = Module { name: "ballot", code: Code::Ptx(include_str!("ballot.ptx")) };
 
 /// Number of elements packed at a time.
 const PIECE: usize = 2048;
@@ -57,6 +64,22 @@ impl Codec for Ballot {
         kernels::unpack_signs(from, 1.0, to);
         Ok(())
     }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        let arguments =
+            vec![Argument::Operand(0), Argument::U64(len as u64), Argument::Refusing, Argument::Operand(1)];
+        Some(Program::of(&MODULE, Launch::over("ballot_encode", len, arguments)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        // Votes are not added up.
+        weight.is_none().then(|| {
+            let arguments = vec![Argument::Operand(0), Argument::U64(len as u64), Argument::Operand(1)];
+            Program::of(&MODULE, Launch::over("ballot_decode", len, arguments))
+        })
+    }
 }
 
 impl Ballot {
@@ -73,6 +96,7 @@ impl Ballot {
 const PLANES: usize = 32;
 
 /// Votes that are counted together.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Votes {
     /// Number of all voters.
     pub(super) voters: usize,
@@ -81,14 +105,22 @@ pub(super) struct Votes {
 }
 
 impl Votes {
+    /// Returns the number of bit planes that counts have.
+    fn planes(&self) -> usize {
+        (self.voters / 2 + 1).next_power_of_two().ilog2() as usize
+    }
+
+    /// Returns the number from which counts begin: so high that they overflow with the first vote beyond half of all.
+    fn begin(&self) -> usize {
+        (1 << self.planes()) - (self.voters / 2 + 1)
+    }
+
     /// Writes the bits that most voters have, in messages of `width` planes as long as `result`; a tie is 0.
     ///
-    /// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count
-    /// overflows with the first vote beyond half of all.
+    /// Counts are bit planes: bit i of plane p is bit p of the count of element i.
     pub(super) fn count(&self, messages: &[&[u8]], result: &mut [u8]) {
-        let half = self.voters / 2;
-        let planes = (half + 1).next_power_of_two().ilog2() as usize;
-        let begin = (1usize << planes) - (half + 1);
+        let planes = self.planes();
+        let begin = self.begin();
         let len = result.len();
         for start in (0..len).step_by(8) {
             let mut counts = [0u64; PLANES];
@@ -111,6 +143,44 @@ impl Votes {
             let bytes = run.len().min(8);
             run[..bytes].copy_from_slice(&over.to_le_bytes()[..bytes]);
         }
+    }
+}
+
+/// Count of the votes of some messages, each a run of bytes, into the bits of the result.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only a program has to know sizes beforehand"))]
+pub(super) struct Count {
+    pub(super) votes: Votes,
+    pub(super) messages: usize,
+    /// Bytes of the result.
+    pub(super) bytes: usize,
+}
+
+impl Kernel for Count {
+    fn run(&self, operands: Operands<'_>) -> Result<()> {
+        let messages: Vec<&[u8]> = operands.reads.into_iter().map(|(_, message)| message).collect();
+        operands.writes.into_iter().for_each(|(_, result)| self.votes.count(&messages, result));
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn program(&self) -> Option<Program> {
+        let Count { votes, messages, bytes } = *self;
+        let planes = votes.planes();
+        let launch = |message: usize| {
+            let arguments = vec![
+                Argument::Operand(message),
+                Argument::U64(bytes as u64),
+                Argument::U32(votes.width as u32),
+                Argument::U32(planes as u32),
+                Argument::U64(votes.begin() as u64),
+                Argument::U32(u32::from(message == 0)),
+                Argument::Scratch(0),
+                Argument::Operand(messages),
+            ];
+            Launch::over("ballot_count", bytes, arguments)
+        };
+        Some(Program::in_turn(&MODULE, (0..messages).map(launch).collect(), planes * bytes))
     }
 }
 

@@ -21,6 +21,8 @@ mod sparse;
 mod tally;
 pub(super) mod vote;
 
+#[cfg(feature = "cuda")]
+pub use ballot::MODULE as VOTES;
 pub use segments::Segments;
 
 use crate::encoding::{Encoding, LinkNames};

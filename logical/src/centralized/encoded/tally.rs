@@ -3,7 +3,11 @@
 //! `message = w bit planes of ⌈d/8⌉ bytes`; bit i of plane p is bit p of the number of element i, and w = ⌊log₂ k⌋ + 1
 //! planes hold any number up to k, the ranks of the largest host.
 
+#[cfg(feature = "cuda")]
+use super::ballot::MODULE;
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::{Argument, Launch, Program};
 use std::sync::Arc;
 
 /// Codec of sums of signs, which are whole numbers from −`voters` to `voters`. What it encodes it keeps exactly. A vote
@@ -84,6 +88,18 @@ impl Codec for Tally {
         let sums = self.sums(from, to.len())?;
         to.iter_mut().zip(sums).for_each(|(x, sum)| *x += weight * sum);
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        let arguments = vec![
+            Argument::Operand(0),
+            Argument::U64(len as u64),
+            Argument::F32(self.voters as f32 / 2.0),
+            Argument::U32(self.width as u32),
+            Argument::Operand(1),
+        ];
+        Some(Program::of(&MODULE, Launch::over("ballot_tally", len, arguments)))
     }
 }
 

@@ -1,15 +1,15 @@
 //! Majority vote: every rank has one vote on the sign of every element.
 
-use super::ballot::{Ballot, Votes};
+use super::ballot::{Ballot, Count, Votes};
 use super::check_dtype;
 use super::segments::{self, Segment, Stages};
 use super::tally::Tally;
 use crate::centralized::free_to_write;
 use crate::{Buffer, Call, Communicator, DType, Part, Result};
 use hexagram_physical::codec::{Codec, CodecError};
+use hexagram_physical::device::apply_all;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
-use hexagram_physical::memory::ReadView;
-use hexagram_physical::runtime::Work;
+use std::sync::Arc;
 
 impl Communicator {
     /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
@@ -115,16 +115,10 @@ impl Stages for Vote<'_> {
             }
         }
         let bytes = Ballot.encoded_len(len);
-        let queue = self.buffer.queue();
-        if queue.computes(|| Work::Kernel { bytes: contributions.len() * each + bytes }) {
-            let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
-            let votes: Result<Vec<_>> = views.iter().map(ReadView::bytes_on_host).collect();
-            let votes = votes.map_err(|error| call.own().end(error))?;
-            let mut result = vec![0; bytes];
-            self.votes.count(&votes.iter().map(|votes| &**votes).collect::<Vec<_>>(), &mut result);
-            message.first(bytes).write()?.copy_from_bytes(&result)?;
-        }
-        Ok(bytes)
+        let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
+        let count = Count { votes: self.votes, messages: views.len(), bytes };
+        let counted = apply_all(Arc::new(count), &views, &mut [message.first(bytes).write()?]);
+        counted.map(|()| bytes).map_err(|error| call.own().end(error))
     }
 
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
