@@ -177,6 +177,9 @@ impl NcclPath {
                 NcclStage::Queued | NcclStage::Agreeing { .. } => self.agree(state, operation, &mut lanes),
                 _ => Ok(false),
             };
+            if self.may_have_to_join(state, operation) {
+                lanes.push(operation.label.tag.series());
+            }
             moved |= !matches!(outcome, Ok(false));
             // Ranks that disagree are the failure of one operation, with which its caller ends the others.
             let failure = outcome.err();
@@ -278,6 +281,9 @@ impl DevicePath for NcclPath {
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let mut state = self.state.borrow_mut();
+        if let Some(joining) = state.joining.as_ref().filter(|joining| joining.ticket() == ticket) {
+            return joining.awaited();
+        }
         state.operation(ticket).and_then(|operation| self.awaited(operation)).into_iter().collect()
     }
 

@@ -3,14 +3,17 @@
 //!
 //! The collective is the next on all its ranks then, which come here one by one and keep their turn until NCCL has
 //! connected them. The first of them draws the communicator's name and mails it. NCCL allocates memory and loads code,
-//! for which the driver may wait until the GPU has nothing to do: so everything ahead of the collective is done before
-//! NCCL is called. The host is not held up, as others may need its mail to get there.
+//! for which the driver may wait until the GPU has nothing to do: so all of NCCL's work that the GPU has is done before
+//! NCCL is called. Other work of the GPU ends by itself, as it waits for no other rank. The host is not held up, as others
+//! may need its mail to get there.
+//!
+//! Until then, later collectives of the same lane do not begin: their mail would say that the name never comes.
 //!
 //! Groups of the same ranks in the same order share a communicator, which lives as long as the endpoint.
 
 use super::batch::BatchWork;
 use super::connect;
-use super::endpoint::{NcclPath, NcclState};
+use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState};
 use super::library::{Libnccl, UniqueId};
 use super::link::Link;
 use super::members::Members;
@@ -34,7 +37,7 @@ pub(super) struct GroupLink {
 /// A collective whose ranks are being connected.
 pub(super) struct Joining {
     work: BatchWork,
-    /// Events after all that the GPU has to do before.
+    /// Events after the work of NCCL's that the GPU has.
     ahead: Vec<Arc<dyn Event>>,
     name: Name,
     /// Communicator that NCCL is connecting.
@@ -55,6 +58,27 @@ impl Joining {
     /// Returns true if NCCL is at it, which tells nobody when it is done.
     pub(super) fn is_at_work(&self) -> bool {
         self.link.is_some()
+    }
+
+    /// Returns the ticket of the collective.
+    pub(super) fn ticket(&self) -> Ticket {
+        self.work.ticket()
+    }
+
+    /// Returns the ranks for which it waits: this one's device, the rank that mails the name, or all others.
+    pub(super) fn awaited(&self) -> Vec<usize> {
+        let members = self.work.members();
+        let own = members.ranks()[members.place()];
+        match &self.name {
+            _ if self.link.is_some() => members.ranks().iter().copied().filter(|rank| *rank != own).collect(),
+            Name::Mailed(_) if self.has_room() => members.ranks().first().copied().into_iter().collect(),
+            _ => vec![own],
+        }
+    }
+
+    /// Returns true once nothing of NCCL's is ahead of it.
+    fn has_room(&self) -> bool {
+        self.ahead.iter().all(|event| event.has_happened())
     }
 
     /// Gives up what this rank expects.
@@ -82,6 +106,12 @@ impl NcclPath {
         }
         let found = groups.iter().find(|group| group.members.ranks() == members.ranks())?;
         Some(Arc::clone(&found.link))
+    }
+
+    /// Returns true if an operation has its place in the order, but its ranks may have to be connected before.
+    pub(super) fn may_have_to_join(&self, state: &NcclState, operation: &NcclOperation) -> bool {
+        let is_settled = matches!(operation.stage, NcclStage::Settled);
+        is_settled && self.link_of(&state.groups, &operation.members).is_none()
     }
 
     /// Begins to connect the ranks of a collective whose turn it is.
@@ -118,7 +148,7 @@ impl NcclPath {
         let Some(at) = joining else { return Ok(None) };
         self.check_joining(at)?;
         if at.link.is_none() {
-            if !at.ahead.iter().all(|event| event.has_happened()) {
+            if !at.has_room() {
                 return Ok(None);
             }
             at.waited.get_or_insert_with(Stopwatch::start);
