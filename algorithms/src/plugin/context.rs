@@ -2,7 +2,7 @@
 
 use super::metrics::{Combine, Metrics};
 use super::ranks::Ranks;
-use hexagram_logical::codec::{Codec, LinearCodec};
+use hexagram_logical::codec::{Codec, LinearCodec, OneRound};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, mixing_at};
 use hexagram_logical::device::measure;
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
@@ -192,6 +192,7 @@ impl Context {
         codec: Arc<dyn LinearCodec>,
         feedback: Feedback,
     ) -> Encoding<dyn LinearCodec> {
+        OneRound::of(&codec, self.elements, 0).iter().for_each(|codec| self.prepare(codec));
         Encoding::linear(codec).with_feedback(feedback).with_seed(self.bucket as u64)
     }
 

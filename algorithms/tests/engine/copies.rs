@@ -2,9 +2,13 @@
 
 use crate::warmed_up::algorithms;
 use hexagram_algorithms::bytegrad::ByteGrad;
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::d_psgd::DPsgd;
+use hexagram_algorithms::logical::codec::{Keep, RandomK};
+use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::testing::{Late, spawn};
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Result, TransportKind};
+use hexagram_algorithms::plugin::{Averaging, MeanCodec};
 use hexagram_algorithms::testing::fitting;
 use hexagram_algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter, Sgd, optimizer,
@@ -94,6 +98,16 @@ fn algorithms_copy_nothing_down_but_messages() {
         }
     }
     assert!(copying.iter().eq(&ON_THE_HOST), "{copying:?} copy down");
+}
+
+/// Its messages are reduced while they are encoded.
+#[test]
+fn places_in_common_are_not_copied_down() {
+    let codec = RandomK::new(Keep::Ratio(0.25)).unwrap();
+    for feedback in [Feedback::None, Feedback::Error] {
+        let averaging = Averaging { codec: MeanCodec::Reduced(Arc::new(codec)), feedback };
+        assert_eq!(each(CompressedAllReduce { averaging }, "sgd", None), [0.0, 0.0], "{feedback}");
+    }
 }
 
 /// Only a build with the feature `cuda` has programs.

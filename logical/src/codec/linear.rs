@@ -15,9 +15,13 @@
 //! operation, kept until the next, saved with a checkpoint; every rank's is the same, bit for bit, because it follows
 //! from reduced messages and the seed only.
 
-use super::CodecError;
+use super::{Codec, CodecError, Noise, Properties};
+use bytemuck::{cast_slice, try_cast_slice, try_cast_slice_mut};
 use hexagram_physical::Result;
+use hexagram_physical::device::program::Program;
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// Codec that encodes runs of f32 as runs of f32 that add up.
 pub trait LinearCodec: Send + Sync + fmt::Debug {
@@ -70,6 +74,22 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
         to: &mut [f32],
         seed: u64,
     ) -> Result<(), CodecError>;
+
+    /// Returns what a device runs in place of [`LinearCodec::encode`] for `len` elements, to the same bits: operand 0
+    /// is what is encoded, operand 1 the message. `None`, as here, lets the host encode. Asked only of a codec of one
+    /// round that has no memory.
+    fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        let _ = (len, seed);
+        None
+    }
+
+    /// Returns what a device runs in place of [`LinearCodec::decode`] for `len` elements, to the same bits: operand 0
+    /// is the reduced message, operand 1 what is decoded into. `None`, as here, lets the host decode. Asked only of a
+    /// codec of one round that has no memory.
+    fn decode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        let _ = (len, seed);
+        None
+    }
 }
 
 /// Input of one round of encoding.
@@ -83,4 +103,83 @@ pub struct Round<'a> {
     pub reduced: &'a [f32],
     /// Seed, equal on all ranks and in all rounds of one operation, and different in the next.
     pub seed: u64,
+}
+
+/// Linear codec of one round that has no memory, in the form of a [`Codec`], which devices can run. Its messages are f32 in
+/// the byte order of the machine, and all of them are of one operation.
+#[derive(Debug, Clone)]
+pub struct OneRound {
+    codec: Arc<dyn LinearCodec>,
+    seed: u64,
+}
+
+impl OneRound {
+    /// Returns the form of a codec for runs of `len` elements and the operation with this seed; `None` if the codec has
+    /// several rounds, or a memory.
+    pub fn of(codec: &Arc<dyn LinearCodec>, len: usize, seed: u64) -> Option<Self> {
+        let has_one = codec.rounds() == 1 && codec.memory_len(len) == 0;
+        has_one.then(|| OneRound { codec: Arc::clone(codec), seed })
+    }
+}
+
+impl Codec for OneRound {
+    fn name(&self) -> String {
+        self.codec.name()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: false, contraction: None, linear: true, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        size_of::<f32>() * self.codec.message_len(0, len)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    /// Encodes with the seed of the operation, whatever it is told.
+    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        let bytes = self.encoded_len(from.len());
+        let round = Round { number: 0, from, reduced: &[], seed: self.seed };
+        let to = &mut to[..bytes];
+        if let Ok(message) = try_cast_slice_mut(to) {
+            self.codec.encode(round, &mut [], message)?;
+        } else {
+            let mut message = vec![0.0f32; bytes / size_of::<f32>()];
+            self.codec.encode(round, &mut [], &mut message)?;
+            to.copy_from_slice(cast_slice(&message));
+        }
+        Ok(bytes)
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        let mut decoded = vec![0.0; to.len()];
+        self.decode(from, &mut decoded)?;
+        to.iter_mut().zip(decoded).for_each(|(to, x)| *to += weight * x);
+        Ok(())
+    }
+
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        let want = self.encoded_len(to.len());
+        if from.len() != want {
+            return Err(CodecError::damaged(format!("{} bytes, not {want}", from.len())));
+        }
+        let unaligned = || from.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+        let reduced = try_cast_slice(from).map_or_else(|_| Cow::Owned(unaligned()), Cow::Borrowed);
+        self.codec.decode(&reduced, &mut [], to, self.seed)
+    }
+
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        self.codec.encode_program(len, self.seed)
+    }
+
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        if weight.is_none() { self.codec.decode_program(len, self.seed) } else { None }
+    }
 }

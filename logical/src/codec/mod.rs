@@ -20,8 +20,9 @@
 //! and infinity; they refuse unless told otherwise.
 //!
 //! Built with the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU whose memory it is given, to
-//! the same bits, and a [`PerTensor`] if all of its codecs do. A [`LinearCodec`] works on the host: what it encodes is
-//! copied there, and what it decodes is copied back. So does a [`RandomK`] that keeps 2³² elements or more.
+//! the same bits, and a [`PerTensor`] if all of its codecs do. So does [`RandomK`] as a [`LinearCodec`]. [`PowerSgd`], and
+//! a [`RandomK`] that keeps 2³² elements or more, works on the host: what it encodes is copied there, and what it decodes
+//! is copied back.
 
 mod bins;
 mod blocks;
@@ -55,7 +56,7 @@ pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties, encode};
 pub use int4::Int4;
 pub use keep::Keep;
-pub use linear::{LinearCodec, Round};
+pub use linear::{LinearCodec, OneRound, Round};
 pub use min_max::MinMax8;
 pub use named::{any_codec, catalogue, named, names, spelling};
 pub use per_tensor::PerTensor;

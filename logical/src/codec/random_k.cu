@@ -47,16 +47,16 @@ extern "C" __global__ void random_k_look(const float* from, u64 len, u32 not_fin
     if (found) atomicOr(odd, 1u);
 }
 
-/// Writes the numbers that are kept.
+/// Writes the numbers that are kept, behind the seed if the message has one.
 extern "C" __global__ void random_k_keep(const float* from, u64 len, u64 k, float scale, u32 not_finite, u64 seed,
-                                         const u32* odd, u8* to) {
+                                         const u32* odd, u8* values) {
     Places places(seed, k, len);
     bool finite = *odd == 0;
     for (u64 i = first_place(); i < k; i += stride()) {
         float x = from[places.at(i)];
         float plain = x * scale;
         float tame = not_finite == SATURATE ? saturated(saturated(x) * scale) : __uint_as_float(F32_NAN);
-        store_f32(to + SEED + 4 * i, finite ? plain : tame);
+        store_f32(values + 4 * i, finite ? plain : tame);
     }
 }
 
@@ -74,8 +74,15 @@ extern "C" __global__ void random_k_add(const u8* from, u64 len, u64 k, float we
     }
 }
 
+/// Stores numbers that all ranks' messages have been reduced to, at the places of a seed.
+extern "C" __global__ void random_k_put(const u8* values, u64 len, u64 k, u64 seed, float* to) {
+    Places places(seed, k, len);
+    for (u64 i = first_place(); i < k; i += stride()) to[places.at(i)] = load_f32(values + 4 * i);
+}
+
 ENTRY(random_k_begin)
 ENTRY(random_k_look)
 ENTRY(random_k_keep)
 ENTRY(random_k_clear)
 ENTRY(random_k_add)
+ENTRY(random_k_put)

@@ -201,6 +201,16 @@ impl LinearCodec for RandomK {
         places.zip(reduced).for_each(|(place, value)| to[place] = *value);
         Ok(())
     }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        self.encoding_values(len, seed)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, seed: u64) -> Option<Program> {
+        self.decoding_values(len, seed)
+    }
 }
 
 /// Places that a seed decides: k different ones of d.

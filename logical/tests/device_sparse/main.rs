@@ -19,9 +19,15 @@ const POLICIES: [NotFinite; 3] = [NotFinite::Refuse, NotFinite::Propagate, NotFi
 const WEIGHTS: [Option<f32>; 4] = [None, Some(1.0), Some(-0.375), Some(0.0)];
 
 /// Comparisons of the device with the host, each with other numbers than the one before.
-#[derive(Default)]
 struct Comparisons {
     turn: usize,
+    weights: &'static [Option<f32>],
+}
+
+impl Default for Comparisons {
+    fn default() -> Self {
+        Comparisons { turn: 0, weights: &WEIGHTS }
+    }
 }
 
 impl Comparisons {
@@ -29,15 +35,23 @@ impl Comparisons {
     #[track_caller]
     fn compare(&mut self, codec: &dyn Codec, len: usize, kinds: usize) {
         for _ in 0..kinds {
-            compare(codec, &numbers(Kind::ALL[self.turn % Kind::ALL.len()], len), self.turn);
+            let weight = self.weights[self.turn % self.weights.len()];
+            let x = numbers(Kind::ALL[self.turn % Kind::ALL.len()], len);
+            compare_with(codec, &x, self.turn, weight);
             self.turn += 1;
         }
     }
 }
 
-/// Compares what the device and the host make of some numbers, and of their message, which lies anywhere in its memory.
+/// Compares what the device and the host make of some numbers, and of their message, with a weight of that turn.
 #[track_caller]
 fn compare(codec: &dyn Codec, x: &[f32], turn: usize) {
+    compare_with(codec, x, turn, WEIGHTS[turn % WEIGHTS.len()]);
+}
+
+/// Does the same with this weight. The message lies anywhere in its memory.
+#[track_caller]
+fn compare_with(codec: &dyn Codec, x: &[f32], turn: usize, weight: Option<f32>) {
     let seed = turn as u64;
     let before = turn % 5;
     let Some(device) = device::encode(codec, x, before, seed) else { return };
@@ -52,7 +66,6 @@ fn compare(codec: &dyn Codec, x: &[f32], turn: usize) {
         }
         (host, device) => panic!("{name}: host {host:?}, device {:?}", device.map(|message| message.len())),
     };
-    let weight = WEIGHTS[turn % WEIGHTS.len()];
     let to = numbers([Kind::Plain, Kind::Mixed, Kind::Both][turn % 3], x.len());
     let mut want = to.clone();
     match weight {

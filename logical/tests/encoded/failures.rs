@@ -1,7 +1,7 @@
 //! What goes wrong: named by rank and element, on every rank, and never a hang.
 
 use super::codecs::{Dithered, Faulty, Half as EverySecond, Largest, Liar};
-use hexagram_logical::codec::Half;
+use hexagram_logical::codec::{Half, Keep, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{self, on_threads, skipped_under_mpi, spawn};
 use hexagram_logical::{Communicator, DType, Error, ReduceOp, Result, TransportKind};
@@ -78,7 +78,7 @@ fn ranks_that_call_different_primitives_disagree() {
 fn what_is_not_finite_is_named_by_rank_and_element() {
     type Call = fn(&Communicator, &mut [f32]) -> Result<()>;
     let two_level = || Encoding::new(Arc::new(Largest(2))).with_feedback(Feedback::TwoLevel);
-    let calls: [Call; 4] = [
+    let calls: [Call; 5] = [
         |comm, x| {
             let mut encoding = Encoding::new(Arc::new(Largest(2))).with_feedback(Feedback::Difference);
             comm.blocking().all_reduce_encoded(x, ReduceOp::Sum, &mut encoding)
@@ -88,6 +88,10 @@ fn what_is_not_finite_is_named_by_rank_and_element() {
         },
         |comm, x| {
             comm.blocking().all_reduce_linear(x, ReduceOp::Sum, &mut Encoding::linear(Arc::new(EverySecond)))
+        },
+        |comm, x| {
+            let places = RandomK::new(Keep::Count(3))?;
+            comm.blocking().all_reduce_linear(x, ReduceOp::Sum, &mut Encoding::linear(Arc::new(places)))
         },
         |comm, x| comm.blocking().majority_vote(x),
     ];

@@ -2,9 +2,10 @@
 
 use super::codecs::Half;
 use super::{bits, matrix};
-use hexagram_logical::ReduceOp;
 use hexagram_logical::codec::{Keep, LinearCodec, PowerSgd, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::testing::queue;
+use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp};
 use std::sync::Arc;
 
 /// Whole numbers, whose sums are exact.
@@ -96,6 +97,37 @@ fn errors_are_remembered_until_they_are_said() {
                 assert!((f64::from(*error) - open).abs() < 1e-3, "{error} is not {open}");
             }
             assert!(open.iter().any(|open| open.abs() > 0.01), "{} loses nothing", codec.name());
+        }
+        Ok(())
+    });
+}
+
+/// Sums of whole numbers and of fractions, which round: a device has to do all in the host's order.
+#[test]
+fn a_device_gives_the_bits_of_the_host() {
+    let reduced = |comm: &Communicator, queue: &Queue, codec: &Arc<dyn LinearCodec>, op| {
+        let len = 1001;
+        let mut encoding =
+            Encoding::linear(Arc::clone(codec)).with_feedback(Feedback::Decaying(0.9)).with_seed(3);
+        let mut all = Vec::new();
+        for step in 0..3 {
+            let mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), step, at) / 3.0).collect();
+            let mut mine = Buffer::from_slice_on(queue, &mine)?;
+            comm.block_on(comm.all_reduce_linear(&mut mine, op, &mut encoding))?;
+            all.extend(bits(&mine.host::<f32>()?));
+        }
+        all.extend(bits(&encoding.state().get("error").unwrap().host::<f32>()?));
+        Ok::<_, Error>(all)
+    };
+    matrix(|comm| {
+        let codecs: [Arc<dyn LinearCodec>; 3] = [
+            Arc::new(Half),
+            Arc::new(RandomK::new(Keep::Ratio(0.1))?),
+            Arc::new(RandomK::unbiased(Keep::Count(300))?),
+        ];
+        for (codec, op) in codecs.iter().zip([ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Sum]) {
+            let on_host = reduced(comm, &Queue::host(), codec, op)?;
+            assert!(reduced(comm, &queue(), codec, op)? == on_host, "{}", codec.name());
         }
         Ok(())
     });

@@ -2,13 +2,14 @@
 
 use super::{WORKER_NAMES, check_dtype, check_op};
 use crate::centralized::free_to_write;
-use crate::codec::{LinearCodec, Round};
+use crate::codec::{CodecError, LinearCodec, OneRound, Round};
 use crate::encoding::{Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Call, Communicator, DType, Part, ReduceOp, Result};
 use bytemuck::cast_slice_mut;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::memory::WriteView;
 use hexagram_physical::runtime::Work;
+use std::sync::Arc;
 
 impl Communicator {
     /// Reduces messages while they are encoded: `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, where xᵢ is the buffer of
@@ -30,6 +31,9 @@ impl Communicator {
     /// [`message_len`](LinearCodec::message_len) f32. Bytes sent per rank: those of these all-reduces, 2(n−1)/n times
     /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e; with feedback
     /// one more message and one more of the codec's memory during the operation.
+    ///
+    /// Devices encode and decode where the codec has one round, no memory, and [programs](LinearCodec::encode_program); the
+    /// host does it otherwise, which waits for them.
     ///
     /// Determinism: as [`Communicator::all_reduce`]; results are bit-identical on all ranks.
     ///
@@ -68,7 +72,7 @@ impl Communicator {
         free_to_write(buffer)?;
         let len = buffer.len();
         let codec = encoding.codec().clone();
-        // Linear codecs work on the host, and so what they remember is there.
+        // A codec that remembers works on the host, and so what it remembers is there.
         let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
         let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
         let seed = encoding.draw(&[]);
@@ -80,7 +84,7 @@ impl Communicator {
         // Sends nothing itself: its rounds are operations of their own.
         self.operate(fingerprint, async |call| {
             let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
-            let linear = Linear { comm: self, call, codec: &*codec, memory: &memory, seed, op };
+            let linear = Linear { comm: self, call, codec: &codec, memory: &memory, seed, op };
             let keeps_own = encoding.feedback().error_kept().is_some();
             let (reduced, own) = linear.reduce(sum.buffer, fingerprint, keeps_own).await?;
             if let Some(own) = own {
@@ -98,13 +102,18 @@ impl Communicator {
 struct Linear<'a> {
     comm: &'a Communicator,
     call: &'a Call<'a>,
-    codec: &'a dyn LinearCodec,
+    codec: &'a Arc<dyn LinearCodec>,
     memory: &'a Buffer,
     seed: u64,
     op: ReduceOp,
 }
 
 impl Linear<'_> {
+    /// Returns the codec in the form that devices can run, for such buffers.
+    fn one_round(&self, buffer: &Buffer) -> Option<OneRound> {
+        OneRound::of(self.codec, buffer.len(), self.seed)
+    }
+
     /// Encodes and reduces, round by round. Returns the message that the last round has reduced, and what it was
     /// before on this rank if it `keeps_own`.
     async fn reduce(
@@ -131,19 +140,31 @@ impl Linear<'_> {
     /// Returns the message of a round, which may depend on what the round before has `reduced`.
     fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer) -> Result<Buffer> {
         let mut message = from.beside(DType::F32, self.codec.message_len(number, from.len()))?;
+        let encoded = match self.one_round(from) {
+            Some(codec) => message.write_all()?.encode(&codec, &from.read_all()?, self.seed)?.map(|_| ()),
+            None => self.encode_by_host(number, from, reduced, &mut message)?,
+        };
+        encoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))?;
+        Ok(message)
+    }
+
+    fn encode_by_host(
+        &self,
+        number: usize,
+        from: &Buffer,
+        reduced: &Buffer,
+        message: &mut Buffer,
+    ) -> Result<Result<(), CodecError>> {
         let work = || Work::Encode { codec: self.codec.name(), elements: from.len() };
         if !from.queue().computes(work) {
-            return Ok(message);
+            return Ok(Ok(()));
         }
         let from = from.host::<f32>()?;
         let reduced = reduced.host::<f32>()?;
         let mut memory = self.memory.write_all()?;
         let mut to = message.host_mut::<f32>()?;
         let round = Round { number, from: &from, reduced: &reduced, seed: self.seed };
-        let encoded = self.codec.encode(round, floats(&mut memory), &mut to);
-        encoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))?;
-        drop(to);
-        Ok(message)
+        Ok(self.codec.encode(round, floats(&mut memory), &mut to))
     }
 
     /// Makes the feedback remember this rank's own message; `scratch` gets what the message stands for.
@@ -161,15 +182,22 @@ impl Linear<'_> {
     }
 
     fn decode(&self, reduced: &Buffer, to: &mut Buffer) -> Result<()> {
+        let decoded = match self.one_round(to) {
+            Some(codec) => to.write_all()?.decode(&codec, &reduced.read_all()?, None)?,
+            None => self.decode_by_host(reduced, to)?,
+        };
+        decoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))
+    }
+
+    fn decode_by_host(&self, reduced: &Buffer, to: &mut Buffer) -> Result<Result<(), CodecError>> {
         let work = || Work::Decode { codec: self.codec.name(), elements: to.len() };
         if !to.queue().computes(work) {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let reduced = reduced.host::<f32>()?;
         let mut memory = self.memory.write_all()?;
         let mut to = to.host_mut::<f32>()?;
-        let decoded = self.codec.decode(&reduced, floats(&mut memory), &mut to, self.seed);
-        decoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))
+        Ok(self.codec.decode(&reduced, floats(&mut memory), &mut to, self.seed))
     }
 }
 
