@@ -1,14 +1,11 @@
 //! What a training on a device copies to the host beside its messages: nothing, but for the numbers that the host needs.
 
-use crate::warmed_up::algorithms;
+use crate::warmed_up::{algorithms, common_places};
 use hexagram_algorithms::bytegrad::ByteGrad;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::d_psgd::DPsgd;
-use hexagram_algorithms::logical::codec::{Keep, RandomK};
-use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::testing::{Late, spawn};
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Result, TransportKind};
-use hexagram_algorithms::plugin::{Averaging, MeanCodec};
 use hexagram_algorithms::testing::fitting;
 use hexagram_algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter, Sgd, optimizer,
@@ -100,16 +97,6 @@ fn algorithms_copy_nothing_down_but_messages() {
     assert!(copying.iter().eq(&ON_THE_HOST), "{copying:?} copy down");
 }
 
-/// Its messages are reduced while they are encoded.
-#[test]
-fn places_in_common_are_not_copied_down() {
-    let codec = RandomK::new(Keep::Ratio(0.25)).unwrap();
-    for feedback in [Feedback::None, Feedback::Error] {
-        let averaging = Averaging { codec: MeanCodec::Reduced(Arc::new(codec)), feedback };
-        assert_eq!(each(CompressedAllReduce { averaging }, "sgd", None), [0.0, 0.0], "{feedback}");
-    }
-}
-
 /// Only a build with the feature `cuda` has programs.
 #[test]
 fn programs_of_codecs_are_made_ready_once() {
@@ -120,9 +107,13 @@ fn programs_of_codecs_are_made_ready_once() {
     // Those that an engine makes ready whatever its algorithm is.
     let [[always, later], _] = prepared(GradientAllReduce.into())[..] else { panic!("there are two ranks") };
     assert_eq!(always, later);
-    for [before, after] in prepared(ByteGrad::default().into()) {
-        // Three of each bucket.
-        assert!(before == after && (before >= always + 3) == cfg!(feature = "cuda"), "{before}, {after}");
+    let linear = CompressedAllReduce { averaging: common_places() };
+    // Three of each bucket, or two where nothing adds what is decoded to anything.
+    for (algorithm, programs) in [(ByteGrad::default().into(), 3), (linear.into(), 2)] {
+        for [before, after] in prepared(algorithm) {
+            let is_more = before >= always + programs;
+            assert!(before == after && is_more == cfg!(feature = "cuda"), "{before}, {after}");
+        }
     }
 }
 
@@ -142,6 +133,8 @@ fn optimizers_copy_nothing_down() {
         assert_eq!(each(GradientAllReduce, optimizer, None), [0.0, 0.0], "{optimizer}");
     }
     assert_eq!(each(ByteGrad::default(), "adam", None), [0.0, 0.0]);
+    let linear = CompressedAllReduce { averaging: common_places() };
+    assert_eq!(each(linear, "adam", None), [0.0, 0.0]);
     assert_eq!(each(DPsgd::default(), "adam", None), [0.0, 0.0]);
 }
 

@@ -6,16 +6,19 @@
 //! that a seed draws, and one that another wait implies never does.
 
 use crate::late::{Place, bits, train};
+use crate::warmed_up::algorithms;
 use hexagram_algorithms::logical::device::cuda::devices;
 use hexagram_algorithms::logical::testing::{queue, spawn};
 use hexagram_algorithms::logical::{Communicator, Queue, TransportKind};
-use hexagram_algorithms::registry;
 use std::env;
 use std::io::Write;
 use std::process::Command;
 
 /// Algorithm of the training.
 const ALGORITHM: &str = "HEXAGRAM_TEST_ALGORITHM";
+
+/// That of random-k at common places, which is the last of its name.
+const LINEAR: &str = "compressed-allreduce";
 
 /// Consequence of a wait that is left out.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ fn waits_that_are_left_out_are_noticed() {
     }
     let is_long = env::var_os("HEXAGRAM_TEST_LONG").is_some();
     let (step, most) = if is_long { (1, usize::MAX) } else { (29, 6) };
-    for algorithm in ["gradient-allreduce", "bytegrad"] {
+    for algorithm in ["gradient-allreduce", "bytegrad", LINEAR] {
         let mut found = Vec::new();
         for wait in (0..).step_by(step).take(most) {
             match leave_out(algorithm, wait) {
@@ -84,7 +87,7 @@ fn waits_that_are_left_out_are_noticed() {
 #[ignore = "what the other test starts as a process"]
 fn trains_as_on_the_host() {
     let Ok(name) = env::var(ALGORITHM) else { return };
-    let algorithm = registry::all().into_iter().find(|algorithm| algorithm.name() == name).unwrap();
+    let algorithm = algorithms().into_iter().rfind(|algorithm| algorithm.name() == name).unwrap();
     let trained = |place: Place<'_>| {
         let run = |comm: Communicator| bits(&train(&comm, algorithm.clone(), place)?);
         spawn(TransportKind::Thread, 2, run).unwrap()

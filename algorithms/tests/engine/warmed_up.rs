@@ -1,10 +1,10 @@
 //! The algorithms of the registry, for tests of a few steps.
 
-use hexagram_algorithms::Averaging;
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::diloco::DiLoCo;
 use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::local_sgd::LocalSgd;
-use hexagram_algorithms::logical::codec::Sign;
+use hexagram_algorithms::logical::codec::{Keep, RandomK, Sign};
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::noloco::NoLoCo;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
@@ -13,7 +13,8 @@ use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{AnyAlgorithm, registry};
+use hexagram_algorithms::{AnyAlgorithm, Averaging, MeanCodec, registry};
+use std::sync::Arc;
 
 /// Returns all algorithms, and some again: with a shorter warm-up than these tests are, or with more to remember.
 pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
@@ -29,7 +30,16 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     all.push(DiLoCo { period: 4, averaging: signs(), ..DiLoCo::default() }.into());
     all.push(SlowMo { averaging: signs(), ..SlowMo::default() }.into());
     all.push(Easgd { averaging: signs(), ..Easgd::default() }.into());
+    all.push(CompressedAllReduce { averaging: common_places() }.into());
     all
+}
+
+/// Returns what reduces messages of common places.
+pub(crate) fn common_places() -> Averaging {
+    Averaging {
+        codec: MeanCodec::Reduced(Arc::new(RandomK::new(Keep::Ratio(0.3)).unwrap())),
+        feedback: Feedback::Error,
+    }
 }
 
 fn signs() -> Averaging {

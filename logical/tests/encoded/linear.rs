@@ -2,10 +2,10 @@
 
 use super::codecs::Half;
 use super::{bits, matrix};
-use hexagram_logical::codec::{Keep, LinearCodec, PowerSgd, RandomK};
+use hexagram_logical::codec::{Keep, LinearCodec, NotFinite, PowerSgd, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::queue;
-use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp};
+use hexagram_logical::testing::{queue, spawn};
+use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp, TransportKind};
 use std::sync::Arc;
 
 /// Whole numbers, whose sums are exact.
@@ -149,4 +149,41 @@ fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
         assert!(largest < 2e4, "{largest}");
         Ok(())
     });
+}
+
+/// Ranks whose GPUs reach each other's memory: what one refuses it says when it waits for its queue.
+#[test]
+fn not_finite_numbers_on_a_path_are_refused_when_the_queue_is_waited_for() {
+    let run = |comm: Communicator| {
+        let device = queue();
+        if !device.name().starts_with("cuda") || comm.attach(&device)?.is_none() {
+            println!("skipped: no path between CUDA devices");
+            return Ok(());
+        }
+        let reduce = |policy| {
+            let codec = RandomK::new(Keep::Count(5))?.with_not_finite(policy);
+            let mut encoding = Encoding::linear(Arc::new(codec));
+            let mut mine = [1.0; 30];
+            mine[17] = if comm.rank() == 1 { f32::NAN } else { 1.0 };
+            let mut mine = Buffer::from_slice_on(&device, &mine)?;
+            comm.block_on(comm.all_reduce_linear(&mut mine, ReduceOp::Sum, &mut encoding))?;
+            Ok::<_, Error>(mine)
+        };
+        let propagated = reduce(NotFinite::Propagate)?;
+        assert_eq!(propagated.host::<f32>()?.iter().filter(|x| x.is_nan()).count(), 5);
+        let refused = reduce(NotFinite::Refuse)?;
+        comm.blocking().barrier()?;
+        match refused.queue().check() {
+            Err(error) => {
+                let text = error.to_string();
+                let told = text.contains("random-k(5)") && text.contains("element 17 is NaN");
+                assert!(comm.rank() == 1 && told, "rank {}: {text}", comm.rank());
+            }
+            Ok(()) => assert_eq!(comm.rank(), 0),
+        }
+        Ok(())
+    };
+    for transport in [TransportKind::Thread, TransportKind::Shm] {
+        spawn(transport, 2, run).unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use hexagram_logical::Hierarchy;
-use hexagram_logical::codec::MinMax8;
+use hexagram_logical::codec::{Keep, MinMax8, RandomK};
 use hexagram_logical::decentralized::{Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn_hosts;
@@ -111,6 +111,32 @@ fn hierarchical_low_precision_is_the_same_on_all_ranks() {
         });
         let results = results.unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
         assert!(results.iter().all(|result| *result == results[0]), "{hosts:?}");
+    }
+}
+
+/// Sums of whole numbers at the places that leaders have in common, 0 elsewhere, whatever the device.
+#[test]
+fn hierarchical_sums_at_random_places_are_exact() {
+    if skipped_under_mpi("its ranks pretend to be on several hosts") {
+        return;
+    }
+    for hosts in LAYOUTS {
+        spawn_hosts(hosts, |comm| {
+            let hierarchy = comm.block_on(comm.hierarchy())?;
+            let codec = RandomK::new(Keep::Ratio(0.25))?;
+            let mut encoding = Encoding::linear(Arc::new(codec)).with_seed(3);
+            let mut exact = filled(comm.rank(), 5000);
+            let mut some = filled(comm.rank(), 5000);
+            comm.block_on(comm.all_reduce(&mut exact, ReduceOp::Sum))?;
+            comm.block_on(hierarchy.all_reduce_linear(&mut some, ReduceOp::Sum, &mut encoding))?;
+            let exact = exact.host::<f32>()?;
+            let some = some.host::<f32>()?;
+            let kept = exact.iter().zip(&*some).filter(|(exact, some)| exact == some).count();
+            assert!(exact.iter().zip(&*some).all(|(exact, some)| some == exact || *some == 0.0), "{hosts:?}");
+            assert!(kept >= 1250, "{kept} on {hosts:?}");
+            Ok(())
+        })
+        .unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Messages: in any order of sends and receives, of any size, to everyone.
 
 use crate::ranks::{TRANSPORTS, buffer, numbers, on_gpus, together};
-use hexagram_logical::codec::{MinMax8, TopK};
-use hexagram_logical::encoding::Encoding;
+use hexagram_logical::codec::{Keep, MinMax8, RandomK, TopK};
+use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Buffer, Communicator, DType, Queue, ReduceOp, Result, TransportKind};
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
@@ -37,6 +37,13 @@ fn primitives(comm: &Communicator, queue: &Queue, len: usize) -> Result<Vec<Vec<
     let mut encoding = Encoding::new(std::sync::Arc::new(MinMax8::default()));
     comm.block_on(comm.all_reduce_encoded(&mut encoded, ReduceOp::Sum, &mut encoding))?;
     keep(&encoded)?;
+    let mut reduced = make(len);
+    let codec = RandomK::new(Keep::Ratio(0.3))?;
+    let mut encoding = Encoding::linear(std::sync::Arc::new(codec)).with_feedback(Feedback::Error);
+    for _ in 0..2 {
+        comm.block_on(comm.all_reduce_linear(&mut reduced, ReduceOp::Sum, &mut encoding))?;
+    }
+    keep(&reduced)?;
     Ok(results)
 }
 
