@@ -38,6 +38,12 @@ fn a_machine_that_is_well_is_said_to_be() {
             "✓ mixed: right",
         ],
     );
+    if cfg!(feature = "mpi") {
+        says(
+            &ended,
+            &["✓ transports built in: thread, shm, tcp, mixed, mpi", "mpi: built in", "✓ mpi: right"],
+        );
+    }
     assert!(!ended.stdout.iter().any(|line| line.contains('✗')));
 }
 

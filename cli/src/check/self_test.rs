@@ -4,7 +4,7 @@ use super::libraries::program;
 use super::report::Report;
 use crate::say;
 use crate::transports::{built_in, mpi};
-use hexagram::launch::{Job, Outcome, Output, as_rank, this_program};
+use hexagram::launch::{Job, Outcome, Output, as_rank, forget_rank, this_program};
 use hexagram::logical::runtime::{self, Instant};
 use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use std::ffi::OsString;
@@ -68,6 +68,7 @@ fn under(mpirun: &Path, transport: TransportKind) -> Result<(), String> {
     let this = this_program().map_err(|error| error.to_string())?;
     let mut command = Command::new(mpirun);
     command.args(["-n", "2", "--oversubscribe"]).arg(this).args(arguments(transport));
+    forget_rank(&mut command);
     let status = command.status().map_err(|cause| format!("mpirun cannot be started: {cause}"))?;
     if status.success() { Ok(()) } else { Err(format!("mpirun ended with {status}")) }
 }

@@ -53,7 +53,8 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
         0
     }
 
-    /// Writes what this rank contributes to a round's reduction: `to` has [`LinearCodec::message_len`] elements.
+    /// Writes what this rank contributes to a round's reduction: all of `to`, which has [`LinearCodec::message_len`]
+    /// elements, and holds anything before.
     ///
     /// # Errors
     /// [`CodecError::NotFinite`] where the codec refuses NaN or infinity; [`CodecError::Damaged`] if a slice has the

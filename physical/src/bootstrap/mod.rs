@@ -70,7 +70,7 @@ pub use rendezvous::{Inherited, Rendezvous};
 pub use store::Store;
 pub(crate) use stream::Listener;
 pub use variables::{Launcher, Placement};
-pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers, parse_number};
+pub(crate) use variables::{MAX_SIZE, host_and_port, of_launchers, parse_number};
 
 use std::io;
 use std::time::Duration;

@@ -13,12 +13,20 @@
 
 use super::Job;
 use super::rendezvous::RendezvousSetup;
-use crate::bootstrap::{of_other_launchers, registered};
+use crate::bootstrap::{of_launchers, registered};
 use crate::environment::variable;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
+
+/// Removes what launchers have told this process of its rank from the environment of a command, so that another launcher,
+/// such as mpirun, can start ranks by it.
+pub fn forget_rank(command: &mut Command) {
+    of_launchers().for_each(|name| {
+        command.env_remove(name);
+    });
+}
 
 /// Sets the variables of `rank` in `command`. Returns the open files that they name, which the rank has to inherit.
 ///
@@ -29,9 +37,7 @@ pub(super) fn describe(
     job: &Job,
     setup: &mut RendezvousSetup,
 ) -> Vec<Arc<OwnedFd>> {
-    for name in of_other_launchers() {
-        command.env_remove(name);
-    }
+    forget_rank(command);
     if variable("RAYON_NUM_THREADS").is_none() {
         command.env("RAYON_NUM_THREADS", threads_per_rank(job.ranks).to_string());
     }

@@ -28,6 +28,7 @@ mod report;
 mod signals;
 mod supervise;
 
+pub use environment::forget_rank;
 pub use filter::Ranks;
 pub use node::Node;
 pub use outcome::{FirstFailure, Outcome};

@@ -20,7 +20,7 @@ use super::secret;
 use crate::environment::variable;
 use crate::error::Result;
 use ranks::RankVariables;
-pub(crate) use ranks::{MAX_SIZE, of_other_launchers, parse_number};
+pub(crate) use ranks::{MAX_SIZE, of_launchers, parse_number};
 pub(crate) use rendezvous::host_and_port;
 use slurm::SlurmStep;
 use std::fmt;

@@ -35,11 +35,11 @@ const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 /// Name of Open MPI's variable with the number of ranks on this host.
 const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
-/// Returns the variables by which other launchers number their ranks. Inherited from a job around this one, they would
-/// contradict hexagram's own.
-pub(crate) fn of_other_launchers() -> impl Iterator<Item = &'static str> {
-    let others = NAMES.into_iter().filter(|(launcher, _)| *launcher != Launcher::Hexagram);
-    others.flat_map(|(_, names)| names).chain(["MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"])
+/// Returns the variables by which launchers number their ranks and let them meet. Inherited from a job around this one,
+/// they would contradict its own.
+pub(crate) fn of_launchers() -> impl Iterator<Item = &'static str> {
+    let of_meeting = ["HEXAGRAM_ADDR", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"];
+    NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
 }
 
 /// Numbers of one launcher, free of contradictions.
