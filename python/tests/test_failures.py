@@ -22,8 +22,13 @@ def die(world):
     pids = numpy.zeros(comm.size, "int64")
     comm.all_gather(numpy.array([os.getpid()]), pids)
     if comm.rank == 1:
+        # Not before the others are where they expect it: they may still be busy with what they have gathered.
+        for other in range(comm.size):
+            if other != comm.rank:
+                comm.recv(numpy.zeros(1), other)
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(hexagram.PeerFailed) as caught:
+        comm.send(numpy.zeros(1), 1)
         while True:
             comm.all_reduce(numpy.ones(1000))
     error = caught.value
