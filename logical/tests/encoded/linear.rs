@@ -4,7 +4,7 @@ use super::codecs::Half;
 use super::{bits, matrix};
 use hexagram_logical::codec::{Keep, LinearCodec, NotFinite, PowerSgd, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{queue, spawn};
+use hexagram_logical::testing::{queue, skipped_under_mpi, spawn};
 use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp, TransportKind};
 use std::sync::Arc;
 
@@ -154,6 +154,9 @@ fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
 /// Ranks whose GPUs reach each other's memory: what one refuses it says when it waits for its queue.
 #[test]
 fn not_finite_numbers_on_a_path_are_refused_when_the_queue_is_waited_for() {
+    if skipped_under_mpi("it is about GPUs of one host") {
+        return;
+    }
     let run = |comm: Communicator| {
         let device = queue();
         if !device.name().starts_with("cuda") || comm.attach(&device)?.is_none() {
