@@ -107,7 +107,9 @@ pub struct Round<'a> {
 }
 
 /// Linear codec of one round that has no memory, in the form of a [`Codec`], which devices can run. Its messages are f32 in
-/// the byte order of the machine, and all of them are of one operation.
+/// the byte order of the machine, and all of them are of one operation, whose seed it has. It is for
+/// [`WriteView::encode`](crate::WriteView::encode) and [`Queue::prepare_codec`](crate::Queue::prepare_codec), not for an
+/// [`Encoding`](crate::encoding::Encoding), which draws other seeds.
 #[derive(Debug, Clone)]
 pub struct OneRound {
     codec: Arc<dyn LinearCodec>,

@@ -20,9 +20,9 @@
 //! and infinity; they refuse unless told otherwise.
 //!
 //! Built with the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU whose memory it is given, to
-//! the same bits, and a [`PerTensor`] if all of its codecs do. So does [`RandomK`] as a [`LinearCodec`]. [`PowerSgd`], and
-//! a [`RandomK`] that keeps 2³² elements or more, works on the host: what it encodes is copied there, and what it decodes
-//! is copied back.
+//! the same bits, and a [`PerTensor`] if all of its codecs do. So does [`RandomK`] as a [`LinearCodec`]. Linear codecs without
+//! programs, such as [`PowerSgd`], work on the host: what they encode is copied there, and what they decode is copied back.
+//! So does a [`RandomK`] that keeps 2³² elements or more.
 
 mod bins;
 mod blocks;

@@ -4,10 +4,11 @@
 //! The collective is the next on all its ranks then, which come here one by one and keep their turn until NCCL has
 //! connected them. The first of them draws the communicator's name and mails it. NCCL allocates memory and loads code,
 //! for which the driver may wait until the GPU has nothing to do: so all of NCCL's work that the GPU has is done before
-//! NCCL is called. Other work of the GPU ends by itself, as it waits for no other rank. The host is not held up, as others
+//! NCCL is called. Other work of the GPU is taken to end by itself, without other ranks. The host is not held up, as others
 //! may need its mail to get there.
 //!
-//! Until then, later collectives of the same lane do not begin: their mail would say that the name never comes.
+//! Until the name is known, later collectives of the same lane that NCCL carries out do not begin: their mail would say that
+//! it never comes.
 //!
 //! Groups of the same ranks in the same order share a communicator, which lives as long as the endpoint.
 
@@ -65,12 +66,13 @@ impl Joining {
         self.work.ticket()
     }
 
-    /// Returns the ranks for which it waits: this one's device, the rank that mails the name, or all others.
+    /// Returns the ranks for which it waits: this one's device, or the rank that mails the name. Once NCCL is at it, nobody
+    /// is known: others may have been connected long ago, and be over it.
     pub(super) fn awaited(&self) -> Vec<usize> {
         let members = self.work.members();
         let own = members.ranks()[members.place()];
         match &self.name {
-            _ if self.link.is_some() => members.ranks().iter().copied().filter(|rank| *rank != own).collect(),
+            _ if self.link.is_some() => Vec::new(),
             Name::Mailed(_) if self.has_room() => members.ranks().first().copied().into_iter().collect(),
             _ => vec![own],
         }

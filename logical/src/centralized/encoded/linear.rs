@@ -32,8 +32,9 @@ impl Communicator {
     /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e; with feedback
     /// one more message and one more of the codec's memory during the operation.
     ///
-    /// Devices encode and decode where the codec has one round, no memory, and [programs](LinearCodec::encode_program); the
-    /// host does it otherwise, which waits for them.
+    /// Devices encode and decode where the codec has one round, no memory, and [programs](LinearCodec::encode_program).
+    /// Otherwise the host does, which waits for the device. Where memory of devices travels on a path between them, what a
+    /// device refuses to encode is an error when the queue is next waited for, and not of this call.
     ///
     /// Determinism: as [`Communicator::all_reduce`]; results are bit-identical on all ranks.
     ///
