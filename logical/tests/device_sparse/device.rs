@@ -14,7 +14,7 @@ pub(super) fn encode(
     before: usize,
     seed: u64,
 ) -> Option<Result<Vec<u8>, CodecError>> {
-    if !has_device(|| codec.encode_program(x.len(), 0)) {
+    if !has_device(codec, || codec.encode_program(x.len(), 0)) {
         return None;
     }
     let from = buffer(&[&vec![f32::NAN; before], x, &[f32::INFINITY]].concat());
@@ -41,7 +41,7 @@ pub(super) fn decode(
     weight: Option<f32>,
     to: &[f32],
 ) -> Option<Result<Vec<f32>, CodecError>> {
-    if !has_device(|| codec.decode_program(to.len(), weight)) {
+    if !has_device(codec, || codec.decode_program(to.len(), weight)) {
         return None;
     }
     let from = buffer(&[&vec![AROUND; before], message, &[AROUND]].concat());
@@ -59,13 +59,13 @@ pub(super) fn decode(
 }
 
 /// True if there is a device to test. A GPU needs a program.
-fn has_device(program: impl Fn() -> Option<Program>) -> bool {
+fn has_device(codec: &dyn Codec, program: impl Fn() -> Option<Program>) -> bool {
     let queue = queue();
     if queue.is_host() {
         println!("skipped: no CUDA device");
     }
     let is_gpu = queue.name().starts_with("cuda");
-    assert!(!is_gpu || program().is_some(), "a codec has no program");
+    assert!(!is_gpu || program().is_some(), "{} has no program", codec.name());
     !queue.is_host()
 }
 

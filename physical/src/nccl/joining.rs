@@ -73,13 +73,15 @@ impl Joining {
         let own = members.ranks()[members.place()];
         match &self.name {
             _ if self.link.is_some() => Vec::new(),
-            Name::Mailed(_) if self.has_room() => members.ranks().first().copied().into_iter().collect(),
+            Name::Mailed(_) if self.nothing_is_ahead() => {
+                members.ranks().first().copied().into_iter().collect()
+            }
             _ => vec![own],
         }
     }
 
     /// Returns true once nothing of NCCL's is ahead of it.
-    fn has_room(&self) -> bool {
+    fn nothing_is_ahead(&self) -> bool {
         self.ahead.iter().all(|event| event.has_happened())
     }
 
@@ -150,7 +152,7 @@ impl NcclPath {
         let Some(at) = joining else { return Ok(None) };
         self.check_joining(at)?;
         if at.link.is_none() {
-            if !at.has_room() {
+            if !at.nothing_is_ahead() {
                 return Ok(None);
             }
             at.waited.get_or_insert_with(Stopwatch::start);
