@@ -1,27 +1,12 @@
 //! Split groups, whose ranks NCCL connects when the first of their collectives is called.
 
 use crate::faults::{LIMIT, RANKS, SOON, passes};
-use crate::ranks::{TRANSPORTS, buffer, number, numbers, on_gpus, together};
-use hexagram_logical::testing::spawn;
+use crate::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, number, numbers, on_gpus, together};
 use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::Cuda;
 use hexagram_physical::error::During;
 use hexagram_physical::testing;
 use std::time::{Duration, Instant};
-
-/// Compares what ranks get from their GPUs, over every transport, with what they get from the host.
-#[track_caller]
-fn gives_what_the_host_gives<R: Send + PartialEq>(
-    ranks: usize,
-    body: impl Fn(&Communicator, &Queue) -> Result<R> + Sync,
-) {
-    let want = spawn(TransportKind::Thread, ranks, |comm| body(&comm, &Queue::host())).unwrap();
-    for transport in TRANSPORTS {
-        for (rank, got) in on_gpus(transport, ranks, &body).into_iter().enumerate() {
-            assert!(got == want[rank], "{transport} × {ranks}, rank {rank}");
-        }
-    }
-}
 
 /// Returns the results of the collectives of a group: sums are exact, as are means of so many ranks.
 fn collectives(group: &Communicator, queue: &Queue, world_rank: usize, len: usize) -> Result<Vec<Vec<f32>>> {
@@ -78,7 +63,7 @@ fn crossing(comm: &Communicator, queue: &Queue) -> Result<Vec<Vec<f32>>> {
 #[test]
 fn their_results_are_those_of_the_host() {
     for ranks in [1, 3, 4] {
-        gives_what_the_host_gives(ranks, crossing);
+        gives_what_the_host_gives(&TRANSPORTS, ranks, crossing);
     }
 }
 
@@ -104,7 +89,7 @@ fn ranks_may_begin_the_collectives_of_their_groups_in_a_circle() {
         }
         buffers.iter().map(|x| Ok(x.host::<f32>()?.to_vec())).collect::<Result<Vec<_>>>()
     };
-    gives_what_the_host_gives(4, sums);
+    gives_what_the_host_gives(&TRANSPORTS, 4, sums);
 }
 
 /// What several collectives of one lane agree on must not overtake the name of the communicator that the first one needs.
@@ -118,7 +103,7 @@ fn several_collectives_may_be_in_flight_before_their_ranks_are_connected() {
         comm.block_on(together(all))?;
         buffers.iter().map(|x| Ok(x.host::<f32>()?.to_vec())).collect::<Result<Vec<_>>>()
     };
-    gives_what_the_host_gives(4, sums);
+    gives_what_the_host_gives(&TRANSPORTS, 4, sums);
 }
 
 /// What ranks agree on by the host, the name of a communicator among it, is no payload.

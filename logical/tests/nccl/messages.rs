@@ -1,6 +1,6 @@
 //! Messages: in any order of sends and receives, of any size, to everyone.
 
-use crate::ranks::{TRANSPORTS, buffer, numbers, on_gpus, together};
+use crate::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, numbers, on_gpus, together};
 use hexagram_logical::codec::{Keep, MinMax8, RandomK, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
@@ -51,13 +51,8 @@ fn primitives(comm: &Communicator, queue: &Queue, len: usize) -> Result<Vec<Vec<
 fn primitives_have_the_results_of_the_host() {
     for (ranks, len) in [(1, 300), (2, 300), (3, 20_011), (4, 1)] {
         let run = |comm: &Communicator, queue: &Queue| primitives(comm, queue, len);
-        let want = spawn(TransportKind::Thread, ranks, |comm| run(&comm, &Queue::host())).unwrap();
         let transports = if ranks == 3 { &TRANSPORTS[..] } else { &TRANSPORTS[..1] };
-        for transport in transports {
-            for (rank, got) in on_gpus(*transport, ranks, run).into_iter().enumerate() {
-                assert!(got == want[rank], "{transport} × {ranks}, {len} elements, rank {rank}");
-            }
-        }
+        gives_what_the_host_gives(transports, ranks, run);
     }
 }
 
@@ -69,10 +64,7 @@ fn messages_have_the_size_that_their_sender_knows() {
         comm.block_on(comm.all_reduce_sparse(&mut x, ReduceOp::Sum, &mut encoding))?;
         Ok(x.host::<f32>()?.to_vec())
     };
-    let want = spawn(TransportKind::Thread, 3, |comm| run(&comm, &Queue::host())).unwrap();
-    for (rank, got) in on_gpus(TransportKind::Shm, 3, run).into_iter().enumerate() {
-        assert!(got == want[rank], "rank {rank}");
-    }
+    gives_what_the_host_gives(&[TransportKind::Shm], 3, run);
 }
 
 /// Sends every number as it is, and has no kernel: the host encodes and decodes, which waits for the GPU.
@@ -118,12 +110,7 @@ fn a_thread_that_waits_for_its_gpu_stops_nobody() {
         comm.block_on(together(all))?;
         buffers.iter().map(|buffer| Ok(buffer.host::<f32>()?.to_vec())).collect::<Result<Vec<_>>>()
     };
-    let want = spawn(TransportKind::Thread, 3, |comm| run(&comm, &Queue::host())).unwrap();
-    for transport in [TransportKind::Thread, TransportKind::Tcp] {
-        for (rank, got) in on_gpus(transport, 3, run).into_iter().enumerate() {
-            assert!(got == want[rank], "{transport}, rank {rank}");
-        }
-    }
+    gives_what_the_host_gives(&[TransportKind::Thread, TransportKind::Tcp], 3, run);
 }
 
 #[test]

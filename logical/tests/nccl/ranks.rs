@@ -38,6 +38,21 @@ pub(crate) fn on_gpus<R: Send>(
     spawn(transport, ranks, attached).unwrap_or_else(|error| panic!("{transport} × {ranks}: {error}"))
 }
 
+/// Compares what ranks get from their GPUs, over these transports, with what they get from the host.
+#[track_caller]
+pub(crate) fn gives_what_the_host_gives<R: Send + PartialEq>(
+    transports: &[TransportKind],
+    ranks: usize,
+    body: impl Fn(&Communicator, &Queue) -> Result<R> + Sync,
+) {
+    let want = spawn(TransportKind::Thread, ranks, |comm| body(&comm, &Queue::host())).unwrap();
+    for transport in transports {
+        for (rank, got) in on_gpus(*transport, ranks, &body).into_iter().enumerate() {
+            assert!(got == want[rank], "{transport} × {ranks}, rank {rank}");
+        }
+    }
+}
+
 /// Returns a buffer of a rank's GPU.
 pub(crate) fn buffer<T: Element>(queue: &Queue, elements: &[T]) -> Buffer {
     Buffer::from_slice_on(queue, elements).unwrap()
