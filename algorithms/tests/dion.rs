@@ -1,16 +1,12 @@
 //! Dion against one machine's steps with the mean gradient in f64 and against singular vectors.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-mod replicas;
-
+use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::dion::Dion;
 use hexagram_algorithms::logical::codec::factors::give_direction;
 use hexagram_algorithms::logical::encoding::mix;
 use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::logical::{Result, TransportKind, hash};
 use hexagram_algorithms::testing::{Setup, Trainer};
-use replicas::{Made, Run, furthest, optimum, pull};
 use std::sync::Barrier;
 
 fn made(dion: Dion) -> impl Fn() -> Made + Sync {

@@ -1,10 +1,6 @@
 //! `hexagram advise`: what it prints on a slow and on a fast link, and what it refuses.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Ended, folder, program, run};
+use crate::harness::{Ended, folder, program, run};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;

@@ -1,10 +1,6 @@
 //! `hexagram bench` with real processes, under every launcher that is here.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Ended, by_rank, folder, hexagram, program, run};
+use crate::harness::{Ended, by_rank, folder, hexagram, program, run};
 use serde_json::Value;
 use std::fs;
 use std::io::{ErrorKind, pipe};

@@ -1,10 +1,6 @@
 //! `hexagram check` on a machine that is well, and on one that is made to lack something.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Ended, program, run, wrapped};
+use crate::harness::{Ended, program, run, wrapped};
 use std::process::Command;
 
 fn says(ended: &Ended, what: &[&str]) {

@@ -1,10 +1,6 @@
 //! `hexagram simulate --faults`: what it plays, and what it refuses.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Ended, folder, program, run};
+use crate::harness::{Ended, folder, program, run};
 use std::fs;
 
 #[test]

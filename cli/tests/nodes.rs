@@ -1,10 +1,6 @@
 //! `hexagram run` on several machines: here several launchers on this one, each with a loopback address of its own.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Launcher, by_rank, folder, hexagram, run};
+use crate::harness::{Launcher, by_rank, folder, hexagram, run};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,10 +1,6 @@
 //! What becomes of output that cannot be written: no subcommand loses it and exits with 0.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Ended, folder, program, run, wrapped};
+use crate::harness::{Ended, folder, program, run, wrapped};
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 

@@ -1,10 +1,6 @@
 //! `hexagram run` with real processes: shell one-liners as ranks, every wait on an event, with a deadline.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{DEADLINE, Launcher, by_rank, folder, hexagram, lines, rest, run, shell, wrapped};
+use crate::harness::{DEADLINE, Launcher, by_rank, folder, hexagram, lines, rest, run, shell, wrapped};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::HashSet;
 use std::fs;

@@ -1,10 +1,6 @@
 //! `hexagram sample`: the lists of PyTorch and Bagua, as text and as JSON, and what is refused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{Ended, folder, program, run};
+use crate::harness::{Ended, folder, program, run};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -1,10 +1,6 @@
 //! `hexagram step` with real processes: what it prints, the bytes it counts, and what it refuses.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod harness;
-
-use harness::{folder, program, run};
+use crate::harness::{folder, program, run};
 use std::fs;
 
 /// A model of so few seconds that only its parameters count: 40 000 elements.

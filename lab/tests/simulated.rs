@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram::algorithms::{AnyAlgorithm, Registry, registry};
-use hexagram::logical::testing::{spawn, spawn_hosts};
+use hexagram::logical::testing::{is_deep, spawn, spawn_hosts};
 use hexagram::physical::sim::{Cluster, LinkSpec, Simulation};
 use hexagram::{Communicator, Result, TransportKind};
 use hexagram_lab::suite::{Suite, tuned};
@@ -25,7 +25,7 @@ const ASYNCHRONOUS: [&str; 6] = [
 ];
 
 fn is_long() -> bool {
-    std::env::var_os("HEXAGRAM_TEST_LONG").is_some()
+    is_deep()
 }
 
 fn is_asynchronous(algorithm: &AnyAlgorithm) -> bool {

@@ -8,7 +8,8 @@ use crate::{Communicator, Error, Result, TransportKind, World};
 use hexagram_physical::testing;
 pub use hexagram_physical::testing::late::Late;
 pub use hexagram_physical::testing::{
-    buffer, cases, free_port, lengths, mappings, on_threads, queue, skipped_under_mpi, sources, zeroed,
+    TRANSPORTS, buffer, cases, free_port, in_own_process, is_deep, lengths, mappings, on_threads, queue,
+    skipped_under_mpi, sources, transports, zeroed,
 };
 
 /// Runs `body` once per rank, each on a thread of its own with a communicator of all ranks, and returns what the ranks

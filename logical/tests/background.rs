@@ -1,8 +1,6 @@
 //! Operations in the background: what they leave of the model, in which order, how all ranks abort together, and how
 //! they fail.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use half::bf16;
 use hexagram_logical::asynchronous::{Background, Model, Outcome, Pending};
 use hexagram_logical::codec::Half;

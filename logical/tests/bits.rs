@@ -2,8 +2,6 @@
 //! infinities, denormals, sums that round) come to the same bits on every rank and over every transport, for every
 //! element type and reduction, by every algorithm; and to what IEEE 754-2019 says of minimum and maximum.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use half::{bf16, f16};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::testing::{self, cases, spawn, spawn_hosts};

@@ -2,8 +2,6 @@
 //! at any offset, and what the host refuses is refused, by the same element. Open this if you have changed a codec of
 //! blocks, or its kernels for a GPU.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::Buffer;
 use hexagram_logical::codec::{Codec, CodecError, E3M0, E4M3, Exact, Half, Int4, MinMax8, NotFinite, Sign};
 use hexagram_logical::testing::{buffer, lengths, queue};

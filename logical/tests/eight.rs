@@ -3,8 +3,6 @@
 //! Every rank begins with numbers of its own; what all of them must come to in the end is the mean, exactly where
 //! numbers travel as they are and everyone meets everyone, and near it otherwise.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service,
 };

@@ -2,8 +2,6 @@
 //! equal numbers, denormal ones, and a huge range. Nothing may become infinite or NaN, nothing may grow beyond what
 //! went in, and where replicas are promised to be identical, they are.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
 };

@@ -1,8 +1,6 @@
 //! Neighbour averaging and push-sum against their definitions: transports × ranks × topologies × element types, with
 //! the bytes that their pages promise, and what happens where ranks disagree about the graph.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use half::{bf16, f16};
 use hexagram_logical::decentralized::{Edge, Mixing, Schedule, Topology};
 use hexagram_logical::testing::{cases, on_threads, spawn};

@@ -2,9 +2,6 @@
 //! where MPI itself would hang. `./test` runs this in processes that `mpirun` starts; in any other process nothing is
 //! run here.
 
-#![cfg(feature = "mpi")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::testing::cases;
 use hexagram_logical::{Buffer, Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use hexagram_physical::Vigilance;

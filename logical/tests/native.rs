@@ -1,8 +1,6 @@
 //! Collectives that a backend carries out by itself: the same results as by messages, bit for bit, on registered memory
 //! and off it; and ranks that disagree hear of it, whoever of them went which way.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::testing::{self, mappings, spawn};
 use hexagram_logical::{
     Bool, Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind,

@@ -1,8 +1,6 @@
 //! How fast ranks agree over each topology: what theory says of the matrices, and what the primitive does with 16
 //! ranks.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::decentralized::{Edge, Mixing, Schedule, Topology};
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Error, TransportKind};

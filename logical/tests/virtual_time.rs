@@ -1,8 +1,6 @@
 //! Services, clocks and operations in the background, in a world with a virtual clock: they wait by its time and not by
 //! the machine's, and a run is like any other.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use hexagram_logical::asynchronous::{Background, Clock, Service};
 use hexagram_logical::runtime::{self, VirtualTime};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result, World};

@@ -1,12 +1,10 @@
 //! Measurements, not tests: what a put, a get and a pair exchange cost.
 //!
-//! `cargo test --release -p hexagram-logical --test windows_measured -- --ignored --nocapture`
-
-#![allow(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
+//! `cargo test --release -p hexagram-logical --test tests windows_measured -- --ignored --nocapture`
 
 use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service, Window};
-use hexagram_logical::testing::spawn;
-use hexagram_logical::{Buffer, DType, Result, TransportKind};
+use hexagram_logical::testing::{TRANSPORTS, spawn};
+use hexagram_logical::{Buffer, DType, Result};
 use std::time::{Duration, Instant};
 
 /// The shortest and the median of `times` turns.
@@ -24,7 +22,7 @@ fn turns(times: usize, mut turn: impl FnMut() -> Result<()>) -> Result<(Duration
 #[test]
 #[ignore = "prints times, proves nothing"]
 fn what_asking_another_rank_costs() {
-    for transport in TransportKind::ALL {
+    for transport in TRANSPORTS {
         for (bytes, times) in [(8, 2000), (4 << 20, 100)] {
             spawn(transport, 2, |comm| {
                 let service = comm.block_on(Service::start(&comm))?;

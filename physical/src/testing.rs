@@ -29,8 +29,20 @@ use std::time::Duration;
 /// Longest that a world may take to come together in a test.
 const JOIN: Duration = Duration::from_secs(30);
 
-/// Lists the transports and sizes of a matrix of tests: every transport whose ranks can be threads, with each number of
-/// `ranks`.
+/// Returns true if this process runs the deep tests (`./test deep`, which sets `HEXAGRAM_TEST_DEEP`): matrices are whole
+/// there, and a sample otherwise.
+pub fn is_deep() -> bool {
+    variable("HEXAGRAM_TEST_DEEP").is_some_and(|deep| deep != "0")
+}
+
+/// Lists the transports of a matrix of tests, whose ranks can be threads. On one host `mixed` is shared memory; it has
+/// tests of its own.
+pub const TRANSPORTS: [TransportKind; 3] = [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
+
+/// Lists the transports and sizes of a matrix of tests: each of [`TRANSPORTS`] with each number of `ranks`.
+///
+/// Unless [`is_deep`], those of 1, 2, 3 and 5 ranks, over TCP those of 2 and 3: algorithms differ for one rank, a power of
+/// two, an odd number and one that leaves a remainder after the largest power of two.
 ///
 /// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
 /// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do,
@@ -43,7 +55,7 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     }
     if !is_under_mpi() {
         let with = |transport| ranks.iter().map(move |ranks| (transport, *ranks));
-        return TransportKind::ALL.into_iter().flat_map(with).collect();
+        return TRANSPORTS.into_iter().flat_map(with).filter(|case| is_deep() || is_sampled(*case)).collect();
     }
     let size = variable("OMPI_COMM_WORLD_SIZE").and_then(|size| size.parse().ok());
     let Some(size) = size else { fail("HEXAGRAM_TEST=mpi is for processes that mpirun started") };
@@ -58,11 +70,23 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     fail("HEXAGRAM_TEST=mpi is for a build with the feature `mpi`")
 }
 
-/// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: every transport
-/// whose ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
+/// Returns true if a matrix that is not deep has this transport and number of ranks.
+fn is_sampled((transport, ranks): (TransportKind, usize)) -> bool {
+    let sample: &[usize] = if transport == TransportKind::Tcp { &[2, 3] } else { &[1, 2, 3, 5] };
+    sample.contains(&ranks)
+}
+
+/// Lists the transports for tests of what stands on the primitives, and does not depend on the transport, as all give
+/// equal bits: `thread`, or [`TRANSPORTS`] if [`is_deep`].
+pub fn transports() -> Vec<TransportKind> {
+    if is_deep() { TRANSPORTS.to_vec() } else { vec![TransportKind::Thread] }
+}
+
+/// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: [`TRANSPORTS`],
+/// none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
     let skipped = skipped_under_mpi("its ranks wait at a barrier of the process") || is_simulated();
-    TransportKind::ALL.into_iter().filter(move |_| !skipped)
+    TRANSPORTS.into_iter().filter(move |_| !skipped)
 }
 
 /// Says that the test that calls it needs ranks that are threads, and why, and returns whether it has to end at once
@@ -236,6 +260,26 @@ pub fn mappings(bytes: usize) -> usize {
         Some(number(end)? - number(start)?)
     };
     maps.lines().filter(|line| line.contains("memfd:hexagram") && size(line) == Some(bytes)).count()
+}
+
+/// Runs the body of the test that is called `name` in its program in a process of its own, which runs nothing else. For a
+/// test that counts what its process has open, changes its limits, or sets what a process has once.
+///
+/// # Panics
+/// If the test fails there.
+pub fn in_own_process(name: &str, body: impl FnOnce()) {
+    const ALONE: &str = "HEXAGRAM_TEST_ALONE";
+    if variable(ALONE).is_some() {
+        return body();
+    }
+    let program = std::env::current_exe().unwrap_or_else(|error| fail(error));
+    let mut command = std::process::Command::new(program);
+    let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output();
+    let output = output.unwrap_or_else(|error| fail(error));
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    if !output.status.success() || !out.contains("1 passed") {
+        fail(format!("{name} failed in a process of its own:\n{out}{err}"));
+    }
 }
 
 /// Returns the folder of a crate, whose `CARGO_MANIFEST_DIR` is given, for a test that reads its sources. `None` where a

@@ -1,10 +1,8 @@
-//! Hundreds of ranks that join in the same instant, beside idle connections to their rendezvous. Alone
-//! in its file, and so in its process: it takes thousands of descriptors.
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+//! Hundreds of ranks that join in the same instant, beside idle connections to their rendezvous, in
+//! a process of its own: it takes thousands of descriptors.
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
-use hexagram_physical::testing::free_port;
+use hexagram_physical::testing::{free_port, in_own_process};
 use hexagram_physical::{JoinOptions, TransportKind, Vigilance, World};
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
@@ -87,17 +85,21 @@ static ONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn ranks_that_come_together_all_join() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let allowed = getrlimit(Resource::Nofile).maximum.map_or(RANKS, |files| (files / FILES) as usize);
-    for size in [128, RANKS].map(|size| size.min(allowed)) {
-        println!("{size} ranks joined within {:.2?}", together(size, IDLE_CONNECTIONS));
-    }
+    in_own_process("crowd::ranks_that_come_together_all_join", || {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let allowed = getrlimit(Resource::Nofile).maximum.map_or(RANKS, |files| (files / FILES) as usize);
+        for size in [128, RANKS].map(|size| size.min(allowed)) {
+            println!("{size} ranks joined within {:.2?}", together(size, IDLE_CONNECTIONS));
+        }
+    });
 }
 
 #[test]
 fn a_flood_of_silent_connections_keeps_no_rank_out() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for _ in 0..5 {
-        println!("6 ranks joined within {:.2?}", together(6, 0));
-    }
+    in_own_process("crowd::a_flood_of_silent_connections_keeps_no_rank_out", || {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..5 {
+            println!("6 ranks joined within {:.2?}", together(6, 0));
+        }
+    });
 }

@@ -1,10 +1,8 @@
-//! A rank 0 that runs out of descriptors while others connect waits until it has some again. Alone in its file, and so
-//! in its process: it uses all of them up.
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+//! A rank 0 that runs out of descriptors while others connect waits until it has some again. In a process of its
+//! own: it uses all of them up.
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
-use hexagram_physical::testing::free_port;
+use hexagram_physical::testing::{free_port, in_own_process};
 use hexagram_physical::{JoinOptions, TransportKind, World};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
@@ -43,27 +41,29 @@ fn use_up() -> Vec<OwnedFd> {
 
 #[test]
 fn a_rendezvous_survives_the_want_of_descriptors() {
-    let port = free_port();
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let rank_0 = std::thread::spawn(move || join(0, port));
-    let patience = Instant::now() + Duration::from_secs(30);
-    let mut other = loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => break stream,
-            Err(error) => assert!(Instant::now() < patience, "{error}"),
-        }
-    };
-    // Rank 0 rejects a peer of another protocol, and by then has every descriptor that it needs for itself.
-    other.write_all(&[0; 100]).unwrap();
-    let _ = other.read(&mut [0]);
-    let socket = |_| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    let callers: Vec<OwnedFd> = (0..20).map(socket).collect();
-    let all = use_up();
-    callers.iter().for_each(|caller| rustix::net::connect(caller, &address).unwrap());
-    // Longer than rank 0 waits before it tries again.
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!rank_0.is_finished(), "rank 0 gave up: {:?}", rank_0.join().unwrap().err());
-    drop(all);
-    join(1, port).unwrap();
-    rank_0.join().unwrap().unwrap();
+    in_own_process("descriptors::a_rendezvous_survives_the_want_of_descriptors", || {
+        let port = free_port();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let rank_0 = std::thread::spawn(move || join(0, port));
+        let patience = Instant::now() + Duration::from_secs(30);
+        let mut other = loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < patience, "{error}"),
+            }
+        };
+        // Rank 0 rejects a peer of another protocol, and by then has every descriptor that it needs for itself.
+        other.write_all(&[0; 100]).unwrap();
+        let _ = other.read(&mut [0]);
+        let socket = |_| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let callers: Vec<OwnedFd> = (0..20).map(socket).collect();
+        let all = use_up();
+        callers.iter().for_each(|caller| rustix::net::connect(caller, &address).unwrap());
+        // Longer than rank 0 waits before it tries again.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!rank_0.is_finished(), "rank 0 gave up: {:?}", rank_0.join().unwrap().err());
+        drop(all);
+        join(1, port).unwrap();
+        rank_0.join().unwrap().unwrap();
+    });
 }

@@ -1,14 +1,12 @@
 //! Unauthenticated connections that flood every port of a job, while it starts and afterwards, delay it and no more.
-//! Alone in its file, and so in its process: it connects to every port on which this process listens.
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+//! In a process of its own: it connects to every port on which this process listens.
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::operation::{Operation, Poison, Terms};
 use hexagram_physical::tag::Tag;
-use hexagram_physical::testing::free_port;
+use hexagram_physical::testing::{free_port, in_own_process};
 use hexagram_physical::transport::{Label, Land, Source};
 use hexagram_physical::{Buffer, JoinOptions, TransportKind, World, drive};
 use std::collections::{HashSet, VecDeque};
@@ -92,43 +90,45 @@ fn ring(world: &World, channel: u16) {
 
 #[test]
 fn a_flood_on_all_ports_delays_a_job_and_no_more() {
-    let port = free_port();
-    let stop = AtomicBool::new(false);
-    let calls = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let floods: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(&stop, &calls))).collect();
-        let ranks: Vec<_> = (0..RANKS)
-            .map(|rank| {
-                let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
-                let size = RANKS;
-                let secret = b"secret".to_vec();
-                let launcher = Launcher::Hexagram;
-                let local_rank = rank;
-                let local_size = size;
-                let placement =
-                    Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher };
-                let calls = &calls;
-                let transport = TransportKind::Tcp;
-                scope.spawn(move || {
-                    // The flood has reached rank 0's port before the others connect.
-                    while rank > 0 && calls.load(Ordering::Relaxed) < 1000 {
-                        std::thread::yield_now();
-                    }
-                    let options = JoinOptions { transport, deadline: LONG, ..JoinOptions::default() };
-                    let world = World::join_as(&placement, &options).unwrap();
-                    for channel in 0..5 {
-                        let before = calls.load(Ordering::Relaxed);
-                        while calls.load(Ordering::Relaxed) < before + 300 {
+    in_own_process("flood::a_flood_on_all_ports_delays_a_job_and_no_more", || {
+        let port = free_port();
+        let stop = AtomicBool::new(false);
+        let calls = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let floods: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(&stop, &calls))).collect();
+            let ranks: Vec<_> = (0..RANKS)
+                .map(|rank| {
+                    let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
+                    let size = RANKS;
+                    let secret = b"secret".to_vec();
+                    let launcher = Launcher::Hexagram;
+                    let local_rank = rank;
+                    let local_size = size;
+                    let placement =
+                        Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher };
+                    let calls = &calls;
+                    let transport = TransportKind::Tcp;
+                    scope.spawn(move || {
+                        // The flood has reached rank 0's port before the others connect.
+                        while rank > 0 && calls.load(Ordering::Relaxed) < 1000 {
                             std::thread::yield_now();
                         }
-                        ring(&world, channel);
-                    }
+                        let options = JoinOptions { transport, deadline: LONG, ..JoinOptions::default() };
+                        let world = World::join_as(&placement, &options).unwrap();
+                        for channel in 0..5 {
+                            let before = calls.load(Ordering::Relaxed);
+                            while calls.load(Ordering::Relaxed) < before + 300 {
+                                std::thread::yield_now();
+                            }
+                            ring(&world, channel);
+                        }
+                    })
                 })
-            })
-            .collect();
-        let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
-        stop.store(true, Ordering::Release);
-        floods.into_iter().for_each(|flood| flood.join().unwrap());
-        outcomes.into_iter().for_each(|outcome| outcome.unwrap());
+                .collect();
+            let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
+            stop.store(true, Ordering::Release);
+            floods.into_iter().for_each(|flood| flood.join().unwrap());
+            outcomes.into_iter().for_each(|outcome| outcome.unwrap());
+        });
     });
 }

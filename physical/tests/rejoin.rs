@@ -1,9 +1,7 @@
 //! Ranks that join and leave world after world in one process, as a program does that makes many process groups: nothing
-//! may be left of any. Alone in its file, and so in its process, whose descriptors and threads it counts.
+//! may be left of any. In a process of its own, whose descriptors and threads it counts.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-use hexagram_physical::testing::{SharedMap, skipped_under_mpi};
+use hexagram_physical::testing::{SharedMap, in_own_process, skipped_under_mpi};
 use hexagram_physical::{JoinOptions, TransportKind, World};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -57,21 +55,23 @@ fn join_and_leave(store: &SharedMap, transport: TransportKind) {
 
 #[test]
 fn nothing_is_left_of_worlds_that_have_ended() {
-    if skipped_under_mpi("its ranks are threads") {
-        return;
-    }
-    let store = SharedMap::default();
-    let transports = [TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
-    transports.into_iter().for_each(|transport| join_and_leave(&store, transport));
-    let before = Held::now();
-    for transport in transports {
-        (0..WORLDS).for_each(|_| join_and_leave(&store, transport));
-    }
-    let end = Instant::now() + Duration::from_secs(30);
-    let mut after = Held::now();
-    while after.exceeds(&before) && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-        after = Held::now();
-    }
-    assert!(!after.exceeds(&before), "{after:?}, where there was {before:?}");
+    in_own_process("rejoin::nothing_is_left_of_worlds_that_have_ended", || {
+        if skipped_under_mpi("its ranks are threads") {
+            return;
+        }
+        let store = SharedMap::default();
+        let transports = [TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
+        transports.into_iter().for_each(|transport| join_and_leave(&store, transport));
+        let before = Held::now();
+        for transport in transports {
+            (0..WORLDS).for_each(|_| join_and_leave(&store, transport));
+        }
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut after = Held::now();
+        while after.exceeds(&before) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+            after = Held::now();
+        }
+        assert!(!after.exceeds(&before), "{after:?}, where there was {before:?}");
+    });
 }

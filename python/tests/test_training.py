@@ -139,7 +139,7 @@ def test_every_algorithm_s_losses_are_those_of_the_rust_program():
             assert losses[: len(expected)] == pytest.approx(expected, rel=2e-4), name
 
 
-@pytest.mark.skipif("HEXAGRAM_TEST_LONG" not in os.environ, reason="takes minutes: python/test --long")
+@pytest.mark.skipif("HEXAGRAM_TEST_DEEP" not in os.environ, reason="takes minutes: python/test --deep")
 @pytest.mark.parametrize("part", range(4))
 def test_every_algorithm_trains_the_digits(part):
     names = [name for name, *_ in _native.algorithms()][part::4]

@@ -1,7 +1,5 @@
 //! Load balancing and cost balancing: equal numbers of batches on all ranks, limits kept, and steps that take all ranks
 //! equally long.
-#![allow(clippy::unwrap_used)]
-
 use hexagram_sampler::{
     Balance, BatchSampler, Batching, Complexities, CostBalancedOptions, CostBalancedSampler,
     DistributedOptions, DistributedSampler, LoadBalancingBatchSampler, LoadBalancingDistributedSampler,

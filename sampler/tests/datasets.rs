@@ -1,6 +1,4 @@
 //! The datasets that ship, on small files, and what they say about files that are no such thing.
-#![allow(clippy::unwrap_used)]
-
 use hexagram_sampler::dataset::{
     Cifar10, Csv, CsvOptions, Dataset, DatasetError, Fetch, Items, Lines, Mnist, Rows, Zip,
 };

@@ -1,7 +1,5 @@
 //! What holds for any number of ranks: the same global order, every sample exactly once, and going on with another
 //! number of ranks in the middle of an epoch.
-#![allow(clippy::unwrap_used)]
-
 use hexagram_sampler::{
     Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
     ElasticOptions, ElasticSampler, KeyedPermutation, Sampler, Tail,

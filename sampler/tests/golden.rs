@@ -1,7 +1,5 @@
 //! Every order against the one PyTorch gave: `golden/samplers.json`, and `golden/more.json`, which `golden/generate.py`
 //! makes. An order is given by the number of indices, all of them or the first 16, and a hash of all.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use hexagram_sampler::{
     BatchSampler, Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
     LoadBalancingDistributedSampler, LoadBalancingOptions, RandomOptions, RandomSampler, Sampler,

@@ -1,6 +1,4 @@
 //! What holds for every data set and every number of ranks, and what happens at the edges.
-#![allow(clippy::unwrap_used)]
-
 use hexagram_sampler::{DistributedOptions, DistributedSampler, SamplerError};
 
 const LENGTHS: [usize; 8] = [1, 2, 3, 7, 8, 16, 31, 100];

@@ -1,6 +1,4 @@
 //! What is wrong with a call is said at once, with what to change.
-#![allow(clippy::unwrap_used)]
-
 use hexagram_sampler::{
     BatchSampler, Batching, Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions,
     DistributedSampler, ElasticOptions, ElasticSampler, LoadBalancingBatchSampler,

@@ -106,13 +106,12 @@ impl Alignment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram_logical::TransportKind;
-    use hexagram_logical::testing::spawn;
+    use hexagram_logical::testing::{spawn, transports};
     use std::time::Duration;
 
     #[test]
     fn offsets_are_as_far_from_an_injected_skew_as_their_error_says() {
-        for transport in TransportKind::ALL {
+        for transport in transports() {
             let origin = runtime::now();
             // As far as its clock knows, rank r's trace began 250 ms earlier than that of the rank before.
             let skew = |rank: usize| Duration::from_millis(250) * rank as u32;

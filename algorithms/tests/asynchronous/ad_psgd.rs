@@ -1,7 +1,7 @@
 //! AD-PSGD: what averages keep, that replicas meet, that nobody waits for a slow rank.
 
 use hexagram_algorithms::ad_psgd::AdPsgd;
-use hexagram_algorithms::logical::testing::{cases, spawn};
+use hexagram_algorithms::logical::testing::{cases, spawn, transports};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use std::sync::Arc;
@@ -53,10 +53,10 @@ fn the_mean_of_the_replicas_is_that_of_their_own_steps() {
 
 #[test]
 fn nobody_waits_for_a_rank_that_stands_still() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         for ranks in [2, 5] {
             let replicas =
-                crate::laggard::replicas(transport, ranks, 60, || AdPsgd::default().into()).unwrap();
+                super::laggard::replicas(transport, ranks, 60, || AdPsgd::default().into()).unwrap();
             // Between the minima, and as far beyond as steps with gradients of before an average lead.
             let bounds = -0.5..=(ranks - 1) as f32 + 0.5;
             assert!(replicas.iter().flatten().all(|x| bounds.contains(x)), "{transport} × {ranks}");
@@ -106,5 +106,5 @@ fn an_interval_of_nothing_is_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    crate::laggard::ends_early(|| AdPsgd::default().into());
+    super::laggard::ends_early(|| AdPsgd::default().into());
 }

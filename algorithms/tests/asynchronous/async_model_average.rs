@@ -1,7 +1,7 @@
 //! The asynchronous model average: what it keeps, that nobody waits for a slow rank, and how it is aborted and resumed.
 
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
-use hexagram_algorithms::logical::testing::{cases, spawn, spawn_hosts};
+use hexagram_algorithms::logical::testing::{cases, spawn, spawn_hosts, transports};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use hexagram_algorithms::{EngineOptions, GradientAllReduce};
@@ -62,8 +62,8 @@ fn keeps_the_mean(comm: &Communicator, engine: EngineOptions) -> Result<()> {
 
 #[test]
 fn nobody_waits_for_a_rank_that_stands_still() {
-    for transport in TransportKind::ALL {
-        let replicas = crate::laggard::replicas(transport, 4, 300, || EAGER.into()).unwrap();
+    for transport in transports() {
+        let replicas = super::laggard::replicas(transport, 4, 300, || EAGER.into()).unwrap();
         // An average between the minima, and what a rank has added meanwhile, from one of them to another at most.
         assert!(replicas.iter().flatten().all(|x| (-3.0..=6.0).contains(x)), "{transport}");
     }
@@ -100,7 +100,7 @@ fn replicas_meet_near_the_common_minimum() {
 
 #[test]
 fn it_is_aborted_and_resumed_within_seconds() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let algorithm = AsyncModelAverage { interval: 0.0, warm_up: 10, ..AsyncModelAverage::default() };
         let replicas = spawn(transport, 3, |comm| {
             let started = Instant::now();
@@ -165,5 +165,5 @@ fn an_interval_that_is_none_is_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    crate::laggard::ends_early(|| EAGER.into());
+    super::laggard::ends_early(|| EAGER.into());
 }

@@ -7,7 +7,7 @@ use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::logical::codec::{Codec, Keep, TopK};
 use hexagram_algorithms::logical::encoding::mix;
 use hexagram_algorithms::logical::runtime;
-use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::testing::{is_deep, spawn};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer, resumes_exactly};
@@ -20,9 +20,9 @@ const RANKS: usize = 3;
 const ELEMENTS: usize = 24;
 const RATE: f64 = 0.0625;
 
-/// Number of random orders: 1,000 under `./test --long`.
+/// Number of random orders: 1,000 under `./test deep`.
 fn orders() -> u64 {
-    std::env::var("HEXAGRAM_ORDERS").map_or(100, |orders| orders.parse().unwrap())
+    if is_deep() { 1000 } else { 20 }
 }
 
 /// Draws a number below `below`, the same for the same words.

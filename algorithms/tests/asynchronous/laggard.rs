@@ -1,7 +1,7 @@
 //! A training in which one rank stands still, or ends early: who waits for it is found out without a clock.
 
 use hexagram_algorithms::AnyAlgorithm;
-use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::testing::{spawn, transports};
 use hexagram_algorithms::logical::{Communicator, Error, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use std::sync::mpsc::channel;
@@ -52,7 +52,7 @@ pub(crate) fn replicas(
 /// # Panics
 /// Unless the others end with an error that says why.
 pub(crate) fn ends_early(algorithm: impl Fn() -> AnyAlgorithm + Sync) {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let all_begun = Barrier::new(3);
         let run = |comm: &Communicator| -> Result<()> {
             let mut trainer = Trainer::new(comm, algorithm(), Setup::default(), &[vec![0.0f32; 100]])?;

@@ -1,10 +1,10 @@
 //! Asynchronous algorithms in many orders of events, on simulated ranks: what AD-PSGD contracts, how far apart SSP lets
 //! ranks be, and the mean that all of them keep. A seed is an order: of steps' times, and of messages'.
 
-use crate::compressed_asynchronous::{draw, train};
+use super::compressed_asynchronous::{draw, train};
 use hexagram_algorithms::ad_psgd::AdPsgd;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
-use hexagram_algorithms::logical::testing::spawn_in_order;
+use hexagram_algorithms::logical::testing::{is_deep, spawn_in_order};
 use hexagram_algorithms::logical::{Communicator, Result, runtime};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer};
@@ -12,9 +12,9 @@ use hexagram_algorithms::{AnyAlgorithm, Sgd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of orders: more under `./test --long`.
+/// Number of orders: more under `./test deep`.
 fn orders(few: u64, many: u64) -> u64 {
-    if std::env::var_os("HEXAGRAM_TEST_LONG").is_some() { many } else { few }
+    if is_deep() { many } else { few }
 }
 
 /// Draws from (0, 1), the same for the same words.

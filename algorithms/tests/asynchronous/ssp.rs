@@ -1,6 +1,6 @@
 //! SSP against synchronous SGD, how far ranks may be apart, what settling leaves.
 
-use hexagram_algorithms::logical::testing::{cases, spawn};
+use hexagram_algorithms::logical::testing::{cases, spawn, transports};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer};
@@ -71,9 +71,9 @@ fn without_staleness_replicas_are_bit_identical_where_numbers_round() {
 
 #[test]
 fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let replicas =
-            crate::laggard::replicas(transport, 4, 60, || Ssp { staleness: 60, ..Ssp::default() }.into())
+            super::laggard::replicas(transport, 4, 60, || Ssp { staleness: 60, ..Ssp::default() }.into())
                 .unwrap();
         assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{transport}");
         // Between the minima, and as far beyond as one late push of each rank leads.
@@ -158,5 +158,5 @@ fn other_elements_than_f32_are_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    crate::laggard::ends_early(|| Ssp::default().into());
+    super::laggard::ends_early(|| Ssp::default().into());
 }

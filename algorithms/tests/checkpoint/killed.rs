@@ -38,7 +38,7 @@ fn saves_until_it_is_killed() {
 /// last.
 fn kill_one(at: &Path, round: u64) -> u64 {
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "killed::saves_until_it_is_killed"])
+        .args(["--ignored", "--exact", "--nocapture", "checkpoint::killed::saves_until_it_is_killed"])
         .env(WHERE, at)
         .stdout(Stdio::piped())
         .spawn()

@@ -1,6 +1,6 @@
 //! What a training on a device copies to the host beside its messages: nothing, but for the numbers that the host needs.
 
-use crate::warmed_up::{algorithms, common_places};
+use super::warmed_up::{algorithms, common_places};
 use hexagram_algorithms::bytegrad::ByteGrad;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::d_psgd::DPsgd;

@@ -1,6 +1,6 @@
 //! Algorithms of which something else moves the parameters between steps, as SlowMo does with its base's.
 
-use crate::warmed_up::algorithms;
+use super::warmed_up::algorithms;
 use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Buffer, Result, TransportKind};

@@ -1,6 +1,6 @@
 //! What no training should have and some have: models with nothing in them, one rank, steps with a learning rate of 0.
 
-use crate::warmed_up::algorithms;
+use super::warmed_up::algorithms;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer, fitting};

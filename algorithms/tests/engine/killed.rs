@@ -70,7 +70,7 @@ fn start(role: &str) -> Vec<(Child, BufReader<ChildStderr>)> {
     let job = u64::from(std::process::id()) << 32 | u64::from(JOBS.fetch_add(1, Ordering::Relaxed));
     let start = |rank: usize| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "killed::one_rank", "--ignored", "--nocapture"]).env(ROLE, role);
+        command.args(["--exact", "engine::killed::one_rank", "--ignored", "--nocapture"]).env(ROLE, role);
         command.env("OMPI_MCA_ess_base_jobid", job.to_string());
         for (name, value) in [("RANK", rank), ("SIZE", RANKS), ("LOCAL_RANK", rank), ("LOCAL_SIZE", RANKS)] {
             command.env(format!("OMPI_COMM_WORLD_{name}"), value.to_string());

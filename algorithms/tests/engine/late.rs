@@ -1,6 +1,6 @@
 //! Every algorithm on a device that works late: parameters, optimizer and states have the bits of the host.
 
-use crate::warmed_up::algorithms;
+use super::warmed_up::algorithms;
 use hexagram_algorithms::logical::testing::{Late, spawn};
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Queue, Result, TransportKind};
 use hexagram_algorithms::testing::fitting;

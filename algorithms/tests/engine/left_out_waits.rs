@@ -5,10 +5,10 @@
 //! Not every one shows: a wait that keeps a writer behind a reader matters only if the writer comes first in the order
 //! that a seed draws, and one that another wait implies never does.
 
-use crate::late::{Place, bits, train};
-use crate::warmed_up::algorithms;
+use super::late::{Place, bits, train};
+use super::warmed_up::algorithms;
 use hexagram_algorithms::logical::device::cuda::devices;
-use hexagram_algorithms::logical::testing::{queue, spawn};
+use hexagram_algorithms::logical::testing::{is_deep, queue, spawn};
 use hexagram_algorithms::logical::{Communicator, Queue, TransportKind};
 use std::env;
 use std::io::Write;
@@ -42,7 +42,7 @@ fn leave_out(algorithm: &str, wait: usize) -> Consequence {
 
 fn leave_out_once(algorithm: &str, wait: usize, seed: u64) -> Consequence {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "left_out_waits::trains_as_on_the_host", "--ignored", "--nocapture"]);
+    command.args(["--exact", "engine::left_out_waits::trains_as_on_the_host", "--ignored", "--nocapture"]);
     command.env("HEXAGRAM_FAKE_CUDA", format!("seed={seed},delay=8000000,skip_wait={wait}"));
     let ended = command.env(ALGORITHM, algorithm).env("HEXAGRAM_TEST_DEVICE", "cuda").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -63,7 +63,7 @@ fn waits_that_are_left_out_are_noticed() {
         let _ = writeln!(std::io::stderr(), "skipped: no fake CUDA driver");
         return;
     }
-    let is_long = env::var_os("HEXAGRAM_TEST_LONG").is_some();
+    let is_long = is_deep();
     let (step, most) = if is_long { (1, usize::MAX) } else { (29, 6) };
     for algorithm in ["gradient-allreduce", "bytegrad", LINEAR] {
         let mut found = Vec::new();

@@ -1,12 +1,11 @@
 //! Ranks with different devices train together: all that they have in the end is what ranks on hosts have, bit for bit. The
 //! device is the one under test, `HEXAGRAM_TEST_DEVICE`.
 
-use crate::late::{Place, bits, difference, is_timed, ranks, train};
-use crate::warmed_up::algorithms;
+use super::late::{Place, bits, difference, is_timed, ranks, train};
+use super::warmed_up::algorithms;
 use hexagram_algorithms::AnyAlgorithm;
-use hexagram_algorithms::logical::testing::{queue, spawn};
+use hexagram_algorithms::logical::testing::{is_deep, queue, spawn};
 use hexagram_algorithms::logical::{Communicator, Queue, TransportKind};
-use std::env;
 
 /// What is tried where time is short: a sum of gradients, three codecs with and without memory, gossip, and rounds.
 const SAMPLE: [&str; 6] = [
@@ -20,7 +19,7 @@ const SAMPLE: [&str; 6] = [
 
 /// Returns true if an algorithm is to be tried.
 fn is_tried(algorithm: &AnyAlgorithm) -> bool {
-    let is_long = env::var_os("HEXAGRAM_TEST_LONG").is_some();
+    let is_long = is_deep();
     (is_long || SAMPLE.contains(&algorithm.name())) && !is_timed(algorithm)
 }
 

@@ -1,8 +1,8 @@
 //! Training on ranks whose GPUs NCCL connects: replicas stay identical, and what messages alone decide has the bits of
 //! the host. Where there are too few GPUs, or no NCCL, it says so.
 
-use crate::late::{Bits, bits, difference, ranks, train};
-use crate::warmed_up::algorithms;
+use super::late::{Bits, bits, difference, ranks, train};
+use super::warmed_up::algorithms;
 use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::device::cuda::{Cuda, devices};
 use hexagram_algorithms::logical::testing::spawn;

@@ -200,7 +200,7 @@ fn a_host_tells_of_no_device() {
 #[test]
 fn communication_lies_within_the_backward_pass_by_the_devices_clock() {
     let Some(_) = gpu().filter(|gpu| gpu.description().name.starts_with("Fake")) else { return };
-    passes_on_a_late_driver("traces::is_done_long_after_it_was_enqueued");
+    passes_on_a_late_driver("framework::traces::is_done_long_after_it_was_enqueued");
 }
 
 #[test]

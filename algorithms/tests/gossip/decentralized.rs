@@ -3,7 +3,7 @@
 use super::*;
 use hexagram_algorithms::EngineOptions;
 use hexagram_algorithms::decentralized::Peers;
-use hexagram_algorithms::logical::testing::spawn_hosts;
+use hexagram_algorithms::logical::testing::{spawn_hosts, transports};
 
 fn gradient(rank: usize, step: usize, x: &[f64]) -> Vec<f64> {
     let noise = ((rank * 7 + step * 5) % 11) as f64 / 11.0;
@@ -94,7 +94,7 @@ fn drift(
 fn partners_have_equal_bits() {
     // The last round is number 6, of ranks that differ in bit 0, or, at 6 ranks, of those 3 apart.
     for (peers, ranks, partner) in [(Topology::XorPairs, 8, 1), (Topology::ShiftOne, 6, 3)] {
-        for transport in TransportKind::ALL {
+        for transport in transports() {
             let x = drift(ranks, transport, peers, 6, 1);
             let equal = |one: usize, other: usize| {
                 x[one].iter().zip(&x[other]).all(|(a, b)| a.to_bits() == b.to_bits())

@@ -25,7 +25,7 @@ fn it_reaches_the_optimum() {
 
 #[test]
 fn directions_have_the_mean_of_the_gradients() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let directions = spawn(transport, 5, |comm| {
             let algorithm = Arc::new(GradientTracking::default());
             let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![0.7f64]])?;

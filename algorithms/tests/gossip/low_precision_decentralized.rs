@@ -4,7 +4,7 @@
 use super::*;
 use hexagram_algorithms::EngineOptions;
 use hexagram_algorithms::logical::codec::{Codec, MinMax8};
-use hexagram_algorithms::logical::testing::{queue, spawn_hosts};
+use hexagram_algorithms::logical::testing::{queue, spawn_hosts, transports};
 
 const LEN: usize = 3000;
 const RATE: f32 = 0.1;
@@ -110,7 +110,7 @@ fn what_is_known_of_neighbours_is_right_after_a_switch() {
 
 #[test]
 fn replicas_agree_once_there_are_no_gradients() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let gradient = |rank: usize, step: usize, x: &[f32]| {
             if step < 5 { gradient(rank, step, x) } else { vec![0.0; x.len()] }
         };

@@ -78,7 +78,7 @@ fn with_equal_curvatures_the_mean_is_the_optimum_at_any_learning_rate() {
 #[test]
 fn without_gradients_ranks_of_any_weights_come_to_the_mean() {
     let gradient = |rank: usize, step: usize, _: &[f64]| vec![if step == 0 { -(rank as f64) } else { 0.0 }];
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let setup = Setup { learning_rate: 1.0, ..Setup::default() };
         let found = train((transport, 4), &push(uneven()), &setup, &[0.0], 80, gradient).unwrap();
         let found: Vec<f64> = found.into_iter().map(|x| x[0]).collect();

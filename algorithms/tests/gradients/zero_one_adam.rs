@@ -1,6 +1,6 @@
 //! 0/1 Adam against Adam, against what its header says step by step.
 
-use crate::adams::{Rule, assert_close, assert_is_adam, gradient, train, uneven};
+use super::adams::{Rule, assert_close, assert_is_adam, gradient, train, uneven};
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};

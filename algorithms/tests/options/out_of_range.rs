@@ -1,8 +1,6 @@
 //! Every number among the options of every algorithm, out of its range from code: refused at the start, in one line
 //! that names option, value and range. What is typed is in `spelling.rs`.
 
-#![allow(clippy::field_reassign_with_default, reason = "a table, with one field a time")]
-
 use hexagram_algorithms::ad_psgd::AdPsgd;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::bytegrad::ByteGrad;

@@ -3,9 +3,6 @@
 //! A pipe reaches its end only when nobody holds it any more. Ranks that write to the launcher's own stdout
 //! (`--no-prefix`) and outlive it would keep it open, so that its end proves that no process is left behind.
 
-#![allow(dead_code, unreachable_pub, reason = "not every test needs everything")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,24 +14,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// No test comes near it unless something hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A launcher, killed (and its ranks with it) when the test is over.
-pub struct Launcher {
-    pub process: Child,
-    pub stdout: Receiver<Vec<u8>>,
-    pub stderr: Receiver<Vec<u8>>,
+pub(crate) struct Launcher {
+    pub(crate) process: Child,
+    pub(crate) stdout: Receiver<Vec<u8>>,
+    pub(crate) stderr: Receiver<Vec<u8>>,
 }
 
 /// How a launcher ended, and the rest of what it wrote.
-pub struct Ended {
-    pub code: Option<i32>,
-    pub stdout: Vec<String>,
-    pub stderr: Vec<String>,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<String>,
+    pub(crate) stderr: Vec<String>,
 }
 
 /// `hexagram` with `arguments`, with nothing of the shell around the test: see [`untouched`].
-pub fn program(arguments: &[&str]) -> Command {
+pub(crate) fn program(arguments: &[&str]) -> Command {
     let mut command = untouched(env!("CARGO_BIN_EXE_hexagram"));
     command.args(arguments);
     command
@@ -61,14 +58,14 @@ fn untouched(program: &str) -> Command {
 }
 
 /// `hexagram run` with `arguments`.
-pub fn hexagram(arguments: &[&str]) -> Command {
+pub(crate) fn hexagram(arguments: &[&str]) -> Command {
     let mut command = program(&["run"]);
     command.args(arguments);
     command
 }
 
 /// A folder of this test's own, empty.
-pub fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
@@ -76,21 +73,21 @@ pub fn folder(name: &str) -> PathBuf {
 }
 
 /// `hexagram run` with `options`, each rank running `script`.
-pub fn shell(options: &[&str], script: &str) -> Command {
+pub(crate) fn shell(options: &[&str], script: &str) -> Command {
     let mut command = hexagram(options);
     command.args(["--", "sh", "-c", script]);
     command
 }
 
 /// A shell `script` that runs the program as `$0`.
-pub fn wrapped(script: &str) -> Command {
+pub(crate) fn wrapped(script: &str) -> Command {
     let mut command = untouched("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_hexagram")]);
     command
 }
 
 impl Launcher {
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = lines(process.stdout.take().unwrap());
         let stderr = lines(process.stderr.take().unwrap());
@@ -98,16 +95,16 @@ impl Launcher {
     }
 
     /// The next line on stdout.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         text(self.stdout.recv_timeout(DEADLINE).expect("a line before the deadline"))
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
     /// Waits until both streams are closed by everyone who held them.
-    pub fn finish(mut self) -> Ended {
+    pub(crate) fn finish(mut self) -> Ended {
         let stdout = rest(&self.stdout);
         let stderr = rest(&self.stderr);
         Ended { code: self.process.wait().unwrap().code(), stdout, stderr }
@@ -121,7 +118,7 @@ impl Drop for Launcher {
     }
 }
 
-pub fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, lines) = channel();
     thread::spawn(move || {
         BufReader::new(from).split(b'\n').map_while(Result::ok).try_for_each(|line| sender.send(line))
@@ -130,7 +127,7 @@ pub fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 }
 
 /// All lines until the end, for which this waits.
-pub fn rest(lines: &Receiver<Vec<u8>>) -> Vec<String> {
+pub(crate) fn rest(lines: &Receiver<Vec<u8>>) -> Vec<String> {
     let deadline = Instant::now() + DEADLINE;
     let mut rest = Vec::new();
     loop {
@@ -144,16 +141,16 @@ pub fn rest(lines: &Receiver<Vec<u8>>) -> Vec<String> {
     }
 }
 
-pub fn text(line: Vec<u8>) -> String {
+pub(crate) fn text(line: Vec<u8>) -> String {
     String::from_utf8(line).unwrap()
 }
 
-pub fn run(command: Command) -> Ended {
+pub(crate) fn run(command: Command) -> Ended {
     Launcher::start(command).finish()
 }
 
 /// What each rank printed, by rank.
-pub fn by_rank(stdout: &[String]) -> BTreeMap<usize, Vec<&str>> {
+pub(crate) fn by_rank(stdout: &[String]) -> BTreeMap<usize, Vec<&str>> {
     let mut ranks = BTreeMap::<usize, Vec<&str>>::new();
     for line in stdout {
         let (rank, text) = line.strip_prefix('[').unwrap().split_once("] ").unwrap();

@@ -4,7 +4,7 @@ use super::dispatcher::{Outgoing, Payload, request_label};
 use super::pending::Pending;
 use super::service::{Handler, Landed, Reply, Served, Service};
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
-use crate::testing::{cases, spawn};
+use crate::testing::{TRANSPORTS, cases, spawn};
 use crate::{Buffer, DType, Error, HEADER_BYTES, Peer, Result, TransportKind};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use proptest::strategy::{Strategy, ValueTree};
@@ -202,7 +202,7 @@ fn fail(
 #[test]
 fn a_handler_that_panics_ends_everyones_service_and_is_named() {
     // The handler's own rank learns it from the answer, too.
-    for (transport, asker) in TransportKind::ALL.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+    for (transport, asker) in TRANSPORTS.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
         let errors = fail(transport, &[asker, 1], |service, rank| match rank {
             rank if rank == asker => {
                 let error = add_one(service, 1, 0, 5000).blocking().unwrap_err();
@@ -221,7 +221,7 @@ fn a_handler_that_panics_ends_everyones_service_and_is_named() {
 
 #[test]
 fn a_request_for_nothing_blames_who_sent_it() {
-    for transport in TransportKind::ALL {
+    for transport in TRANSPORTS {
         let errors = fail(transport, &[0, 2], |service, rank| {
             if rank != 2 {
                 return Ok(());
@@ -250,7 +250,7 @@ fn send_raw(service: &Service, to: usize, message: Vec<u8>) -> Result<()> {
 #[test]
 fn bytes_that_are_no_request_blame_who_sent_them() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    for transport in TransportKind::ALL {
+    for transport in TRANSPORTS {
         for len in [0, 1, REQUEST_BYTES - 1, REQUEST_BYTES, REQUEST_BYTES + 100, REQUEST_BYTES + INLINE_BYTES]
         {
             let random = proptest::collection::vec(proptest::num::u8::ANY, len);

@@ -1,6 +1,6 @@
 //! Collectives: the host's results, exactly where sums are exact, whatever the transport beside NCCL.
 
-use crate::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, number, numbers, on_gpus, together};
+use super::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, number, numbers, on_gpus, together};
 use half::{bf16, f16};
 use hexagram_logical::{Bool, Buffer, Communicator, DType, Element, Queue, ReduceOp, Result, TransportKind};
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! Ends of communicators: of a rank that leaves early, and of a process within one. Each program here runs in a process of
 //! its own, over a fake NCCL that takes its time.
 
-use crate::faults::{LIMIT, RANKS, SOON, passes};
-use crate::ranks::{buffer, together};
+use super::faults::{LIMIT, RANKS, SOON, passes};
+use super::ranks::{buffer, together};
 use hexagram_logical::testing::spawn as ranks;
 use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::Cuda;

@@ -1,6 +1,6 @@
 //! Failures: ranks that disagree, and ranks that end, are named by all others.
 
-use crate::ranks::{buffer, can_have, numbers};
+use super::ranks::{buffer, can_have, numbers};
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::Cuda;
 use hexagram_physical::testing::spawn;

@@ -1,7 +1,7 @@
 //! What can keep NCCL from connecting the ranks, on demand: each program here runs in a process of its own, over a fake
 //! NCCL that is set to go wrong in one way. Where that is not, they are skipped.
 
-use crate::ranks::buffer;
+use super::ranks::buffer;
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::{Cuda, devices};
 use hexagram_physical::testing::spawn;
@@ -27,7 +27,7 @@ pub(crate) fn passes((driver, nccl): (&str, &str), name: &str) {
         return;
     }
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", &format!("nccl::{name}"), "--ignored", "--nocapture", "--test-threads=1"]);
     command.env("HEXAGRAM_FAKE_CUDA", format!("devices=3,{driver}")).env("HEXAGRAM_FAKE_NCCL", nccl);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,7 +1,7 @@
 //! Split groups, whose ranks NCCL connects when the first of their collectives is called.
 
-use crate::faults::{LIMIT, RANKS, SOON, passes};
-use crate::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, number, numbers, on_gpus, together};
+use super::faults::{LIMIT, RANKS, SOON, passes};
+use super::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, number, numbers, on_gpus, together};
 use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::Cuda;
 use hexagram_physical::error::During;

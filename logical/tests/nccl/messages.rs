@@ -1,6 +1,6 @@
 //! Messages: in any order of sends and receives, of any size, to everyone.
 
-use crate::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, numbers, on_gpus, together};
+use super::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, numbers, on_gpus, together};
 use hexagram_logical::codec::{Keep, MinMax8, RandomK, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;

@@ -7,7 +7,7 @@
 //! E Σᵢ ‖xᵢ − x̄‖²  after k of them             = ((n − 2) / (n − 1))ᵏ · before, as WᵀW = W
 //! ```
 
-use crate::Draws;
+use super::Draws;
 use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service};
 use hexagram_logical::runtime;
 use hexagram_logical::testing::{self, spawn_in_order};
@@ -21,7 +21,7 @@ const PAUSE: f64 = 100e-6;
 
 /// Number of random orders.
 fn orders() -> u64 {
-    if std::env::var_os("HEXAGRAM_TEST_LONG").is_some() { 5000 } else { 400 }
+    if testing::is_deep() { 5000 } else { 100 }
 }
 
 /// Values of one rank before and after its averages, and how many it began.

@@ -1,6 +1,6 @@
 //! Operations that are given up, or forgotten: the memory is free, and the others' streams stay whole.
 
-use crate::{label, numbers, on_lane, open_together};
+use super::{label, numbers, on_lane, open_together};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
 use hexagram_physical::transport::{Land, Source};

@@ -1,6 +1,6 @@
 //! Messages of every length, on every lane and socket, arrive as they were sent.
 
-use crate::{End, label, numbers, on_lane};
+use super::{End, label, numbers, on_lane};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn_as};
 use hexagram_physical::transport::{Land, Source};

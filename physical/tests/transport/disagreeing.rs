@@ -1,6 +1,6 @@
 //! Ranks that call different things, or nothing: an error that says so, at the deadline at the latest.
 
-use crate::{End, label, numbers};
+use super::{End, label, numbers};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
 use hexagram_physical::transport::{Land, Source};

@@ -1,6 +1,6 @@
 //! Ranks that leave, panic or fail: who is named, and what still arrives.
 
-use crate::{End, label};
+use super::{End, label};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
 use hexagram_physical::transport::{Land, Source};

@@ -1,6 +1,6 @@
 //! Channels that are opened: once each, apart from each other, with ranks and not with foreign connections.
 
-use crate::{End, label};
+use super::{End, label};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::testing::{skipped_under_mpi, spawn};
 use hexagram_physical::transport::{Land, Source};

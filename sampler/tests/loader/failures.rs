@@ -1,6 +1,6 @@
 //! Samples that fail, panic, take too long or do not fit together: errors with names, never a hang.
 
-use crate::support::{Numbers, PATIENCE, epoch, numbers, options};
+use super::support::{Numbers, PATIENCE, epoch, numbers, options};
 use hexagram_sampler::dataset::{Cause, Dataset, Fetch};
 use hexagram_sampler::loader::{
     Array, CollateError, DataLoader, LoaderError, LoaderOptions, Misfit, OnFailure, Who,

@@ -1,6 +1,6 @@
 //! Datasets that only come one sample after another.
 
-use crate::support::{PATIENCE, options};
+use super::support::{PATIENCE, options};
 use hexagram_sampler::dataset::{Cause, Iterable, IterableDataset, Pass};
 use hexagram_sampler::loader::{DataLoader, LoaderError, LoaderOptions, OnFailure, WorkerInfo};
 use std::sync::{Arc, Mutex, mpsc};
@@ -27,7 +27,7 @@ impl IterableDataset for Count {
 }
 
 fn batches(loader: &mut DataLoader<hexagram_sampler::loader::Array<usize>>) -> Vec<Vec<usize>> {
-    crate::support::epoch(loader)
+    super::support::epoch(loader)
 }
 
 #[test]

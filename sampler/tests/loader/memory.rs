@@ -1,6 +1,6 @@
 //! Batches in memory that the caller brings: filled there, used again, and missed with a name.
 
-use crate::support::{epoch, numbers, options};
+use super::support::{epoch, numbers, options};
 use hexagram_sampler::dataset::Cause;
 use hexagram_sampler::loader::{Array, Bytes, DataLoader, LoaderError, LoaderOptions, Memory, Who};
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! What makes no sense is refused, with the reason and what to do.
 
-use crate::support::{numbers, options};
+use super::support::{numbers, options};
 use hexagram_sampler::SequentialSampler;
 use hexagram_sampler::dataset::{Iterable, Lines};
 use hexagram_sampler::loader::{DataLoader, LoaderOptions};
@@ -65,7 +65,7 @@ fn an_empty_dataset_is_an_error() {
 
 #[test]
 fn iterable_datasets_have_their_own_order() {
-    let stream = || Iterable(crate::iterable::Count { len: 5, claim: None });
+    let stream = || Iterable(super::iterable::Count { len: 5, claim: None });
     let sampler = Some(Box::new(SequentialSampler::new(10).unwrap()) as Box<_>);
     for given in
         [LoaderOptions { shuffle: true, ..options(1, 0) }, LoaderOptions { sampler, ..options(1, 0) }]

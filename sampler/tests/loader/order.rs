@@ -1,6 +1,6 @@
 //! Which batches come, in which order.
 
-use crate::support::{epoch, numbers, options, uneven};
+use super::support::{epoch, numbers, options, uneven};
 use hexagram_sampler::dataset::{Dataset, Fetch};
 use hexagram_sampler::loader::{DataLoader, LoaderOptions};
 use hexagram_sampler::{
@@ -76,11 +76,11 @@ fn out_of_order_a_slow_batch_holds_up_nobody() {
     let released = std::sync::Mutex::new(released);
     let load = move |index: usize, _: &Fetch<'_>| {
         if index == 0 {
-            released.lock().unwrap().recv_timeout(crate::support::PATIENCE)?;
+            released.lock().unwrap().recv_timeout(super::support::PATIENCE)?;
         }
         Ok(index)
     };
-    let dataset = crate::support::Numbers { len: 8, load };
+    let dataset = super::support::Numbers { len: 8, load };
     let given = LoaderOptions { in_order: false, ..options(1, 2) };
     let mut loader = DataLoader::new(dataset, given).unwrap();
     let mut batches = loader.iter();

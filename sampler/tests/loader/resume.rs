@@ -1,7 +1,7 @@
 //! Every sample exactly once, for any number of ranks and workers, also when the job stops in mid-epoch and goes on
 //! with others.
 
-use crate::support::{numbers, options, uneven};
+use super::support::{numbers, options, uneven};
 use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, LoaderState};
 use hexagram_sampler::{
     Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
@@ -158,11 +158,11 @@ fn the_state_is_that_of_the_batches_handed_out_not_of_those_prefetched() {
         DataLoader::new(uneven(50), given).unwrap()
     };
     let mut whole = loader(0);
-    let orders: Vec<Vec<usize>> = (0..3).map(|_| crate::support::epoch(&mut whole).concat()).collect();
+    let orders: Vec<Vec<usize>> = (0..3).map(|_| super::support::epoch(&mut whole).concat()).collect();
     for workers in [0, 1, 4] {
         for stop in 0..=13 {
             let mut first = loader(workers);
-            assert_eq!(crate::support::epoch(&mut first).concat(), orders[0]);
+            assert_eq!(super::support::epoch(&mut first).concat(), orders[0]);
             let mut second = first.iter();
             let head: Vec<usize> =
                 second.by_ref().take(stop).flat_map(|batch| batch.unwrap().to_vec()).collect();
@@ -171,11 +171,11 @@ fn the_state_is_that_of_the_batches_handed_out_not_of_those_prefetched() {
             assert_eq!((state.epoch, state.position), (1, 4 * stop));
             let mut other = loader(4 - workers);
             other.resume(&state).unwrap();
-            let tail = crate::support::epoch(&mut other).concat();
+            let tail = super::support::epoch(&mut other).concat();
             assert_eq!([head, tail].concat(), orders[1], "{workers} workers, {stop} batches");
-            assert_eq!(crate::support::epoch(&mut other).concat(), orders[2], "the epoch after");
+            assert_eq!(super::support::epoch(&mut other).concat(), orders[2], "the epoch after");
             // Without resuming, an epoch that was left early is over.
-            assert_eq!(crate::support::epoch(&mut first).concat(), orders[2]);
+            assert_eq!(super::support::epoch(&mut first).concat(), orders[2]);
         }
     }
 }
@@ -184,7 +184,7 @@ fn the_state_is_that_of_the_batches_handed_out_not_of_those_prefetched() {
 fn a_failed_epoch_can_be_resumed() {
     let given = || LoaderOptions { seed: 2, shuffle: true, ..options(4, 2) };
     let mut whole = DataLoader::new(numbers(40), given()).unwrap();
-    let order = crate::support::epoch(&mut whole).concat();
+    let order = super::support::epoch(&mut whole).concat();
     let failing = std::sync::atomic::AtomicBool::new(true);
     let bad = order[21];
     let load = move |index: usize, _: &hexagram_sampler::dataset::Fetch<'_>| {
@@ -193,12 +193,12 @@ fn a_failed_epoch_can_be_resumed() {
         }
         Ok(index)
     };
-    let mut loader = DataLoader::new(crate::support::Numbers { len: 40, load }, given()).unwrap();
+    let mut loader = DataLoader::new(super::support::Numbers { len: 40, load }, given()).unwrap();
     let head: Vec<usize> = loader.iter().filter_map(Result::ok).flat_map(|batch| batch.to_vec()).collect();
     assert_eq!(head, order[..20]);
     let state = loader.state();
     loader.resume(&state).unwrap();
-    assert_eq!(crate::support::epoch(&mut loader).concat(), order[20..]);
+    assert_eq!(super::support::epoch(&mut loader).concat(), order[20..]);
 }
 
 #[test]

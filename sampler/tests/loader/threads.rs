@@ -1,6 +1,6 @@
 //! Threads, memory and their bounds.
 
-use crate::support::{Numbers, PATIENCE, epoch, numbers, options};
+use super::support::{Numbers, PATIENCE, epoch, numbers, options};
 use hexagram_sampler::dataset::{Cause, Dataset, Fetch, Items};
 use hexagram_sampler::loader::{Array, DataLoader, LoaderOptions, WorkerInfo, WorkerInit};
 use std::collections::HashSet;

@@ -8,7 +8,7 @@ fn clipping(limit: f64) -> EngineOptions {
 
 #[test]
 fn gradients_are_scaled_down_to_the_limit_over_all_buckets() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 2, |comm| {
             let list = vec![parameter("a", DType::F32, 1), parameter("b", DType::F64, 1)];
             let mut engine = engine(&comm, list, clipping(1.0))?;

@@ -31,7 +31,7 @@ const STAGES: [Stage; 6] =
 
 #[test]
 fn a_plugins_error_reaches_the_training_loop_of_every_rank_from_every_hook() {
-    for (transport, stage) in TransportKind::ALL.into_iter().flat_map(|t| STAGES.map(|stage| (t, stage))) {
+    for (transport, stage) in transports().into_iter().flat_map(|t| STAGES.map(|stage| (t, stage))) {
         let errors = spawn(transport, 3, |comm| Ok(train(&comm, fails_in(stage, || Act::Fail))));
         for (rank, error) in errors.unwrap().into_iter().enumerate() {
             let text = error.unwrap().to_string();
@@ -43,7 +43,7 @@ fn a_plugins_error_reaches_the_training_loop_of_every_rank_from_every_hook() {
 
 #[test]
 fn a_plugins_panic_is_an_error_on_every_rank_from_every_hook() {
-    for (transport, stage) in TransportKind::ALL.into_iter().flat_map(|t| STAGES.map(|stage| (t, stage))) {
+    for (transport, stage) in transports().into_iter().flat_map(|t| STAGES.map(|stage| (t, stage))) {
         let errors = spawn(transport, 3, |comm| Ok(train(&comm, fails_in(stage, || Act::Panic))));
         for (rank, error) in errors.unwrap().into_iter().enumerate() {
             let text = error.unwrap().to_string();
@@ -84,7 +84,7 @@ impl Algorithm for Encodes {
 
 #[test]
 fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let step = |comm: &Communicator| {
             let mut engine = DataParallel::new(comm, parameters(4, 10), Arc::new(Encodes), options(40, 80))?;
             let hooks = engine.hooks();

@@ -39,7 +39,7 @@ fn replicas_stay_identical_and_means_are_over_all_ranks() {
         expected -= rate(step) as f32 * sum / 3.0;
     }
     for (transport, order) in
-        TransportKind::ALL.into_iter().flat_map(|t| [(t, Order::Listed), (t, Order::Observed)])
+        transports().into_iter().flat_map(|t| [(t, Order::Listed), (t, Order::Observed)])
     {
         let found = train(transport, order, || GradientAllReduce.into());
         assert_eq!(found, [(expected, 5); 3], "{transport}, {order:?}");
@@ -56,7 +56,7 @@ fn local_sgd_goes_on_with_joined_ranks() {
             .sum()
     };
     let mean = (alone(0, 0..4) + alone(1, 0..4) + alone(2, 0..4)) / 3.0;
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let found =
             train(transport, Order::Observed, || LocalSgd { period: 4, ..LocalSgd::default() }.into());
         for (rank, (x, steps)) in found.into_iter().enumerate() {

@@ -10,7 +10,7 @@ fn embedding(dtype: DType) -> Vec<Parameter> {
 
 #[test]
 fn rows_are_added_up_and_the_others_are_zero() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 2, |comm| {
             let mut engine = engine(&comm, embedding(DType::F32), options(400, 400))?;
             for _ in 0..2 {
@@ -70,7 +70,7 @@ fn rows_that_do_not_fit_are_refused() {
 
 #[test]
 fn gradients_written_in_place_count_like_others() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 2, |comm| {
             let mut engine = engine(&comm, parameters(3, 4), options(16, 16))?;
             let hooks = engine.hooks();

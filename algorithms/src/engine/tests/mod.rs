@@ -37,7 +37,7 @@ use crate::plugin::{Algorithm, Buckets, Trigram};
 use crate::testing::fitting;
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{buffer, queue, spawn, zeroed};
+use hexagram_logical::testing::{buffer, queue, spawn, transports, zeroed};
 use hexagram_logical::{DType, HEADER_BYTES, NOTICE_BYTES, TransportKind};
 use probe::{Act, Probe};
 use std::sync::atomic::Ordering;

@@ -26,7 +26,7 @@ fn in_order(engine: &mut DataParallel, mode: Mode, order: &[usize], value: f32) 
 
 #[test]
 fn all_ranks_take_the_order_of_rank_0() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let found = spawn(transport, 3, |comm| {
             let mut engine = engine(&comm, telling(4), observed())?;
             assert_eq!(lengths(&engine), [4, 3, 2, 1], "until it is known");

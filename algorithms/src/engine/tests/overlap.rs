@@ -345,7 +345,7 @@ fn buckets_that_the_forward_pass_needs_first_are_done_first() {
 
 #[test]
 fn an_error_under_the_forward_pass_reaches_the_next_wait_of_every_rank() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let errors = spawn(transport, 3, |comm| {
             let gate = Gated { fails: true, ..Gated::default() };
             let until_it_fails = || -> Result<()> {
@@ -368,7 +368,7 @@ fn an_error_under_the_forward_pass_reaches_the_next_wait_of_every_rank() {
 
 #[test]
 fn a_rank_that_ends_with_a_step_on_its_way_is_told_to_settle_and_named_by_the_others() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let errors = spawn(transport, 3, |comm| {
             let gate = Gated::default();
             let until_one_ends = || -> Result<()> {

@@ -5,7 +5,7 @@ use crate::sgp::Sgp;
 
 #[test]
 fn gradients_become_their_mean_over_many_steps() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 3, |comm| {
             let mut engine = engine(&comm, parameters(7, 1000), options(4000, 9000))?;
             let hooks = engine.hooks();
@@ -27,7 +27,7 @@ fn gradients_become_their_mean_over_many_steps() {
 
 #[test]
 fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 2, |comm| {
             let mut engine = engine(&comm, parameters(4, 1000), options(4000, 4000))?;
             let hooks = engine.hooks();
@@ -89,7 +89,7 @@ fn ranks_may_complete_buckets_in_any_order() {
 
 #[test]
 fn an_unused_parameter_is_an_error_that_names_it_on_every_rank() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let step = |comm: &Communicator| {
             let mut engine = engine(comm, parameters(3, 10), options(40, 40))?;
             let hooks = engine.hooks();
@@ -137,7 +137,7 @@ fn an_unused_parameter_counts_as_zero_when_asked() {
 
 #[test]
 fn accumulated_passes_send_nothing_and_count_in_the_next_synchronized_one() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 2, |comm| {
             let mut engine = engine(&comm, parameters(2, 5), options(20, 20))?;
             let hooks = engine.hooks();

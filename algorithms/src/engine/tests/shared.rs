@@ -16,7 +16,7 @@ fn tensors_are_broadcast_from_rank_0() {
 
 #[test]
 fn the_initial_state_is_rank_0s() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         spawn(transport, 3, |comm| {
             let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
             let options = EngineOptions { optimizer: Some(optimizer), ..options(40, 80) };
@@ -116,7 +116,7 @@ fn buffers_stay_where_ranks_do_not_step_together() {
 
 #[test]
 fn the_final_average_is_the_mean_of_all_replicas() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let found = spawn(transport, 3, |comm| {
             let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
             let options = EngineOptions { optimizer: Some(optimizer), ..options(40, 80) };

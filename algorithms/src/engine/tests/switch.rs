@@ -61,7 +61,7 @@ fn the_optimizer_goes_on_bit_for_bit_through_other_buckets_and_needs() {
 
 #[test]
 fn ranks_that_switch_to_different_algorithms_are_told_so_on_all_of_them() {
-    for transport in TransportKind::ALL {
+    for transport in transports() {
         let opened = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let first = Arc::new(GradientAllReduce);

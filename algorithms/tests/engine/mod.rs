@@ -1,0 +1,25 @@
+//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, bytes, and edges. Each
+//! file is a module here.
+
+mod autotune;
+mod clipping;
+mod context;
+mod copies;
+mod displaced;
+mod edges;
+mod fitting_optimizers;
+mod killed;
+mod late;
+#[cfg(feature = "cuda")]
+mod left_out_waits;
+mod mean;
+mod mixed_devices;
+#[cfg(feature = "cuda")]
+mod on_nccl;
+mod payload;
+mod resume;
+mod switching;
+mod trace;
+mod virtual_time;
+mod warm_ups;
+mod warmed_up;

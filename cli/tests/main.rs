@@ -1,0 +1,21 @@
+//! The tests of the program `hexagram`, one module a command. They are one program, since linking takes longer than
+//! compiling.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod advise;
+mod bench;
+mod check;
+mod faults;
+mod harness;
+mod nodes;
+mod output;
+mod run;
+mod sample;
+mod simulate;
+mod step;

@@ -1,0 +1,45 @@
+//! Gossip at low precision: what each feedback promises, as theory and experiment have it, and its bytes, state and
+//! errors. Here is what the tests share.
+
+mod consensus;
+mod failures;
+mod lossy;
+mod state;
+
+use hexagram_logical::codec::Codec;
+use hexagram_logical::decentralized::{Difference, GossipOptions};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::{Communicator, Result};
+use lossy::draw;
+use std::sync::Arc;
+
+const RANKS: [usize; 4] = [2, 3, 4, 8];
+const DCD: GossipOptions = GossipOptions { consensus: 1.0, difference: Difference::AfterMixing };
+
+fn choco(consensus: f64) -> GossipOptions {
+    GossipOptions { consensus, ..GossipOptions::default() }
+}
+
+fn encoding(codec: impl Codec + 'static, feedback: Feedback) -> Encoding {
+    Encoding::new(Arc::new(codec)).with_feedback(feedback).with_seed(11)
+}
+
+/// Numbers as if drawn from a normal distribution.
+fn numbers(rank: usize, len: usize) -> Vec<f32> {
+    let uniform = |at: usize, which: usize| draw(rank as u64 * 1000 + 17, 12 * at + which);
+    (0..len).map(|at| ((0..12).map(|which| uniform(at, which)).sum::<f64>() - 6.0) as f32).collect()
+}
+
+/// A named part of the state.
+fn remembered(encoding: &Encoding, name: &str) -> Vec<f32> {
+    let (_, buffer) = encoding.state().entries().find(|(entry, _)| *entry == name).unwrap();
+    buffer.host::<f32>().unwrap().to_vec()
+}
+
+/// Runs `test` on every transport and number of ranks.
+fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
+    for (transport, ranks) in cases(&RANKS) {
+        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
+    }
+}

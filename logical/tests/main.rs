@@ -1,0 +1,41 @@
+//! The tests of the logical layer, one module a subject. They are one program, since linking takes longer than compiling.
+//! What the whole process is measured for is a program of its own: `memory.rs`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod background;
+mod bits;
+mod centralized;
+mod codecs;
+mod device_codecs;
+mod device_sparse;
+mod eight;
+mod encoded;
+mod encoded_gossip;
+mod every_codec;
+mod executor;
+mod gossip;
+mod groups;
+mod lossy;
+mod messages;
+mod misuse;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod native;
+#[cfg(feature = "cuda")]
+mod nccl;
+mod pairs;
+mod payload;
+mod processes;
+mod server;
+mod topologies;
+mod unequal;
+mod virtual_time;
+mod windows;
+mod windows_measured;

@@ -1,0 +1,10 @@
+//! The loader's promises, in the order of its documentation.
+mod asynchronous;
+mod failures;
+mod iterable;
+mod memory;
+mod options;
+mod order;
+mod resume;
+mod support;
+mod threads;
