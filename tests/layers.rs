@@ -16,10 +16,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 13] = [
-    ("physical", "hexagram-physical", &[]),
-    ("logical", "hexagram-logical", &["hexagram-physical"]),
-    ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
+const LAYERS: [(&str, &str, &[&str]); 14] = [
+    ("cuda/ptx", "hexagram-ptx", &[]),
+    ("physical", "hexagram-physical", &["hexagram-ptx"]),
+    ("logical", "hexagram-logical", &["hexagram-physical", "hexagram-ptx"]),
+    ("algorithms", "hexagram-algorithms", &["hexagram-logical", "hexagram-ptx"]),
     ("sampler", "hexagram-sampler", &[]),
     ("adapters/candle", "hexagram-candle", &["hexagram-algorithms"]),
     (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),

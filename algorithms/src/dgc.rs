@@ -48,7 +48,7 @@ use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-pub(crate) static MODULE: Module = Module { name: "dgc", code: Code::Ptx(include_str!("dgc.ptx")) };
+pub(crate) static MODULE: Module = Module { name: "dgc", code: Code::Packed(hexagram_ptx::DGC) };
 
 /// Mean of the largest accumulated momenta.
 #[derive(Debug, Clone, Copy, PartialEq)]

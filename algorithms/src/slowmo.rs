@@ -41,7 +41,7 @@ use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, o
 use hexagram_logical::{Buffer, Result};
 
 #[cfg(feature = "cuda")]
-pub(crate) static MODULE: Module = Module { name: "slowmo", code: Code::Ptx(include_str!("slowmo.ptx")) };
+pub(crate) static MODULE: Module = Module { name: "slowmo", code: Code::Packed(hexagram_ptx::SLOWMO) };
 
 /// Local SGD with slow momentum.
 #[derive(Debug, Clone)]

@@ -59,6 +59,12 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16)
     }
 
+    /// Returns the type whose sums and products have the same bits, and kernels on a GPU.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn unsigned(self) -> Self {
+        if self == DType::I8 { DType::U8 } else { self }
+    }
+
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| *dtype as u8 == code)
     }

@@ -21,7 +21,7 @@ use hexagram_logical::device::program::{Argument, Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "adam", code: Code::Ptx(include_str!("adam.ptx")) };
+pub(super) static MODULE: Module = Module { name: "adam", code: Code::Packed(hexagram_ptx::ADAM) };
 
 /// Adam, with L2 regularization as its weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]

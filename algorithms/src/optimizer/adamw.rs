@@ -21,7 +21,7 @@ use hexagram_logical::device::program::{Argument, Code, Launch, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "adamw", code: Code::Ptx(include_str!("adamw.ptx")) };
+pub(super) static MODULE: Module = Module { name: "adamw", code: Code::Packed(hexagram_ptx::ADAMW) };
 
 /// Adam with decoupled weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]

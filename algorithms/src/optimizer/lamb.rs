@@ -27,7 +27,7 @@ use hexagram_logical::spelling::{Options, Spelled, truth};
 use std::ops::Range;
 
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "lamb", code: Code::Ptx(include_str!("lamb.ptx")) };
+pub(super) static MODULE: Module = Module { name: "lamb", code: Code::Packed(hexagram_ptx::LAMB) };
 
 /// Layer-wise adaptive moments, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]

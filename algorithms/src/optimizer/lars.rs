@@ -27,7 +27,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "lars", code: Code::Ptx(include_str!("lars.ptx")) };
+pub(super) static MODULE: Module = Module { name: "lars", code: Code::Packed(hexagram_ptx::LARS) };
 
 /// Layer-wise adaptive rate scaling, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -22,7 +22,7 @@ use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "lion", code: Code::Ptx(include_str!("lion.ptx")) };
+pub(super) static MODULE: Module = Module { name: "lion", code: Code::Packed(hexagram_ptx::LION) };
 
 /// Steps by the sign of a momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -90,7 +90,7 @@ impl Optimizer for Sgd {
 }
 
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "sgd", code: Code::Ptx(include_str!("sgd.ptx")) };
+pub(super) static MODULE: Module = Module { name: "sgd", code: Code::Packed(hexagram_ptx::SGD) };
 
 /// Step along the gradient on some elements.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Module of all programs that are here: whoever prepares it is not held up by the driver later.
 #[cfg(feature = "cuda")]
-pub static MODULE: Module = Module { name: "measure", code: Code::Ptx(include_str!("measure.ptx")) };
+pub static MODULE: Module = Module { name: "measure", code: Code::Packed(hexagram_ptx::MEASURE) };
 
 /// Returns Σ x² of each run, in double precision and in the order of [`kernels::sums`](super::kernels::sums). Waits for
 /// the device.

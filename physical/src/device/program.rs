@@ -13,6 +13,9 @@
 //! [`Kernel`]: super::Kernel
 //! [`Kernel::program`]: super::Kernel::program
 
+#[cfg(feature = "cuda")]
+use crate::error::{Error, Result};
+
 /// Code with some entries, which a device loads once. It is a `static`: its address is its identity.
 #[derive(Debug)]
 pub struct Module {
@@ -27,6 +30,8 @@ pub struct Module {
 pub enum Code {
     /// PTX text, which the driver alone can load.
     Ptx(&'static str),
+    /// PTX text that zlib has compressed.
+    Packed(&'static [u8]),
     /// CUDA C++ text, which is compiled when it is first used: that needs NVRTC on the machine.
     Cuda(&'static str),
 }
@@ -183,6 +188,19 @@ pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<Parameter
 #[cfg(feature = "cuda")]
 pub(crate) fn parameter_sizes(text: &str, entry: &str) -> Option<Vec<usize>> {
     parameters(text, entry).map(|parameters| parameters.into_iter().map(Parameter::size).collect())
+}
+
+/// Returns the text of packed PTX.
+///
+/// # Errors
+/// [`Error::Usage`] if zlib has not compressed a text.
+#[cfg(feature = "cuda")]
+pub(crate) fn unpack(module: &str, packed: &[u8]) -> Result<String> {
+    let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(packed).ok();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    text.ok_or_else(|| {
+        Error::usage(format!("the PTX of {module} cannot be unpacked"), "compress the text with zlib")
+    })
 }
 
 /// Returns the names of all entries.

@@ -12,14 +12,18 @@
     }                                                                                                                  \
     ENTRY(reduce_##NAME##_##TYPE)
 
-#define REDUCTIONS(TYPE)                                                                                               \
-    REDUCE(sum, sum, TYPE)                                                                                             \
-    REDUCE(product, product, TYPE)                                                                                     \
+#define ORDERED(TYPE)                                                                                                  \
     REDUCE(min, least, TYPE)                                                                                           \
     REDUCE(max, most, TYPE)
 
+#define REDUCTIONS(TYPE)                                                                                               \
+    REDUCE(sum, sum, TYPE)                                                                                             \
+    REDUCE(product, product, TYPE)                                                                                     \
+    ORDERED(TYPE)
+
+// Sums and products of u8 have the bits of those of i8.
 REDUCTIONS(u8)
-REDUCTIONS(i8)
+ORDERED(i8)
 REDUCTIONS(i16)
 REDUCTIONS(i32)
 REDUCTIONS(i64)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Module of all programs that are here: whoever prepares it is not held up by the driver later.
 #[cfg(feature = "cuda")]
-pub static MODULE: Module = Module { name: "unequal", code: Code::Ptx(include_str!("unequal.ptx")) };
+pub static MODULE: Module = Module { name: "unequal", code: Code::Packed(hexagram_ptx::UNEQUAL) };
 
 /// Comparisons of pairs, by their numbers, that are under way or done.
 ///

@@ -163,14 +163,18 @@ __device__ void combine_table(u32 count, u32 leaves, u64 len, T* to, const T* co
     ENTRY(combine_##NAME##_##TYPE)                                                                                     \
     ENTRY(combine_table_##NAME##_##TYPE)
 
-#define COMBINATIONS(TYPE)                                                                                             \
-    COMBINE(sum, Sum, TYPE)                                                                                            \
-    COMBINE(product, Product, TYPE)                                                                                    \
+#define ORDERED(TYPE)                                                                                                  \
     COMBINE(min, Min, TYPE)                                                                                            \
     COMBINE(max, Max, TYPE)
 
+#define COMBINATIONS(TYPE)                                                                                             \
+    COMBINE(sum, Sum, TYPE)                                                                                            \
+    COMBINE(product, Product, TYPE)                                                                                    \
+    ORDERED(TYPE)
+
+// Sums and products of u8 have the bits of those of i8.
 COMBINATIONS(u8)
-COMBINATIONS(i8)
+ORDERED(i8)
 COMBINATIONS(i16)
 COMBINATIONS(i32)
 COMBINATIONS(i64)

@@ -5,7 +5,7 @@ use crate::dtype::{DType, ReduceOp};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::native::Size;
 
-pub(super) static COMBINE: Module = Module { name: "combine", code: Code::Ptx(include_str!("combine.ptx")) };
+pub(super) static COMBINE: Module = Module { name: "combine", code: Code::Packed(hexagram_ptx::COMBINE) };
 
 /// Contributions that are parameters of one launch.
 const MOST: usize = 4;
@@ -79,8 +79,8 @@ macro_rules! entry {
 fn entries(op: ReduceOp, dtype: DType) -> [&'static str; 2] {
     match op.of(dtype) {
         ReduceOp::Mean if dtype.is_float() => entry!("mean", dtype),
-        ReduceOp::Sum | ReduceOp::Mean => entry!("sum", dtype),
-        ReduceOp::Product => entry!("product", dtype),
+        ReduceOp::Sum | ReduceOp::Mean => entry!("sum", dtype.unsigned()),
+        ReduceOp::Product => entry!("product", dtype.unsigned()),
         ReduceOp::Min => entry!("min", dtype),
         ReduceOp::Max => entry!("max", dtype),
         ReduceOp::BitAnd if dtype == DType::Bool => entry!("land", DType::U8),

@@ -1,7 +1,13 @@
 //! A look at programs that no device runs: whether what they launch is in their module. Open this if a program of yours
 //! passes its tests without a GPU, and the driver refuses it.
 
-use crate::device::program::{Argument, Code, Program, parameters};
+#[cfg(feature = "cuda")]
+use crate::device::program::unpack;
+use crate::device::program::{Argument, Code, Module, Program, parameters};
+#[cfg(feature = "cuda")]
+use std::collections::BTreeMap;
+#[cfg(feature = "cuda")]
+use std::sync::{Mutex, PoisonError};
 
 /// Checks that every entry which a program launches is in its module's PTX, with parameters as the arguments are, and
 /// that grids and scratch memory are as they may be. Of a module that is CUDA C++ only the latter.
@@ -18,11 +24,34 @@ pub fn check_program(program: &Program) {
             let outside = matches!(argument, Argument::Scratch(offset) if *offset >= program.scratch);
             assert!(!outside, "{entry}: {argument:?}, where {} bytes are asked for", program.scratch);
         }
-        if let Code::Ptx(text) = program.module.code {
+        if let Some(text) = ptx(program.module) {
             let parameters = parameters(text, entry);
             let arguments = launch.arguments.iter().map(|argument| argument.parameter()).collect();
             assert_eq!(parameters, Some(arguments), "{entry} of {}: its parameters", program.module.name);
         }
     }
     program.then.iter().for_each(check_program);
+}
+
+/// Returns a module's PTX; `None` for CUDA C++, and for packed PTX without the feature `cuda`.
+///
+/// # Panics
+/// If the text cannot be unpacked.
+#[track_caller]
+fn ptx(module: &Module) -> Option<&'static str> {
+    match module.code {
+        Code::Ptx(text) => Some(text),
+        #[cfg(feature = "cuda")]
+        Code::Packed(packed) => Some(unpacked(module.name, packed)),
+        _ => None,
+    }
+}
+
+/// Returns the text of packed PTX, which stays in memory: a test checks many programs of one module.
+#[cfg(feature = "cuda")]
+#[track_caller]
+fn unpacked(module: &str, packed: &'static [u8]) -> &'static str {
+    static UNPACKED: Mutex<BTreeMap<&[u8], &str>> = Mutex::new(BTreeMap::new());
+    let text = || unpack(module, packed).unwrap_or_else(|error| panic!("{error}")).leak();
+    UNPACKED.lock().unwrap_or_else(PoisonError::into_inner).entry(packed).or_insert_with(|| text())
 }

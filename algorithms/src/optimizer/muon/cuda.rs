@@ -12,7 +12,7 @@ use hexagram_logical::device::sums::Sums;
 use std::ops::Range;
 
 pub(in crate::optimizer) static MODULE: Module =
-    Module { name: "muon", code: Code::Ptx(include_str!("../muon.ptx")) };
+    Module { name: "muon", code: Code::Packed(hexagram_ptx::MUON) };
 
 /// Place of the square of a matrix' norm in the scratch memory. What comes after it is aligned to `ALIGNMENT` bytes.
 const SQUARES: Argument = Argument::Scratch(0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Kernels of votes, for a GPU. Whoever runs votes while ranks wait for each other has them prepared before.
 #[cfg(feature = "cuda")]
-pub static MODULE: Module = Module { name: "ballot", code: Code::Ptx(include_str!("ballot.ptx")) };
+pub static MODULE: Module = Module { name: "ballot", code: Code::Packed(hexagram_ptx::BALLOT) };
 
 /// Number of elements packed at a time.
 const PIECE: usize = 2048;

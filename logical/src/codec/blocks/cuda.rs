@@ -41,8 +41,8 @@ pub(in crate::codec) struct Kernels {
 }
 
 macro_rules! module {
-    ($name:literal) => {
-        Module { name: $name, code: Code::Ptx(include_str!(concat!("../", $name, ".ptx"))) }
+    ($name:literal, $code:expr) => {
+        Module { name: $name, code: Code::Packed($code) }
     };
 }
 
@@ -59,25 +59,25 @@ macro_rules! kernels {
             decode_add: concat!($name, "_decode_add"),
         }
     };
-    ($name:literal, $code:expr) => {{
-        static MODULE: Module = module!($name);
+    ($name:literal, $packed:ident, $code:expr) => {{
+        static MODULE: Module = module!($name, hexagram_ptx::$packed);
         kernels!($name, &MODULE, Some(concat!($name, "_small")), $code)
     }};
-    ($name:literal) => {
-        kernels!($name, Some(concat!($name, "_code")))
+    ($name:literal, $packed:ident) => {
+        kernels!($name, $packed, Some(concat!($name, "_code")))
     };
 }
 
-static HALF: Module = module!("half");
-static EXACTLY: Module = module!("exact");
+static HALF: Module = module!("half", hexagram_ptx::HALF);
+static EXACTLY: Module = module!("exact", hexagram_ptx::EXACT);
 pub(in crate::codec) static F16: Kernels = kernels!("half_f16", &HALF, None, None);
 pub(in crate::codec) static BF16: Kernels = kernels!("half_bf16", &HALF, None, None);
-pub(in crate::codec) static E3M0: Kernels = kernels!("e3m0");
-pub(in crate::codec) static E4M3: Kernels = kernels!("e4m3");
+pub(in crate::codec) static E3M0: Kernels = kernels!("e3m0", E3M0);
+pub(in crate::codec) static E4M3: Kernels = kernels!("e4m3", E4M3);
 pub(in crate::codec) static EXACT: Kernels = kernels!("exact", &EXACTLY, None, None);
-pub(in crate::codec) static INT4: Kernels = kernels!("int4");
-pub(in crate::codec) static MIN_MAX: Kernels = kernels!("min_max");
-pub(in crate::codec) static SIGN: Kernels = kernels!("sign", None);
+pub(in crate::codec) static INT4: Kernels = kernels!("int4", INT4);
+pub(in crate::codec) static MIN_MAX: Kernels = kernels!("min_max", MIN_MAX);
+pub(in crate::codec) static SIGN: Kernels = kernels!("sign", SIGN, None);
 
 impl Kernels {
     /// Returns the program that encodes `len` elements in blocks of `size`, all in one without.

@@ -4,7 +4,7 @@ use super::{BLOCK, Qsgd};
 use crate::codec::launches::{each, policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
-static QSGD: Module = Module { name: "qsgd", code: Code::Ptx(include_str!("../qsgd.ptx")) };
+static QSGD: Module = Module { name: "qsgd", code: Code::Packed(hexagram_ptx::QSGD) };
 
 /// Threads that work on a piece, which is what is packed together.
 const THREADS: u32 = 64;

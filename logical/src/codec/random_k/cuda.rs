@@ -4,7 +4,7 @@ use super::{RandomK, SEED};
 use crate::codec::launches::{policy, program};
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
-static RANDOM_K: Module = Module { name: "random_k", code: Code::Ptx(include_str!("../random_k.ptx")) };
+static RANDOM_K: Module = Module { name: "random_k", code: Code::Packed(hexagram_ptx::RANDOM_K) };
 
 /// Place of the note that a number is NaN or infinite, in scratch memory.
 const ODD: Argument = Argument::Scratch(0);

@@ -6,7 +6,7 @@ use crate::codec::places::Places;
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 use std::ops::Range;
 
-static TOP_K: Module = Module { name: "top_k", code: Code::Ptx(include_str!("../top_k.ptx")) };
+static TOP_K: Module = Module { name: "top_k", code: Code::Packed(hexagram_ptx::TOP_K) };
 
 /// Longest chunk that a block of threads does by itself even if there are few: for a longer one so many launches are
 /// quicker.

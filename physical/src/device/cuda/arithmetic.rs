@@ -7,8 +7,8 @@
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::dtype::{DType, ReduceOp};
 
-static REDUCE: Module = Module { name: "reduce", code: Code::Ptx(include_str!("../reduce.ptx")) };
-static WEIGHTED: Module = Module { name: "weighted", code: Code::Ptx(include_str!("../weighted.ptx")) };
+static REDUCE: Module = Module { name: "reduce", code: Code::Packed(hexagram_ptx::REDUCE) };
+static WEIGHTED: Module = Module { name: "weighted", code: Code::Packed(hexagram_ptx::WEIGHTED) };
 
 /// Modules of all programs here.
 pub(super) static MODULES: [&Module; 2] = [&REDUCE, &WEIGHTED];
@@ -57,8 +57,8 @@ pub(super) fn reduce(op: ReduceOp, dtype: DType, len: usize) -> Program {
     let is_bool = dtype == DType::Bool;
     let op = op.of(dtype);
     let entry = match op {
-        ReduceOp::Sum | ReduceOp::Mean => of_any!("reduce_sum", dtype),
-        ReduceOp::Product => of_any!("reduce_product", dtype),
+        ReduceOp::Sum | ReduceOp::Mean => of_any!("reduce_sum", dtype.unsigned()),
+        ReduceOp::Product => of_any!("reduce_product", dtype.unsigned()),
         ReduceOp::Min => of_any!("reduce_min", dtype),
         ReduceOp::Max => of_any!("reduce_max", dtype),
         ReduceOp::BitAnd if is_bool => "reduce_land_u8",
@@ -169,7 +169,11 @@ mod tests {
         for dtype in DType::ALL {
             for op in ReduceOp::ALL {
                 let launches = reduce(op, dtype, 5).launches;
-                let kind = if op.of(dtype).is_bitwise() { DType::U8 } else { dtype };
+                let kind = match op.of(dtype) {
+                    op if op.is_bitwise() => DType::U8,
+                    ReduceOp::Min | ReduceOp::Max => dtype,
+                    _ => dtype.unsigned(),
+                };
                 assert!(launches[0].entry.ends_with(&format!("_{kind}")), "{op} of {dtype}: {launches:?}");
             }
             let launches = [

@@ -8,7 +8,7 @@ use super::nvrtc;
 use super::status::Status;
 use super::stream::{CudaStream, Tail};
 use super::types::{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CUfunction, CUmodule};
-use crate::device::program::{Argument, Code, Launch, Module, Program, entry_names, parameter_sizes};
+use crate::device::program::{Argument, Code, Launch, Module, Program, entry_names, parameter_sizes, unpack};
 use crate::error::{Error, Result};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -131,6 +131,7 @@ impl From<Error> for NotLoaded {
 fn load(gpu: &Gpu, module: &'static Module) -> std::result::Result<InDriver, NotLoaded> {
     let text = match module.code {
         Code::Ptx(text) => Cow::Borrowed(text),
+        Code::Packed(packed) => Cow::Owned(unpack(module.name, packed)?),
         Code::Cuda(text) => Cow::Owned(nvrtc::compile(module.name, text, gpu.about.capability)?),
     };
     let mut loaded = load_text(gpu, &text);

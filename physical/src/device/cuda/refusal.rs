@@ -27,7 +27,7 @@ const BYTES: usize = size_of::<Words>();
 /// Bits of a launch's number that say what kind of launch it is.
 const KIND_BITS: u32 = 16;
 
-pub(super) static CARRY: Module = Module { name: "refusal", code: Code::Ptx(include_str!("refusal.ptx")) };
+pub(super) static CARRY: Module = Module { name: "refusal", code: Code::Packed(hexagram_ptx::REFUSAL) };
 
 /// Kinds of launches of a device that may refuse, each once.
 #[derive(Default)]

@@ -242,7 +242,7 @@ fn an_owner_may_wait_for_somebody_who_waits_for_the_queue() {
 #[derive(Debug)]
 struct Count(usize);
 
-static WHOLE: Module = Module { name: "whole", code: Code::Ptx(include_str!("tests/whole.ptx")) };
+static WHOLE: Module = Module { name: "whole", code: Code::Packed(hexagram_ptx::WHOLE) };
 
 impl Kernel for Count {
     fn run(&self, operands: Operands<'_>) -> Result<()> {

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-static WHOLE: Module = Module { name: "whole", code: Code::Ptx(include_str!("whole.ptx")) };
+static WHOLE: Module = Module { name: "whole", code: Code::Packed(hexagram_ptx::WHOLE) };
 
 /// The same from source, which is compiled when it is used.
 static WHOLE_SOURCE: Module = Module { name: "whole", code: Code::Cuda(include_str!("whole.cu")) };
