@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub const NOTICE_BYTES: usize = 40;
 
 /// By which algorithm an all-reduce of some size is best carried out; and so, for backends that do it by themselves, in
-/// which order contributions are combined. docs/benchmarks.md has the measurement.
+/// which order contributions are combined. bench/results/measurements.md has the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     /// Everyone reduces everyone's contribution, in the order of the ring.

@@ -1,7 +1,7 @@
 """Trains the digits by every algorithm from Python and by the Rust program, and compares the accuracies.
 
     cargo build --release --example train
-    python python/bench/algorithms.py --seeds 0 1 2                   # all; replaces the table in docs/benchmarks.md
+    python python/bench/algorithms.py --seeds 0 1 2                   # all; replaces the table in bench/results/measurements.md
     python python/bench/algorithms.py --seeds 0 1 2 bytegrad sgp      # some: prints their table
     python python/bench/algorithms.py --only rust --epochs 1 --losses python/tests/digits_losses.json
 
@@ -185,7 +185,7 @@ def table(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> str:
 
 def write(text: str, options: argparse.Namespace) -> None:
     """Prints the table, or puts that of all algorithms in the place of the one in the documentation."""
-    page = ROOT / "docs" / "benchmarks.md"
+    page = ROOT / "bench" / "results" / "measurements.md"
     if options.algorithms:
         print(text)
         return

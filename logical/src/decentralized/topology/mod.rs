@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// Graph for any number of ranks, or several that take turns.
 ///
-/// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. docs/benchmarks.md has
+/// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. bench/results/measurements.md has
 /// times.
 ///
 /// | | sends a step | σ₂ with n = 16 | agrees after |
