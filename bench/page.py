@@ -1,8 +1,8 @@
-"""Tables in docs/simulation.md that a command writes: what bench/published and bench/scale share."""
+"""Tables in bench/results/simulation.md that a command writes: what bench/published and bench/scale share."""
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/simulation.md"
+PAGE = ROOT / "bench/results/simulation.md"
 
 
 def table(columns, rows):
