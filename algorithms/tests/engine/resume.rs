@@ -1,5 +1,6 @@
 //! Every algorithm goes on from a checkpoint as if nothing had been, with every optimizer and any buckets.
 
+use super::warmed_up::sampled;
 use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
@@ -24,7 +25,7 @@ fn all() -> Vec<Made> {
         let name = algorithm.name();
         Box::new(move || registry::named(name).unwrap())
     };
-    registry::all().into_iter().map(named).collect()
+    sampled(registry::all()).into_iter().map(named).collect()
 }
 
 /// How long to train, and in what buckets.

@@ -1,5 +1,6 @@
 //! One model that is trained with every algorithm in turn: it goes on learning, and replicas are what each promises.
 
+use super::warmed_up::sampled;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
@@ -42,7 +43,9 @@ fn train(comm: &Communicator) -> Result<Vec<Stage>> {
     let off = (comm.rank() as f32 - (RANKS - 1) as f32 / 2.0) * 0.02;
     let mut stages = Vec::new();
     // A switch keeps the optimizer.
-    let all = registry::all().into_iter().filter(|algorithm| algorithm.optimizers().by_default().is_none());
+    let all = sampled(registry::all())
+        .into_iter()
+        .filter(|algorithm| algorithm.optimizers().by_default().is_none());
     for (turn, algorithm) in all.enumerate() {
         let name = algorithm.name();
         let identical = algorithm.keeps_replicas_identical();

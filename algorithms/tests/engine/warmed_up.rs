@@ -6,6 +6,7 @@ use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::codec::{Keep, RandomK, Sign};
 use hexagram_algorithms::logical::encoding::Feedback;
+use hexagram_algorithms::logical::testing::is_deep;
 use hexagram_algorithms::noloco::NoLoCo;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::powersgd::PowerSgd;
@@ -31,6 +32,24 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     all.push(SlowMo { averaging: signs(), ..SlowMo::default() }.into());
     all.push(Easgd { averaging: signs(), ..Easgd::default() }.into());
     all.push(CompressedAllReduce { averaging: common_places() }.into());
+    all
+}
+
+/// One algorithm of each trigram.
+const SAMPLE: [&str; 8] = [
+    "gradient-allreduce",
+    "bytegrad",
+    "d-psgd",
+    "choco-sgd",
+    "async-model-average",
+    "compressed-async-model-average",
+    "ad-psgd",
+    "compressed-ad-psgd",
+];
+
+/// Returns the algorithms over which a test loops: all of them in deep tests, otherwise one of each trigram.
+pub(crate) fn sampled(mut all: Vec<AnyAlgorithm>) -> Vec<AnyAlgorithm> {
+    all.retain(|algorithm| is_deep() || SAMPLE.contains(&algorithm.name()));
     all
 }
 

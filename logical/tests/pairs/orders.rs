@@ -21,7 +21,7 @@ const PAUSE: f64 = 100e-6;
 
 /// Number of random orders.
 fn orders() -> u64 {
-    if testing::is_deep() { 5000 } else { 100 }
+    if testing::is_deep() { 5000 } else { 400 }
 }
 
 /// Values of one rank before and after its averages, and how many it began.
