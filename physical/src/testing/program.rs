@@ -2,6 +2,8 @@
 //! passes its tests without a GPU, and the driver refuses it.
 
 #[cfg(feature = "cuda")]
+use super::fail;
+#[cfg(feature = "cuda")]
 use crate::device::program::unpack;
 use crate::device::program::{Argument, Code, Module, Program, parameters};
 #[cfg(feature = "cuda")]
@@ -52,6 +54,6 @@ fn ptx(module: &Module) -> Option<&'static str> {
 #[track_caller]
 fn unpacked(module: &str, packed: &'static [u8]) -> &'static str {
     static UNPACKED: Mutex<BTreeMap<&[u8], &str>> = Mutex::new(BTreeMap::new());
-    let text = || unpack(module, packed).unwrap_or_else(|error| panic!("{error}")).leak();
+    let text = || unpack(module, packed).unwrap_or_else(|error| fail(error)).leak();
     UNPACKED.lock().unwrap_or_else(PoisonError::into_inner).entry(packed).or_insert_with(|| text())
 }
