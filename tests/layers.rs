@@ -16,19 +16,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 14] = [
+const LAYERS: [(&str, &str, &[&str]); 13] = [
     ("cuda/ptx", "hexagram-ptx", &[]),
     ("physical", "hexagram-physical", &["hexagram-ptx"]),
     ("logical", "hexagram-logical", &["hexagram-physical", "hexagram-ptx"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical", "hexagram-ptx"]),
     ("sampler", "hexagram-sampler", &[]),
-    ("adapters/candle", "hexagram-candle", &["hexagram-algorithms"]),
+    // Its examples and tests train with the laboratory.
+    ("adapters/candle", "hexagram-candle", &["hexagram-algorithms", "hexagram", "hexagram-lab"]),
     (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
     ("lab", "hexagram-lab", &["hexagram"]),
     ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
     ("python", "hexagram-python", &["hexagram", "hexagram-cli"]),
-    ("examples", "hexagram-examples", &["hexagram", "hexagram-candle", "hexagram-lab"]),
-    ("examples/balance", "hexagram-balance", &["hexagram"]),
+    ("examples/balance", "hexagram-balance", &["hexagram", "hexagram-lab"]),
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram", "hexagram-lab"]),
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];

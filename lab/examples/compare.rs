@@ -9,16 +9,15 @@ use clap::Parser;
 use hexagram::algorithms::{Registry, registry};
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
-use hexagram_examples::Failure;
-use hexagram_examples::plot::{Comparison, Curve};
-use hexagram_examples::progress::{EXIT_CODES, failure, note, options};
-use hexagram_lab::program::say::{bytes, markdown_heading, markdown_row, percent};
-use hexagram_lab::program::{Chosen, folder_name};
+use hexagram_lab::picture::{Axes, Drawn, Panel, Picture};
+use hexagram_lab::program::say::{self, bytes, markdown_heading, markdown_row, percent};
+use hexagram_lab::program::{Chosen, folder_name, prepare};
+use hexagram_lab::run::{EXIT_CODES, Failure, failure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-#[path = "train.rs"]
+#[path = "../../examples/train.rs"]
 mod train;
 
 /// Tells a process that it is a run.
@@ -26,8 +25,8 @@ const RUN: &str = "HEXAGRAM_EXAMPLE_RUN";
 /// The most bytes of the page that has the table.
 const LONGEST_PAGE: u64 = 16 << 20;
 /// Around the table.
-const BEGIN: &str = "<!-- examples/compare: begin -->";
-const END: &str = "<!-- examples/compare: end -->";
+const BEGIN: &str = "<!-- lab/examples/compare: begin -->";
+const END: &str = "<!-- lab/examples/compare: end -->";
 
 /// Train with every algorithm and compare.
 ///
@@ -53,13 +52,15 @@ fn main() -> ExitCode {
     if std::env::var_os(RUN).is_some() {
         return train::main();
     }
-    let options: Options = match options("compare") {
-        Ok(options) => options,
-        Err(code) => return code,
-    };
-    match compare(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure("compare", &*error),
+    if let Err(code) = prepare("") {
+        return code;
+    }
+    match Options::try_parse() {
+        Ok(options) => match compare(&options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failure("compare", &*error),
+        },
+        Err(shown) => say::instead("compare", &shown),
     }
 }
 
@@ -85,7 +86,7 @@ fn compare(options: &Options) -> Result<(), Failure> {
     let mut runs = Vec::new();
     for Chosen { spelling, .. } in &chosen {
         let run = Run::new(spelling, options)?;
-        note(&run.row());
+        say::line("compare", run.row());
         runs.push(run);
     }
     // Kinds in the order of the README's table, with the run to compare with first.
@@ -203,14 +204,24 @@ fn draw(
     options: &Options,
     of: impl Fn(&Run, &Value) -> Option<f64>,
 ) -> Result<(), Failure> {
-    let curve = |run: &Run| {
-        let algorithm = run.text("algorithm");
-        let kind = registry::named(&algorithm).map(|known| known.trigram().to_string()).unwrap_or_default();
+    let kind = |run: &Run| registry::named(&run.text("algorithm")).map(|known| known.trigram().to_string());
+    let line = |run: &Run| {
         let point = |epoch: &Value| Some((of(run, epoch)?, epoch["loss"].as_f64()?));
-        Curve { group: kind, points: run.epochs.iter().filter_map(point).collect(), name: algorithm }
+        Drawn::line(run.text("algorithm"), run.epochs.iter().filter_map(point).collect())
     };
-    let curves: Vec<Curve> = runs.iter().map(curve).collect();
+    let mut panels: Vec<Panel> = Vec::new();
+    for run in runs {
+        let title = kind(run).unwrap_or_default();
+        match panels.last_mut().filter(|panel| panel.title == title) {
+            Some(panel) => panel.drawn.push(line(run)),
+            None => panels.push(Panel { title, axes: None, drawn: vec![line(run)] }),
+        }
+    }
+    // The first is in every panel, to compare with.
+    let reference = runs.first().map(|run| Drawn { reference: true, ..line(run) });
+    panels.iter_mut().skip(1).for_each(|panel| panel.drawn.extend(reference.clone()));
     let title = "Digits, 4 ranks: training loss of each algorithm with its own defaults";
+    let axes = Axes { x, y: "training loss (nats)", log_x: true, log_y: true };
     let file = options.pictures().join(format!("algorithms-{name}.svg"));
-    Ok(Comparison { title, x, curves: &curves }.save(file)?)
+    Ok(std::fs::write(file, Picture { title, columns: 2, axes, panels }.svg())?)
 }

@@ -24,15 +24,17 @@
 //! | `program.rs` | the programs; `program/` has their options and what they share |
 //! | `link.rs` | time that a training would take over a network |
 //! | `suite.rs` | all algorithms on all tasks; `suite/` has its step sizes, records, statistics, orderings and page |
+//! | `run.rs` | training programs with progress, checkpoints and traces; `run/` has their parts |
 //! | `picture.rs` | pictures of figures, as SVG |
 //! | `arithmetic.rs`, `random.rs` | products of matrices and random numbers for the tasks |
 
 mod arithmetic;
 mod link;
 mod outcome;
-mod picture;
+pub mod picture;
 pub mod program;
 mod random;
+pub mod run;
 pub mod suite;
 pub mod task;
 mod training;

@@ -1,4 +1,5 @@
-//! Pictures of the suite and of simulations, as SVG: small panels with the same axes, each with lines over steps, or points, and a key.
+//! Pictures as SVG: small panels, with the same axes or each with its own, that have lines over steps, or points, and a
+//! key.
 
 mod labels;
 
@@ -17,8 +18,10 @@ const ABOVE: f64 = 24.0;
 const BELOW: f64 = 44.0;
 /// Height of a line of a key.
 const LINE: f64 = 14.0;
-/// Number of panels beside each other.
-const COLUMNS: usize = 2;
+/// Room on the right of a panel without a key beside it.
+const RIGHT: f64 = 26.0;
+/// Width of a key within a panel.
+const WITHIN: f64 = 92.0;
 const COLORS: [&str; 8] =
     ["#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d"];
 const DASHES: [&str; 3] = ["none", "6 3", "2 2"];
@@ -27,34 +30,59 @@ const GRID: &str = "#e5e7eb";
 /// Color of what every panel shows for comparison.
 const REFERENCE: &str = "#9ca3af";
 
-/// Algorithm in a picture: a line, or one point.
+/// What a picture shows: a line, or one point.
 #[derive(Debug, Clone)]
-pub(crate) struct Drawn {
-    pub(crate) name: String,
+pub struct Drawn {
+    /// Name in the key.
+    pub name: String,
     /// Points, of which those that are not finite, or not positive on a logarithmic axis, are left out.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
     /// True if it is drawn for comparison, in grey.
-    pub(crate) reference: bool,
+    pub reference: bool,
 }
 
-/// Part of a picture with axes and a key of its own.
-#[derive(Debug, Clone)]
-pub(crate) struct Panel {
-    pub(crate) title: String,
-    pub(crate) drawn: Vec<Drawn>,
+impl Drawn {
+    /// Creates a coloured line.
+    pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Drawn { name: name.into(), points, reference: false }
+    }
 }
 
-/// Picture of panels with the same two axes.
-#[derive(Debug, Clone)]
-pub(crate) struct Picture<'a> {
-    pub(crate) title: &'a str,
-    pub(crate) x: &'a str,
-    pub(crate) y: &'a str,
+/// Names of the axes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Axes<'a> {
+    /// Name of the horizontal axis, with its unit.
+    pub x: &'a str,
+    /// Name of the vertical axis, with its unit.
+    pub y: &'a str,
     /// True if the horizontal axis is logarithmic.
-    pub(crate) log_x: bool,
+    pub log_x: bool,
     /// True if the vertical axis is logarithmic.
-    pub(crate) log_y: bool,
-    pub(crate) panels: Vec<Panel>,
+    pub log_y: bool,
+}
+
+/// Part of a picture.
+#[derive(Debug, Clone)]
+pub struct Panel<'a> {
+    /// Stands above it.
+    pub title: String,
+    /// Axes of this panel alone, whose key, if it has several lines, is within it; `None` for those of the picture.
+    pub axes: Option<Axes<'a>>,
+    /// What it shows, in the order of the key.
+    pub drawn: Vec<Drawn>,
+}
+
+/// Panels in rows.
+#[derive(Debug, Clone)]
+pub struct Picture<'a> {
+    /// Stands above all panels.
+    pub title: &'a str,
+    /// Number of panels in a row.
+    pub columns: usize,
+    /// Axes of all panels without axes of their own.
+    pub axes: Axes<'a>,
+    /// Panels, row by row; those without axes of their own and with nothing to show are left out.
+    pub panels: Vec<Panel<'a>>,
 }
 
 /// Range of an axis.
@@ -120,46 +148,25 @@ fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// Axes of all panels.
-struct Axes {
+/// Axes with their ranges.
+struct Scales<'a> {
+    axes: Axes<'a>,
     x: Range,
     y: Range,
 }
 
-impl Picture<'_> {
-    /// Returns the picture as SVG.
-    pub(crate) fn svg(&self) -> String {
-        let panels: Vec<&Panel> = self.panels.iter().filter(|panel| !panel.drawn.is_empty()).collect();
+impl<'a> Scales<'a> {
+    /// Returns axes that all points of these panels fit on.
+    fn of(axes: Axes<'a>, panels: &[&Panel<'_>]) -> Self {
         let points =
-            || panels.iter().flat_map(|panel| panel.drawn.iter().flat_map(|drawn| self.usable(drawn)));
-        let axes = Axes {
-            x: Range::of(points().map(|(x, _)| x), self.log_x),
-            y: Range::of(points().map(|(_, y)| y), self.log_y),
-        };
-        let mut body = String::new();
-        let mut top = TITLE;
-        for row in panels.chunks(COLUMNS) {
-            for (column, panel) in row.iter().enumerate() {
-                let left = column as f64 * (LEFT + WIDTH + KEY) + LEFT;
-                self.panel(&mut body, panel, &axes, (left, top + ABOVE));
-            }
-            let longest = row.iter().map(|panel| panel.drawn.len()).max().unwrap_or(0);
-            top += ABOVE + BELOW + HEIGHT.max(LINE * longest as f64 - BELOW / 2.0);
-        }
-        let width = COLUMNS.min(panels.len()) as f64 * (LEFT + WIDTH + KEY);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{top}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        );
-        text(
-            &mut svg,
-            (LEFT, 22.0),
-            "start",
-            &format!("<tspan font-size=\"13\" font-weight=\"bold\">{}</tspan>", self.title),
-        );
-        svg + &body + "</svg>\n"
+            || panels.iter().flat_map(|panel| panel.drawn.iter().flat_map(|drawn| axes.usable(drawn)));
+        let x = Range::of(points().map(|(x, _)| x), axes.log_x);
+        let y = Range::of(points().map(|(_, y)| y), axes.log_y);
+        Scales { axes, x, y }
     }
+}
 
+impl Axes<'_> {
     /// Returns the points that can be drawn.
     fn usable(&self, drawn: &Drawn) -> Vec<(f64, f64)> {
         let usable = |(x, y): &(f64, f64)| {
@@ -167,41 +174,92 @@ impl Picture<'_> {
         };
         drawn.points.iter().copied().filter(usable).collect()
     }
+}
 
-    /// Adds a panel whose upper left corner is at `(left, top)`.
-    fn panel(&self, svg: &mut String, panel: &Panel, axes: &Axes, (left, top): (f64, f64)) {
-        let across = |value: f64| left + WIDTH * axes.x.share(value);
-        let down = |value: f64| top + HEIGHT * (1.0 - axes.y.share(value));
-        text(
-            svg,
-            (left, top - 7.0),
-            "start",
-            &format!("<tspan font-weight=\"bold\">{}</tspan>", panel.title),
+impl Picture<'_> {
+    /// Returns the picture as SVG.
+    pub fn svg(&self) -> String {
+        let panels: Vec<&Panel<'_>> =
+            self.panels.iter().filter(|panel| panel.axes.is_some() || !panel.drawn.is_empty()).collect();
+        let alike: Vec<&Panel<'_>> = panels.iter().filter(|panel| panel.axes.is_none()).copied().collect();
+        let shared = Scales::of(self.axes, &alike);
+        let column = LEFT + WIDTH + if alike.is_empty() { RIGHT } else { KEY };
+        let mut body = String::new();
+        let mut top = TITLE;
+        for row in panels.chunks(self.columns.max(1)) {
+            for (at, panel) in row.iter().enumerate() {
+                let place = (at as f64 * column + LEFT, top + ABOVE);
+                match panel.axes {
+                    Some(axes) => draw_panel(&mut body, panel, &Scales::of(axes, &[panel]), place),
+                    None => draw_panel(&mut body, panel, &shared, place),
+                }
+            }
+            let longest = alike.iter().filter(|one| row.iter().any(|panel| std::ptr::eq(*panel, **one)));
+            let longest = longest.map(|panel| panel.drawn.len()).max().unwrap_or(0);
+            top += ABOVE + BELOW + HEIGHT.max(LINE * longest as f64 - BELOW / 2.0);
+        }
+        let width = self.columns.min(panels.len()) as f64 * column;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{top}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
         );
-        for (value, name) in axes.x.marks() {
-            let at = across(value);
-            line(svg, (at, top), (at, top + HEIGHT), GRID);
-            text(svg, (at, top + HEIGHT + 14.0), "middle", &name);
-        }
-        for (value, name) in axes.y.marks() {
-            let at = down(value);
-            line(svg, (left, at), (left + WIDTH, at), GRID);
-            text(svg, (left - 5.0, at + 4.0), "end", &name);
-        }
-        text(svg, (left + WIDTH / 2.0, top + HEIGHT + 29.0), "middle", self.x);
-        let middle = top + HEIGHT / 2.0;
-        let turned = format!("translate({:.1},{middle:.1}) rotate(-90)", left - 40.0);
-        let _ = writeln!(svg, "<text transform=\"{turned}\" text-anchor=\"middle\">{}</text>", self.y);
-        let area = Area { left, top, right: left + WIDTH, bottom: top + HEIGHT };
-        let place =
-            |drawn: &Drawn| self.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect();
-        let shown: Vec<Vec<(f64, f64)>> = panel.drawn.iter().map(place).collect();
-        let numbers = numbers(&shown, area);
-        for (at, drawn) in panel.drawn.iter().enumerate() {
-            let key = (left + WIDTH + 12.0, top + LINE * (at as f64 + 0.5));
-            draw(svg, at, drawn, (&shown[at], numbers[at]), key);
-        }
+        let title = escaped(self.title);
+        text(
+            &mut svg,
+            (LEFT, 22.0),
+            "start",
+            &format!("<tspan font-size=\"13\" font-weight=\"bold\">{title}</tspan>"),
+        );
+        svg + &body + "</svg>\n"
     }
+}
+
+/// Adds a panel whose upper left corner is at `(left, top)`.
+fn draw_panel(svg: &mut String, panel: &Panel<'_>, scales: &Scales<'_>, (left, top): (f64, f64)) {
+    let across = |value: f64| left + WIDTH * scales.x.share(value);
+    let down = |value: f64| top + HEIGHT * (1.0 - scales.y.share(value));
+    let title = escaped(&panel.title);
+    text(svg, (left, top - 7.0), "start", &format!("<tspan font-weight=\"bold\">{title}</tspan>"));
+    for (value, name) in scales.x.marks() {
+        let at = across(value);
+        line(svg, (at, top), (at, top + HEIGHT), GRID);
+        text(svg, (at, top + HEIGHT + 14.0), "middle", &name);
+    }
+    for (value, name) in scales.y.marks() {
+        let at = down(value);
+        line(svg, (left, at), (left + WIDTH, at), GRID);
+        text(svg, (left - 5.0, at + 4.0), "end", &name);
+    }
+    let middle = (left + WIDTH / 2.0, top + HEIGHT / 2.0);
+    text(svg, (middle.0, top + HEIGHT + 29.0), "middle", scales.axes.x);
+    let turned = format!("translate({:.1},{:.1}) rotate(-90)", left - 40.0, middle.1);
+    let _ = writeln!(svg, "<text transform=\"{turned}\" text-anchor=\"middle\">{}</text>", scales.axes.y);
+    let area = Area { left, top, right: left + WIDTH, bottom: top + HEIGHT };
+    let place =
+        |drawn: &Drawn| scales.axes.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect();
+    let shown: Vec<Vec<(f64, f64)>> = panel.drawn.iter().map(place).collect();
+    let numbers = if panel.axes.is_some() { vec![None; shown.len()] } else { numbers(&shown, area) };
+    let key = match panel.axes {
+        None => Some(left + WIDTH + 12.0),
+        Some(_) => (shown.len() > 1).then_some(left + WIDTH - WITHIN),
+    };
+    if panel.axes.is_some() && shown.iter().all(Vec::is_empty) {
+        text(svg, middle, "middle", "nothing recorded");
+    }
+    // Lines for comparison lie behind the others.
+    let behind = |at: &usize| !(panel.drawn[*at].reference && shown[*at].len() > 1);
+    let mut order: Vec<usize> = (0..shown.len()).collect();
+    order.sort_by_key(behind);
+    for at in order {
+        let key = key.map(|key| (key, top + LINE * (at as f64 + 0.5)));
+        draw(svg, at, &panel.drawn[at], (&shown[at], numbers[at]), key);
+    }
+}
+
+/// Returns a text as SVG has it, in which control characters have no place.
+fn escaped(text: &str) -> String {
+    let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 /// Places the number of each that has one point.
@@ -221,20 +279,27 @@ fn draw(
     at: usize,
     drawn: &Drawn,
     (shown, label): (&[(f64, f64)], Option<Label>),
-    (left, top): (f64, f64),
+    key: Option<(f64, f64)>,
 ) {
     let color = if drawn.reference { REFERENCE } else { COLORS[at % COLORS.len()] };
-    let name = &drawn.name;
+    let name = escaped(&drawn.name);
+    let in_key = |svg: &mut String, indent: f64, words: &str| {
+        if let Some((left, top)) = key {
+            text(svg, (left + indent, top + 4.0), "start", words);
+        }
+    };
     match shown {
-        [] => text(svg, (left + 26.0, top + 4.0), "start", &format!("{name} —")),
+        [] => in_key(svg, 26.0, &format!("{name} —")),
         [point] => {
             let number = at + 1;
             if let Some(label) = label {
                 numbered(svg, *point, number, label);
             }
             circle(svg, *point, color);
-            circle(svg, (left + 4.0, top), color);
-            text(svg, (left + 12.0, top + 4.0), "start", &format!("{number} {name}"));
+            if let Some((left, top)) = key {
+                circle(svg, (left + 4.0, top), color);
+            }
+            in_key(svg, 12.0, &format!("{number} {name}"));
         }
         _ => {
             let path: Vec<String> = shown.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -242,8 +307,10 @@ fn draw(
             let style =
                 format!("fill=\"none\" stroke=\"{color}\" stroke-width=\"1.6\" stroke-dasharray=\"{dash}\"");
             let _ = writeln!(svg, "<polyline points=\"{}\" {style}/>", path.join(" "));
-            let _ = writeln!(svg, "<polyline points=\"{left},{top} {},{top}\" {style}/>", left + 22.0);
-            text(svg, (left + 27.0, top + 4.0), "start", name);
+            if let Some((left, top)) = key {
+                let _ = writeln!(svg, "<polyline points=\"{left},{top} {},{top}\" {style}/>", left + 22.0);
+            }
+            in_key(svg, 27.0, &name);
         }
     }
 }
@@ -291,16 +358,18 @@ mod tests {
         };
         let panel = Panel {
             title: "panel".to_owned(),
+            axes: None,
             drawn: vec![
                 drawn("line", &[(0.0, 0.0), (1.0, 1.0), (2.0, 10.0)]),
                 drawn("point", &[(1.0, 5.0)]),
                 drawn("nothing", &[(f64::NAN, 1.0)]),
             ],
         };
-        let empty = Panel { title: "empty".to_owned(), drawn: Vec::new() };
+        let empty = Panel { title: "empty".to_owned(), axes: None, drawn: Vec::new() };
         let panels = vec![panel, empty];
-        let svg =
-            Picture { title: "title", x: "steps", y: "distance", log_x: false, log_y: true, panels }.svg();
+        let axes = Axes { x: "steps", y: "distance", log_y: true, ..Axes::default() };
+        let svg = Picture { title: "<title>\u{7} & more", columns: 2, axes, panels }.svg();
+        assert!(svg.contains("&lt;title> &amp; more"));
         assert!(svg.contains(">line<") && svg.contains("<circle") && svg.contains(">2 point<"));
         assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains(">empty<"));
         assert!(svg.contains(">nothing —<"));

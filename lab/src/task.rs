@@ -6,7 +6,7 @@ mod quadratics;
 mod tests;
 mod text;
 
-pub use digits::Digits;
+pub use digits::{CLASSES, Digits, Images, PIXELS, SIDE};
 pub use quadratics::Quadratics;
 pub use text::Text;
 
@@ -47,6 +47,11 @@ pub trait Task: fmt::Debug + Send + Sync {
 
     /// Judges a model.
     fn evaluate(&self, values: &Values) -> Evaluation;
+
+    /// Returns the share of held-out samples that are told right, from 0 to 1, if the task has such.
+    fn accuracy(&self, values: &Values) -> Option<f64> {
+        self.evaluate(values).accuracy
+    }
 }
 
 /// Judgement of a model.

@@ -316,6 +316,6 @@ impl<'a> Rank<'a> {
 }
 
 /// Returns the values of all parameters of a replica.
-fn values(engine: &DataParallel, parameters: usize) -> Result<Values> {
+pub(crate) fn values(engine: &DataParallel, parameters: usize) -> Result<Values> {
     (0..parameters).map(|parameter| engine.values(parameter)).collect()
 }

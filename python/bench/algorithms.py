@@ -1,12 +1,12 @@
 """Trains the digits by every algorithm from Python and by the Rust program, and compares the accuracies.
 
-    cargo build --release --example train
+    cargo build --release -p hexagram-candle --example candle-train
     python python/bench/algorithms.py --seeds 0 1 2                   # all; replaces the table in bench/results/measurements.md
     python python/bench/algorithms.py --seeds 0 1 2 bytegrad sgp      # some: prints their table
     python python/bench/algorithms.py --only rust --epochs 1 --losses python/tests/digits_losses.json
 
 Both sides begin with the same parameters and take the same samples in the same steps, by the learning rates of
-`examples/src/defaults.rs`; the optimizer is PyTorch's SGD in Python, where the algorithm does not name its own, and the
+`lab/src/suite/defaults.rs`; the optimizer is PyTorch's SGD in Python, where the algorithm does not name its own, and the
 engine's in Rust. Every run is a line of `--kept`, and is not made again: what was interrupted goes on where it ended. `--losses` writes what
 `python/tests` compares the first steps from Python with.
 """
@@ -75,7 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--only", choices=("rust", "python"), help="make the runs of one side, and no table")
     parser.add_argument(
-        "--train", type=Path, default=target / "release" / "examples" / "train", help="the Rust program"
+        "--train", type=Path, default=target / "release" / "examples" / "candle-train", help="the Rust program"
     )
     parser.add_argument(
         "--kept", type=Path, default=target / "python-digits.jsonl", help="file of the runs made so far"
@@ -83,7 +83,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--losses", type=Path, help="file for the first losses of the Rust program, of seed 0")
     options = parser.parse_args()
     if options.only != "python" and not options.train.exists():
-        parser.error(f"there is no {options.train}; build it: cargo build --release --example train")
+        parser.error(f"there is no {options.train}; build it: cargo build --release -p hexagram-candle --example candle-train")
     return options
 
 
@@ -145,7 +145,7 @@ def by_python(world: hexagram.World, wanted: Sequence[tuple[str, int]], epochs: 
 
 
 def trained(world: hexagram.World, name: str, seed: int, epochs: int) -> float:
-    """Trains by an algorithm, as `examples/train.rs` does; returns the accuracy of the mean of the replicas."""
+    """Trains by an algorithm, as candle's example does; returns the accuracy of the mean of the replicas."""
     images, labels, test_images, test_labels = digits.load()
     net = digits.net(seed)
     model, optimizer = digits.replica(net, name, world)

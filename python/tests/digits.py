@@ -1,6 +1,6 @@
 """The handwritten digits of this repository, and small models of them: what tests and figures train.
 
-`Net`, `net` and `order` are those of the Rust program `examples/train`: the same parameters to begin with, and the same
+`Net`, `net` and `order` are those of the Rust program `candle-train`: the same parameters to begin with, and the same
 samples in the same steps, so that its losses and accuracies can be compared with those of Python.
 """
 
@@ -25,7 +25,7 @@ from hexagram.torch.data_parallel import DataParallel
 
 FILE = Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz"
 
-#: Learning rates other than 0.15, as `examples/src/defaults.rs` has them.
+#: Learning rates other than 0.15, as `lab/src/suite/defaults.rs` has them for candle.
 RATES = {
     "qadam": 0.002,
     "qadam-8bit": 0.002,
@@ -89,7 +89,7 @@ class Pool(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    """Two convolutions with pooling, two linear layers: as `examples/src/net.rs`. Takes images ``(samples, 64)``."""
+    """Two convolutions with pooling, two linear layers: as `adapters/candle/examples/common/net.rs`. Takes images ``(samples, 64)``."""
 
     def __init__(self):
         super().__init__()
@@ -107,7 +107,7 @@ class Net(nn.Module):
 
 
 def net(seed: int = 0) -> Net:
-    """Returns an untrained net with the parameters that `examples/train --seed` begins with."""
+    """Returns an untrained net with the parameters that `candle-train --seed` begins with."""
     made = Net()
     generator = numpy.random.RandomState(seed)
     parameters = dict(made.named_parameters())
@@ -122,7 +122,7 @@ def net(seed: int = 0) -> Net:
 
 
 def order(rank: int, size: int, epoch: int, seed: int = 0, batch: int = 16, samples: int = 1437) -> Iterator[Tensor]:
-    """Yields the indices of a rank's batches of an epoch, from 0, as `examples/train --seed` takes them."""
+    """Yields the indices of a rank's batches of an epoch, from 0, as `candle-train --seed` takes them."""
     sampler = DistributedSampler(range(samples), size, rank, seed=seed, drop_last=True)
     sampler.set_epoch(epoch)
     indices = torch.tensor(list(sampler))

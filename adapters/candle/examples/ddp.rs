@@ -1,12 +1,17 @@
 //! Trains ResNet-50 on CIFAR-10 by two ranks, in the steps of the basic example of PyTorch's DistributedDataParallel:
-//! `cargo run --release --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is not fetched;
+//! `cargo run --release -p hexagram-candle --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is not fetched;
 //! without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one rank.
 //!
 //! What `dist.init_process_group` does is `World::join`, and `DDP` is `Replica`. Unlike there, the model is not
 //! pretrained, images stay as small as they are, and batches have 16 of them.
 
+mod common;
+
 use candle_core::Tensor;
 use candle_nn::{ModuleT, Optimizer, SGD, VarMap, loss};
+use common::data::Data;
+use common::device::Place;
+use common::resnet::ResNet;
 use hexagram::launch::{Job, as_rank};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::dataset::Dataset;
@@ -15,10 +20,7 @@ use hexagram::{
     Sampling, World,
 };
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_examples::data::Data;
-use hexagram_examples::progress::failure;
-use hexagram_examples::resnet::ResNet;
-use hexagram_examples::{Failure, device::Place};
+use hexagram_lab::run::{Failure, failure};
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Measures what hooks, copies and overlap add to a candle training step: `cargo run --release --example overhead`.
+//! Measures what hooks, copies and overlap add to a candle training step: `cargo run
+//! --release -p hexagram-candle --example overhead`.
 //!
 //! The ranks take turns, each turn in periods of several steps that all ranks begin together:
 //!
@@ -10,24 +11,26 @@
 //!
 //! and the figure is hexagram − all-reduce − local, as a share of local: of whole periods, summed, never of a lucky
 //! step. The model is that of the benchmarks, square linear layers with ReLU between them, or with `--model` one that
-//! `train` knows, on images of noise.
+//! `candle-train` knows, on images of noise.
 //!
 //! On a GPU (`--device cuda`) calls return before the work is done, which each period waits for in the end. One rank tells
-//! what hooks and copies cost, as there is no all-reduce; what communication overlaps with, `train --trace` draws.
+//! what hooks and copies cost, as there is no all-reduce; what communication overlaps with, `candle-train --trace` draws.
+
+mod common;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear};
 use clap::Parser;
+use common::device::Place;
+use common::model::{Model, Parts};
 use hexagram::algorithms::{EngineOptions, GradientAllReduce, Sgd};
 use hexagram::launch::{Job, as_rank};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_examples::Failure;
-use hexagram_examples::device::Place;
-use hexagram_examples::model::{Model, Parts};
-use hexagram_examples::progress::{EXIT_CODES, failure, options};
+use hexagram_lab::program::{prepare, say};
+use hexagram_lab::run::{EXIT_CODES, Failure, failure};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,7 +50,7 @@ struct Options {
     /// Device: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto
     #[arg(long, value_name = "NAME", default_value_t)]
     device: DeviceChoice,
-    /// Model of `train`, on images of 3 × 32 × 32, instead of square layers: small, resnet14 or resnet50
+    /// Model of `candle-train`, on images of 3 × 32 × 32, instead of square layers: small, resnet14 or resnet50
     #[arg(long, value_enum, hide_possible_values = true)]
     model: Option<Model>,
     /// Samples per rank and step, one measurement each
@@ -71,9 +74,12 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match options("overhead") {
+    if let Err(code) = prepare("") {
+        return code;
+    }
+    match Options::try_parse() {
         Ok(options) => start(&options).unwrap_or_else(|error| failure("overhead", &*error)),
-        Err(code) => code,
+        Err(shown) => say::instead("overhead", &shown),
     }
 }
 

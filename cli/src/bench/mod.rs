@@ -123,6 +123,7 @@ impl Bench {
             program: "hexagram bench".to_owned(),
             ranks: self.ranks,
             otherwise: 2,
+            deadline: JoinOptions::default().deadline,
             transport: self.transport,
             configuration: String::new(),
         };

@@ -4,7 +4,6 @@
 //! All ranks wait for the slowest in every step. Read [`train`], whose `options` are all that differs.
 
 mod model;
-mod plot;
 mod text;
 mod train;
 
@@ -12,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use hexagram::physical::stdout::{self, PrintError, print};
 use hexagram::sampler::dataset::{Cause, Dataset};
 use hexagram::sampler::{Balance, Complexities};
-use plot::Panel;
+use hexagram_lab::picture::{Axes, Drawn, Panel, Picture};
 use serde_json::json;
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -54,6 +53,9 @@ struct Options {
     #[arg(long)]
     json: bool,
 }
+
+/// Steps drawn; in a picture of more, ranks could not be told apart.
+const DRAWN_STEPS: usize = 40;
 
 #[derive(ValueEnum, Debug, Clone, Copy)]
 enum Lengths {
@@ -106,7 +108,9 @@ fn run(options: &Options) -> Result<(), Cause> {
         runs.push(Run { method, steps: train::run(&setting, method)? });
     }
     let title = format!("{ranks} ranks, {batch} of {lines} lines per rank and step");
-    std::fs::write(&options.svg, plot::svg(&title, &runs.iter().map(Run::panel).collect::<Vec<_>>()))
+    let axes = Axes { x: "step", y: "characters of each rank", ..Axes::default() };
+    let picture = Picture { title: &title, columns: 1, axes, panels: runs.iter().map(Run::panel).collect() };
+    std::fs::write(&options.svg, picture.svg())
         .map_err(|cause| format!("cannot write {}: {cause}; choose another --svg", options.svg.display()))?;
     Ok(print(&report(options, &runs, &title))?)
 }
@@ -212,16 +216,20 @@ impl Run {
         })
     }
 
-    fn panel(&self) -> Panel {
+    fn panel(&self) -> Panel<'static> {
         let balance = self.balance();
-        let caption = format!(
+        let title = format!(
             "{}: the costliest rank has {:.2} times the mean, {:.2} at worst; {:.0} % waiting",
             self.method.name(),
             balance.mean(),
             balance.worst(),
             100.0 * self.waiting()
         );
-        let costs = self.steps.iter().map(|steps| steps.iter().map(|step| step.cost).collect()).collect();
-        Panel { caption, costs }
+        let line = |(rank, steps): (usize, &Vec<Step>)| {
+            let points = steps.iter().take(DRAWN_STEPS).enumerate();
+            let points = points.map(|(at, step)| (at as f64, step.cost)).collect();
+            Drawn::line(format!("rank {rank}"), points)
+        };
+        Panel { title, axes: None, drawn: self.steps.iter().enumerate().map(line).collect() }
     }
 }

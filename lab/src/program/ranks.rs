@@ -4,8 +4,33 @@
 use super::say::PrintError;
 use super::{say, transports};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
+use hexagram::physical::bootstrap::variable;
 use hexagram::physical::stdout::READER_GONE;
 use hexagram::{Error, JoinOptions, Placement, Result, TransportKind, World};
+use std::fmt::Display;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Variable that tells ranks when the process that starts them began, in seconds since 1970.
+const STARTED: &str = "HEXAGRAM_EXAMPLE_STARTED";
+
+/// Returns the time at which this process first asked.
+pub fn start_of_program() -> SystemTime {
+    static START: OnceLock<SystemTime> = OnceLock::new();
+    *START.get_or_init(SystemTime::now)
+}
+
+/// Returns the time since the launch: that of the process that started the ranks, or else of this one.
+pub fn since_launch() -> Duration {
+    let launch = variable(STARTED).and_then(|seconds| since_1970(&seconds)).unwrap_or_else(start_of_program);
+    launch.elapsed().unwrap_or_default()
+}
+
+/// Returns the time so many seconds after the beginning of 1970; `None` if no clock can show it.
+fn since_1970(seconds: &str) -> Option<SystemTime> {
+    let since = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+    UNIX_EPOCH.checked_add(since)
+}
 
 /// Ranks that a program was asked to run on.
 #[derive(Debug, Clone)]
@@ -18,6 +43,8 @@ pub struct Ranks {
     pub otherwise: usize,
     /// Transport between the ranks.
     pub transport: TransportKind,
+    /// Longest wait for all ranks to join.
+    pub deadline: Duration,
     /// Settings on which the ranks must agree to join, as an error can show them: those that nothing else compares.
     pub configuration: String,
 }
@@ -60,14 +87,29 @@ impl Ranks {
     /// # Errors
     /// Those of `rank`, or of the start.
     pub fn run<R: Send>(&self, rank: impl Fn(&World) -> Result<R> + Sync) -> Result<Ran<R>> {
+        Ok(match self.run_with(rank)? {
+            Ran::Here(ranks) => Ran::Here(ranks.into_iter().collect::<Result<_>>()?),
+            Ran::Elsewhere(code) => Ran::Elsewhere(code),
+        })
+    }
+
+    /// Runs `rank` as [`run`](Self::run) does, and returns the outcome of each rank that ran in this process.
+    ///
+    /// # Errors
+    /// Those of the start.
+    pub fn run_with<R: Send, E: Display + Send>(
+        &self,
+        rank: impl Fn(&World) -> std::result::Result<R, E> + Sync,
+    ) -> Result<Ran<std::result::Result<R, E>>> {
         let Some(ranks) = self.to_start()? else {
-            return self.one(rank).map(|result| Ran::Here(vec![result]));
+            return Ok(Ran::Here(vec![as_rank(self.join()?, |world| rank(&world))]));
         };
         if self.transport == TransportKind::Thread {
-            let ranks = as_threads(ranks, |world| as_rank(world, |world| rank(&world)))?;
-            return ranks.into_iter().collect::<Result<_>>().map(Ran::Here);
+            return as_threads(ranks, |world| as_rank(world, |world| rank(&world))).map(Ran::Here);
         }
-        let outcome = Job::of_this_program(ranks)?.run()?;
+        let started = start_of_program().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let environment = vec![(STARTED.into(), started.to_string().into())];
+        let outcome = Job { environment, ..Job::of_this_program(ranks)? }.run()?;
         let code = u8::try_from(outcome.exit_code()).unwrap_or(1);
         if !matches!(outcome, Outcome::Success) && code != READER_GONE {
             say::line(&self.program, &outcome);
@@ -75,17 +117,33 @@ impl Ranks {
         Ok(Ran::Elsewhere(code))
     }
 
-    /// Runs this process's rank, of those that a launcher has started.
-    fn one<R>(&self, rank: impl Fn(&World) -> Result<R>) -> Result<R> {
+    /// Joins the ranks that a launcher has started.
+    fn join(&self) -> Result<World> {
         let world = World::join(&JoinOptions {
             transport: self.transport,
+            deadline: self.deadline,
             configuration: self.configuration.clone(),
             ..JoinOptions::default()
         })?;
-        if let Some(ranks) = self.ranks.filter(|ranks| *ranks != world.size()) {
-            let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
-            return Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"));
+        match self.ranks.filter(|ranks| *ranks != world.size()) {
+            None => Ok(world),
+            Some(ranks) => {
+                let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
+                Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"))
+            }
         }
-        as_rank(world, |world| rank(&world))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_time_of_a_launch_is_none() {
+        assert_eq!(since_1970("1.5"), Some(UNIX_EPOCH + Duration::from_millis(1500)));
+        for other in ["", "yesterday", "-1", "nan", "inf", "1e19", "1e300"] {
+            assert_eq!(since_1970(other), None, "{other}");
+        }
     }
 }

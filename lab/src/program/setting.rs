@@ -59,6 +59,7 @@ impl Setting {
             program: say::name(subcommand),
             ranks: self.ranks,
             otherwise: 4,
+            deadline: JoinOptions::default().deadline,
             transport: self.transport,
             // The engine compares the rest.
             configuration: format!(

@@ -126,6 +126,7 @@ pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
         program,
         ranks: options.ranks,
         otherwise: 2,
+        deadline: JoinOptions::default().deadline,
         transport: options.transport,
         configuration: measurement.agreed(),
     };

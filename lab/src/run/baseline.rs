@@ -1,30 +1,20 @@
-//! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since how many bytes
-//! an all-reduce sends depends on size and number of ranks.
+//! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since the bytes of an
+//! all-reduce depend on its size and the number of ranks.
 
-use candle_nn::VarMap;
 use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};
-use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use hexagram::{Buffer, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` on this model, without headers.
-/// A collective call, while nothing else communicates.
+/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` with the buckets of this engine,
+/// without headers. A collective call, while no other communication is under way.
 ///
 /// # Errors
 /// Errors of the communication.
-pub fn bytes_per_step(comm: &Communicator, varmap: &VarMap) -> Result<f64> {
+pub(super) fn bytes_per_step(of: &DataParallel) -> Result<f64> {
     const STEPS: usize = 4;
-    let data = varmap.data().lock().map_err(|_| Error::usage("the VarMap is poisoned", "see the panic"))?;
-    // Statistics have no gradient.
-    let learned = data.iter().filter(|(name, _)| !name.contains("running_"));
-    let parameter = |(_, var): (&String, &candle_core::Var)| Parameter {
-        name: String::new(),
-        dtype: if var.dtype() == candle_core::DType::F64 { DType::F64 } else { DType::F32 },
-        shape: var.dims().to_vec(),
-    };
-    // The order of a VarMap's tensors differs between processes.
-    let mut parameters: Vec<Parameter> = learned.map(parameter).collect();
-    drop(data);
-    parameters.sort_by(|one, other| one.shape.cmp(&other.shape));
+    let comm = of.communicator();
+    let bucket = |(dtype, len)| Parameter { name: String::new(), dtype, shape: vec![len] };
+    let parameters: Vec<Parameter> = of.telemetry().buckets().into_iter().map(bucket).collect();
     let zeros: Result<Vec<Buffer>> = parameters.iter().map(|p| Buffer::zeroed(p.dtype, p.len())).collect();
     let options = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
     let mut engine = DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)?;

@@ -1,50 +1,48 @@
 //! Reporter of a training while it goes on, and at its end: what is printed, and what is written to metrics.jsonl and
-//! drawn. Open this file when you wonder where a figure comes from.
+//! drawn.
 
-use crate::Failure;
-use crate::metrics::{Epoch, Metrics, Step};
-use crate::options::Checked;
-use crate::plot::Plot;
-use crate::progress::Progress;
-use crate::report::Report;
-use crate::saves::Saves;
-use crate::start::since_launch;
+use super::metrics::{Epoch, Metrics, Step};
+use super::progress::Progress;
+use super::report::Report;
+use super::saves::Saves;
+use super::{Failure, Run, picture};
+use crate::program::ranks::since_launch;
+use crate::program::say::bytes;
 use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::algorithms::trace::Trace;
 use hexagram::physical::stdout::print;
 use hexagram::{Communicator, ReduceOp, World};
-use hexagram_lab::program::say::bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Time and bytes of some training steps on one rank, by use.
 #[derive(Debug, Clone, Copy)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Time in which the training thread waited for communication.
-    pub blocked: Duration,
+    pub(super) blocked: Duration,
     /// Time of the steps, with the waiting.
-    pub steps: Duration,
+    pub(super) steps: Duration,
     /// Bytes that this rank sent.
-    pub bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// Result of a training, of all replicas.
 #[derive(Debug, Clone, Copy)]
-pub struct Judged {
+pub(super) struct Judged {
     /// Share of the held-out images that the mean of the replicas recognizes.
-    pub test_accuracy: f64,
+    pub(super) test_accuracy: f64,
     /// True if all replicas are bit-identical.
-    pub replicas_identical: bool,
+    pub(super) replicas_identical: bool,
     /// Bytes that all-reduce of the gradients sends in a step of this model, on all ranks.
-    pub bytes_per_step: f64,
+    pub(super) bytes_per_step: f64,
 }
 
 /// Reporter of the run while it goes on: rank 0 prints and writes, the others only contribute.
-pub struct Log<'a> {
-    checked: &'a Checked,
+pub(super) struct Log<'a> {
+    run: &'a Run,
     world: &'a World,
     progress: Progress,
     /// On rank 0.
@@ -75,18 +73,18 @@ impl<'a> Log<'a> {
     /// folder of the figures.
     ///
     /// # Errors
-    /// [`MetricsError`](crate::metrics::MetricsError) if the folder or the file cannot be created.
-    pub fn new(
-        checked: &'a Checked,
+    /// [`Error::System`](hexagram::Error::System) if the folder or the file cannot be created.
+    pub(super) fn new(
+        run: &'a Run,
         world: &'a World,
-        (steps, rate): (usize, LearningRate),
+        (steps, rate): (u64, LearningRate),
     ) -> Result<Self, Failure> {
         let first = world.rank() == 0;
-        let directory = checked.options.directory(world.size());
+        let directory = run.options.directory(world.size());
         let metrics = if first { Some(Metrics::create(directory)?) } else { None };
-        let progress = Progress::new(world.rank(), steps as u64, false);
+        let progress = Progress::new(world.rank(), steps);
         Ok(Log {
-            checked,
+            run,
             world,
             progress,
             metrics,
@@ -106,37 +104,31 @@ impl<'a> Log<'a> {
         })
     }
 
-    /// Returns the learning rate of every step.
-    pub fn learning_rate(&self) -> LearningRate {
-        self.rate
-    }
-
     /// Counts from the step that the training begins with, and bytes from here.
-    pub fn resumed(&mut self, steps: u64) {
+    pub(super) fn resumed(&mut self, steps: u64) {
         self.steps = steps;
         self.resumed_at = steps;
         self.sent_before = self.world.traffic().payload_sent();
     }
 
     /// Begins an epoch, which counts from 0.
-    pub fn begin(&mut self, epoch: u64) {
+    pub(super) fn begin(&mut self, epoch: u64) {
         self.epoch = epoch + 1;
         self.ended.clear();
-        self.progress.epoch(format!("epoch {}/{}", self.epoch, self.checked.options.epochs));
+        self.progress.epoch(format!("epoch {}/{}", self.epoch, self.run.options.epochs));
     }
 
-    /// Counts a step, after which these are the losses of the epoch so far, and the numbers that the algorithm gave
-    /// out.
-    pub fn step(&mut self, losses: &[f64], metrics: &BTreeMap<String, f64>) {
+    /// Counts a step with the loss of its batch, and the numbers that the algorithm gave out.
+    pub(super) fn step(&mut self, loss: f64, metrics: &BTreeMap<String, f64>) {
         self.ended.push((self.began.elapsed(), metrics.clone()));
-        self.progress.step(losses.last().copied().unwrap_or(f64::NAN));
+        self.progress.step(loss);
     }
 
     /// Gathers what all ranks spent and sent in the epoch, and tells it. A collective call.
     ///
     /// # Errors
     /// Those of the communication.
-    pub fn end(
+    pub(super) fn end(
         &mut self,
         comm: &Communicator,
         losses: &[f64],
@@ -146,7 +138,7 @@ impl<'a> Log<'a> {
         let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), spent.bytes as f64];
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
         let [blocked, steps, bytes_sent] = sums;
-        let samples = (losses.len() * self.checked.options.batch * comm.size()) as f64;
+        let samples = (losses.len() * self.run.options.batch * comm.size()) as f64;
         let first_step = self.steps + 1;
         self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
         self.blocked_s += blocked;
@@ -164,7 +156,7 @@ impl<'a> Log<'a> {
             bytes_sent: bytes_sent as u64,
             seconds: self.began.elapsed().as_secs_f64(),
         };
-        self.progress.line(describe(&epoch, self.checked.options.epochs));
+        self.progress.line(describe(&epoch, self.run.options.epochs));
         self.keep(first_step, losses, epoch);
         // The evaluation's traffic is none of the training's.
         self.sent_before = self.world.traffic().payload_sent();
@@ -190,7 +182,7 @@ impl<'a> Log<'a> {
     }
 
     /// Returns the bytes that this rank sent since the epoch began.
-    pub fn sent(&self) -> u64 {
+    pub(super) fn sent(&self) -> u64 {
         self.world.traffic().payload_sent() - self.sent_before
     }
 
@@ -198,51 +190,57 @@ impl<'a> Log<'a> {
     fn lost(&mut self, error: Option<impl std::fmt::Display>) {
         let Some(error) = error else { return };
         if !std::mem::replace(&mut self.is_lost, true) {
-            self.progress.line(format!("train: {error}; the training goes on"));
+            self.say(&format!("{error}; the training goes on"));
         }
     }
 
+    /// Prints a message of this program on rank 0.
+    fn say(&self, message: &str) {
+        self.progress.line(format!("{}: {message}", self.run.subject.program));
+    }
+
     /// Says what a resumed training does otherwise than before.
-    pub fn changed(&self, differences: &[String]) {
+    pub(super) fn changed(&self, differences: &[String]) {
         if !differences.is_empty() {
-            self.progress.line(format!("train: goes on with a change: {}", differences.join("; ")));
+            self.say(&format!("goes on with a change: {}", differences.join("; ")));
         }
     }
 
     /// Says where the trace is, and what it tells.
-    pub fn traced(&self, trace: &Trace, file: &Path) {
+    pub(super) fn traced(&self, trace: &Trace, file: &Path) {
         self.progress.line(format!("{}\n{} is the trace", trace.report(), file.display()));
     }
 
     /// Says that something has failed, without which the training goes on.
-    pub fn warn(&self, warning: Option<String>) {
-        warning.into_iter().for_each(|warning| self.progress.line(warning));
+    pub(super) fn warn(&self, warning: Option<String>) {
+        warning.into_iter().for_each(|warning| self.say(&warning));
     }
 
     /// Tells, and returns true, if the checkpoint was of the end of the training: after so many steps, none was made.
-    pub fn nothing_left(&self, steps: u64) -> bool {
+    pub(super) fn nothing_left(&self, steps: u64) -> bool {
         if steps > self.resumed_at {
             return false;
         }
-        let epochs = self.checked.options.epochs;
-        self.progress.line(format!(
-            "train: the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more to go on"
+        let epochs = self.run.options.epochs;
+        self.say(&format!(
+            "the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more to go on"
         ));
         true
     }
 
-    /// Tells the result of a training that was launched at `begun`, and draws the run; returns what to exit with.
-    pub fn finish(mut self, saves: &Saves, result: Judged, begun: SystemTime) -> ExitCode {
+    /// Tells the result of the training, and draws the run; returns the exit code.
+    pub(super) fn finish(mut self, saves: &Saves, result: Judged) -> ExitCode {
         // The others have nothing to tell.
         let Some(mut metrics) = self.metrics.take() else { return ExitCode::SUCCESS };
-        let options = &self.checked.options;
-        let report = self.report(&result, saves.failed(), begun);
+        let options = &self.run.options;
+        let report = self.report(&result, saves.failed());
         let summarized = metrics.summary(&report.fields());
         self.lost(summarized.err());
         let title = format!("{} on {} ranks over {}", options.algorithm, report.ranks, options.transport);
         let directory = metrics.directory().to_owned();
-        let plot = Plot { title: &title, steps: metrics.steps(), epochs: metrics.epochs() };
-        self.lost(plot.save(directory.join("plot.svg")).err());
+        self.lost(
+            picture::save(&directory.join("plot.svg"), &title, metrics.steps(), metrics.epochs()).err(),
+        );
         self.warn(saves.summary());
         let told = match options.json {
             true => report.json().to_string(),
@@ -253,26 +251,26 @@ impl<'a> Log<'a> {
         let is_kept = !self.is_lost && !saves.lacks_the_last();
         self.progress.finish();
         match print(&told) {
-            Err(error) => error.report("train"),
+            Err(error) => error.report(self.run.subject.program),
             Ok(()) if is_kept => ExitCode::SUCCESS,
             Ok(()) => ExitCode::FAILURE,
         }
     }
 
     /// Returns the report of the whole run.
-    fn report(&self, result: &Judged, failed_saves: u64, begun: SystemTime) -> Report {
-        let Checked { options, algorithm, stepper, .. } = self.checked;
+    fn report(&self, result: &Judged, failed_saves: u64) -> Report {
+        let Run { options, algorithm, stepper, subject } = self.run;
         let ranks = self.world.size();
         let of_all_reduce = result.bytes_per_step * (self.steps - self.resumed_at) as f64;
         Report {
             ranks,
             algorithm: options.algorithm.clone(),
             trigram: algorithm.trigram().symbol(),
-            model: options.model.to_string(),
+            model: subject.model.clone(),
             device: options.device.to_string(),
             optimizer: stepper.optimizer.spelled(),
             learning_rate: stepper.learning_rate,
-            transport: options.transport.clone(),
+            transport: options.transport.to_string(),
             epochs: options.epochs,
             test_accuracy: result.test_accuracy,
             final_loss: self.loss,
@@ -283,7 +281,7 @@ impl<'a> Log<'a> {
             comm_fraction: self.blocked_s / self.steps_s,
             replicas_identical: result.replicas_identical,
             failed_saves,
-            wall_s: since_launch(begun).as_secs_f64(),
+            wall_s: since_launch().as_secs_f64(),
         }
     }
 }

@@ -1,8 +1,7 @@
-//! With what a training is made: the options and the data that its result depends on. Open this when you add such an
-//! option, or ask why a run may not go on from a checkpoint.
+//! The options and the data that the result of a training depends on, which a checkpoint notes: a run that resumes it
+//! has the same.
 
-use crate::data::{Data, digest};
-use crate::options::Checked;
+use super::Run;
 use hexagram::Error;
 use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::checkpoint::Record;
@@ -13,37 +12,28 @@ const FIXED: [&str; 4] = ["--algorithm", "--model", "--optimizer", "--dtype"];
 
 /// Options and data, as names and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MadeWith(Vec<(&'static str, String)>);
+pub(super) struct MadeWith(Vec<(&'static str, String)>);
 
 impl MadeWith {
-    /// Collects the facts of a training with this learning rate. Reads all of the data to learn from.
-    ///
-    /// # Errors
-    /// What keeps an image from being read.
-    pub fn of(checked: &Checked, rate: LearningRate) -> Result<Self, Box<dyn std::error::Error>> {
-        let options = &checked.options;
-        let Data { train, .. } = &checked.data;
-        Ok(MadeWith(vec![
-            ("--algorithm", checked.algorithm.to_string()),
-            ("--model", options.model.to_string()),
-            ("--optimizer", checked.stepper.optimizer.spelled()),
-            ("--dtype", format!("{:?}", options.dtype)),
-            ("--lr", checked.stepper.learning_rate.to_string()),
+    /// Collects the facts of a training with this learning rate.
+    pub(super) fn of(run: &Run, rate: LearningRate) -> Self {
+        let Run { options, algorithm, stepper, subject } = run;
+        MadeWith(vec![
+            ("--algorithm", algorithm.to_string()),
+            ("--model", subject.model.clone()),
+            ("--optimizer", stepper.optimizer.spelled()),
+            ("--dtype", subject.dtype.to_owned()),
+            ("--lr", stepper.learning_rate.to_string()),
             // Without what `--lr` says.
-            ("--schedule", rate.short(&checked.stepper.learning_rate.into()).to_string()),
+            ("--schedule", rate.short(&stepper.learning_rate.into()).to_string()),
             ("--batch", options.batch.to_string()),
             ("--seed", options.seed.to_string()),
-            ("--data", format!("{} images of digest {:016x}", train.len(), digest(train)?)),
-        ]))
-    }
-
-    /// Says it in one line.
-    pub fn text(&self) -> String {
-        self.0.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(" ")
+            ("--data", format!("{} images of digest {:016x}", subject.samples, subject.digest)),
+        ])
     }
 
     /// Notes it in a checkpoint.
-    pub fn note(&self, record: &mut Record) {
+    pub(super) fn note(&self, record: &mut Record) {
         self.0.iter().for_each(|(name, value)| record.note(&fact(name), value));
     }
 
@@ -51,7 +41,7 @@ impl MadeWith {
     ///
     /// # Errors
     /// [`Error::Usage`] with every difference and both values, if it may not, or cannot.
-    pub fn compare(&self, saved: &Record, may_change: bool) -> Result<Vec<String>, Error> {
+    pub(super) fn compare(&self, saved: &Record, may_change: bool) -> Result<Vec<String>, Error> {
         let mut differences = Vec::new();
         let mut fixed = Vec::new();
         for (name, now) in &self.0 {
@@ -75,20 +65,6 @@ impl MadeWith {
             )),
         }
     }
-}
-
-/// Returns the options that two ranks were not given alike, with the values of each: from what each says in one line.
-pub fn differing(first: &str, second: &str) -> [String; 2] {
-    let options = |text: &str| -> Vec<String> {
-        let parts = text.trim().trim_start_matches("--").split(" --");
-        parts.map(|part| format!("--{}", part.trim())).collect()
-    };
-    let alone = |own: &str, other: &str| -> String {
-        let others = options(other);
-        let own: Vec<String> = options(own).into_iter().filter(|option| !others.contains(option)).collect();
-        if own.is_empty() { "no more options".to_owned() } else { own.join(" ") }
-    };
-    [alone(first, second), alone(second, first)]
 }
 
 fn fact(name: &str) -> String {
@@ -123,15 +99,6 @@ mod tests {
         let error = made_with(["0.5", "F64"]).compare(&saved, true).unwrap_err().to_string();
         assert!(error.contains("--lr 0.1, and now 0.5; with --dtype F32, and now F64"), "{error}");
         assert!(error.contains("--dtype cannot change"), "{error}");
-    }
-
-    #[test]
-    fn only_what_differs_is_said_of_two_ranks() {
-        let first = "--algorithm d-psgd(graph=torus) --lr 0.1 --epochs 3 --checkpoint --every 100";
-        let second = "--algorithm d-psgd --lr 0.1 --epochs 4 --checkpoint --every 100";
-        let said = ["--algorithm d-psgd(graph=torus) --epochs 3", "--algorithm d-psgd --epochs 4"];
-        assert_eq!(differing(first, second), said);
-        assert_eq!(differing("--lr 1 --trace", "--lr 1"), ["--trace", "no more options"]);
     }
 
     #[test]

@@ -7,74 +7,60 @@
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 
+use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Figures of one step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub(super) struct Step {
     /// The epoch it belongs to.
-    pub epoch: u64,
+    pub(super) epoch: u64,
     /// Its number, counted through the whole run.
-    pub step: u64,
+    pub(super) step: u64,
     /// The training loss of its batch, in nats.
-    pub loss: f64,
+    pub(super) loss: f64,
     /// Its learning rate.
-    pub learning_rate: f64,
+    pub(super) learning_rate: f64,
     /// Seconds since the run began.
-    pub seconds: f64,
+    pub(super) seconds: f64,
     /// Numbers that the algorithm gave out, by name, on rank 0.
-    pub metrics: BTreeMap<String, f64>,
+    pub(super) metrics: BTreeMap<String, f64>,
 }
 
 /// Figures of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Epoch {
+pub(super) struct Epoch {
     /// Its number.
-    pub epoch: u64,
+    pub(super) epoch: u64,
     /// The mean training loss of its steps, in nats.
-    pub loss: f64,
+    pub(super) loss: f64,
     /// Share of the held-out samples that the mean of the replicas recognized, from 0 to 1.
-    pub test_accuracy: f64,
+    pub(super) test_accuracy: f64,
     /// Root mean square of the replicas' distances from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½; 0 where they are identical.
-    pub consensus_distance: f64,
+    pub(super) consensus_distance: f64,
     /// Samples that all ranks together trained on, a second.
-    pub samples_per_s: f64,
+    pub(super) samples_per_s: f64,
     /// Share of the epoch that was spent waiting for communication, from 0 to 1.
-    pub comm_fraction: f64,
+    pub(super) comm_fraction: f64,
     /// Bytes that all ranks together sent in the epoch's steps, without headers and alike on every transport.
-    pub bytes_sent: u64,
+    pub(super) bytes_sent: u64,
     /// Seconds since the run began.
-    pub seconds: f64,
+    pub(super) seconds: f64,
 }
 
-/// A run's figures could not be kept.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MetricsError {
-    /// The run's directory could not be made.
-    #[error("cannot create the directory {}: {cause}; choose a directory you may write to", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The system's own words.
-        cause: io::Error,
-    },
-
-    /// The file could not be written.
-    #[error(
-        "cannot write {}: {cause}; make room there, or choose another directory for the run",
-        path.display()
-    )]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's own words.
-        cause: io::Error,
-    },
+/// Makes the directory of a run, with its parents, if it is not there.
+///
+/// # Errors
+/// [`Error::System`] if it cannot be made.
+pub(crate) fn prepare(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).map_err(|cause| {
+        let what = format!("create the directory {}", directory.display());
+        Error::system(what, cause, "choose a directory you may write to")
+    })
 }
 
 /// Writes `metrics.jsonl` in a run's directory, and remembers the figures for a picture.
@@ -82,7 +68,7 @@ pub enum MetricsError {
 /// Lines reach the system at the end of every epoch, so that a run that is killed leaves all epochs that it
 /// finished. A figure that is no number (a loss that diverged) is written as `null`.
 #[derive(Debug)]
-pub struct Metrics {
+pub(super) struct Metrics {
     path: PathBuf,
     file: BufWriter<File>,
     steps: Vec<Step>,
@@ -95,35 +81,25 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// [`MetricsError`] when the directory cannot be made or the file not be written.
-    pub fn create(directory: impl AsRef<Path>) -> Result<Self, MetricsError> {
+    /// [`Error::System`] when the directory cannot be made or the file not be written.
+    pub(super) fn create(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
-        Self::prepare(directory)?;
+        prepare(directory)?;
         let path = directory.join("metrics.jsonl");
         match File::create(&path) {
             Ok(file) => {
                 Ok(Metrics { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
             }
-            Err(cause) => Err(MetricsError::Write { path, cause }),
+            Err(cause) => Err(not_written(&path, cause)),
         }
-    }
-
-    /// Makes the directory, with its parents, if it is not there.
-    ///
-    /// # Errors
-    ///
-    /// [`MetricsError::Directory`] if it cannot be made.
-    pub fn prepare(directory: &Path) -> Result<(), MetricsError> {
-        fs::create_dir_all(directory)
-            .map_err(|cause| MetricsError::Directory { path: directory.into(), cause })
     }
 
     /// Records a step.
     ///
     /// # Errors
     ///
-    /// [`MetricsError::Write`] when the disk is full or gone.
-    pub fn step(&mut self, step: Step) -> Result<(), MetricsError> {
+    /// [`Error::System`] when the disk is full or gone.
+    pub(super) fn step(&mut self, step: Step) -> Result<()> {
         let mut fields = vec![
             ("event", json!("step")),
             ("epoch", json!(step.epoch)),
@@ -143,8 +119,8 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// [`MetricsError::Write`] when the disk is full or gone.
-    pub fn epoch(&mut self, epoch: Epoch) -> Result<(), MetricsError> {
+    /// [`Error::System`] when the disk is full or gone.
+    pub(super) fn epoch(&mut self, epoch: Epoch) -> Result<()> {
         self.epochs.push(epoch);
         self.write(&[
             ("event", json!("epoch")),
@@ -164,47 +140,54 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// [`MetricsError::Write`] when the disk is full or gone.
-    pub fn summary(&mut self, report: &[(&str, Value)]) -> Result<(), MetricsError> {
+    /// [`Error::System`] when the disk is full or gone.
+    pub(super) fn summary(&mut self, report: &[(&str, Value)]) -> Result<()> {
         self.write(&[&[("event", json!("summary"))], report].concat())?;
         self.flush()
     }
 
     /// Returns the directory that the file is in.
-    pub fn directory(&self) -> &Path {
+    pub(super) fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }
 
     /// Returns all steps so far, in the order they were recorded.
-    pub fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[Step] {
         &self.steps
     }
 
     /// Returns all epochs so far, in the order they were recorded.
-    pub fn epochs(&self) -> &[Epoch] {
+    pub(super) fn epochs(&self) -> &[Epoch] {
         &self.epochs
     }
 
     /// Writes one line. By hand, because a JSON map would sort the fields, and people read these lines too.
-    fn write(&mut self, fields: &[(&str, Value)]) -> Result<(), MetricsError> {
+    fn write(&mut self, fields: &[(&str, Value)]) -> Result<()> {
         let fields: Vec<String> =
             fields.iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
         let written = writeln!(self.file, "{{{}}}", fields.join(","));
         written.map_err(|cause| self.failed(cause))
     }
 
-    fn flush(&mut self) -> Result<(), MetricsError> {
+    fn flush(&mut self) -> Result<()> {
         self.file.flush().map_err(|cause| self.failed(cause))
     }
 
-    fn failed(&self, cause: io::Error) -> MetricsError {
-        MetricsError::Write { path: self.path.clone(), cause }
+    fn failed(&self, cause: io::Error) -> Error {
+        not_written(&self.path, cause)
     }
+}
+
+/// Returns the error of a file of a run that could not be written.
+pub(super) fn not_written(path: &Path, cause: io::Error) -> Error {
+    let remedy = "make room there, or choose another directory for the run";
+    Error::system(format!("write {}", path.display()), cause, remedy)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     const STEP: Step =
         Step { epoch: 0, step: 7, loss: 2.5, learning_rate: 0.1, seconds: 0.25, metrics: BTreeMap::new() };
@@ -297,8 +280,8 @@ mod tests {
         fs::create_dir_all(&scratch.0).unwrap();
         fs::write(scratch.0.join("file"), "").unwrap();
         let error = Metrics::create(scratch.0.join("file/run")).unwrap_err();
-        assert!(matches!(&error, MetricsError::Directory { path, .. } if path.ends_with("file/run")));
-        assert!(error.to_string().contains("choose a directory"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("file/run") && text.contains("choose a directory"), "{error}");
     }
 
     #[test]
@@ -306,7 +289,7 @@ mod tests {
         let scratch = Scratch::new("file");
         fs::create_dir_all(scratch.0.join("metrics.jsonl")).unwrap();
         let error = Metrics::create(&scratch.0).unwrap_err();
-        assert!(matches!(&error, MetricsError::Write { path, .. } if path.ends_with("metrics.jsonl")));
+        assert!(error.to_string().contains("metrics.jsonl"), "{error}");
     }
 
     #[cfg(target_os = "linux")]
@@ -317,9 +300,6 @@ mod tests {
         std::os::unix::fs::symlink("/dev/full", scratch.0.join("metrics.jsonl")).unwrap();
         let mut metrics = Metrics::create(&scratch.0).unwrap();
         let error = metrics.epoch(EPOCH).unwrap_err();
-        assert!(
-            matches!(&error, MetricsError::Write { cause, .. } if cause.kind() == io::ErrorKind::StorageFull)
-        );
         assert!(error.to_string().contains("make room"), "{error}");
     }
 }

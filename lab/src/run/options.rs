@@ -1,29 +1,26 @@
-//! Options of the command line, checked before anything starts, so that bad input is one line from one process.
+//! Options that training programs share, checked before any rank starts, so that bad input is one line from one process.
 
-use crate::data::Data;
-use crate::defaults;
-use crate::device;
-use crate::model::Model;
-use crate::progress::EXIT_CODES;
-use clap::{Parser, ValueEnum};
+use super::Failure;
+use crate::program::ranks::{Ran, Ranks, start_of_program};
+use crate::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse, say};
+use crate::suite::tuned;
+use clap::Args;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
 use hexagram::physical::device::DeviceChoice;
-use hexagram::physical::health::SILENCE_HELP;
-use hexagram::{Error, TransportKind};
-use hexagram_lab::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse};
+use hexagram::sampler::loader::LoaderOptions;
+use hexagram::sampler::{DistributedOptions, DistributedSampler};
+use hexagram::{Error, JoinOptions, Result, TransportKind, World};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 /// More processes than this on one machine is a slip of the finger.
-pub const MAX_RANKS: usize = 64;
+const MAX_RANKS: usize = 64;
 
-/// Train a small convolutional net on handwritten digits, or ResNet-50 on CIFAR-10, on several ranks.
-///
-/// Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.
-#[derive(Parser, Debug, Clone)]
-#[command(name = "train", version, after_help = format!("{EXIT_CODES}\n\n{SILENCE_HELP}"))]
-pub struct Options {
+/// Options of every training program.
+#[derive(Args, Debug, Clone)]
+pub struct RunOptions {
     /// Ranks to start when no launcher has started them [default: 4]
     #[arg(short = 'n', long)]
     pub ranks: Option<usize>,
@@ -32,15 +29,12 @@ pub struct Options {
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
     /// Transport: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
-    #[arg(long, default_value = "mixed")]
-    pub transport: String,
-    /// Device that trains: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto, which is cpu where there
-    /// is no GPU or this program was built without CUDA
+    #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
+    pub transport: TransportKind,
+    /// Device that has the replicas: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto, which is cpu
+    /// where there is no GPU or this program was built without CUDA
     #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceChoice,
-    /// Model: small (for digits), resnet14 or resnet50, which get colour images shifted and mirrored
-    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Model::Small)]
-    pub model: Model,
     /// Passes over the training data
     #[arg(long, default_value_t = 40)]
     pub epochs: u64,
@@ -57,16 +51,6 @@ pub struct Options {
     /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Type of the parameters
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    pub dtype: Precision,
-    /// A folder with MNIST (IDX files) or CIFAR-10 (binary version), or a file of digits: 64 pixels 0..16 and a label
-    /// per line, .csv or .csv.gz
-    #[arg(long)]
-    pub data: Option<PathBuf>,
-    /// Threads that load images ahead of each rank; 0 loads between steps, which is enough for the digits
-    #[arg(long, default_value_t = 0)]
-    pub workers: usize,
     /// End with one line of JSON on standard output, and print nothing else there
     #[arg(long)]
     pub json: bool,
@@ -96,50 +80,129 @@ pub struct Options {
     pub join_deadline: u64,
 }
 
-/// Type of the parameters, gradients and arithmetic.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Precision {
-    F32,
-    F64,
+/// Model and data of a training program, as its reports and checkpoints name them.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// Name of the program, which its messages begin with.
+    pub program: &'static str,
+    /// Name of the model.
+    pub model: String,
+    /// Column of the table of [learning rates](crate::suite::tuned).
+    pub rates: &'static str,
+    /// Type of the parameters.
+    pub dtype: &'static str,
+    /// Number of training samples.
+    pub samples: usize,
+    /// Hash of the training samples.
+    pub digest: u64,
 }
 
-/// Options that make sense, with what they name.
-pub struct Checked {
-    /// Options as they were given.
-    pub options: Options,
-    /// Its algorithm.
+/// Training whose options make sense.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Options as they were given, with the algorithm in its short spelling.
+    pub options: RunOptions,
+    /// Algorithm.
     pub algorithm: AnyAlgorithm,
-    /// Its optimizer and learning rate.
+    /// Optimizer and learning rate.
     pub stepper: Stepper,
-    /// Its transport.
-    pub transport: TransportKind,
-    /// Its data.
-    pub data: Data,
+    /// Model and data.
+    pub subject: Subject,
 }
 
-impl Checked {
-    /// Makes sure that each of `ranks` ranks has samples for at least one step.
+impl Run {
+    /// Finds what the options name, and refuses what cannot be done.
     ///
     /// # Errors
-    /// One line that says how many there are.
-    pub fn check_share(&self, ranks: usize) -> Result<(), Error> {
-        let batch = self.options.batch;
-        let have = self.data.train.len();
-        if batch <= have / ranks {
-            return Ok(());
+    /// One line with the reason and a remedy.
+    pub fn check(mut options: RunOptions, subject: Subject) -> Result<Self> {
+        // Printed and saved in its short spelling, however it was typed.
+        let Chosen { algorithm, spelling } = Chosen::named(&Registry::built_in(), &options.algorithm)?;
+        options.algorithm = spelling;
+        let ranks = options.ranks();
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            let remedy = format!("this example starts 1 to {MAX_RANKS} ranks on one machine");
+            return Err(Error::usage(format!("--ranks {ranks} cannot be started"), remedy));
         }
-        let what = format!("--batch {batch} on {ranks} ranks exceeds the {have} training samples");
-        Err(Error::usage(what, "use a smaller batch or fewer ranks"))
+        if options.batch == 0 || options.epochs == 0 {
+            return Err(Error::usage("--batch and --epochs count from 1", "leave them out for the defaults"));
+        }
+        options.device.check()?;
+        if options.every == 0 {
+            return Err(Error::usage("--every counts from 1", "leave it out for the default"));
+        }
+        if let Some(trace) = &options.trace {
+            check_writable(trace)?;
+        }
+        let rate = tuned(algorithm.name(), subject.rates).learning_rate;
+        let stepper = options.stepping.check(&algorithm, rate)?;
+        let run = Run { options, algorithm, stepper, subject };
+        run.schedule(run.subject.samples as u64)?;
+        Ok(run)
     }
 
-    /// Refuses what so many ranks cannot do, before any of them starts.
+    /// Runs `rank` as this process's rank, or starts all ranks and waits for them. A rank's exit code is its process's.
     ///
     /// # Errors
-    /// One line that says what is wrong.
-    pub fn check_for(&self, ranks: usize) -> Result<(), Error> {
-        self.check_share(ranks)?;
-        rehearse(&self.algorithm, &self.engine(), ranks)
+    /// Those of `rank`, or of the start.
+    pub fn start(
+        &self,
+        rank: impl Fn(&World) -> Result<ExitCode, Failure> + Sync,
+    ) -> Result<ExitCode, Failure> {
+        start_of_program();
+        let options = &self.options;
+        let ranks = Ranks {
+            program: self.subject.program.to_owned(),
+            ranks: options.ranks,
+            otherwise: options.ranks(),
+            transport: options.transport,
+            deadline: Duration::from_secs(options.join_deadline),
+            configuration: self.agreement(),
+        };
+        if let Some(count) = ranks.to_start()? {
+            self.check_share(count)?;
+            rehearse(&self.algorithm, &self.engine(), count)?;
+            // Here, so that a folder that cannot be is one message and not one a rank.
+            options.out.as_deref().map_or(Ok(()), super::metrics::prepare)?;
+        }
+        let one = |world: &World| -> Result<ExitCode, String> {
+            let named = |error: Failure| format!("rank {}: {error}", world.rank());
+            self.check_share(world.size()).map_err(Failure::from).and_then(|()| rank(world)).map_err(named)
+        };
+        match ranks.run_with(one)? {
+            Ran::Here(ended) if ended.len() == 1 => Ok(ended.into_iter().collect::<Result<Vec<_>, _>>()?[0]),
+            Ran::Here(ended) => {
+                let failed = |error: String| {
+                    say::line(self.subject.program, error);
+                    ExitCode::FAILURE
+                };
+                let mut codes = ended.into_iter().map(|code| code.unwrap_or_else(failed));
+                Ok(codes.find(|code| *code != ExitCode::SUCCESS).unwrap_or_default())
+            }
+            Ran::Elsewhere(code) => Ok(ExitCode::from(code)),
+        }
+    }
+
+    /// Returns a loader's options: an equal share of the samples for this rank, in a new order in each epoch.
+    ///
+    /// # Errors
+    /// As [`DistributedSampler::new`].
+    pub fn share(&self, world: &World) -> Result<LoaderOptions, Failure> {
+        let sampler = DistributedSampler::new(DistributedOptions {
+            len: self.subject.samples,
+            replicas: world.size(),
+            rank: world.rank(),
+            seed: self.options.seed,
+            drop_last: true,
+            ..DistributedOptions::default()
+        })?;
+        Ok(LoaderOptions {
+            sampler: Some(Box::new(sampler)),
+            batch_size: Some(self.options.batch),
+            seed: self.options.seed,
+            drop_last: true,
+            ..LoaderOptions::default()
+        })
     }
 
     /// Returns the engine's options.
@@ -147,82 +210,63 @@ impl Checked {
         EngineOptions { overlap: self.options.overlap.overlap(), ..self.stepper.engine() }
     }
 
-    /// Returns the learning rate of every step of a training, whose epochs have so many each.
+    /// Returns the learning rate of every step of a training with this number of steps an epoch.
     ///
     /// # Errors
     /// One line that names option, value and range, if the schedule does not fit so few steps.
-    pub fn schedule(&self, steps: u64) -> Result<LearningRate, Error> {
+    pub fn schedule(&self, steps: u64) -> Result<LearningRate> {
         self.stepper.rate(steps.saturating_mul(self.options.epochs))
     }
 
-    /// Returns what all ranks must have been given alike, in words, beside what the training is made with.
-    pub fn agreement(&self) -> String {
+    /// Makes sure that each of `ranks` ranks has samples for at least one step.
+    fn check_share(&self, ranks: usize) -> Result<()> {
+        let batch = self.options.batch;
+        let samples = self.subject.samples;
+        if batch <= samples / ranks {
+            return Ok(());
+        }
+        let what = format!("--batch {batch} on {ranks} ranks exceeds the {samples} training samples");
+        Err(Error::usage(what, "use a smaller batch or fewer ranks"))
+    }
+
+    /// Returns the options that all ranks must have been given alike.
+    fn agreement(&self) -> String {
+        let Run { options, stepper, subject, .. } = self;
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
-        let trace = flag(self.options.trace.is_some(), " --trace");
-        let checkpoint = match self.options.checkpoint {
-            Some(_) => format!(
-                " --checkpoint --every {}{}{}",
-                self.options.every,
-                flag(self.options.resume, " --resume"),
-                flag(self.options.change, " --change")
-            ),
+        let checkpoint = match options.checkpoint {
+            Some(_) => format!(" --checkpoint --every {}", options.every),
             None => String::new(),
         };
-        format!("--epochs {}{trace}{checkpoint}", self.options.epochs)
+        format!(
+            "{} --algorithm {} --model {} --optimizer {} --lr {} --schedule {} --dtype {} --batch {} --seed {} \
+             --data {:016x} --epochs {}{}{checkpoint}{}{}",
+            subject.program,
+            options.algorithm,
+            subject.model,
+            stepper.optimizer.spelled(),
+            stepper.learning_rate,
+            options.stepping.schedule,
+            subject.dtype,
+            options.batch,
+            options.seed,
+            subject.digest,
+            options.epochs,
+            flag(options.trace.is_some(), " --trace"),
+            flag(options.resume, " --resume"),
+            flag(options.change, " --change"),
+        )
     }
 }
 
-impl Options {
-    /// Finds what the options name, and refuses what cannot be done.
-    ///
-    /// # Errors
-    /// One line that says what is wrong and what to do.
-    pub fn check(mut self) -> Result<Checked, Box<dyn std::error::Error>> {
-        // What is printed and saved is its short spelling, however it was typed.
-        let Chosen { algorithm, spelling } = Chosen::named(&Registry::built_in(), &self.algorithm)?;
-        self.algorithm = spelling;
-        let transport = self.transport.parse()?;
-        let ranks = self.ranks();
-        if !(1..=MAX_RANKS).contains(&ranks) {
-            let remedy = format!("this example starts 1 to {MAX_RANKS} ranks on one machine");
-            return Err(Error::usage(format!("--ranks {ranks} cannot be started"), remedy).into());
-        }
-        if self.batch == 0 || self.epochs == 0 {
-            return Err(
-                Error::usage("--batch and --epochs count from 1", "leave them out for the defaults").into()
-            );
-        }
-        self.model.check_batch(self.batch)?;
-        device::check(self.device)?;
-        if self.every == 0 {
-            return Err(Error::usage("--every counts from 1", "leave it out for the default").into());
-        }
-        if let Some(trace) = &self.trace {
-            check_writable(trace)?;
-        }
-        let stepper = self.stepping.check(&algorithm, defaults::of(algorithm.name()).learning_rate)?;
-        let data = match &self.data {
-            Some(path) => Data::read(path)?,
-            None => Data::embedded()?,
-        };
-        let checked = Checked { options: self, algorithm, stepper, transport, data };
-        checked.schedule(checked.data.train.len() as u64)?;
-        Ok(checked)
-    }
-
+impl RunOptions {
     /// Returns the number of ranks to start if no launcher has.
-    pub fn ranks(&self) -> usize {
+    pub(super) fn ranks(&self) -> usize {
         self.ranks.unwrap_or(4)
     }
 
-    /// Returns the longest time to wait for all ranks.
-    pub fn join_deadline(&self) -> Duration {
-        Duration::from_secs(self.join_deadline)
-    }
-
     /// Returns the folder of the run's files.
-    pub fn directory(&self, ranks: usize) -> PathBuf {
-        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    pub(super) fn directory(&self, ranks: usize) -> PathBuf {
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         let algorithm = folder_name(&self.algorithm);
         let name = || format!("runs/{algorithm}-{ranks}-{}-{since}-{}", self.transport, std::process::id());
         self.out.clone().unwrap_or_else(|| name().into())
@@ -233,9 +277,24 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn checked(arguments: &[&str]) -> Result<Checked, String> {
-        let options = Options::try_parse_from([&["train"], arguments].concat()).map_err(|e| e.to_string())?;
-        options.check().map_err(|error| error.to_string())
+    #[derive(clap::Parser)]
+    struct Options {
+        #[command(flatten)]
+        common: RunOptions,
+    }
+
+    fn checked(arguments: &[&str]) -> Result<Run, String> {
+        let options = <Options as clap::Parser>::try_parse_from([&["train"], arguments].concat());
+        let subject = Subject {
+            program: "train",
+            model: "net".to_owned(),
+            rates: "digits",
+            dtype: "f32",
+            samples: 1437,
+            digest: 0,
+        };
+        let run = options.map_err(|error| error.to_string())?;
+        Run::check(run.common, subject).map_err(|error| error.to_string())
     }
 
     fn refused(arguments: &[&str], what: &str) {
@@ -257,13 +316,8 @@ mod tests {
         refused(&["--algorithm", "magic"], "gradient-allreduce");
         refused(&["--transport", "pigeon"], "use one of mixed, shm, tcp, thread");
         refused(&["--batch", "0"], "--batch");
-        refused(&["--model", "resnet"], "resnet50");
-        refused(&["--model", "resnet50", "--batch", "1"], "--batch 1 has no variance");
         refused(&["--device", "gpu"], "use cpu, cuda, cuda:N or auto");
-        #[cfg(not(feature = "cuda"))]
-        refused(&["--device", "cuda:1"], "--device cuda:1: this program was built without CUDA");
         refused(&["--lr", "NaN"], "--lr NaN");
-        refused(&["--data", "/does/not/exist.csv"], "/does/not/exist.csv");
         refused(&["--ranks", "x"], "--ranks");
         refused(&["--optimizer", "adamv"], "adamw");
         refused(
@@ -281,7 +335,7 @@ mod tests {
     fn an_optimizer_brings_its_learning_rate_and_a_schedule_the_length_of_the_training() {
         let plain = checked(&[]).unwrap();
         assert_eq!(plain.stepper.optimizer.spelled(), "sgd");
-        assert_eq!(plain.schedule(22).unwrap(), 0.15.into());
+        assert_eq!(plain.schedule(22).unwrap(), 1.0.into());
         let given =
             ["--optimizer", "adamw(beta2=0.95)", "--weight-decay", "0.1", "--schedule", "cosine(warmup=5)"];
         let checked = checked(&[&given[..], &["--epochs", "3"]].concat()).unwrap();
@@ -306,7 +360,9 @@ mod tests {
             (["--algorithm", "d-psgd(graph=hypercube)", "--ranks", "3"], "3 ranks make no hypercube"),
         ] {
             let checked = checked(&arguments).unwrap();
-            let text = checked.check_for(checked.options.ranks()).unwrap_err().to_string();
+            let text = rehearse(&checked.algorithm, &checked.engine(), checked.options.ranks())
+                .unwrap_err()
+                .to_string();
             assert!(text.contains(said) && !text.contains('\n'), "{text}");
         }
     }
@@ -315,7 +371,7 @@ mod tests {
     fn an_algorithm_is_spelled_short_and_has_the_defaults_of_its_name() {
         let checked = checked(&["--algorithm", "qadam( warmup = 7, block=2048 )"]).unwrap();
         assert_eq!(checked.options.algorithm, "qadam(warmup=7)");
-        assert_eq!(checked.stepper.learning_rate, defaults::of("qadam").learning_rate);
+        assert_eq!(checked.stepper.learning_rate, tuned("qadam", "digits").learning_rate);
         let folder = checked.options.directory(2);
         assert!(folder.to_str().unwrap().starts_with("runs/qadam-warmup-7-2-mixed-"), "{folder:?}");
         refused(

@@ -1,55 +1,55 @@
 //! Report of a run at its end: a few lines for people, or one line of JSON.
 
-use hexagram_lab::program::say::bytes;
+use crate::program::say::bytes;
 use serde_json::{Map, Value, json};
 
 /// The result of a run, the same on all ranks.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub(super) struct Report {
     /// Number of ranks.
-    pub ranks: usize,
+    pub(super) ranks: usize,
     /// Short spelling of the algorithm: its name, and the options that are not its defaults.
-    pub algorithm: String,
+    pub(super) algorithm: String,
     /// Its trigram, one character.
-    pub trigram: char,
+    pub(super) trigram: char,
     /// Name of the model.
-    pub model: String,
+    pub(super) model: String,
     /// Device as it was chosen: `auto` may be either.
-    pub device: String,
+    pub(super) device: String,
     /// Name of the optimizer.
-    pub optimizer: String,
+    pub(super) optimizer: String,
     /// γ.
-    pub learning_rate: f64,
+    pub(super) learning_rate: f64,
     /// Name of the transport.
-    pub transport: String,
+    pub(super) transport: String,
     /// Passes over the training data.
-    pub epochs: u64,
+    pub(super) epochs: u64,
     /// Share of the held-out images that the exact average of the replicas recognizes.
-    pub test_accuracy: f64,
+    pub(super) test_accuracy: f64,
     /// Mean training loss of the last epoch.
-    pub final_loss: f64,
+    pub(super) final_loss: f64,
     /// Samples per second of all ranks together, training only.
-    pub samples_per_s: f64,
+    pub(super) samples_per_s: f64,
     /// Steps per second of each rank, training only.
-    pub steps_per_s: f64,
+    pub(super) steps_per_s: f64,
     /// Bytes sent by all ranks in the training steps: the payload of all messages, counted alike on every transport;
     /// what evaluations send is not counted.
-    pub bytes_sent: u64,
+    pub(super) bytes_sent: u64,
     /// Bytes that `gradient-allreduce` sends in as many steps of this model, counted alike.
-    pub bytes_of_gradient_all_reduce: u64,
+    pub(super) bytes_of_gradient_all_reduce: u64,
     /// Time in which training threads waited for communication ÷ time of the training steps.
-    pub comm_fraction: f64,
+    pub(super) comm_fraction: f64,
     /// True if all replicas were bit-identical at the end.
-    pub replicas_identical: bool,
+    pub(super) replicas_identical: bool,
     /// Checkpoints that could not be saved.
-    pub failed_saves: u64,
+    pub(super) failed_saves: u64,
     /// From launch to result, in seconds.
-    pub wall_s: f64,
+    pub(super) wall_s: f64,
 }
 
 impl Report {
     /// Returns every field, with its name.
-    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+    pub(super) fn fields(&self) -> Vec<(&'static str, Value)> {
         vec![
             ("ranks", json!(self.ranks)),
             ("algorithm", json!(self.algorithm)),
@@ -74,12 +74,12 @@ impl Report {
     }
 
     /// Returns one JSON object.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         self.fields().into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
     }
 
     /// Returns a few lines for people.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let replicas = match (self.ranks, self.replicas_identical) {
             (1, _) => "one replica".to_owned(),
             (ranks, true) => format!("all {ranks} replicas are bit-identical"),

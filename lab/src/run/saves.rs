@@ -3,16 +3,14 @@
 //!
 //! A save that fails, because the disk is full, say, ends nothing: the training goes on, and the next save tries again.
 
-use crate::Failure;
-use crate::made_with::MadeWith;
-use crate::options::Options;
+use super::made_with::MadeWith;
+use super::{Failure, RunOptions, Trained};
 use hexagram::Error;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
-use hexagram_candle::Replica;
 
 /// The checkpoints of one training, on one rank; none if nobody asked for them.
-pub struct Saves {
+pub(super) struct Saves {
     checkpoints: Option<Checkpoints>,
     every: u64,
     made_with: MadeWith,
@@ -24,16 +22,16 @@ pub struct Saves {
 
 /// Place at which a training goes on.
 #[derive(Default)]
-pub struct Resumed {
+pub(super) struct Resumed {
     /// Number of the epoch.
-    pub epoch: u64,
+    pub(super) epoch: u64,
     /// Differences from the options and data that the checkpoint was made with.
-    pub changed: Vec<String>,
+    pub(super) changed: Vec<String>,
 }
 
 impl Saves {
     /// Creates the saves that the options ask for, of a training that is made with these options and data.
-    pub fn new(options: &Options, made_with: MadeWith) -> Self {
+    pub(super) fn new(options: &RunOptions, made_with: MadeWith) -> Self {
         let checkpoints = options.checkpoint.as_ref().map(Checkpoints::new);
         Saves { checkpoints, every: options.every, made_with, tried: 0, failed: 0, lacks_the_last: false }
     }
@@ -44,19 +42,19 @@ impl Saves {
     ///
     /// # Errors
     /// If the checkpoint cannot be loaded, or was made with other options or data and those may not change.
-    pub fn resume<B: Send + 'static>(
+    pub(super) fn resume<B: Send + 'static>(
         &self,
-        replica: &mut Replica,
+        replica: &mut impl Trained,
         loader: &mut DataLoader<B>,
         may_change: bool,
     ) -> Result<Resumed, Failure> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(Resumed::default()) };
         let mut changed = Vec::new();
-        let fits = |own: &Record| {
+        let mut fits = |own: &Record| {
             changed = self.made_with.compare(own, may_change)?;
             Ok(())
         };
-        let Some(own) = replica.load_if(checkpoints, fits)? else { return Ok(Resumed::default()) };
+        let Some(own) = replica.load_if(checkpoints, &mut fits)? else { return Ok(Resumed::default()) };
         let position: u64 = own.noted("position")?;
         let seed = own.noted("seed")?;
         let epoch = own.noted("epoch")?;
@@ -75,12 +73,12 @@ impl Saves {
     ///
     /// # Errors
     /// As [`Checkpoints::check`].
-    pub fn check(&self, replica: &Replica) -> Result<(), Error> {
+    pub(super) fn check(&self, replica: &impl Trained) -> Result<(), Error> {
         self.checkpoints.as_ref().map_or(Ok(()), |checkpoints| checkpoints.check(replica.engine()))
     }
 
     /// Returns true if so many steps are to be saved, `at_the_end` of the training or before.
-    pub fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
+    pub(super) fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
         self.checkpoints.is_some() && at_the_end != steps.is_multiple_of(self.every)
     }
 
@@ -89,7 +87,11 @@ impl Saves {
     ///
     /// # Errors
     /// What ends the training: errors of the communication.
-    pub fn save(&mut self, replica: &mut Replica, state: LoaderState) -> Result<Option<String>, Failure> {
+    pub(super) fn save(
+        &mut self,
+        replica: &mut impl Trained,
+        state: LoaderState,
+    ) -> Result<Option<String>, Failure> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
         let mut own = Record::default();
         let LoaderState { seed, epoch, position, order } = state;
@@ -102,12 +104,11 @@ impl Saves {
         self.tried += 1;
         let saved = replica.save(checkpoints, own);
         self.lacks_the_last = saved.is_err();
-        let error = match saved {
-            Ok(_) => return Ok(None),
-            Err(hexagram_candle::Error::Hexagram(error @ (Error::System { .. } | Error::Usage { .. }))) => {
-                error
-            }
-            Err(error) => return Err(error.into()),
+        let error = match saved.map_err(|error| error.downcast::<Error>()) {
+            Ok(()) => return Ok(None),
+            Err(Ok(error)) if matches!(*error, Error::System { .. } | Error::Usage { .. }) => error,
+            Err(Ok(error)) => return Err(error),
+            Err(Err(error)) => return Err(error),
         };
         self.failed += 1;
         let steps = replica.engine().steps();
@@ -116,28 +117,28 @@ impl Saves {
         let who =
             if error.to_string().starts_with("rank ") { String::new() } else { format!("rank {rank}: ") };
         Ok(Some(format!(
-            "train: step {steps} is not saved: {who}{error}; the training goes on, and tries again at the next save"
+            "step {steps} is not saved: {who}{error}; the training goes on, and tries again at the next save"
         )))
     }
 
     /// Returns the number of saves that have failed.
-    pub fn failed(&self) -> u64 {
+    pub(super) fn failed(&self) -> u64 {
         self.failed
     }
 
     /// Returns true if the newest checkpoint lacks the training's last steps, because its save failed.
-    pub fn lacks_the_last(&self) -> bool {
+    pub(super) fn lacks_the_last(&self) -> bool {
         self.lacks_the_last
     }
 
     /// Returns, at the end, how many saves have failed, if any has.
-    pub fn summary(&self) -> Option<String> {
+    pub(super) fn summary(&self) -> Option<String> {
         let Saves { tried, failed, .. } = self;
         let last = if self.lacks_the_last {
             "the last one, too: the end of the training is not saved"
         } else {
             "not the last one"
         };
-        (*failed > 0).then(|| format!("train: {failed} of {tried} saves failed, {last}"))
+        (*failed > 0).then(|| format!("{failed} of {tried} saves failed, {last}"))
     }
 }

@@ -1,157 +1,39 @@
-//! The training program as its users start it: real processes, over every transport.
+//! The first program as its users start it: real processes, over every transport.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-mod models;
+mod program;
 mod resume;
 
+use program::{clean, command, folder, losses, metrics, rates, report, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The built example: cargo puts it beside the folder of this test.
-fn program() -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    here.ancestors().nth(2).unwrap().join("examples/train")
-}
+/// Example that is tested.
+const PROGRAM: &str = "train";
 
-/// A folder of its own for the files of one run.
-fn folder(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("hexagram-train-{name}-{}", std::process::id()))
-}
-
-/// The program with these arguments, untouched by whatever launcher runs the tests.
-fn command(name: &str, arguments: &str) -> Command {
-    let mut command = Command::new(program());
-    for (variable, _) in std::env::vars_os() {
-        let text = variable.to_string_lossy();
-        if ["RANK", "WORLD_", "LOCAL_", "MASTER_", "OMPI_COMM", "HEXAGRAM_"]
-            .iter()
-            .any(|p| text.starts_with(p))
-        {
-            command.env_remove(&variable);
-        }
-    }
-    command.args(arguments.split_whitespace()).stdin(Stdio::null());
-    if !arguments.contains("--out") {
-        command.arg("--out").arg(folder(name));
-    }
-    command
-}
-
-fn run(name: &str, arguments: &str) -> Output {
-    command(name, arguments).output().unwrap()
-}
-
-/// Runs to a report, which is the last line of standard output.
-fn report(name: &str, arguments: &str) -> Value {
-    let output = run(name, &format!("{arguments} --json"));
-    let out = String::from_utf8_lossy(&output.stdout);
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments}: {err}");
-    serde_json::from_str(out.lines().last().unwrap()).unwrap()
-}
-
-fn metrics(name: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(folder(name).join("metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn losses(name: &str) -> Vec<f64> {
-    of_steps(name, "loss")
-}
-
-/// Learning rates of all steps of a run.
-fn rates(name: &str) -> Vec<f64> {
-    of_steps(name, "learning_rate")
-}
-
-fn of_steps(name: &str, field: &str) -> Vec<f64> {
-    let steps = metrics(name).into_iter().filter(|line| line["event"] == "step");
-    steps.map(|line| line[field].as_f64().unwrap()).collect()
-}
-
-fn clean(name: &str) {
-    let _ = std::fs::remove_dir_all(folder(name));
+#[test]
+fn the_first_command_reaches_97_percent_and_its_replicas_are_identical() {
+    let report = report("first", "");
+    assert!(report["test_accuracy"].as_f64().unwrap() >= 0.97, "{report}");
+    assert_eq!((report["ranks"].as_u64(), report["replicas_identical"].as_bool()), (Some(4), Some(true)));
+    clean("first");
 }
 
 #[test]
 fn digits_are_learned_by_any_number_of_ranks_over_any_transport() {
-    for (ranks, transport) in [
-        (1, "shm"),
-        (1, "tcp"),
-        (2, "shm"),
-        (2, "tcp"),
-        (3, "shm"),
-        (3, "tcp"),
-        (4, "shm"),
-        (4, "tcp"),
-        (2, "thread"),
-    ] {
-        let report = report("learn", &format!("--ranks {ranks} --transport {transport}"));
-        assert!(report["test_accuracy"].as_f64().unwrap() >= 0.97, "{report}");
+    for (ranks, transport) in [(1, "tcp"), (2, "shm"), (3, "tcp"), (4, "shm"), (2, "thread")] {
+        let report = report("learn", &format!("--ranks {ranks} --epochs 4 --transport {transport}"));
+        assert!(report["test_accuracy"].as_f64().unwrap() >= 0.85, "{report}");
         assert_eq!(report["replicas_identical"], true, "{report}");
         assert_eq!((report["ranks"].as_u64(), report["transport"].as_str()), (Some(ranks), Some(transport)));
         let sent = report["bytes_sent"].as_u64().unwrap();
         assert!(if ranks == 1 { sent == 0 } else { sent > 0 }, "{report}");
     }
     clean("learn");
-}
-
-/// Files that hold so many images of a size, in which the place of a white stripe tells the label, and half as many to
-/// judge by.
-fn write_images(folder: &Path, (side, count): (usize, usize), write: impl Fn(&str, &[(u8, Vec<u8>)])) {
-    std::fs::create_dir_all(folder).unwrap();
-    let image = |index: usize| {
-        let label = index * 7 % 10;
-        let pixel = |at: usize| if at % side / 3 == label { 255 } else { (at * index % 32) as u8 };
-        (label as u8, (0..side * side).map(pixel).collect::<Vec<u8>>())
-    };
-    write("train", &(0..count).map(image).collect::<Vec<_>>());
-    write("test", &(count..count + count / 2).map(image).collect::<Vec<_>>());
-}
-
-/// A folder of this name that is laid out as CIFAR-10, with so many images to learn from.
-fn write_cifar(name: &str, count: usize) -> PathBuf {
-    let cifar = folder(name);
-    write_images(&cifar, (32, count), |part, images| {
-        let record = |(label, pixels): &(u8, Vec<u8>)| [&[*label][..], pixels, pixels, pixels].concat();
-        let records: Vec<Vec<u8>> = images.iter().map(record).collect();
-        if part == "test" {
-            return std::fs::write(cifar.join("test_batch.bin"), records.concat()).unwrap();
-        }
-        for (number, records) in (1..).zip(records.chunks(count / 5)) {
-            std::fs::write(cifar.join(format!("data_batch_{number}.bin")), records.concat()).unwrap();
-        }
-    });
-    cifar
-}
-
-#[test]
-fn mnist_and_cifar_are_learned_from_their_folders() {
-    let mnist = folder("mnist-data");
-    write_images(&mnist, (30, 200), |part, images| {
-        let part = if part == "train" { "train" } else { "t10k" };
-        let count = (images.len() as u32).to_be_bytes();
-        let header = |dimensions: u8| [&[0, 0, 8, dimensions][..], &count].concat();
-        let pixels: Vec<u8> = images.iter().flat_map(|image| image.1.clone()).collect();
-        let pixels = [header(3), vec![0, 0, 0, 30, 0, 0, 0, 30], pixels].concat();
-        let labels = [header(1), images.iter().map(|image| image.0).collect()].concat();
-        std::fs::write(mnist.join(format!("{part}-images-idx3-ubyte")), pixels).unwrap();
-        std::fs::write(mnist.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
-    });
-    let cifar = write_cifar("cifar-data", 200);
-    for (data, name) in [(&mnist, "mnist"), (&cifar, "cifar")] {
-        let arguments =
-            format!("--data {} --ranks 2 --batch 10 --epochs 3 --workers 1 --lr 0.05", data.display());
-        let report = report(name, &arguments);
-        assert!(report["test_accuracy"].as_f64().unwrap() > 0.9, "{report}");
-        assert_eq!(report["replicas_identical"], true, "{report}");
-        clean(name);
-        std::fs::remove_dir_all(data).unwrap();
-    }
 }
 
 fn relative(one: f64, other: f64) -> f64 {
@@ -168,14 +50,7 @@ fn four_ranks_take_the_steps_of_one_with_the_fourfold_batch() {
     for (step, (four, one)) in four.iter().zip(&one).take(20).enumerate() {
         assert!(relative(*four, *one) < 1e-4, "step {step}: {four} and {one}");
     }
-    report("four64", "--ranks 4 --batch 16 --epochs 40 --dtype f64");
-    report("one64", "--ranks 1 --batch 64 --epochs 40 --dtype f64");
-    let four = losses("four64");
-    let one = losses("one64");
-    assert_eq!((four.len(), one.len()), (880, 880));
-    let worst = four.iter().zip(&one).map(|(four, one)| relative(*four, *one)).fold(0.0, f64::max);
-    assert!(worst < 1e-9, "a whole run in f64 differs by {worst:e}");
-    ["four32", "one32", "four64", "one64"].into_iter().for_each(clean);
+    ["four32", "one32"].into_iter().for_each(clean);
 }
 
 #[test]
@@ -239,7 +114,7 @@ fn torchruns_variables_start_it_too_and_the_agent_may_keep_its_port() {
 
 #[test]
 fn ranks_that_were_started_differently_are_told_at_once() {
-    for (name, value) in [("--epochs", "3"), ("--batch", "8"), ("--seed", "9"), ("--dtype", "f64")] {
+    for (name, value) in [("--epochs", "3"), ("--batch", "8"), ("--seed", "9")] {
         let port = hexagram::testing::free_port();
         let started = ["0", "1"].map(|rank| {
             let different = if rank == "1" { format!("{name} {value}") } else { String::new() };
@@ -251,10 +126,7 @@ fn ranks_that_were_started_differently_are_told_at_once() {
         for job in started {
             let output = job.wait_with_output().unwrap();
             let text = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                !output.status.success() && text.contains("ranks differ") && text.contains(name),
-                "{text}"
-            );
+            assert!(!output.status.success() && text.contains(&format!("{name} {value}")), "{text}");
         }
     }
     clean("differ");
@@ -276,10 +148,10 @@ fn bad_input_is_one_clear_line() {
     refused("--algorithm magic", &[], "there is no algorithm `magic`; use one of ");
     refused("--batch 5000", &[], "1437");
     refused("--transport thread", &[("RANK", "0"), ("WORLD_SIZE", "1")], "World::threads");
+    refused("--data /does/not/exist.csv", &[], "/does/not/exist.csv");
     refused("", &[("RANK", "5"), ("WORLD_SIZE", "4")], "RANK=5 contradicts WORLD_SIZE=4");
     refused("", &[("RANK", "x")], "RANK=x is not a number");
-    let whole =
-        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/data/digits.csv.gz")).unwrap();
+    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.csv.gz")).unwrap();
     let cut = folder("cut.csv.gz");
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     refused(&format!("--data {}", cut.display()), &[], "cut short");
@@ -386,17 +258,38 @@ fn a_trace_of_all_ranks_is_left() {
     clean("trace");
 }
 
-/// The names that `--algorithm list` prints.
-fn algorithms() -> Vec<String> {
+/// The names that `--algorithm list` prints, and the trigrams.
+fn algorithms() -> Vec<(String, String)> {
     let output = command("list", "--algorithm list").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+    let words = |line: &str| {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    text.lines().map(words).collect()
 }
 
 #[test]
+fn an_algorithm_of_each_trigram_learns() {
+    let mut found: Vec<String> = Vec::new();
+    let sample = algorithms().into_iter().filter(|(_, trigram)| {
+        let is_new = !found.contains(trigram);
+        found.push(trigram.clone());
+        is_new
+    });
+    let sample: Vec<String> = sample.map(|(name, _)| name).collect();
+    assert_eq!(sample.len(), 8, "{sample:?}");
+    learn(&sample);
+}
+
+/// Trainings of every algorithm, which the suite makes on other tasks, too.
+#[test]
+#[ignore = "long: every algorithm, where another test has one a trigram"]
 fn every_algorithm_learns() {
-    let names = algorithms();
-    assert!(names.contains(&"gradient-allreduce".to_owned()), "{names:?}");
+    learn(&algorithms().into_iter().map(|(name, _)| name).collect::<Vec<_>>());
+}
+
+fn learn(names: &[String]) {
     for (name, transport) in names.iter().zip(["thread", "tcp", "shm"].iter().cycle()) {
         let run = format!("learns-{name}");
         let arguments = format!("--algorithm {name} --transport {transport} --ranks 4 --epochs 8");

@@ -79,16 +79,16 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
     std::fs::remove_dir_all(newest(&kept)).unwrap();
     let data = format!("--data {}", other.display());
     for (change, names) in [
-        ("--lr 100", &["--lr 0.15, and now 100"][..]),
+        ("--lr 100", &["--lr 1, and now 100"][..]),
         ("--batch 8", &["--batch 16, and now 8"]),
-        ("--seed 7 --lr 0.1", &["--lr 0.15, and now 0.1; with", "--seed 0, and now 7"]),
+        ("--seed 7 --lr 0.1", &["--lr 1, and now 0.1; with", "--seed 0, and now 7"]),
         (&data, &["--data 1437 images of digest ", ", and now 1437 images of digest "]),
     ] {
         let (good, text) = said("change", &format!("{common} --epochs 2 --resume {change}"));
         assert!(!good && text.contains("--resume --change"), "{change}: {text}");
         assert!(names.iter().all(|name| text.contains(name)), "{change}: {text}");
     }
-    for fixed in ["--algorithm local-sgd", "--optimizer sgd(momentum=0.9)", "--dtype f64"] {
+    for fixed in ["--algorithm local-sgd", "--optimizer sgd(momentum=0.9)"] {
         let (good, text) = said("change", &format!("{common} --epochs 2 --resume --change {fixed}"));
         let name = fixed.split(' ').next().unwrap();
         assert!(!good && text.contains(&format!("{name} cannot change")), "{fixed}: {text}");
@@ -97,13 +97,13 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
     assert!(!good && text.contains("--resume"), "{text}");
     // It takes effect, and is what the next checkpoint was made with.
     let (good, text) = said("change", &format!("{common} --epochs 2 --resume --change --lr 1e-9"));
-    assert!(good && text.contains("goes on with a change: --lr 0.15, and now 0.000000001"), "{text}");
+    assert!(good && text.contains("goes on with a change: --lr 1, and now 0.000000001"), "{text}");
     let losses = losses("change");
     assert!(!losses.is_empty(), "{text}");
     let (good, text) = said("change", &format!("{common} --epochs 2 --resume"));
-    assert!(!good && text.contains("--lr 0.000000001, and now 0.15"), "{text}");
-    let after = report("change", &format!("{common} --epochs 3 --resume --change --lr 0.15 --seed 3"));
-    assert_eq!(after["learning_rate"], 0.15);
+    assert!(!good && text.contains("--lr 0.000000001, and now 1"), "{text}");
+    let after = report("change", &format!("{common} --epochs 3 --resume --change --lr 1 --seed 3"));
+    assert_eq!(after["learning_rate"], 1.0);
     std::fs::remove_dir_all(&kept).unwrap();
     std::fs::remove_file(other).unwrap();
     clean("change");
@@ -142,7 +142,7 @@ fn a_save_that_fails_ends_nothing_and_the_next_one_tries_again() {
 fn a_training_whose_end_is_not_saved_exits_with_1_after_its_report() {
     let kept = folder("kept-full");
     // A limit on the size of files stands for a full disk: checkpoints are larger, metrics.jsonl is smaller.
-    let script = "trap '' XFSZ; ulimit -f 80; exec \"$@\"";
+    let script = "trap '' XFSZ; ulimit -f 40; exec \"$@\"";
     let arguments =
         format!("--ranks 2 --epochs 1 --every 30 --transport tcp --checkpoint {}", kept.display());
     let train = command("full", &arguments);

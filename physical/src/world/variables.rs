@@ -20,7 +20,7 @@ use tracing::level_filters::LevelFilter;
 /// Variable with the level of what a program prints.
 const LOG: &str = "HEXAGRAM_LOG";
 /// Beginnings of the names that the tests and the example programs of this repository use.
-const OF_TESTS: [&str; 4] = ["HEXAGRAM_TEST", "HEXAGRAM_FAKE_", "HEXAGRAM_EXAMPLE_", "HEXAGRAM_PLOTS"];
+const OF_TESTS: [&str; 3] = ["HEXAGRAM_TEST", "HEXAGRAM_FAKE_", "HEXAGRAM_EXAMPLE_"];
 /// Most letters in which a misspelt name differs from the one that was meant.
 const MISSPELT: usize = 3;
 

@@ -1,26 +1,26 @@
 //! Images to learn from, and to judge the result by: the digits compiled in, a file of such digits, or a folder
-//! with MNIST or CIFAR-10. Open this file to train on images of your own.
+//! with MNIST or CIFAR-10.
 
-use crate::Failure;
-use crate::digits::Digits;
 use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, Pool};
+use hexagram_lab::run::Failure;
+use hexagram_lab::task::{Images as Digits, SIDE};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Images of channels × rows × columns, from 0.0 to 1.0, and what they show, from 0 to 9.
-pub type Images = Arc<dyn Dataset<Sample = (Array<f32>, u32)>>;
+pub(crate) type Images = Arc<dyn Dataset<Sample = (Array<f32>, u32)>>;
 
 /// Images to learn from, and images that are never trained on.
 #[derive(Clone)]
-pub struct Data {
+pub(crate) struct Data {
     /// Images to learn from.
-    pub train: Images,
+    pub(crate) train: Images,
     /// Images to judge the result by.
-    pub held_out: Images,
+    pub(crate) held_out: Images,
     /// Channels, rows and columns.
-    pub shape: [usize; 3],
+    pub(crate) shape: [usize; 3],
 }
 
 impl Data {
@@ -29,7 +29,7 @@ impl Data {
     /// # Errors
     ///
     /// As [`Digits::embedded`].
-    pub fn embedded() -> Result<Self, Failure> {
+    pub(crate) fn embedded() -> Result<Self, Failure> {
         Self::digits(&Digits::embedded()?)
     }
 
@@ -39,7 +39,7 @@ impl Data {
     /// # Errors
     ///
     /// One line that names the file and what is wrong with it.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         if !path.is_dir() {
             return Self::digits(&Digits::read(path)?);
         }
@@ -72,14 +72,14 @@ impl Data {
     }
 
     fn digits(digits: &Digits) -> Result<Self, Failure> {
-        let split = digits.split();
+        let [train, held_out] = digits.split();
         let images = |part: &Digits| -> Result<Images, Failure> {
-            let pixels = Array::new([part.len(), 1, Digits::SIDE, Digits::SIDE], part.pixels().to_vec())?;
-            let labels = part.labels().iter().map(|label| u32::from(*label)).collect();
+            let pixels = Array::new([part.len(), 1, SIDE, SIDE], part.pixels().to_vec())?;
+            let labels = part.labels().iter().map(|label| *label as u32).collect();
             Ok(Arc::new(Zip::new(Rows::new(pixels), Items(labels))?))
         };
-        let shape = [1, Digits::SIDE, Digits::SIDE];
-        Ok(Data { train: images(&split.train)?, held_out: images(&split.held_out)?, shape })
+        let shape = [1, SIDE, SIDE];
+        Ok(Data { train: images(&train)?, held_out: images(&held_out)?, shape })
     }
 }
 
@@ -87,7 +87,7 @@ impl Data {
 ///
 /// # Errors
 /// What keeps an image from being read.
-pub fn digest(images: &Images) -> Result<u64, Failure> {
+pub(crate) fn digest(images: &Images) -> Result<u64, Failure> {
     let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
     let mixed = |hash: u64, word: u32| hash::step(hash, u64::from(word)).rotate_left(29);
     let mut hash = hash::START;
@@ -113,7 +113,7 @@ const SHIFT: u64 = 4;
 
 /// Returns the images, each shifted by up to four pixels either way, with black where nothing comes in, and every
 /// second one mirrored: anew in each epoch, by the worker that loads it.
-pub fn augmented(images: &Images) -> Images {
+pub(crate) fn augmented(images: &Images) -> Images {
     let augment =
         |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| -> Result<(Array<f32>, u32), Cause> {
             let mut generator = fetch.generator();

@@ -1,23 +1,48 @@
 //! Device of a rank, as candle and hexagram each know it. Open this file to see what `--device` does.
 
 use candle_core::Device;
+use hexagram::physical::bootstrap::variable;
 use hexagram::physical::device::DeviceChoice;
-use hexagram::{Error, Queue, Result};
+use hexagram::{Error, Launcher, Placement, Queue, Result};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Variable with the number of threads that candle may use; read once, when it first computes.
+const THREADS: &str = "RAYON_NUM_THREADS";
+
+/// Shares the cores out under a launcher that is not our own, before candle has read the variable, by starting this
+/// program over with it set. Our own launcher does it itself.
+pub(crate) fn share_cores() -> Result<()> {
+    let Some(placement) = Placement::from_env()? else { return Ok(()) };
+    if placement.launcher == Launcher::Hexagram || variable(THREADS).is_some() {
+        return Ok(());
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores / placement.local_size).max(1);
+    let failed = std::env::current_exe().map_or_else(
+        |error| error,
+        |program| {
+            let arguments = std::env::args_os().skip(1);
+            Command::new(program).args(arguments).env(THREADS, threads.to_string()).exec()
+        },
+    );
+    Err(Error::system("start over with a share of the cores", failed, "set RAYON_NUM_THREADS yourself"))
+}
 
 /// Device on which a rank computes, and where its buckets are.
 #[derive(Clone)]
-pub struct Place {
+pub(crate) struct Place {
     /// Device of candle's tensors.
-    pub device: Device,
+    pub(crate) device: Device,
     /// Queue that owns the engine's buckets.
-    pub queue: Queue,
+    pub(crate) queue: Queue,
 }
 
 /// Finds out whether this build and this machine have the device, which is not opened.
 ///
 /// # Errors
 /// One line that says what is missing.
-pub fn check(choice: DeviceChoice) -> Result<()> {
+pub(crate) fn check(choice: DeviceChoice) -> Result<()> {
     match choice {
         DeviceChoice::Cuda(_) if !cfg!(feature = "cuda") => Err(Error::usage(
             format!("--device {choice}: this program was built without CUDA"),
@@ -32,7 +57,7 @@ impl Place {
     ///
     /// # Errors
     /// As [`check`]; the device's own error if it cannot be opened.
-    pub fn open(choice: DeviceChoice, local_rank: usize) -> Result<Self> {
+    pub(crate) fn open(choice: DeviceChoice, local_rank: usize) -> Result<Self> {
         check(choice)?;
         match choice {
             // candle would be without its part.

@@ -1,8 +1,8 @@
 //! Models that `--model` names, and what all of them have in common. Open this file to add one.
 
-use crate::data::Images;
-use crate::net::Net;
-use crate::resnet::ResNet;
+use super::data::Images;
+use super::net::Net;
+use super::resnet::ResNet;
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::{ModuleT, VarBuilder, VarMap};
 use clap::ValueEnum;
@@ -12,7 +12,7 @@ use std::fmt;
 
 /// Model that is trained.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Model {
+pub(crate) enum Model {
     /// Two convolutions and two linear layers: see `net.rs`.
     Small,
     /// ResNet with one bottleneck block in each stage, 8 million parameters.
@@ -23,7 +23,7 @@ pub enum Model {
 
 /// Model that says where in its forward pass each of its parts begins, for a training that waits there for what the last
 /// step has left on its way.
-pub trait Parts: ModuleT {
+pub(crate) trait Parts: ModuleT {
     /// Returns what [`ModuleT::forward_t`] does, and calls `before` each part with the name of its parameters' builder.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl Model {
     ///
     /// # Errors
     /// What `vb` returns.
-    pub fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn Parts>> {
+    pub(crate) fn build(self, vb: VarBuilder<'_>, shape: [usize; 3]) -> Result<Box<dyn Parts>> {
         let blocks = match self {
             Model::Small => return Ok(Box::new(Net::new(vb, shape)?)),
             Model::Resnet14 => ResNet::OF_14,
@@ -54,7 +54,7 @@ impl Model {
     ///
     /// # Errors
     /// One line that says what is wrong.
-    pub fn check_batch(self, batch: usize) -> hexagram::Result<()> {
+    pub(crate) fn check_batch(self, batch: usize) -> hexagram::Result<()> {
         if self == Model::Small || batch > 1 {
             return Ok(());
         }
@@ -63,11 +63,11 @@ impl Model {
     }
 
     /// Returns the images to learn from as the model is shown them: nets with millions of parameters get colour images
-    /// [shifted and mirrored](crate::data::augmented), so that they do not learn them by heart.
-    pub fn shown(self, images: &Images, shape: [usize; 3]) -> Images {
+    /// [shifted and mirrored](super::data::augmented), so that they do not learn them by heart.
+    pub(crate) fn shown(self, images: &Images, shape: [usize; 3]) -> Images {
         match (self, shape) {
             (Model::Small, _) | (_, [1, ..]) => images.clone(),
-            _ => crate::data::augmented(images),
+            _ => super::data::augmented(images),
         }
     }
 }
@@ -89,7 +89,7 @@ impl fmt::Display for Model {
 ///
 /// # Errors
 /// What candle returns.
-pub fn seeded<M>(
+pub(crate) fn seeded<M>(
     seed: u64,
     (dtype, device): (DType, &Device),
     model: impl FnOnce(VarBuilder<'static>) -> Result<M>,
@@ -121,7 +121,7 @@ pub fn seeded<M>(
 ///
 /// # Errors
 /// What candle returns.
-pub fn correct(model: &dyn ModuleT, images: &Tensor, labels: &Tensor) -> Result<u32> {
+pub(crate) fn correct(model: &dyn ModuleT, images: &Tensor, labels: &Tensor) -> Result<u32> {
     let found = model.forward_t(images, false)?.argmax(D::Minus1)?;
     found.eq(labels)?.to_dtype(DType::U32)?.sum_all()?.to_scalar()
 }

@@ -1,12 +1,12 @@
 //! A small convolutional net for small images, written as any candle program would: nothing here knows of ranks.
 
-use crate::digits::CLASSES;
-use crate::model::Parts;
+use super::model::Parts;
 use candle_core::{Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, conv2d, linear};
+use hexagram_lab::task::CLASSES;
 
 /// Two convolutions with pooling, two linear layers: about 15 000 parameters for images of 8 × 8.
-pub struct Net {
+pub(crate) struct Net {
     convolutions: [Conv2d; 2],
     hidden: Linear,
     out: Linear,
@@ -17,7 +17,7 @@ impl Net {
     ///
     /// # Errors
     /// What `vb` returns.
-    pub fn new(vb: VarBuilder<'_>, [channels, rows, columns]: [usize; 3]) -> Result<Self> {
+    pub(crate) fn new(vb: VarBuilder<'_>, [channels, rows, columns]: [usize; 3]) -> Result<Self> {
         let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
         Ok(Net {
             convolutions: [

@@ -5,12 +5,12 @@
 //! 3 × 3 convolution, as torchvision has it, and names of parameters as there. Images are as small as CIFAR-10's, so
 //! that the first convolution is one of 3 × 3 without stride, and no pooling follows it.
 
-use crate::digits::CLASSES;
-use crate::model::Parts;
+use super::model::Parts;
 use candle_core::{D, Result, Tensor};
 use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, batch_norm, conv2d_no_bias, linear,
 };
+use hexagram_lab::task::CLASSES;
 
 /// Channels of the first convolution, and of the narrow part of the first stage's blocks.
 const WIDTH: usize = 64;
@@ -20,7 +20,7 @@ const EXPANSION: usize = 4;
 const EPSILON: f64 = 1e-5;
 
 /// Four stages of bottleneck blocks between a convolution and a linear layer.
-pub struct ResNet {
+pub(crate) struct ResNet {
     first: Unit,
     /// Blocks, each with the name of its builder.
     blocks: Vec<(String, Block)>,
@@ -29,15 +29,15 @@ pub struct ResNet {
 
 impl ResNet {
     /// Blocks of the stages of ResNet-14, the smallest that has every kind of block.
-    pub const OF_14: [usize; 4] = [1, 1, 1, 1];
+    pub(crate) const OF_14: [usize; 4] = [1, 1, 1, 1];
     /// Blocks of the stages of ResNet-50.
-    pub const OF_50: [usize; 4] = [3, 4, 6, 3];
+    pub(crate) const OF_50: [usize; 4] = [3, 4, 6, 3];
 
     /// Builds the net with so many blocks in each stage, for images of so many channels.
     ///
     /// # Errors
     /// What `vb` returns.
-    pub fn new(vb: VarBuilder<'_>, blocks: [usize; 4], channels: usize) -> Result<Self> {
+    pub(crate) fn new(vb: VarBuilder<'_>, blocks: [usize; 4], channels: usize) -> Result<Self> {
         let first = Unit::new([vb.pp("conv1"), vb.pp("bn1")], [channels, WIDTH], 3, 1)?;
         let mut from = WIDTH;
         let mut all = Vec::new();

@@ -14,7 +14,7 @@ use crate::program::step::{Measurement, StepOptions};
 use crate::program::table::Table;
 use hexagram::algorithms::Registry;
 use hexagram::physical::sim::{LinkSpec, Rates};
-use hexagram::{Communicator, Error, ReduceOp, Result};
+use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -37,6 +37,7 @@ pub(super) fn advise_here(registry: &Registry, options: &AdviseOptions) -> Resul
         program: say::name("advise"),
         ranks: None,
         otherwise: job.ranks,
+        deadline: JoinOptions::default().deadline,
         transport: options.transport,
         configuration: format!("advise: {} on {}, {}", options.algorithm, job.model, job.link),
     };

@@ -2,7 +2,7 @@
 
 use super::report::Row;
 use super::sweep::Swept;
-use crate::picture::{Drawn, Panel, Picture};
+use crate::picture::{Axes, Drawn, Panel, Picture};
 
 /// Figure of a row that is drawn.
 struct Figure {
@@ -49,10 +49,10 @@ const FIGURES: [Figure; 4] = [
 pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&'static str, String)> {
     let log_x = rows.iter().all(|(x, _)| *x > 0.0);
     let picture = |figure: &Figure| {
-        let title = format!("{}: {}", figure.title, escaped(model));
-        let panels = vec![Panel { title: String::new(), drawn: lines(rows, figure.of) }];
-        let x = swept.axis();
-        let picture = Picture { title: &title, x, y: figure.y, log_x, log_y: figure.log_y, panels };
+        let title = format!("{}: {}", figure.title, model);
+        let panels = vec![Panel { title: String::new(), axes: None, drawn: lines(rows, figure.of) }];
+        let axes = Axes { x: swept.axis(), y: figure.y, log_x, log_y: figure.log_y };
+        let picture = Picture { title: &title, columns: 1, axes, panels };
         (figure.file, picture.svg())
     };
     FIGURES.iter().map(picture).collect()
@@ -62,17 +62,12 @@ pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&
 fn lines(rows: &[(f64, Row)], of: fn(&Row) -> f64) -> Vec<Drawn> {
     let mut lines: Vec<Drawn> = Vec::new();
     for (x, row) in rows {
-        let name = escaped(&row.simulated);
+        let name = row.simulated.clone();
         let at = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            lines.push(Drawn { name, points: Vec::new(), reference: false });
+            lines.push(Drawn::line(name, Vec::new()));
             lines.len() - 1
         });
         lines[at].points.push((*x, of(row)));
     }
     lines
-}
-
-/// Returns a text as SVG has it.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }

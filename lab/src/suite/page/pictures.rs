@@ -1,7 +1,7 @@
 //! Pictures of the suite's page: one panel for each trigram, with all-reduce in grey in all of them.
 
 use super::{Column, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS};
-use crate::picture::{Drawn, Panel, Picture};
+use crate::picture::{Axes, Drawn, Panel, Picture};
 use crate::suite::{Measure, Record};
 
 /// Points of an algorithm, made of its runs.
@@ -13,18 +13,20 @@ impl Page<'_> {
         let title =
             "Digits, 25 ranks, Dirichlet(0.1): consensus distance of the replicas by step, mean of the seeds";
         let panels = self.panels(mean_consensus, false);
-        Picture { title, x: "steps", y: "consensus distance", log_x: false, log_y: true, panels }.svg()
+        let axes = Axes { x: "steps", y: "consensus distance", log_y: true, ..Axes::default() };
+        Picture { title, columns: 2, axes, panels }.svg()
     }
 
     /// Returns the picture of errors on the digits over bytes.
     pub(super) fn bytes(&self) -> String {
         let title = "Digits, 25 ranks, Dirichlet(0.1): errors after 300 steps against KiB sent by a rank, mean of the seeds";
         let panels = self.panels(cost, true);
-        Picture { title, x: "KiB sent", y: "errors, %", log_x: true, log_y: true, panels }.svg()
+        let axes = Axes { x: "KiB sent", y: "errors, %", log_x: true, log_y: true };
+        Picture { title, columns: 2, axes, panels }.svg()
     }
 
     /// Returns a panel for each trigram, with all-reduce for comparison if it can be drawn.
-    fn panels(&self, points: Points, compared: bool) -> Vec<Panel> {
+    fn panels(&self, points: Points, compared: bool) -> Vec<Panel<'static>> {
         let column = Column::new("digits", SKEWED, RANKS);
         let drawn = |name: &str| Drawn {
             name: name.to_owned(),
@@ -40,7 +42,7 @@ impl Page<'_> {
             if compared && !own.is_empty() {
                 own.push(drawn(REFERENCE));
             }
-            Panel { title: about(trigram), drawn: own }
+            Panel { title: about(trigram), axes: None, drawn: own }
         };
         TRIGRAMS.map(panel).to_vec()
     }

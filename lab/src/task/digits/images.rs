@@ -1,16 +1,19 @@
-//! Images of handwritten digits: small enough to compile in, real enough that accuracy means something. Open
-//! this file to see which images are held out, or what a data file of your own has to look like.
+//! Images of handwritten digits: small enough to compile in, real enough that accuracy means something; or those of a
+//! file.
 //!
 //! Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
 //! 1998; see `lab/data/README.md`.
 
 use flate2::bufread::MultiGzDecoder;
-use hexagram::physical::input;
+use hexagram::physical::{hash, input};
+use hexagram::{Error, Result};
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Pixels of an image: 8 rows of 8.
 pub const PIXELS: usize = 64;
+/// Rows and columns of an image.
+pub const SIDE: usize = PIXELS.isqrt();
 /// Different labels: the digits 0 to 9.
 pub const CLASSES: usize = 10;
 /// The value of a black pixel in the file; white is 0.
@@ -22,118 +25,22 @@ const SHOWN: usize = 40;
 /// Every how many images one is held out.
 const HELD_OUT_EVERY: usize = 5;
 
-const EMBEDDED: &[u8] = include_bytes!("../../lab/data/digits.csv.gz");
+const EMBEDDED: &[u8] = include_bytes!("../../../data/digits.csv.gz");
 
 /// Images and what they show.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Digits {
+pub struct Images {
     pixels: Vec<f32>,
-    labels: Vec<u8>,
+    labels: Vec<usize>,
 }
 
-/// Images to learn from, and images to judge the result by.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Split {
-    /// Images whose index is no multiple of five.
-    pub train: Digits,
-    /// Images 0, 5, 10, …
-    pub held_out: Digits,
-}
-
-/// A file that does not hold digits.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DigitsError {
-    /// The file could not be opened.
-    #[error("cannot open {}: {cause}; check the path and that you may read the file", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The system's own words.
-        cause: io::Error,
-    },
-
-    /// The file ended or broke in the middle, for instance because a download was cut short.
-    #[error(
-        "{}:{line}: cannot read on: {cause}; the file is cut short or damaged, so fetch it again",
-        path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The line that could not be read, from 1.
-        line: usize,
-        /// Error of the system or the decompressor.
-        cause: io::Error,
-    },
-
-    /// The file decompresses to more than anybody means.
-    #[error(
-        "{} decompresses to more than {LONGEST} bytes, and no more are read; see that it is the file you mean",
-        path.display()
-    )]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
-
-    /// A line has too few or too many values.
-    #[error(
-        "{}:{line}: {columns} columns instead of {}; a line is 64 pixels and the label, separated by commas",
-        path.display(),
-        PIXELS + 1
-    )]
-    Columns {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// Number of values of the line.
-        columns: usize,
-    },
-
-    /// A value is no number, or not one that a pixel or a label can have.
-    #[error(
-        "{}:{line}: column {column} is {text:?} instead of {expected}; \
-         correct the line, or remove it if it is a header",
-        path.display()
-    )]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The column, from 1.
-        column: usize,
-        /// Text in the column.
-        text: String,
-        /// Values that the column may have.
-        expected: &'static str,
-    },
-
-    /// The file does not hold even one image for each part of a [`Split`].
-    #[error(
-        "{} has {rows} rows; it needs two at least, one to learn from and one to judge the result by",
-        path.display()
-    )]
-    TooFew {
-        /// The file.
-        path: PathBuf,
-        /// Number of rows of the file.
-        rows: usize,
-    },
-}
-
-impl Digits {
-    /// Rows and columns of an image.
-    pub const SIDE: usize = PIXELS.isqrt();
-
+impl Images {
     /// Returns the 1797 images compiled into the program.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read), if the program was built from a damaged data file.
-    pub fn embedded() -> Result<Self, DigitsError> {
+    pub fn embedded() -> Result<Self> {
         parse(MultiGzDecoder::new(EMBEDDED), Path::new("lab/data/digits.csv.gz"))
     }
 
@@ -142,12 +49,17 @@ impl Digits {
     ///
     /// # Errors
     ///
-    /// [`DigitsError`], with the file and the line, when the file cannot be read, is no regular one, has more than 1
-    /// GiB, also decompressed, or holds something else.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, DigitsError> {
+    /// [`Error::System`] or [`Error::Usage`], with the file and the line, when the file cannot be read, is no regular
+    /// one, has more than 1 GiB, also decompressed, or holds something else.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes =
-            input::read(path, LONGEST).map_err(|cause| DigitsError::Open { path: path.into(), cause })?;
+        let bytes = input::read(path, LONGEST).map_err(|cause| {
+            Error::system(
+                format!("open {}", path.display()),
+                cause,
+                "check the path and that you may read the file",
+            )
+        })?;
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
             parse(MultiGzDecoder::new(&*bytes), path)
         } else {
@@ -171,22 +83,28 @@ impl Digits {
     }
 
     /// Returns the label of each image, from 0 to 9.
-    pub fn labels(&self) -> &[u8] {
+    pub fn labels(&self) -> &[usize] {
         &self.labels
     }
 
-    /// Holds out every image whose index is a multiple of five, in the order of the file. The same on every
-    /// rank.
-    pub fn split(&self) -> Split {
+    /// Returns the images to learn from and those to judge the result by, which are every fifth, in the order of the
+    /// file. The same on every rank.
+    pub fn split(&self) -> [Self; 2] {
         let (held_out, train): (Vec<usize>, Vec<usize>) =
             (0..self.len()).partition(|index| index % HELD_OUT_EVERY == 0);
-        Split { train: self.select(&train), held_out: self.select(&held_out) }
+        [self.select(&train), self.select(&held_out)]
     }
 
-    /// Returns the images named, in that order.
-    fn select(&self, indices: &[usize]) -> Digits {
+    /// Returns a hash of all pixels and labels.
+    pub fn digest(&self) -> u64 {
+        let pixels = self.pixels.iter().flat_map(|pixel| pixel.to_bits().to_le_bytes());
+        hash::of_bytes(hash::START, pixels.chain(self.labels.iter().map(|label| *label as u8)))
+    }
+
+    /// Returns the images of these numbers, in that order.
+    pub(super) fn select(&self, indices: &[usize]) -> Images {
         let image = |&index: &usize| &self.pixels[index * PIXELS..][..PIXELS];
-        Digits {
+        Images {
             pixels: indices.iter().flat_map(image).copied().collect(),
             labels: indices.iter().map(|&index| self.labels[index]).collect(),
         }
@@ -194,16 +112,21 @@ impl Digits {
 }
 
 /// Reads all lines; `path` is for the errors.
-fn parse(source: impl io::Read, path: &Path) -> Result<Digits, DigitsError> {
-    let mut digits = Digits { pixels: Vec::new(), labels: Vec::new() };
+fn parse(source: impl io::Read, path: &Path) -> Result<Images> {
+    let mut digits = Images { pixels: Vec::new(), labels: Vec::new() };
     let mut source = BufReader::new(source.take(LONGEST + 1));
     for line in 1.. {
         let mut text = String::new();
         let read = source.read_line(&mut text);
         if source.get_ref().limit() == 0 {
-            return Err(DigitsError::TooLong { path: path.into() });
+            let what = format!("{} decompresses to more than {LONGEST} bytes", path.display());
+            return Err(Error::usage(what, "no more are read; see that it is the file you mean"));
         }
-        if read.map_err(|cause| DigitsError::Damaged { path: path.into(), line, cause })? == 0 {
+        let damaged = |cause| {
+            let what = format!("read {}:{line}", path.display());
+            Error::system(what, cause, "the file is cut short or damaged, so fetch it again")
+        };
+        if read.map_err(damaged)? == 0 {
             break;
         }
         if !text.trim().is_empty() {
@@ -211,7 +134,11 @@ fn parse(source: impl io::Read, path: &Path) -> Result<Digits, DigitsError> {
         }
     }
     if digits.len() < 2 {
-        return Err(DigitsError::TooFew { path: path.into(), rows: digits.len() });
+        let what = format!("{} has {} rows", path.display(), digits.len());
+        return Err(Error::usage(
+            what,
+            "give two at least, one to learn from and one to judge the result by",
+        ));
     }
     Ok(digits)
 }
@@ -223,15 +150,13 @@ struct Row<'a> {
     line: usize,
 }
 
-impl Digits {
-    fn push(&mut self, row: &Row<'_>) -> Result<(), DigitsError> {
+impl Images {
+    fn push(&mut self, row: &Row<'_>) -> Result<()> {
         let columns: Vec<&str> = row.text.split(',').map(str::trim).collect();
         if columns.len() != PIXELS + 1 {
-            return Err(DigitsError::Columns {
-                path: row.path.into(),
-                line: row.line,
-                columns: columns.len(),
-            });
+            let what = format!("{}:{}: {} columns", row.path.display(), row.line, columns.len());
+            let remedy = format!("give {}: 64 pixels and the label, separated by commas", PIXELS + 1);
+            return Err(Error::usage(what, remedy));
         }
         let (pixels, label) = columns.split_at(PIXELS);
         for (pixel, column) in pixels.iter().zip(1..) {
@@ -240,7 +165,7 @@ impl Digits {
             self.pixels.push(value / INK);
         }
         let is_digit = |value: f32| value.fract() == 0.0 && (0.0..CLASSES as f32).contains(&value);
-        self.labels.push(row.value(label[0], PIXELS + 1, "a label from 0 to 9", is_digit)? as u8);
+        self.labels.push(row.value(label[0], PIXELS + 1, "a label from 0 to 9", is_digit)? as usize);
         Ok(())
     }
 }
@@ -253,10 +178,14 @@ impl Row<'_> {
         column: usize,
         expected: &'static str,
         fits: impl Fn(f32) -> bool,
-    ) -> Result<f32, DigitsError> {
+    ) -> Result<f32> {
         let Row { path, line, .. } = *self;
-        let shown = || text.chars().take(SHOWN).collect();
-        let refused = || DigitsError::Value { path: path.into(), line, column, text: shown(), expected };
+        let refused = || {
+            let shown: String = text.chars().take(SHOWN).collect();
+            let what =
+                format!("{}:{line}: column {column} is {shown:?} instead of {expected}", path.display());
+            Error::usage(what, "correct the line, or remove it if it is a header")
+        };
         text.parse().ok().filter(|&value| fits(value)).ok_or_else(refused)
     }
 }
@@ -272,7 +201,7 @@ mod tests {
         format!("{}{label}\n", format!("{pixel},").repeat(PIXELS))
     }
 
-    fn error(text: &str) -> DigitsError {
+    fn error(text: &str) -> Error {
         parse(text.as_bytes(), Path::new("mine.csv")).unwrap_err()
     }
 
@@ -284,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_embedded_images_are_the_published_ones() {
-        let digits = Digits::embedded().unwrap();
+        let digits = Images::embedded().unwrap();
         assert_eq!(digits.len(), 1797);
         assert_eq!(digits.pixels().len(), 1797 * PIXELS);
         assert!(digits.pixels().iter().all(|pixel| (0.0..=1.0).contains(pixel)));
@@ -299,17 +228,16 @@ mod tests {
 
     #[test]
     fn every_fifth_image_is_held_out() {
-        let digits = Digits::embedded().unwrap();
-        let split = digits.split();
-        assert_eq!((split.train.len(), split.held_out.len()), (1437, 360));
-        let mut train = 0;
-        let mut held_out = 0;
+        let digits = Images::embedded().unwrap();
+        let [train, held_out] = digits.split();
+        assert_eq!((train.len(), held_out.len()), (1437, 360));
+        let mut at = [0, 0];
         for index in 0..digits.len() {
-            let (part, place) =
-                if index % 5 == 0 { (&split.held_out, &mut held_out) } else { (&split.train, &mut train) };
+            let (part, place) = if index % 5 == 0 { (&held_out, &mut at[1]) } else { (&train, &mut at[0]) };
             assert_eq!(part.select(&[*place]), digits.select(&[index]));
             *place += 1;
         }
+        assert_ne!(train.digest(), held_out.digest());
     }
 
     #[test]
@@ -318,15 +246,15 @@ mod tests {
             (row(" 4.0", "7.0") + "\r\n\n" + &row("4", "7").replace('\n', "\r\n")).as_bytes(),
             Path::new(""),
         );
-        assert_eq!(digits.unwrap(), Digits { pixels: vec![0.25; 2 * PIXELS], labels: vec![7, 7] });
+        assert_eq!(digits.unwrap(), Images { pixels: vec![0.25; 2 * PIXELS], labels: vec![7, 7] });
     }
 
     #[test]
     fn bad_lines_are_named_with_a_remedy() {
         let good = row("1", "1");
         let cases = [
-            (good.clone() + "1,2,3\n", "mine.csv:2: 3 columns instead of 65; a line is"),
-            (good.clone() + &good.replace('\n', ",0\n"), "mine.csv:2: 66 columns instead of 65"),
+            (good.clone() + "1,2,3\n", "mine.csv:2: 3 columns; give 65: 64 pixels"),
+            (good.clone() + &good.replace('\n', ",0\n"), "mine.csv:2: 66 columns; give 65"),
             (
                 good.clone() + &row("x", "1"),
                 "mine.csv:2: column 1 is \"x\" instead of a number from 0 to 16; correct",
@@ -340,7 +268,7 @@ mod tests {
             (row("2", "-1"), "mine.csv:1: column 65 is \"-1\""),
             (row("2", "1.5"), "mine.csv:1: column 65 is \"1.5\""),
             (row("2", ""), "mine.csv:1: column 65 is \"\""),
-            (String::new(), "mine.csv has 0 rows; it needs two at least"),
+            (String::new(), "mine.csv has 0 rows; give two at least"),
             ("\n\n".into(), "mine.csv has 0 rows"),
             (good.clone(), "mine.csv has 1 rows"),
         ];
@@ -358,7 +286,7 @@ mod tests {
         let whole = gz(&text);
         let write = |name: &str, bytes: &[u8]| {
             std::fs::write(folder.join(name), bytes).unwrap();
-            Digits::read(folder.join(name))
+            Images::read(folder.join(name))
         };
         let plain = write("digits.csv", text.as_bytes()).unwrap();
         assert_eq!(plain.len(), 300);
@@ -374,13 +302,13 @@ mod tests {
         for damaged in messages {
             let message = damaged.unwrap_err().to_string();
             assert!(message.contains("cut short or damaged, so fetch it again"), "{message}");
-            assert!(message.starts_with(&folder.display().to_string()), "{message}");
+            assert!(message.contains(&folder.display().to_string()), "{message}");
         }
         for endless in [Path::new("/dev/zero"), &folder] {
-            let message = Digits::read(endless).unwrap_err().to_string();
+            let message = Images::read(endless).unwrap_err().to_string();
             assert!(message.starts_with(&format!("cannot open {}: it is a", endless.display())), "{message}");
         }
-        let absent = Digits::read(folder.join("absent.csv")).unwrap_err().to_string();
+        let absent = Images::read(folder.join("absent.csv")).unwrap_err().to_string();
         assert!(absent.contains("absent.csv") && absent.contains("check the path"), "{absent}");
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,15 +1,7 @@
 //! The example of PyTorch's DistributedDataParallel in Rust, as its users start it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-use std::path::PathBuf;
+use super::program::program;
 use std::process::{Command, Stdio};
-
-/// The built example: cargo puts it beside the folder of this test.
-fn program() -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    here.ancestors().nth(2).unwrap().join("examples/ddp")
-}
 
 #[test]
 fn two_ranks_train_on_a_folder_and_a_bad_one_is_named() {
@@ -20,7 +12,7 @@ fn two_ranks_train_on_a_folder_and_a_bad_one_is_named() {
         std::fs::write(folder.join(format!("data_batch_{part}.bin")), record(part)).unwrap();
     }
     std::fs::write(folder.join("test_batch.bin"), record(7)).unwrap();
-    let run = || Command::new(program()).arg(&folder).stdin(Stdio::null()).output().unwrap();
+    let run = || Command::new(program("ddp")).arg(&folder).stdin(Stdio::null()).output().unwrap();
     let output = run();
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,0 +1,105 @@
+//! A candle model with its replica, as the laboratory's sessions train, evaluate and save it.
+
+use super::data::Images;
+use super::model::{Parts, correct};
+use candle_core::{DType, Device, Tensor};
+use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::algorithms::engine::Evaluation;
+use hexagram::algorithms::trace::Trace;
+use hexagram::algorithms::{DataParallel, LearningRate};
+use hexagram::sampler::loader::{DataLoader, LoaderOptions};
+use hexagram::sampler::{DistributedOptions, DistributedSampler};
+use hexagram::{Communicator, ReduceOp};
+use hexagram_candle::Replica;
+use hexagram_lab::run::{self, Failure};
+
+/// A model that is trained.
+pub(crate) struct Trained {
+    pub(crate) replica: Replica,
+    pub(crate) model: Box<dyn Parts>,
+    pub(crate) held_out: Images,
+    pub(crate) dtype: DType,
+    pub(crate) device: Device,
+}
+
+impl run::Trained for Trained {
+    fn engine(&self) -> &DataParallel {
+        self.replica.engine()
+    }
+
+    fn set_learning_rate(&mut self, rate: LearningRate) {
+        self.replica.set_learning_rate(rate);
+    }
+
+    fn trace(&mut self) -> Result<(), Failure> {
+        Ok(self.replica.trace()?)
+    }
+
+    fn collect(&mut self) -> Result<Option<Trace>, Failure> {
+        Ok(self.replica.collect()?)
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        Ok(self.replica.settle()?)
+    }
+
+    fn average(&mut self) -> Result<(), Failure> {
+        Ok(self.replica.average()?)
+    }
+
+    fn is_identical(&mut self) -> Result<bool, Failure> {
+        Ok(self.replica.is_identical()?)
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure> {
+        let Trained { replica, model, held_out, dtype, device } = self;
+        let comm = replica.engine().communicator().clone();
+        replica.evaluate_mean(|| accuracy(&comm, &**model, held_out, (*dtype, device)))
+    }
+
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure> {
+        match self.replica.save(checkpoints, own) {
+            Ok(_) => Ok(()),
+            Err(hexagram_candle::Error::Hexagram(error)) => Err(error.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn load_if(
+        &mut self,
+        checkpoints: &Checkpoints,
+        fits: &mut dyn FnMut(&Record) -> hexagram::Result<()>,
+    ) -> Result<Option<Record>, Failure> {
+        Ok(self.replica.load_if(checkpoints, fits)?)
+    }
+}
+
+/// Returns the share of the held-out images that are recognized; each rank looks at some of them, each image is looked
+/// at by one.
+fn accuracy(
+    comm: &Communicator,
+    model: &dyn Parts,
+    held_out: &Images,
+    (dtype, device): (DType, &Device),
+) -> Result<f64, Failure> {
+    const BATCH: usize = 256;
+    let sampler = DistributedSampler::new(DistributedOptions {
+        len: held_out.len(),
+        replicas: comm.size(),
+        rank: comm.rank(),
+        shuffle: false,
+        exact: true,
+        ..DistributedOptions::default()
+    })?;
+    let sampler = Some(Box::new(sampler) as _);
+    let options = LoaderOptions { sampler, batch_size: Some(BATCH), ..LoaderOptions::default() };
+    let mut count = [0i64];
+    for batch in DataLoader::new(held_out.clone(), options)?.iter() {
+        let (images, labels) = batch?;
+        let images = Tensor::from_slice(&images, images.shape().to_vec(), device)?.to_dtype(dtype)?;
+        let labels = Tensor::from_slice(&labels, labels.len(), device)?;
+        count[0] += i64::from(correct(model, &images, &labels)?);
+    }
+    comm.blocking().all_reduce(&mut count, ReduceOp::Sum)?;
+    Ok(count[0] as f64 / held_out.len() as f64)
+}

@@ -1,0 +1,85 @@
+//! What a training program needs around its loop: options, figures on disk, a picture, progress on the terminal and
+//! checkpoints. Use it for a program whose page shows the training and nothing else, such as `examples/train.rs`.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `options.rs` | the options of the command line, checked before any rank starts |
+//! | `session.rs` | one training on one rank, from its first step to its report |
+//! | `trained.rs` | the replica that is trained, and the one of a [`Task`](crate::Task) |
+//! | `log.rs` | what a training tells while it runs, and at its end |
+//! | `metrics.rs`, `report.rs` | its figures: a line of JSON a step, and a summary |
+//! | `picture.rs` | loss, accuracy and throughput as one SVG |
+//! | `progress.rs` | progress on the terminal of rank 0 |
+//! | `saves.rs`, `made_with.rs` | its checkpoints, and the options and data that they belong to |
+//! | `baseline.rs` | the bytes that synchronous SGD would send |
+
+mod baseline;
+mod log;
+mod made_with;
+mod metrics;
+mod options;
+mod picture;
+mod progress;
+mod report;
+mod saves;
+mod session;
+mod trained;
+
+pub use options::{Run, RunOptions, Subject};
+pub use session::Session;
+pub use trained::{TaskReplica, Trained, values};
+
+use crate::program::{information, prepare, say};
+use clap::{Args, Command, FromArgMatches};
+use hexagram::algorithms::Registry;
+use hexagram::physical::health::SILENCE_HELP;
+use hexagram::physical::stdout::{PrintError, print};
+use std::process::ExitCode;
+
+/// Error that ends a training.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Text about exit codes in programs' `--help`.
+pub const EXIT_CODES: &str = "\
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if the reader of the \
+output is gone.";
+
+/// Runs a training program of this name: reads its options, the common ones and its `Own`, and calls `train` with them.
+/// Prints the algorithms or their help instead, where `--algorithm list` or `help:NAME` asks for it. Returns the exit
+/// code.
+pub fn main<Own: Args>(
+    name: &'static str,
+    about: &'static str,
+    train: impl FnOnce(RunOptions, Own) -> Result<ExitCode, Failure>,
+) -> ExitCode {
+    if let Err(code) = prepare("") {
+        return code;
+    }
+    let command = Command::new(name).version(env!("CARGO_PKG_VERSION")).about(about);
+    let command = Own::augment_args(RunOptions::augment_args(command));
+    let matches = command.after_help(format!("{EXIT_CODES}\n\n{SILENCE_HELP}")).try_get_matches();
+    let read = |matches: clap::ArgMatches| {
+        Ok((RunOptions::from_arg_matches(&matches)?, Own::from_arg_matches(&matches)?))
+    };
+    let (common, own) = match matches.and_then(read) {
+        Ok(options) => options,
+        Err(shown) => return say::instead(name, &shown),
+    };
+    let asked = information(&Registry::built_in(), &common.algorithm, common.stepping.optimizer.as_deref());
+    let outcome = match asked {
+        Some(text) => {
+            text.map_err(Failure::from).and_then(|text| Ok(print(&text)?)).map(|()| ExitCode::SUCCESS)
+        }
+        None => train(common, own),
+    };
+    outcome.unwrap_or_else(|error| failure(name, &*error))
+}
+
+/// Says why a program ends, unless the reader of its output is gone; returns the exit code.
+pub fn failure(program: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    if let Some(error) = error.downcast_ref::<PrintError>() {
+        return error.report(program);
+    }
+    say::line(program, error);
+    ExitCode::FAILURE
+}

@@ -1,0 +1,154 @@
+//! One training on one rank: resumes it, counts its steps and epochs, saves it, evaluates the replicas, and reports.
+
+use super::log::{Judged, Log, Spent};
+use super::made_with::MadeWith;
+use super::saves::{Resumed, Saves};
+use super::{Failure, Run, Trained, baseline};
+use hexagram::sampler::loader::{DataLoader, LoaderState};
+use hexagram::{Communicator, ReduceOp};
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A training under way, on one rank. All methods but [`epochs`](Self::epochs) are collective calls.
+pub struct Session<'a> {
+    run: &'a Run,
+    comm: &'a Communicator,
+    log: Log<'a>,
+    saves: Saves,
+    first_epoch: u64,
+    epoch: Epoch,
+}
+
+/// Epoch under way.
+struct Epoch {
+    number: u64,
+    /// Losses of this rank's batches so far.
+    losses: Vec<f64>,
+    began: Instant,
+    blocked_before: Duration,
+    /// Position of the loader after the last step.
+    position: Option<LoaderState>,
+}
+
+impl<'a> Session<'a> {
+    /// Begins a training, or goes on from a checkpoint if that was asked for.
+    ///
+    /// # Errors
+    /// If the schedule of the learning rate does not fit, the folder cannot be written, or the checkpoint cannot be
+    /// loaded.
+    pub fn begin<B: Send + 'static>(
+        run: &'a Run,
+        comm: &'a Communicator,
+        replica: &mut impl Trained,
+        loader: &mut DataLoader<B>,
+    ) -> Result<Self, Failure> {
+        let steps = loader.len().unwrap_or(0) as u64;
+        let rate = run.schedule(steps)?;
+        let mut log = Log::new(run, comm.world(), (steps, rate))?;
+        let saves = Saves::new(&run.options, MadeWith::of(run, rate));
+        if run.options.trace.is_some() {
+            replica.trace()?;
+        }
+        let mut resumed = Resumed::default();
+        if run.options.resume {
+            resumed = saves.resume(replica, loader, run.options.change)?;
+            log.changed(&resumed.changed);
+        }
+        // After resuming: a learning rate that has changed replaces the one that was saved.
+        replica.set_learning_rate(rate);
+        saves.check(replica)?;
+        log.resumed(replica.engine().steps());
+        let epoch = Epoch {
+            number: resumed.epoch,
+            losses: Vec::new(),
+            began: Instant::now(),
+            blocked_before: Duration::ZERO,
+            position: None,
+        };
+        Ok(Session { run, comm, log, saves, first_epoch: resumed.epoch, epoch })
+    }
+
+    /// Returns the numbers of the epochs that are left.
+    pub fn epochs(&self) -> Range<u64> {
+        self.first_epoch..self.run.options.epochs
+    }
+
+    /// Begins an epoch.
+    pub fn begin_epoch(&mut self, number: u64, replica: &impl Trained) {
+        self.log.begin(number);
+        let blocked_before = replica.engine().telemetry().blocked();
+        self.epoch =
+            Epoch { number, losses: Vec::new(), began: Instant::now(), blocked_before, position: None };
+    }
+
+    /// Counts a step with the loss of its batch, after which the loader stands at `position`; saves the training if a
+    /// checkpoint is due.
+    ///
+    /// # Errors
+    /// Errors of the communication.
+    pub fn step(
+        &mut self,
+        replica: &mut impl Trained,
+        loss: f64,
+        position: LoaderState,
+    ) -> Result<(), Failure> {
+        self.epoch.losses.push(loss);
+        self.epoch.position = Some(position);
+        self.log.step(loss, replica.engine().metrics());
+        if self.saves.is_due(replica.engine().steps(), false) {
+            self.log.warn(self.saves.save(replica, position)?);
+        }
+        Ok(())
+    }
+
+    /// Ends an epoch: saves the training after the last one, evaluates the mean of the replicas, and tells both.
+    ///
+    /// # Errors
+    /// Errors of the communication and of the evaluation.
+    pub fn end_epoch(&mut self, replica: &mut impl Trained) -> Result<(), Failure> {
+        // Without a step, the last checkpoint was of the end of an epoch.
+        let Some(position) = self.epoch.position.take() else { return Ok(()) };
+        let is_last = self.epoch.number + 1 == self.run.options.epochs;
+        if is_last && self.saves.is_due(replica.engine().steps(), true) {
+            self.log.warn(self.saves.save(replica, position)?);
+        }
+        let blocked = replica.engine().telemetry().blocked() - self.epoch.blocked_before;
+        let steps = self.epoch.began.elapsed();
+        if !self.run.algorithm.trigram().synchronous {
+            // What is under way is the algorithm's traffic, and not the evaluation's.
+            replica.settle()?;
+        }
+        let spent = Spent { blocked, steps, bytes: self.log.sent() };
+        let mut losses = std::mem::take(&mut self.epoch.losses);
+        self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
+        let evaluation = replica.evaluate()?;
+        self.log.end(self.comm, &losses, evaluation, spent)
+    }
+
+    /// Ends the training: evaluates the mean of the replicas, and reports. Returns the exit code.
+    ///
+    /// # Errors
+    /// If the trace cannot be written, or replicas differ under an algorithm that keeps them identical.
+    pub fn finish(self, replica: &mut impl Trained) -> Result<ExitCode, Failure> {
+        if self.log.nothing_left(replica.engine().steps()) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(file) = &self.run.options.trace
+            && let Some(trace) = replica.collect()?
+        {
+            trace.save(file)?;
+            self.log.traced(&trace, file);
+        }
+        let replicas_identical = replica.is_identical()?;
+        replica.average()?;
+        let test_accuracy = replica.evaluate()?.result;
+        let bytes_per_step = baseline::bytes_per_step(replica.engine())?;
+        let code = self.log.finish(&self.saves, Judged { test_accuracy, replicas_identical, bytes_per_step });
+        let algorithm = &self.run.algorithm;
+        if !replicas_identical && algorithm.keeps_replicas_identical() {
+            return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
+        }
+        Ok(code)
+    }
+}

@@ -1,0 +1,143 @@
+//! Replica that a training steps: the engine's, of a task, or a framework's.
+
+use super::Failure;
+use crate::task::{Task, Values};
+use crate::training;
+use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::algorithms::engine::Evaluation;
+use hexagram::algorithms::trace::Trace;
+use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, LearningRate};
+use hexagram::physical::hash;
+use hexagram::{Buffer, Communicator, Result};
+
+/// One rank's replica of a model. All methods but [`engine`](Self::engine) and
+/// [`set_learning_rate`](Self::set_learning_rate) are collective calls, between steps.
+#[allow(clippy::missing_errors_doc, reason = "all return the errors of the engine's method of the same name")]
+pub trait Trained {
+    /// Returns the engine that has the replica.
+    fn engine(&self) -> &DataParallel;
+
+    /// Sets the learning rate of the steps from here on.
+    fn set_learning_rate(&mut self, rate: LearningRate);
+
+    /// Begins to record a trace.
+    fn trace(&mut self) -> Result<(), Failure>;
+
+    /// Ends the trace, which rank 0 gets.
+    fn collect(&mut self) -> Result<Option<Trace>, Failure>;
+
+    /// Waits until the communication of all steps has ended.
+    fn settle(&mut self) -> Result<(), Failure>;
+
+    /// Replaces all replicas by their mean.
+    fn average(&mut self) -> Result<(), Failure>;
+
+    /// Returns true if the replicas of all ranks are equal, bit for bit.
+    fn is_identical(&mut self) -> Result<bool, Failure>;
+
+    /// Returns the accuracy of the mean of the replicas on held-out samples, and their distance from it. Leaves the
+    /// replicas as they are.
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure>;
+
+    /// Saves the replica, and `own`. Fails with the engine's own error where it can go on.
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure>;
+
+    /// Loads the newest checkpoint, if there is one and `fits` accepts what was saved with it, which is returned.
+    fn load_if(
+        &mut self,
+        checkpoints: &Checkpoints,
+        fits: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Option<Record>, Failure>;
+}
+
+/// Replica of a task's model.
+pub struct TaskReplica<'a, T: Task + ?Sized> {
+    /// Engine that has the parameters, in the order of [`Task::parameters`].
+    pub engine: DataParallel,
+    task: &'a T,
+}
+
+/// Returns the values of all parameters of a task's replica, after those that the last step has left on their way have
+/// arrived.
+///
+/// # Errors
+/// As [`DataParallel::values`].
+pub fn values(engine: &DataParallel, task: &(impl Task + ?Sized)) -> Result<Values> {
+    training::values(engine, task.parameters().len())
+}
+
+impl<'a, T: Task + ?Sized> TaskReplica<'a, T> {
+    /// Creates this rank's replica, with the initial values that follow from `seed`. A collective call.
+    ///
+    /// # Errors
+    /// As [`DataParallel::new`].
+    pub fn new(
+        comm: &Communicator,
+        task: &'a T,
+        algorithm: AnyAlgorithm,
+        (options, seed): (EngineOptions, u64),
+    ) -> Result<Self> {
+        let mut engine = DataParallel::new(comm, task.parameters(), algorithm, options)?;
+        for (at, values) in task.initial(seed).iter().enumerate() {
+            engine.set_parameter(at, &Buffer::from_slice(values)?)?;
+        }
+        Ok(TaskReplica { engine, task })
+    }
+}
+
+impl<T: Task + ?Sized> Trained for TaskReplica<'_, T> {
+    fn engine(&self) -> &DataParallel {
+        &self.engine
+    }
+
+    fn set_learning_rate(&mut self, rate: LearningRate) {
+        self.engine.set_learning_rate(rate);
+    }
+
+    fn trace(&mut self) -> Result<(), Failure> {
+        Ok(self.engine.trace().begin()?)
+    }
+
+    fn collect(&mut self) -> Result<Option<Trace>, Failure> {
+        Ok(self.engine.trace().collect()?)
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        Ok(self.engine.settle()?)
+    }
+
+    fn average(&mut self) -> Result<(), Failure> {
+        Ok(self.engine.average()?)
+    }
+
+    fn is_identical(&mut self) -> Result<bool, Failure> {
+        let bits = values(&self.engine, self.task)?
+            .into_iter()
+            .flatten()
+            .flat_map(|value| value.to_bits().to_le_bytes());
+        let digest = hash::of_bytes(hash::START, bits) as i64;
+        let comm = self.engine.communicator();
+        let mut all = vec![0; comm.size()];
+        comm.blocking().all_gather(&[digest], &mut all)?;
+        Ok(all.iter().all(|other| *other == digest))
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure> {
+        let task = self.task;
+        let accuracy = |engine: &DataParallel| -> Result<_> { Ok(task.accuracy(&values(engine, task)?)) };
+        let Evaluation { result, consensus_distance } = self.engine.with_mean(accuracy)?;
+        Ok(Evaluation { result: result?.unwrap_or(f64::NAN), consensus_distance })
+    }
+
+    fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure> {
+        Ok(checkpoints.save(&mut self.engine, own).map(drop)?)
+    }
+
+    fn load_if(
+        &mut self,
+        checkpoints: &Checkpoints,
+        fits: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Option<Record>, Failure> {
+        Ok(checkpoints.load_if(&mut self.engine, fits)?)
+    }
+}
