@@ -55,8 +55,9 @@ pub fn main<Own: Args>(
     if let Err(code) = prepare("") {
         return code;
     }
-    let command = Command::new(name).version(env!("CARGO_PKG_VERSION")).about(about);
-    let command = Own::augment_args(RunOptions::augment_args(command));
+    let command = Command::new(name).version(env!("CARGO_PKG_VERSION"));
+    // Each brings its own description.
+    let command = Own::augment_args(RunOptions::augment_args(command)).about(about).long_about(None);
     let matches = command.after_help(format!("{EXIT_CODES}\n\n{SILENCE_HELP}")).try_get_matches();
     let read = |matches: clap::ArgMatches| {
         Ok((RunOptions::from_arg_matches(&matches)?, Own::from_arg_matches(&matches)?))

@@ -7,7 +7,7 @@
 
 mod common;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use candle_nn::loss;
 use clap::{Args, ValueEnum};
 use common::data::{Data, Images, digest};
