@@ -5,6 +5,7 @@
 mod program;
 mod resume;
 
+use hexagram::testing;
 use program::{clean, command, folder, losses, metrics, rates, report, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -115,7 +116,7 @@ fn torchruns_variables_start_it_too_and_the_agent_may_keep_its_port() {
 #[test]
 fn ranks_that_were_started_differently_are_told_at_once() {
     for (name, value) in [("--epochs", "3"), ("--batch", "8"), ("--seed", "9")] {
-        let port = hexagram::testing::free_port();
+        let port = testing::free_port();
         let started = ["0", "1"].map(|rank| {
             let different = if rank == "1" { format!("{name} {value}") } else { String::new() };
             let mut command = command("differ", &different);
@@ -162,7 +163,7 @@ fn bad_input_is_one_clear_line() {
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
     refused("", &torchrun, &format!(" has 127.0.0.1:{port}; end it, or choose another MASTER_PORT"));
     drop(taken);
-    let port = hexagram::testing::free_port().to_string();
+    let port = testing::free_port().to_string();
     let torchrun =
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
     refused("--join-deadline 1", &torchrun, "rank 1 of 2 did not join within 1s");
@@ -269,27 +270,18 @@ fn algorithms() -> Vec<(String, String)> {
     text.lines().map(words).collect()
 }
 
+/// One algorithm of each trigram; all of them in the deep check.
 #[test]
-fn an_algorithm_of_each_trigram_learns() {
+fn algorithms_of_every_trigram_learn() {
     let mut found: Vec<String> = Vec::new();
-    let sample = algorithms().into_iter().filter(|(_, trigram)| {
+    let mut all = algorithms();
+    all.retain(|(_, trigram)| {
         let is_new = !found.contains(trigram);
         found.push(trigram.clone());
-        is_new
+        is_new || testing::is_deep()
     });
-    let sample: Vec<String> = sample.map(|(name, _)| name).collect();
-    assert_eq!(sample.len(), 8, "{sample:?}");
-    learn(&sample);
-}
-
-/// Trainings of every algorithm, which the suite makes on other tasks, too.
-#[test]
-#[ignore = "long: every algorithm, where another test has one a trigram"]
-fn every_algorithm_learns() {
-    learn(&algorithms().into_iter().map(|(name, _)| name).collect::<Vec<_>>());
-}
-
-fn learn(names: &[String]) {
+    let names: Vec<String> = all.into_iter().map(|(name, _)| name).collect();
+    assert!(names.len() >= 8, "{names:?}");
     for (name, transport) in names.iter().zip(["thread", "tcp", "shm"].iter().cycle()) {
         let run = format!("learns-{name}");
         let arguments = format!("--algorithm {name} --transport {transport} --ranks 4 --epochs 8");
