@@ -28,6 +28,8 @@
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod sampling;
 mod uploads;
 

@@ -44,6 +44,8 @@
 //! |---|---|---|
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod ad_psgd;
 pub mod async_model_average;
 pub mod bytegrad;

@@ -28,6 +28,8 @@
 //! | `picture.rs` | pictures of figures, as SVG |
 //! | `arithmetic.rs`, `random.rs` | products of matrices and random numbers for the tasks |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod arithmetic;
 mod link;
 mod outcome;

@@ -32,6 +32,8 @@
 //! `bytes_sent` what really moved, and `payload_sent` the payload of the documented steps, which is the same on every
 //! transport and compares algorithms.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod asynchronous;
 mod blocking;
 mod call;

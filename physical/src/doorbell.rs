@@ -1,6 +1,8 @@
 //! Bells, which end a thread's sleep from outside. Each transport has its own kind; the one here is an eventfd, which
 //! ends a `poll`.
 
+#![allow(clippy::disallowed_methods, reason = "backends stand on it")]
+
 use crate::error::{Error, Result};
 use crate::limits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};

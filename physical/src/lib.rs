@@ -28,6 +28,8 @@
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 //! | `fuzzing` | the decoders of bytes from outside, for the fuzzers of this repository | |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
 

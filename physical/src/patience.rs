@@ -4,6 +4,8 @@
 //! thread wakes, both would park in turns for ever, at a hundred times the cost of a look. So patience is a multiple of
 //! the time that waking takes, which depends on the machine and is measured once, when a process joins its world.
 
+#![allow(clippy::disallowed_methods, reason = "measures how fast this machine wakes a thread")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread::{self, Builder};

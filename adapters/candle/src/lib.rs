@@ -65,6 +65,8 @@
 //! by default that of a thread. A parameter that was changed without its replica is found a pass later than on the host.
 //! [`sync_batch_norm`] is for models in host memory. **The feature compiles; it has not run on a GPU yet.**
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod checkpoint;
 mod checks;
 mod error;

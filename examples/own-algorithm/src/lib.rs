@@ -12,6 +12,8 @@
 //! of the parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. To be run with
 //! plain SGD.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 use hexagram::algorithms::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram};
 use hexagram::logical::spelling::above;
 use hexagram::{Buffer, Result};

@@ -1,6 +1,11 @@
 //! Unix sockets with abstract names: they have no file, end with their process, and are reachable on this host only.
 //! Open this file to see who may connect to them, and what happens if nobody accepts.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "connects as the system does, for the runtime and for shared memory"
+)]
+
 use super::socket_owner::SocketOwner;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};

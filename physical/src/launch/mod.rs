@@ -13,6 +13,8 @@
 //! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
 //! | `own`, `program` | programs that start their own ranks, and the file of such a program |
 
+#![allow(clippy::disallowed_methods, reason = "starts and ends processes of the system")]
+
 mod descendants;
 mod environment;
 mod filter;

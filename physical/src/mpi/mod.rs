@@ -23,6 +23,8 @@
 //! that memory. Borrowed memory, which has to return to its owner after a failure too, is therefore copied through
 //! staging.
 
+#![allow(clippy::disallowed_methods, reason = "a backend")]
+
 mod collectives;
 mod connect;
 mod eager;

@@ -4,6 +4,8 @@
 //! its host have closed their connections to it. So an endpoint waits for a while only, and so does the end of the
 //! process: nobody knows what the driver does on such a thread then.
 
+#![allow(clippy::disallowed_methods, reason = "the process ends, and no world is left")]
+
 use super::link::TICK;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;

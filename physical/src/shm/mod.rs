@@ -13,6 +13,8 @@
 //! reads the registered memory of the peers (`registered`, `region`) or copies through a stage (`staged`); `reduction`
 //! combines the contributions. `atomic` lets loom check the parts that several processes access concurrently.
 
+#![allow(clippy::disallowed_methods, reason = "a backend")]
+
 mod affinity;
 mod atomic;
 mod bytes;

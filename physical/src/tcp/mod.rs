@@ -4,6 +4,8 @@
 //! Each pair of ranks has one connection per channel, non-blocking, read and written by the thread that waits. Several
 //! can be requested ([`JoinOptions::sockets`](crate::JoinOptions::sockets)), for networks that limit the rate of each.
 
+#![allow(clippy::disallowed_methods, reason = "a backend")]
+
 mod connect;
 mod endpoint;
 mod link;

@@ -4,6 +4,8 @@
 //! somebody waits for it, and queues overtake each other wherever no event forbids it: a program that forgets to wait
 //! gets wrong bytes, every time. [`Late::leaving_out`] forgets on purpose, for tests of tests.
 
+#![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
+
 mod cells;
 mod schedule;
 

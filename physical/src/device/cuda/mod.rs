@@ -7,6 +7,8 @@
 //! `exchange` are for other libraries' streams and tensors. Where there is no driver, [`Cuda::new`] says so; nothing else
 //! here is compiled into a program without the feature `cuda`.
 
+#![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
+
 mod arithmetic;
 pub(crate) mod enqueue;
 mod event;
