@@ -33,7 +33,6 @@ from hexagram.errors import (
     Busy,
     DeadlineExceeded,
     Error,
-    LoaderError,
     Mismatch,
     NotFinite,
     PeerFailed,
@@ -42,7 +41,6 @@ from hexagram.errors import (
     SystemFailure,
     UsageError,
 )
-from hexagram.loader import DataLoader
 from hexagram.sampler import (
     CostBalancedSampler,
     DistributedSampler,
@@ -57,7 +55,6 @@ __all__ = [
     "Busy",
     "Communicator",
     "CostBalancedSampler",
-    "DataLoader",
     "DeadlineExceeded",
     "DistributedSampler",
     "ElasticSampler",
@@ -66,7 +63,6 @@ __all__ = [
     "Hierarchy",
     "LinearEncoding",
     "LoadBalancingDistributedSampler",
-    "LoaderError",
     "Memory",
     "Mismatch",
     "NotFinite",

@@ -77,21 +77,6 @@ class UsageError(Error):
     """The call cannot be carried out. Nothing was sent: correct the call and go on."""
 
 
-class LoaderError(Error):
-    """A loader has no next batch: a sample could not be loaded, or not in time.
-
-    ``__cause__`` is what the data set or the collate function raised. The loader's state stands before the batch that
-    failed, so that a run can go on there.
-    """
-
-    #: Sample that could not be loaded.
-    sample: int | None = None
-    #: Thread that tried: ``worker 3``.
-    worker: str | None = None
-    #: Epoch in which it was.
-    epoch: int | None = None
-
-
 class SetupError(Error):
     """Start-up failed: variables, rendezvous, launch. No world exists."""
 

@@ -13,7 +13,7 @@ sampler                           what it is for
 `CostBalancedSampler`             batches that take all ranks equally long, also ranks of unequal speed
 ================================= ======================================================================
 
-The last two draw whole batches: pass them as ``batch_sampler`` to :class:`hexagram.loader.DataLoader`, or to PyTorch's.
+The last two draw whole batches: pass them as ``batch_sampler``.
 
 Example:
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, Generic, Literal, TypeVar
 
-from hexagram._native import BatchSampler, RankSampler
+from hexagram._native import Sampler
 
 _Draw = TypeVar("_Draw")
 
@@ -35,7 +35,7 @@ _Draw = TypeVar("_Draw")
 class _Draws(Generic[_Draw]):
     """An order of one rank: of samples, or of batches."""
 
-    _native: Any
+    _native: Sampler
 
     def __iter__(self) -> Iterator[_Draw]:
         """Returns what this rank draws in the epoch, in order: samples, or batches of them as lists."""
@@ -74,19 +74,7 @@ class _Draws(Generic[_Draw]):
         return self._native.iter_from(state["position"])
 
 
-class _Sampler(_Draws[int]):
-    """A sampler of one rank."""
-
-    _native: RankSampler
-
-
-class _BatchSampler(_Draws[list[int]]):
-    """A sampler of one rank that draws whole batches."""
-
-    _native: BatchSampler
-
-
-class DistributedSampler(_Sampler):
+class DistributedSampler(_Draws[int]):
     """PyTorch's ``DistributedSampler``: an epoch's samples, divided evenly among the ranks.
 
     ``dataset`` has a length. Ranks that cannot have equally many samples repeat the first ones, leave the last ones out
@@ -105,10 +93,10 @@ class DistributedSampler(_Sampler):
         drop_last: bool = False,
         exact: bool = False,
     ):
-        self._native = RankSampler.distributed(len(dataset), num_replicas, rank, shuffle, seed, drop_last, exact)
+        self._native = Sampler.distributed(len(dataset), num_replicas, rank, shuffle, seed, drop_last, exact)
 
 
-class LoadBalancingDistributedSampler(_Sampler):
+class LoadBalancingDistributedSampler(_Draws[int]):
     """Bagua's ``LoadBalancingDistributedSampler``: at each step, all ranks have samples of similar complexity.
 
     ``complexity`` is a function of a sample, or one number for each sample. ``random_level`` is the randomness, from 0
@@ -129,12 +117,12 @@ class LoadBalancingDistributedSampler(_Sampler):
     ):
         if callable(complexity):
             complexity = [float(complexity(dataset[index])) for index in range(len(dataset))]
-        self._native = RankSampler.load_balancing(
+        self._native = Sampler.load_balancing(
             list(complexity), num_replicas, rank, shuffle, seed, drop_last, random_level
         )
 
 
-class ElasticSampler(_BatchSampler):
+class ElasticSampler(_Draws[list[int]]):
     """Batches that are the same for any number of ranks: a job may stop on four and go on with three.
 
     At each step all ranks together have ``global_batch`` samples, each an equal part of them: whoever averages over ranks
@@ -157,10 +145,10 @@ class ElasticSampler(_BatchSampler):
         seed: int = 0,
         tail: Literal["drop", "pad", "exact"] = "drop",
     ):
-        self._native = BatchSampler.elastic(len(dataset), num_replicas, rank, global_batch, shuffle, seed, tail)
+        self._native = Sampler.elastic(len(dataset), num_replicas, rank, global_batch, shuffle, seed, tail)
 
 
-class CostBalancedSampler(_BatchSampler):
+class CostBalancedSampler(_Draws[list[int]]):
     """Batches that take all ranks equally long, also if samples differ a hundredfold, and ranks in ``speeds``.
 
     ``cost`` is a function of a sample, or one number for each sample: the time it takes, in any unit. Ranks have
@@ -189,6 +177,6 @@ class CostBalancedSampler(_BatchSampler):
     ):
         if callable(cost):
             cost = [float(cost(dataset[index])) for index in range(len(dataset))]
-        self._native = BatchSampler.cost_balanced(
+        self._native = Sampler.cost_balanced(
             list(cost), num_replicas, rank, global_batch, list(speeds), shuffle, seed, tail, mix, random_level
         )

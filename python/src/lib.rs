@@ -14,9 +14,9 @@ mod engine;
 mod error;
 mod fork;
 mod leaving;
-mod loader;
 mod memory;
 mod program;
+mod sampler;
 mod state;
 mod store;
 mod work;
@@ -33,7 +33,6 @@ fn shut_down(py: Python<'_>, because: Option<&str>) -> PyResult<()> {
         world::give_up_all(py, because);
     }
     let ended = engine::end_all(py);
-    loader::end_all(py);
     let left = world::leave_all(py, because.is_some());
     callbacks::stop(py);
     // Who has given up has said why.
@@ -63,10 +62,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communication_hook::CommunicationHook>()?;
     module.add_class::<memory::Span>()?;
     module.add_class::<memory::Memory>()?;
-    module.add_class::<loader::RankSampler>()?;
-    module.add_class::<loader::BatchSampler>()?;
-    module.add_class::<loader::Loader>()?;
-    module.add_class::<loader::Batches>()?;
+    module.add_class::<sampler::Sampler>()?;
     module.add_function(wrap_pyfunction!(program::main, module)?)?;
     module.add_function(wrap_pyfunction!(world::joined, module)?)?;
     module.add_function(wrap_pyfunction!(shut_down, module)?)

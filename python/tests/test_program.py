@@ -1,4 +1,4 @@
-"""The program `hexagram` of the wheel, and samplers."""
+"""The program `hexagram` of the wheel."""
 
 import subprocess
 import sys
@@ -6,7 +6,6 @@ import sys
 import pytest
 
 import hexagram
-from hexagram.sampler import DistributedSampler, LoadBalancingDistributedSampler
 
 JOINS = """
 import hexagram, numpy
@@ -49,32 +48,3 @@ def test_check_reports():
     assert "two processes add numbers" in report
     assert "shm: right" in report and "tcp: right" in report, report
     assert isinstance(good, bool)
-
-
-def test_samplers_have_pytorch_s_order():
-    data = pytest.importorskip("torch.utils.data")
-    for shuffle in (True, False):
-        for rank in range(3):
-            theirs = data.DistributedSampler(range(11), num_replicas=3, rank=rank, shuffle=shuffle, seed=5)
-            ours = DistributedSampler(range(11), num_replicas=3, rank=rank, shuffle=shuffle, seed=5)
-            for epoch in range(3):
-                theirs.set_epoch(epoch)
-                ours.set_epoch(epoch)
-                assert list(ours) == list(theirs) and len(ours) == len(theirs)
-    loader = data.DataLoader(list(range(11)), batch_size=2, sampler=ours)
-    assert [index for batch in loader for index in batch.tolist()] == list(ours)
-
-
-def test_samplers_resume_on_other_ranks():
-    first = [DistributedSampler(range(12), 2, rank, seed=1) for rank in range(2)]
-    state = first[0].state_dict(drawn=3)
-    drawn = [index for sampler in first for index in list(sampler)[:3]]
-    left = [index for rank in range(3) for index in DistributedSampler(range(12), 3, rank, seed=1).resume(state)]
-    assert sorted(drawn + left) == list(range(12))
-    with pytest.raises(ValueError, match="another order"):
-        DistributedSampler(range(12), 3, 0, seed=2).resume(state)
-
-
-def test_balanced_ranks_have_similar_samples():
-    samplers = [LoadBalancingDistributedSampler([5.0, 1.0, 3.0, 7.0], float, 2, rank, shuffle=False) for rank in (0, 1)]
-    assert [list(sampler) for sampler in samplers] == [[1, 0], [2, 3]]
