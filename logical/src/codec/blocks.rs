@@ -1,4 +1,4 @@
-//! Runs that are encoded in blocks: what a block's message consists of, and where it lies.
+//! Codecs that encode in blocks: what a block's message consists of, and where it lies.
 //!
 //! `message = block₁ … block_b`, `block = header, codes`: a header of fixed size, then some bits for each number of the
 //! block, filled up to a whole byte. All blocks but the last hold equally many numbers.
@@ -6,29 +6,163 @@
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
 
-use super::CodecError;
-use crate::spelling::{Options, or};
+use super::named::not_finite_field;
+use super::not_finite::refuse;
+use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled, or};
 use hexagram_physical::Result;
+#[cfg(feature = "cuda")]
+use hexagram_physical::device::program::Program;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Codec that encodes a run in blocks, each by itself, in one format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCodec<F> {
+    size: Option<usize>,
+    not_finite: NotFinite,
+    format: PhantomData<F>,
+}
+
+/// Format of a block: the size of its header and of its codes, and how they are made of its numbers.
+pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
+    /// Name of the codec.
+    const NAME: &'static str;
+    /// Size of a header, in bytes.
+    const HEADER: usize;
+    /// Size of a number's code, in bits, at most 8.
+    const BITS: usize;
+    /// Number of elements of a block by default.
+    const BLOCK: usize;
+    /// Description of the option `block`.
+    const ABOUT: &'static str = "elements that share a scale";
+    /// Kernels that do the same on a GPU.
+    #[cfg(feature = "cuda")]
+    const KERNELS: &'static cuda::Kernels;
+
+    /// Returns [`Properties::contraction`] in blocks of this size.
+    fn contraction(size: usize) -> f64;
+
+    /// Encodes a block. Returns `None` to refuse it, as not all of it is finite.
+    fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()>;
+
+    /// Adds a block's numbers, times a weight.
+    fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]);
+
+    /// Writes a block's numbers.
+    fn decode(header: &[u8], codes: &[u8], x: &mut [f32]);
+}
+
+impl<F: Format> Default for BlockCodec<F> {
+    /// Returns the codec in blocks of [`Format::BLOCK`] elements.
+    fn default() -> Self {
+        Self::in_blocks(F::BLOCK)
+    }
+}
+
+impl<F: Format> BlockCodec<F> {
+    /// Creates a codec with one header for every `size` numbers, at least 1.
+    pub fn in_blocks(size: usize) -> Self {
+        BlockCodec { size: Some(size), not_finite: NotFinite::Refuse, format: PhantomData }
+    }
+
+    /// Creates a codec with one header for all numbers of a run: two passes over memory.
+    pub fn whole() -> Self {
+        BlockCodec { size: None, ..Self::default() }
+    }
+
+    /// Sets the treatment of NaN and infinity. Where they propagate, the module of the codec says to what.
+    #[must_use]
+    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
+        BlockCodec { not_finite, ..self }
+    }
+
+    fn blocks(&self) -> Blocks {
+        Blocks { size: self.size, header: F::HEADER, bits: F::BITS }
+    }
+}
+
+impl<F: Format> Spelled for BlockCodec<F> {
+    fn word(&self) -> &'static str {
+        F::NAME
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("block", &mut self.size, or("whole", 1..), F::ABOUT)?;
+        not_finite_field(&mut self.not_finite, options)
+    }
+}
+
+impl<F: Format> Codec for BlockCodec<F> {
+    fn name(&self) -> String {
+        self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
+    }
+
+    fn properties(&self) -> Properties {
+        let contraction = self.size.map(F::contraction).filter(|delta| *delta > 0.0);
+        Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        self.blocks().encoded_len(len)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        for (x, header, codes) in self.blocks().encode(from, to) {
+            F::encode(self.not_finite, x, header, codes).ok_or_else(|| refuse(from, 0, f32::is_finite))?;
+        }
+        Ok(self.encoded_len(from.len()))
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        let blocks = self.blocks().decode(from, to)?;
+        blocks.for_each(|(header, codes, x)| F::decode_add(header, codes, weight, x));
+        Ok(())
+    }
+
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        self.blocks().decode(from, to)?.for_each(|(header, codes, x)| F::decode(header, codes, x));
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
+        Some(F::KERNELS.encode(self.size, len, self.not_finite))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
+        Some(F::KERNELS.decode(self.size, len, weight))
+    }
+}
 
 /// Cut of a run into blocks, and size of one block's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Blocks {
+struct Blocks {
     /// Number of elements of a block; all of a run, if `None`.
-    pub(super) size: Option<usize>,
+    size: Option<usize>,
     /// Size of a header, in bytes.
-    pub(super) header: usize,
+    header: usize,
     /// Size of a number's code, in bits, at most 8.
-    pub(super) bits: usize,
+    bits: usize,
 }
 
 impl Blocks {
-    /// Names the number of elements of a block among a codec's options.
-    pub(super) fn field(&mut self, options: &mut Options, about: &'static str) -> Result<()> {
-        options.field("block", &mut self.size, or("whole", 1..), about)
-    }
-
     /// Returns the size of a run's message, in bytes; saturates where no memory could hold it.
-    pub(super) fn encoded_len(self, len: usize) -> usize {
+    fn encoded_len(self, len: usize) -> usize {
         let (size, block) = self.sizes(len);
         let full = len / size;
         let rest = len % size;
@@ -36,7 +170,7 @@ impl Blocks {
     }
 
     /// Returns each block's numbers, header and codes; `to` holds [`Self::encoded_len`] bytes.
-    pub(super) fn encode<'a>(self, from: &'a [f32], to: &'a mut [u8]) -> impl Iterator<Item = Encode<'a>> {
+    fn encode<'a>(self, from: &'a [f32], to: &'a mut [u8]) -> impl Iterator<Item = Encode<'a>> {
         let (size, block) = self.sizes(from.len());
         let to = &mut to[..self.encoded_len(from.len())];
         from.chunks(size).zip(to.chunks_mut(block)).map(move |(x, message)| {
@@ -49,7 +183,7 @@ impl Blocks {
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if `from` has another size than the message of so many numbers.
-    pub(super) fn decode<'a>(
+    fn decode<'a>(
         self,
         from: &'a [u8],
         to: &'a mut [f32],

@@ -18,115 +18,52 @@
 //! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in it. The scale of blocks is
 //! a choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
 
-use super::blocks::Blocks;
+use super::NotFinite;
 #[cfg(feature = "cuda")]
 use super::blocks::cuda;
-use super::named::not_finite_field;
-use super::scaled::{Scaled, decode};
-use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
-use hexagram_physical::Result;
+use super::blocks::{BlockCodec, Format, read_scale};
+use super::scaled::Scaled;
 use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m0};
-#[cfg(feature = "cuda")]
-use hexagram_physical::device::program::Program;
-use std::sync::Arc;
 
-/// Number of elements of a block, unless another is chosen.
-const BLOCK: usize = 512;
+/// Codec of four bits for each number, its sign and the power of two next to it. NaN and infinity propagate to all of their
+/// block, as NaN.
+pub type E3M0 = BlockCodec<E3m0Format>;
 
-/// Codec of four bits for each number, its sign and the power of two next to it.
+/// Format of [`E3M0`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct E3M0 {
-    blocks: Blocks,
-    not_finite: NotFinite,
-}
+pub enum E3m0Format {}
 
-impl Default for E3M0 {
-    /// Returns the codec in blocks of 512.
-    fn default() -> Self {
-        Self::in_blocks(BLOCK)
-    }
-}
-
-impl E3M0 {
-    /// Creates a codec with one scale for every `size` numbers, at least 1.
-    pub fn in_blocks(size: usize) -> Self {
-        E3M0 { blocks: Blocks { size: Some(size), header: 4, bits: 4 }, not_finite: NotFinite::Refuse }
-    }
-
-    /// Sets the treatment of NaN and infinity. Where they propagate, all numbers of their block become NaN.
-    #[must_use]
-    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
-        E3M0 { not_finite, ..self }
-    }
-}
-
-impl Spelled for E3M0 {
-    fn word(&self) -> &'static str {
-        "e3m0"
-    }
-
-    fn options(&mut self, options: &mut Options) -> Result<()> {
-        self.blocks.field(options, "elements that share a scale")?;
-        not_finite_field(&mut self.not_finite, options)
-    }
-}
-
-impl Codec for E3M0 {
-    fn name(&self) -> String {
-        self.short(&Self::default()).to_string()
-    }
-
-    fn check_options(&self) -> Result<()> {
-        self.check()
-    }
+impl Format for E3m0Format {
+    const NAME: &'static str = "e3m0";
+    const HEADER: usize = 4;
+    const BITS: usize = 4;
+    const BLOCK: usize = 512;
+    #[cfg(feature = "cuda")]
+    const KERNELS: &'static cuda::Kernels = &cuda::E3M0;
 
     /// Returns what follows from the errors of the numbers above s/64, those below, and the largest, which has none:
     /// δ = 1 − max(1/9, (B − 1) / (B − 1 + 2¹⁴)).
-    fn properties(&self) -> Properties {
-        let small = |size: usize| size.saturating_sub(1) as f64 / (size.saturating_sub(1) as f64 + 16384.0);
-        let contraction = self.blocks.size.map(|size| 1.0 - small(size).max(1.0 / 9.0));
-        Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
+    fn contraction(size: usize) -> f64 {
+        let small = size.saturating_sub(1) as f64 / (size.saturating_sub(1) as f64 + 16384.0);
+        1.0 - small.max(1.0 / 9.0)
     }
 
-    fn encoded_len(&self, len: usize) -> usize {
-        self.blocks.encoded_len(len)
+    fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
+        Scaled { scale: |largest| largest, pack: pack_e3m0 }.encode(not_finite, x, header, codes)
     }
 
-    fn has_fixed_size(&self) -> bool {
-        true
+    fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]) {
+        add_e3m0(codes, read_scale(header), weight, x);
     }
 
-    fn shared(&self) -> Option<Arc<dyn Codec>> {
-        Some(Arc::new(*self))
-    }
-
-    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        let E3M0 { blocks, not_finite } = *self;
-        Scaled { blocks, not_finite, scale: |largest| largest, pack: pack_e3m0 }.encode(from, to)
-    }
-
-    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        decode(self.blocks, from, to, |codes, scale, x| add_e3m0(codes, scale, weight, x))
-    }
-
-    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
-        decode(self.blocks, from, to, unpack_e3m0)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
-        Some(cuda::E3M0.encode(self.blocks.size, len, self.not_finite))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
-        Some(cuda::E3M0.decode(self.blocks.size, len, weight))
+    fn decode(header: &[u8], codes: &[u8], x: &mut [f32]) {
+        unpack_e3m0(codes, read_scale(header), x);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Codec;
     use super::*;
 
     #[test]

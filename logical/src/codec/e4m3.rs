@@ -11,142 +11,72 @@
 //! 1/28672 of its block's largest at most 2⁻¹⁰ · scale. 8 bits by minimum and maximum have an error in proportion to
 //! the range; this codec keeps small numbers beside large ones.
 
-use super::blocks::Blocks;
+use super::NotFinite;
 #[cfg(feature = "cuda")]
 use super::blocks::cuda;
-use super::named::not_finite_field;
-use super::not_finite::{PIECE, refuse, saturated_pieces};
-use super::scaled::decode;
-use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
-use hexagram_physical::Result;
+use super::blocks::{BlockCodec, Format, read_scale};
+use super::not_finite::{PIECE, saturated_pieces};
 use hexagram_physical::device::kernels::scaled::{add_e4m3, largest, pack_e4m3, unpack_e4m3};
-#[cfg(feature = "cuda")]
-use hexagram_physical::device::program::Program;
-use std::sync::Arc;
 
 /// Largest number of the format.
 const LARGEST: f32 = 448.0;
 
-/// Codec of 8-bit floats with four bits of exponent.
+/// Codec of 8-bit floats with four bits of exponent. NaN and infinity both propagate as NaN; the others of their block are
+/// as without them.
+pub type E4M3 = BlockCodec<E4m3Format>;
+
+/// Format of [`E4M3`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct E4M3 {
-    blocks: Blocks,
-    not_finite: NotFinite,
-}
+pub enum E4m3Format {}
 
-impl Default for E4M3 {
-    /// Returns the codec in blocks of 2048.
-    fn default() -> Self {
-        Self::in_blocks(PIECE)
-    }
-}
+impl Format for E4m3Format {
+    const NAME: &'static str = "e4m3";
+    const HEADER: usize = 4;
+    const BITS: usize = 8;
+    const BLOCK: usize = PIECE;
+    #[cfg(feature = "cuda")]
+    const KERNELS: &'static cuda::Kernels = &cuda::E4M3;
 
-impl E4M3 {
-    /// Creates a codec with one scale for every `size` numbers, at least 1.
-    pub fn in_blocks(size: usize) -> Self {
-        let blocks = Blocks { size: Some(size), header: 4, bits: 8 };
-        E4M3 { blocks, not_finite: NotFinite::Refuse }
+    /// Returns what follows from errors of at most |x|/16, or 2⁻¹⁰/448 of the block's largest number.
+    fn contraction(size: usize) -> f64 {
+        let step = 1.0 / (1024.0 * f64::from(LARGEST));
+        1.0 - 1.01 / 256.0 - 1.01 * size as f64 * step * step
     }
 
-    /// Sets the treatment of NaN and infinity. Both propagate as NaN; the others of their block are as without them.
-    #[must_use]
-    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
-        E4M3 { not_finite, ..self }
-    }
-
-    fn encode_block(self, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
-        let Some(most) = largest(x) else { return self.encode_odd(x, header, codes) };
+    fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
+        let Some(most) = largest(x) else { return encode_odd(not_finite, x, header, codes) };
         let scale = scale(most);
         header.copy_from_slice(&scale.to_le_bytes());
         pack_e4m3(x, scale, codes);
         Some(())
     }
 
-    /// Encodes a block with what is not finite; `None` if that is refused.
-    fn encode_odd(self, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
-        let finite = |x: &f32| Some(x.abs()).filter(|x| x.is_finite());
-        let most = x.iter().filter_map(finite).fold(0.0, f32::max);
-        let scale = match self.not_finite {
-            NotFinite::Refuse => return None,
-            NotFinite::Saturate if x.iter().any(|x| x.is_infinite()) => scale(f32::MAX),
-            _ => scale(most),
-        };
-        header.copy_from_slice(&scale.to_le_bytes());
-        match self.not_finite {
-            NotFinite::Saturate => {
-                saturated_pieces(x, f32::MAX, |at, x| pack_e4m3(x, scale, &mut codes[at..at + x.len()]));
-            }
-            _ => pack_e4m3(x, scale, codes),
-        }
-        Some(())
+    fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]) {
+        add_e4m3(codes, read_scale(header), weight, x);
+    }
+
+    fn decode(header: &[u8], codes: &[u8], x: &mut [f32]) {
+        unpack_e4m3(codes, read_scale(header), x);
     }
 }
 
-impl Spelled for E4M3 {
-    fn word(&self) -> &'static str {
-        "e4m3"
-    }
-
-    fn options(&mut self, options: &mut Options) -> Result<()> {
-        self.blocks.field(options, "elements that share a scale")?;
-        not_finite_field(&mut self.not_finite, options)
-    }
-}
-
-impl Codec for E4M3 {
-    fn name(&self) -> String {
-        self.short(&Self::default()).to_string()
-    }
-
-    fn check_options(&self) -> Result<()> {
-        self.check()
-    }
-
-    /// Returns what follows from errors of at most |x|/16, or 2⁻¹⁰/448 of the block's largest number.
-    fn properties(&self) -> Properties {
-        let step = 1.0 / (1024.0 * f64::from(LARGEST));
-        let delta = |size: usize| 1.0 - 1.01 / 256.0 - 1.01 * size as f64 * step * step;
-        let contraction = self.blocks.size.map(delta).filter(|delta| *delta > 0.0);
-        Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
-    }
-
-    fn encoded_len(&self, len: usize) -> usize {
-        self.blocks.encoded_len(len)
-    }
-
-    fn has_fixed_size(&self) -> bool {
-        true
-    }
-
-    fn shared(&self) -> Option<Arc<dyn Codec>> {
-        Some(Arc::new(*self))
-    }
-
-    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        for (x, header, codes) in self.blocks.encode(from, to) {
-            self.encode_block(x, header, codes).ok_or_else(|| refuse(from, 0, f32::is_finite))?;
+/// Encodes a block with what is not finite; `None` if that is refused.
+fn encode_odd(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
+    let finite = |x: &f32| Some(x.abs()).filter(|x| x.is_finite());
+    let most = x.iter().filter_map(finite).fold(0.0, f32::max);
+    let scale = match not_finite {
+        NotFinite::Refuse => return None,
+        NotFinite::Saturate if x.iter().any(|x| x.is_infinite()) => scale(f32::MAX),
+        _ => scale(most),
+    };
+    header.copy_from_slice(&scale.to_le_bytes());
+    match not_finite {
+        NotFinite::Saturate => {
+            saturated_pieces(x, f32::MAX, |at, x| pack_e4m3(x, scale, &mut codes[at..at + x.len()]));
         }
-        Ok(self.encoded_len(from.len()))
+        _ => pack_e4m3(x, scale, codes),
     }
-
-    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        decode(self.blocks, from, to, |codes, scale, x| add_e4m3(codes, scale, weight, x))
-    }
-
-    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
-        decode(self.blocks, from, to, unpack_e4m3)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
-        Some(cuda::E4M3.encode(self.blocks.size, len, self.not_finite))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
-        Some(cuda::E4M3.decode(self.blocks.size, len, weight))
-    }
+    Some(())
 }
 
 /// Returns the scale of a block by its largest magnitude: above 0 unless all are 0.
@@ -157,6 +87,7 @@ fn scale(largest: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Codec, CodecError};
     use super::*;
 
     #[test]

@@ -16,48 +16,46 @@
 //!
 //! Source: Wang et al., "ZeRO++", 2023, which sends gradients so.
 
-use super::blocks::Blocks;
+use super::NotFinite;
 #[cfg(feature = "cuda")]
 use super::blocks::cuda;
-use super::named::not_finite_field;
-use super::scaled::{Scaled, decode};
-use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
-use hexagram_physical::Result;
+use super::blocks::{BlockCodec, Format, read_scale};
+use super::scaled::Scaled;
 use hexagram_physical::device::kernels::scaled::{add_int4, pack_int4, unpack_int4};
-#[cfg(feature = "cuda")]
-use hexagram_physical::device::program::Program;
-use std::sync::Arc;
 
-/// Number of elements of a block, unless another is chosen.
-const BLOCK: usize = 128;
 /// Largest code.
 const LARGEST: f32 = 7.0;
 
-/// Codec of four bits for each number, in equal steps up to the largest of its block.
+/// Codec of four bits for each number, in equal steps up to the largest of its block. NaN and infinity propagate to all of
+/// their block, as NaN.
+pub type Int4 = BlockCodec<Int4Format>;
+
+/// Format of [`Int4`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Int4 {
-    blocks: Blocks,
-    not_finite: NotFinite,
-}
+pub enum Int4Format {}
 
-impl Default for Int4 {
-    /// Returns the codec in blocks of 128.
-    fn default() -> Self {
-        Self::in_blocks(BLOCK)
-    }
-}
+impl Format for Int4Format {
+    const NAME: &'static str = "int4";
+    const HEADER: usize = 4;
+    const BITS: usize = 4;
+    const BLOCK: usize = 128;
+    #[cfg(feature = "cuda")]
+    const KERNELS: &'static cuda::Kernels = &cuda::INT4;
 
-impl Int4 {
-    /// Creates a codec with one scale for every `size` numbers, at least 1.
-    pub fn in_blocks(size: usize) -> Self {
-        Int4 { blocks: Blocks { size: Some(size), header: 4, bits: 4 }, not_finite: NotFinite::Refuse }
+    fn contraction(size: usize) -> f64 {
+        196.0 / (size as f64 + 195.0)
     }
 
-    /// Sets the treatment of NaN and infinity. Where they propagate, all numbers of their block become NaN.
-    #[must_use]
-    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
-        Int4 { not_finite, ..self }
+    fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
+        Scaled { scale, pack: pack_int4 }.encode(not_finite, x, header, codes)
+    }
+
+    fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]) {
+        add_int4(codes, read_scale(header), weight, x);
+    }
+
+    fn decode(header: &[u8], codes: &[u8], x: &mut [f32]) {
+        unpack_int4(codes, read_scale(header), x);
     }
 }
 
@@ -66,70 +64,9 @@ fn scale(largest: f32) -> f32 {
     if largest > 0.0 { (largest / LARGEST).max(f32::from_bits(1)) } else { 0.0 }
 }
 
-impl Spelled for Int4 {
-    fn word(&self) -> &'static str {
-        "int4"
-    }
-
-    fn options(&mut self, options: &mut Options) -> Result<()> {
-        self.blocks.field(options, "elements that share a scale")?;
-        not_finite_field(&mut self.not_finite, options)
-    }
-}
-
-impl Codec for Int4 {
-    fn name(&self) -> String {
-        self.short(&Self::default()).to_string()
-    }
-
-    fn check_options(&self) -> Result<()> {
-        self.check()
-    }
-
-    fn properties(&self) -> Properties {
-        let delta = |size: usize| 196.0 / (size as f64 + 195.0);
-        let contraction = self.blocks.size.map(delta);
-        Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
-    }
-
-    fn encoded_len(&self, len: usize) -> usize {
-        self.blocks.encoded_len(len)
-    }
-
-    fn has_fixed_size(&self) -> bool {
-        true
-    }
-
-    fn shared(&self) -> Option<Arc<dyn Codec>> {
-        Some(Arc::new(*self))
-    }
-
-    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        let Int4 { blocks, not_finite } = *self;
-        Scaled { blocks, not_finite, scale, pack: pack_int4 }.encode(from, to)
-    }
-
-    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        decode(self.blocks, from, to, |codes, scale, x| add_int4(codes, scale, weight, x))
-    }
-
-    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
-        decode(self.blocks, from, to, unpack_int4)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn encode_program(&self, len: usize, _: u64) -> Option<Program> {
-        Some(cuda::INT4.encode(self.blocks.size, len, self.not_finite))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
-        Some(cuda::INT4.decode(self.blocks.size, len, weight))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Codec;
     use super::*;
 
     fn roundtrip(codec: Int4, x: &[f32]) -> Vec<f32> {

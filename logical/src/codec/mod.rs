@@ -49,6 +49,7 @@ mod selection;
 pub mod sign;
 pub mod top_k;
 
+pub use blocks::BlockCodec;
 pub use e3m0::E3M0;
 pub use e4m3::E4M3;
 pub use exact::Exact;

@@ -27,7 +27,7 @@ const MOST_BLOCKS: usize = 65_535;
 
 /// Module and names of a codec's kernels, as `PLAIN_KERNELS` or `BLOCK_KERNELS` define them.
 #[derive(Debug)]
-pub(in crate::codec) struct Kernels {
+pub struct Kernels {
     module: &'static Module,
     encode: &'static str,
     /// `None` without headers, for which nothing waits.
