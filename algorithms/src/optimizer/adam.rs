@@ -1,14 +1,14 @@
-//! Adam, whose weight decay is part of the gradient. With one that acts on the parameters alone it is
-//! [`AdamW`](super::AdamW).
+//! Adam and AdamW: steps along the first moment of the gradient, by the root of the second. Adam's weight decay is part
+//! of the gradient, AdamW's acts on the parameters alone.
 //!
 //! ```text
-//! g ← g + λ x                    λ: weight decay
+//! Adam: g ← g + λ x              AdamW: x ← x − γ λ x                      λ: weight decay
 //! m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
 //! x ← x − γ (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)       t: steps, this one included
 //! ```
 //!
-//! Source: Kingma and Ba, "Adam", ICLR 2015, in the form of PyTorch's Adam. State: m and v, two elements for each
-//! parameter.
+//! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019;
+//! both in PyTorch's form. State: m and v, two elements for each parameter.
 
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
@@ -17,43 +17,55 @@ use crate::elementwise::{Entry, name_for};
 use crate::real::Real;
 use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
-use hexagram_logical::device::program::{Argument, Code, Module};
+use hexagram_logical::device::program::{Argument, Code, Launch, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 
+/// Modules of Adam's step and of AdamW's.
 #[cfg(feature = "cuda")]
-pub(super) static MODULE: Module = Module { name: "adam", code: Code::Packed(hexagram_ptx::ADAM) };
+pub(super) static MODULES: [Module; 2] = [
+    Module { name: "adam", code: Code::Packed(hexagram_ptx::ADAM) },
+    Module { name: "adamw", code: Code::Packed(hexagram_ptx::ADAMW) },
+];
 
-/// Adam, with L2 regularization as its weight decay.
+/// Adam, with L2 regularization as its weight decay; none by default.
+pub type Adam = AdaptiveMoments<false>;
+
+/// Adam with decoupled weight decay; 0.01 by default.
+pub type AdamW = AdaptiveMoments<true>;
+
+/// [`Adam`], or [`AdamW`] if the weight decay is decoupled.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Adam {
+pub struct AdaptiveMoments<const DECOUPLED: bool> {
     /// Decay β₁ of the first moment, in [0, 1). Default: 0.9.
     pub beta1: f64,
     /// Decay β₂ of the second moment, in [0, 1). Default: 0.999.
     pub beta2: f64,
     /// Constant ε in the denominator, at least 0. Default: 1e-8.
     pub epsilon: f64,
-    /// Weight decay λ, at least 0. Default: 0.
+    /// Weight decay λ, at least 0.
     pub weight_decay: f64,
 }
 
-impl Default for Adam {
+impl<const DECOUPLED: bool> Default for AdaptiveMoments<DECOUPLED> {
     fn default() -> Self {
-        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+        let weight_decay = if DECOUPLED { 0.01 } else { 0.0 };
+        AdaptiveMoments { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay }
     }
 }
 
-impl Spelled for Adam {
+impl<const DECOUPLED: bool> Spelled for AdaptiveMoments<DECOUPLED> {
     fn word(&self) -> &'static str {
-        "adam"
+        if DECOUPLED { "adamw" } else { "adam" }
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         moment_fields([&mut self.beta1, &mut self.beta2], &mut self.epsilon, options)?;
-        options.field("weight_decay", &mut self.weight_decay, 0.0.., "L2 regularization")
+        let about = if DECOUPLED { "weight decay" } else { "L2 regularization" };
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., about)
     }
 }
 
-impl Optimizer for Adam {
+impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
     fn slots(&self) -> &'static [&'static str] {
         &SLOTS
     }
@@ -69,38 +81,55 @@ impl Optimizer for Adam {
     fn step(&self, update: Update<'_>) -> Result<()> {
         with_float!(update.parameters.dtype(), T => {
             let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
-            update.step_elements(|section, rate| Coupled::<T> {
-                direction,
-                rate: T::of(rate),
-                decay: T::of(self.weight_decay * section.weight_decay),
+            update.step_elements(|section, rate| {
+                let decay = self.weight_decay * section.weight_decay;
+                let decay = T::of(if DECOUPLED { 1.0 - rate * decay } else { decay });
+                AdamStep::<T, DECOUPLED> { direction, rate: T::of(rate), decay }
             })
         })
     }
 }
 
-/// Adam's step on some elements.
+/// Step of Adam or AdamW on some elements.
 #[derive(Debug)]
-struct Coupled<T> {
-    direction: Direction<T>,
-    rate: T,
-    decay: T,
+pub(super) struct AdamStep<T, const DECOUPLED: bool> {
+    pub(super) direction: Direction<T>,
+    pub(super) rate: T,
+    /// Adam: weight of the parameter in the gradient. AdamW: what is kept of the parameter.
+    pub(super) decay: T,
 }
 
-impl<T: Real> Elementwise<T, 1, 3> for Coupled<T> {
+#[cfg(feature = "cuda")]
+impl<T: Real> AdamStep<T, true> {
+    /// Returns the launch that steps `len` elements from some places on in the operands: gradients, parameters and both
+    /// moments.
+    pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
+        let Entry { name, scalars, .. } = self.entry();
+        let operand = |(operand, start)| Argument::OperandAt(operand, start * size_of::<T>());
+        let operands = starts.into_iter().enumerate().map(operand);
+        let arguments = operands.chain([Argument::U64(len as u64)]).chain(scalars);
+        Launch::over(name, len, arguments.collect())
+    }
+}
+
+impl<T: Real, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUPLED> {
     #[inline(always)]
     fn run(&self, [gradients]: [&[T]; 1], [parameters, first, second]: [&mut [T]; 3]) {
         let moments = first.iter_mut().zip(second);
         for ((x, g), (m, v)) in parameters.iter_mut().zip(gradients).zip(moments) {
-            let direction = self.direction.next(m, v, *g + self.decay * *x);
-            *x = (*x - self.rate * direction).canonical();
+            let (kept, gradient) = if DECOUPLED { (self.decay * *x, *g) } else { (*x, *g + self.decay * *x) };
+            *x = (kept - self.rate * self.direction.next(m, v, gradient)).canonical();
         }
     }
 
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry {
+        const NAMES: [[&str; 2]; 2] =
+            [["adam_step_f32", "adam_step_f64"], ["adamw_step_f32", "adamw_step_f64"]];
         let own = [self.rate, self.decay].map(T::argument);
         let scalars = own.into_iter().chain(self.direction.arguments()).collect();
-        Entry { module: &MODULE, name: name_for::<T>(["adam_step_f32", "adam_step_f64"]), scalars }
+        let which = usize::from(DECOUPLED);
+        Entry { module: &MODULES[which], name: name_for::<T>(NAMES[which]), scalars }
     }
 }
 

@@ -1,4 +1,4 @@
-// AdamW's step: the twin of adamw.rs.
+// AdamW's step: the twin of adam.rs.
 
 #include "device.cuh"
 #include "direction.cuh"

@@ -17,7 +17,6 @@
 //! while training is a [`LearningRate`].
 
 mod adam;
-mod adamw;
 mod catalogue;
 mod group;
 mod lamb;
@@ -30,8 +29,7 @@ mod newton_schulz;
 
 mod sgd;
 
-pub use adam::Adam;
-pub use adamw::AdamW;
+pub use adam::{Adam, AdamW, AdaptiveMoments};
 pub use catalogue::{catalogue, named};
 pub use group::{Members, ParameterGroup, Section};
 pub use lamb::Lamb;
@@ -57,8 +55,8 @@ use std::fmt;
 #[cfg(feature = "cuda")]
 pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 8] = [
     &sgd::MODULE,
-    &adam::MODULE,
-    &adamw::MODULE,
+    &adam::MODULES[0],
+    &adam::MODULES[1],
     &lion::MODULE,
     &lamb::MODULE,
     &lars::MODULE,

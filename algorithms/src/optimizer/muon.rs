@@ -24,8 +24,7 @@
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
 
-use super::adam::{Direction, SLOTS};
-use super::adamw::Decoupled;
+use super::adam::{AdamStep, Direction, SLOTS};
 use super::group::matches;
 use super::newton_schulz::orthogonalize;
 use super::{AdamW, Optimizer, Update, checked, with_float};
@@ -141,7 +140,7 @@ impl Muon {
                     keep: keep(self.weight_decay),
                 }),
                 None => {
-                    Rule::Other(Decoupled { direction, rate: T::of(rate), keep: keep(rest.weight_decay) })
+                    Rule::Other(AdamStep { direction, rate: T::of(rate), decay: keep(rest.weight_decay) })
                 }
             };
             (tensor.elements.clone(), rule)
@@ -207,7 +206,7 @@ enum Rule<T> {
     /// Step of a matrix.
     Matrix(Matrix<T>),
     /// Step by AdamW.
-    Other(Decoupled<T>),
+    Other(AdamStep<T, true>),
 }
 
 /// Step in a matrix, by its direction: `x ← keep · x − rate · O(d)`.

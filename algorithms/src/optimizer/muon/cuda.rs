@@ -4,7 +4,7 @@
 
 use super::{Matrix, MuonStep, Rule};
 use crate::elementwise::name_for;
-use crate::optimizer::adamw;
+use crate::optimizer::adam;
 use crate::optimizer::newton_schulz::COEFFICIENTS;
 use crate::real::Real;
 use hexagram_logical::device::program::{Argument, Code, Launch, Module, Program};
@@ -44,7 +44,8 @@ pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
             }
         }
     }
-    let then = if others.is_empty() { Vec::new() } else { vec![Program::in_turn(&adamw::MODULE, others, 0)] };
+    let then =
+        if others.is_empty() { Vec::new() } else { vec![Program::in_turn(&adam::MODULES[1], others, 0)] };
     Program { then, ..Program::in_turn(&MODULE, launches, scratch) }
 }
 
