@@ -1,13 +1,9 @@
 //! Algorithms without their types: what the engine and the registry work with.
 
-use crate::plugin::Bucket;
-use crate::plugin::Clipping;
-use crate::plugin::Context;
-use crate::plugin::Fields;
-use crate::plugin::Optimizers;
-use crate::plugin::Slots;
 use crate::plugin::unwritten::hook_on_parameters;
-use crate::plugin::{Algorithm, Needs, Trigram, Written};
+use crate::plugin::{
+    Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Slots, Trigram, Written,
+};
 use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -31,27 +27,88 @@ pub(crate) type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> 
 #[derive(Clone)]
 pub struct AnyAlgorithm(Arc<dyn Erased>);
 
+/// Defines, for each of these methods of [`Algorithm`], the method of [`Erased`] and that of [`AnyAlgorithm`].
+macro_rules! erased {
+    ($($method:ident($($argument:ident: $of:ty)?) -> $returned:ty;)*) => {
+        /// Methods of an [`Algorithm`] that need no type of a state: what can be called through a pointer.
+        pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
+            $(fn $method(&self $(, $argument: $of)?) -> $returned;)*
+            fn period(&self) -> u64;
+            fn without_warm_up(&self) -> Option<AnyAlgorithm>;
+            /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
+            ///
+            /// # Errors
+            /// As [`Algorithm::options`].
+            fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm>;
+            fn uncalled_hook(&self) -> Option<&'static str>;
+            fn instance<'a>(
+                self: Arc<Self>,
+                context: &'a Context,
+                bucket: &'a Bucket,
+            ) -> HookFuture<'a, Box<dyn Instance>>;
+        }
+
+        impl<A: Algorithm> Erased for A {
+            $(fn $method(&self $(, $argument: $of)?) -> $returned {
+                Algorithm::$method(self $(, $argument)?)
+            })*
+
+            fn period(&self) -> u64 {
+                Algorithm::period(self)
+            }
+
+            fn without_warm_up(&self) -> Option<AnyAlgorithm> {
+                Algorithm::without_warm_up(self).map(AnyAlgorithm::from)
+            }
+
+            fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
+                let mut own = self.clone();
+                own.options(options)?;
+                Ok(own.into())
+            }
+
+            fn uncalled_hook(&self) -> Option<&'static str> {
+                if Algorithm::needs(self).parameters { None } else { hook_on_parameters::<A>() }
+            }
+
+            fn instance<'a>(
+                self: Arc<Self>,
+                context: &'a Context,
+                bucket: &'a Bucket,
+            ) -> HookFuture<'a, Box<dyn Instance>> {
+                Box::pin(async move {
+                    let state = self.state(context, bucket).await?;
+                    Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
+                })
+            }
+        }
+
+        impl AnyAlgorithm {
+            $(
+                #[doc = concat!("Returns [`Algorithm::", stringify!($method), "`].")]
+                pub fn $method(&self $(, $argument: $of)?) -> $returned {
+                    self.0.$method($($argument)?)
+                }
+            )*
+        }
+    };
+}
+
+erased! {
+    name() -> &'static str;
+    trigram() -> Trigram;
+    keeps_replicas_identical() -> bool;
+    remembers_parameters() -> bool;
+    needs() -> Needs;
+    clipping() -> Clipping;
+    optimizers() -> Optimizers;
+    reads_slots() -> bool;
+    written() -> Written;
+    evaluations(own_step: u64) -> u32;
+    source() -> &'static str;
+}
+
 impl AnyAlgorithm {
-    /// Returns [`Algorithm::name`].
-    pub fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    /// Returns [`Algorithm::trigram`].
-    pub fn trigram(&self) -> Trigram {
-        self.0.trigram()
-    }
-
-    /// Returns [`Algorithm::keeps_replicas_identical`].
-    pub fn keeps_replicas_identical(&self) -> bool {
-        self.0.keeps_replicas_identical()
-    }
-
-    /// Returns [`Algorithm::remembers_parameters`].
-    pub fn remembers_parameters(&self) -> bool {
-        self.0.remembers_parameters()
-    }
-
     /// Returns [`Algorithm::without_warm_up`].
     #[must_use]
     pub fn without_warm_up(&self) -> Option<AnyAlgorithm> {
@@ -63,31 +120,6 @@ impl AnyAlgorithm {
         self.0.period().max(1)
     }
 
-    /// Returns [`Algorithm::needs`].
-    pub fn needs(&self) -> Needs {
-        self.0.needs()
-    }
-
-    /// Returns [`Algorithm::clipping`].
-    pub fn clipping(&self) -> Clipping {
-        self.0.clipping()
-    }
-
-    /// Returns [`Algorithm::optimizers`].
-    pub fn optimizers(&self) -> Optimizers {
-        self.0.optimizers()
-    }
-
-    /// Returns [`Algorithm::reads_slots`].
-    pub fn reads_slots(&self) -> bool {
-        self.0.reads_slots()
-    }
-
-    /// Returns [`Algorithm::written`].
-    pub fn written(&self) -> Written {
-        self.0.written()
-    }
-
     /// Returns the reason why a step's communication cannot run beside the next forward pass under this algorithm
     /// ([`Overlap::Forward`](crate::Overlap::Forward)); `None` if it can.
     pub fn refuses_forward(&self) -> Option<&'static str> {
@@ -96,16 +128,6 @@ impl AnyAlgorithm {
         }
         let before = self.written().before_forward;
         before.then_some("it communicates beside the forward pass already, beginning with all parameters")
-    }
-
-    /// Returns [`Algorithm::evaluations`].
-    pub fn evaluations(&self, own_step: u64) -> u32 {
-        self.0.evaluations(own_step)
-    }
-
-    /// Returns [`Algorithm::source`].
-    pub fn source(&self) -> &'static str {
-        self.0.source()
     }
 
     /// Returns the spelling with all options.
@@ -205,176 +227,48 @@ impl<A: Algorithm> From<Arc<A>> for AnyAlgorithm {
     }
 }
 
-/// Methods of an [`Algorithm`] that need no type of a state: what can be called through a pointer.
-pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
-    fn name(&self) -> &'static str;
-    fn trigram(&self) -> Trigram;
-    fn keeps_replicas_identical(&self) -> bool;
-    fn remembers_parameters(&self) -> bool;
-    fn without_warm_up(&self) -> Option<AnyAlgorithm>;
-    fn period(&self) -> u64;
-    fn needs(&self) -> Needs;
-    fn clipping(&self) -> Clipping;
-    fn optimizers(&self) -> Optimizers;
-    fn reads_slots(&self) -> bool;
-    fn written(&self) -> Written;
-    fn evaluations(&self, own_step: u64) -> u32;
-    fn source(&self) -> &'static str;
-    /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
-    ///
-    /// # Errors
-    /// As [`Algorithm::options`].
-    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm>;
-    fn uncalled_hook(&self) -> Option<&'static str>;
-    fn instance<'a>(
-        self: Arc<Self>,
-        context: &'a Context,
-        bucket: &'a Bucket,
-    ) -> HookFuture<'a, Box<dyn Instance>>;
+/// Defines the hooks of [`Instance`], which are those of [`Algorithm`].
+macro_rules! hooks {
+    ($($hook:ident($($argument:ident: $of:ty),*);)*) => {
+        /// Algorithm together with its state of one bucket. Its hooks are those of [`Algorithm`].
+        pub(crate) trait Instance {
+            $(fn $hook<'a>(&'a mut self, context: &'a Context, $($argument: $of),*) -> HookFuture<'a>;)*
+            /// Returns [`Algorithm::weight`].
+            fn weight(&self) -> f64;
+            /// Calls [`Algorithm::checkpoint`].
+            ///
+            /// # Errors
+            /// As [`Algorithm::checkpoint`].
+            fn checkpoint(&mut self, fields: &mut Fields) -> Result<()>;
+        }
+
+        impl<A: Algorithm> Instance for Typed<A> {
+            $(fn $hook<'a>(&'a mut self, context: &'a Context, $($argument: $of),*) -> HookFuture<'a> {
+                Box::pin(self.algorithm.$hook(context, &mut self.state, $($argument),*))
+            })*
+
+            fn weight(&self) -> f64 {
+                self.algorithm.weight(&self.state)
+            }
+
+            fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+                self.algorithm.checkpoint(&mut self.state, fields)
+            }
+        }
+    };
 }
 
-/// Algorithm together with its state of one bucket. Its hooks are those of [`Algorithm`].
-pub(crate) trait Instance {
-    fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a>;
-    fn evaluated<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
-    fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
-    fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
-    fn slots_ready<'a>(
-        &'a mut self,
-        context: &'a Context,
-        bucket: &'a mut Bucket,
-        slots: &'a mut Slots,
-    ) -> HookFuture<'a>;
-    fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
-    fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
-    /// Returns [`Algorithm::weight`].
-    fn weight(&self) -> f64;
-    /// Calls [`Algorithm::checkpoint`].
-    ///
-    /// # Errors
-    /// As [`Algorithm::checkpoint`].
-    fn checkpoint(&mut self, fields: &mut Fields) -> Result<()>;
+hooks! {
+    before_forward(parameters: &'a Buffer);
+    evaluated(bucket: &'a mut Bucket);
+    gradients_ready(bucket: &'a mut Bucket);
+    after_backward(bucket: &'a mut Bucket);
+    slots_ready(bucket: &'a mut Bucket, slots: &'a mut Slots);
+    after_step(bucket: &'a mut Bucket);
+    settle(bucket: &'a mut Bucket);
 }
 
 struct Typed<A: Algorithm> {
     algorithm: Arc<A>,
     state: A::State,
-}
-
-impl<A: Algorithm> Erased for A {
-    fn name(&self) -> &'static str {
-        Algorithm::name(self)
-    }
-
-    fn trigram(&self) -> Trigram {
-        Algorithm::trigram(self)
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        Algorithm::keeps_replicas_identical(self)
-    }
-
-    fn remembers_parameters(&self) -> bool {
-        Algorithm::remembers_parameters(self)
-    }
-
-    fn without_warm_up(&self) -> Option<AnyAlgorithm> {
-        Algorithm::without_warm_up(self).map(AnyAlgorithm::from)
-    }
-
-    fn period(&self) -> u64 {
-        Algorithm::period(self)
-    }
-
-    fn needs(&self) -> Needs {
-        Algorithm::needs(self)
-    }
-
-    fn clipping(&self) -> Clipping {
-        Algorithm::clipping(self)
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Algorithm::optimizers(self)
-    }
-
-    fn reads_slots(&self) -> bool {
-        Algorithm::reads_slots(self)
-    }
-
-    fn written(&self) -> Written {
-        Algorithm::written(self)
-    }
-
-    fn evaluations(&self, own_step: u64) -> u32 {
-        Algorithm::evaluations(self, own_step)
-    }
-
-    fn source(&self) -> &'static str {
-        Algorithm::source(self)
-    }
-
-    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
-        let mut own = self.clone();
-        own.options(options)?;
-        Ok(own.into())
-    }
-
-    fn uncalled_hook(&self) -> Option<&'static str> {
-        if Algorithm::needs(self).parameters { None } else { hook_on_parameters::<A>() }
-    }
-
-    fn instance<'a>(
-        self: Arc<Self>,
-        context: &'a Context,
-        bucket: &'a Bucket,
-    ) -> HookFuture<'a, Box<dyn Instance>> {
-        Box::pin(async move {
-            let state = self.state(context, bucket).await?;
-            Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
-        })
-    }
-}
-
-impl<A: Algorithm> Instance for Typed<A> {
-    fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a> {
-        Box::pin(self.algorithm.before_forward(context, &mut self.state, parameters))
-    }
-
-    fn evaluated<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
-        Box::pin(self.algorithm.evaluated(context, &mut self.state, bucket))
-    }
-
-    fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
-        Box::pin(self.algorithm.gradients_ready(context, &mut self.state, bucket))
-    }
-
-    fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
-        Box::pin(self.algorithm.after_backward(context, &mut self.state, bucket))
-    }
-
-    fn slots_ready<'a>(
-        &'a mut self,
-        context: &'a Context,
-        bucket: &'a mut Bucket,
-        slots: &'a mut Slots,
-    ) -> HookFuture<'a> {
-        Box::pin(self.algorithm.slots_ready(context, &mut self.state, bucket, slots))
-    }
-
-    fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
-        Box::pin(self.algorithm.after_step(context, &mut self.state, bucket))
-    }
-
-    fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
-        Box::pin(self.algorithm.settle(context, &mut self.state, bucket))
-    }
-
-    fn weight(&self) -> f64 {
-        self.algorithm.weight(&self.state)
-    }
-
-    fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
-        self.algorithm.checkpoint(&mut self.state, fields)
-    }
 }
