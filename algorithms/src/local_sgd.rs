@@ -11,6 +11,15 @@
 //! mean as the state, what its feedback remembers, and the bytes of
 //! [`compressed_allreduce`](crate::compressed_allreduce) / H. Default: H = 4, which on small data costs no accuracy; 16
 //! and more on large. Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019.
+//!
+//! # `post-local-sgd`
+//!
+//! [`LocalSgd::post`] makes its first steps as synchronous SGD: `ḡ ← (1/n) Σᵢ gᵢ; x ← optimizer(x, ḡ)`. In the beginning
+//! gradients are large and replicas would drift far apart; later, local steps cost nothing, and often generalize better.
+//! start = 0 is local SGD, and without end it is synchronous SGD. Replicas are bit-identical until `start`, and then after
+//! every H-th step, counted from the first of all. Bytes sent per rank and step: before `start` 2(n−1)/n · S, or (n−1) · S
+//! if n · S ≤ 64 KiB, S being the size of the gradients. Defaults: 100 steps, then H = 4, as in PyTorch's example. Source:
+//! Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
 
 use crate::plugin::{Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, ParameterMean, Trigram};
 use hexagram_logical::Result;
@@ -19,6 +28,8 @@ use hexagram_logical::spelling::Options;
 /// Mean of the parameters, every `period` steps.
 #[derive(Debug, Clone)]
 pub struct LocalSgd {
+    /// Number of first steps, of synchronous SGD: an option of `post-local-sgd`; `None` is `local-sgd`.
+    pub start: Option<u64>,
     /// Number H of steps from one mean to the next; 1 or more.
     pub period: u64,
     /// Way to make the mean. Default: in full precision.
@@ -27,7 +38,18 @@ pub struct LocalSgd {
 
 impl Default for LocalSgd {
     fn default() -> Self {
-        LocalSgd { period: 4, averaging: Averaging::default() }
+        LocalSgd { start: None, period: 4, averaging: Averaging::default() }
+    }
+}
+
+impl LocalSgd {
+    /// Creates `post-local-sgd`, whose first `start` steps are of synchronous SGD.
+    pub fn post(start: u64) -> Self {
+        LocalSgd { start: Some(start), ..LocalSgd::default() }
+    }
+
+    fn is_synchronous(&self, context: &Context) -> bool {
+        self.start.is_some_and(|start| context.own_step() < start)
     }
 }
 
@@ -35,14 +57,21 @@ impl Algorithm for LocalSgd {
     type State = ParameterMean;
 
     fn name(&self) -> &'static str {
-        "local-sgd"
+        if self.start.is_some() { "post-local-sgd" } else { "local-sgd" }
     }
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
     }
 
+    fn without_warm_up(&self) -> Option<Self> {
+        (self.start > Some(0)).then(|| Self { start: Some(0), ..self.clone() })
+    }
+
     fn options(&mut self, options: &mut Options) -> Result<()> {
+        if let Some(start) = &mut self.start {
+            options.field("start", start, .., "first steps, of synchronous SGD")?;
+        }
         options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")?;
         self.averaging.options(options)
     }
@@ -52,7 +81,10 @@ impl Algorithm for LocalSgd {
     }
 
     fn source(&self) -> &'static str {
-        "Stich, Local SGD converges fast and communicates little, ICLR 2019"
+        match self.start {
+            None => "Stich, Local SGD converges fast and communicates little, ICLR 2019",
+            Some(_) => "Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020",
+        }
     }
 
     /// Returns false: replicas are equal only after every H-th step.
@@ -73,12 +105,27 @@ impl Algorithm for LocalSgd {
         ParameterMean::new(&self.averaging, context, bucket)
     }
 
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        _: &mut ParameterMean,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        if self.is_synchronous(context) {
+            context.mean(&mut bucket.gradients).await?;
+        }
+        Ok(())
+    }
+
     async fn after_step(
         &self,
         context: &Context,
         mean: &mut ParameterMean,
         bucket: &mut Bucket,
     ) -> Result<()> {
+        if self.is_synchronous(context) {
+            return mean.begin(context, &bucket.parameters);
+        }
         if context.ends_round(self.period) {
             mean.meet(context, &mut bucket.parameters).await?;
         }

@@ -34,11 +34,8 @@ use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
 use crate::loco::LoCo;
 use crate::low_precision_decentralized::LowPrecisionDecentralized;
-use crate::muloco::MuLoCo;
 use crate::noloco::NoLoCo;
 use crate::plugin::AnyAlgorithm;
-use crate::post_local_sgd::PostLocalSgd;
-use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::qg_dsgdm::QgDsgdm;
 use crate::relaysgd::RelaySgd;
@@ -48,7 +45,6 @@ use crate::slowmo::SlowMo;
 use crate::sparse_loco::SparseLoCo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
-use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::codec::{self, Codec};
 use hexagram_logical::decentralized::{self, Schedule};
@@ -202,11 +198,11 @@ fn of_bagua() -> Vec<AnyAlgorithm> {
 fn of_papers() -> Vec<AnyAlgorithm> {
     vec![
         LocalSgd::default().into(),
-        PostLocalSgd::default().into(),
+        LocalSgd::post(100).into(),
         SlowMo::default().into(),
         DiLoCo::default().into(),
         StreamingDiLoCo::default().into(),
-        MuLoCo::default().into(),
+        DiLoCo::muon().into(),
         SparseLoCo::default().into(),
         DPsgd::default().into(),
         GradientTracking::default().into(),
@@ -222,9 +218,9 @@ fn of_papers() -> Vec<AnyAlgorithm> {
         DeepSqueeze::default().into(),
         CompressedAllReduce::default().into(),
         LoCo::default().into(),
-        PowerSgd::default().into(),
+        CompressedAllReduce::low_rank().into(),
         Dion::default().into(),
-        TopKEf::default().into(),
+        CompressedAllReduce::top_k().into(),
         Dgc::default().into(),
         Ef21::default().into(),
         SignSgdVote::default().into(),

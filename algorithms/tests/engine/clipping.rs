@@ -1,14 +1,13 @@
 //! Clipping by a norm under every algorithm: where it applies, that nothing is lost by it, and the table in the docs.
 
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
 use hexagram_algorithms::ef21::Ef21;
 use hexagram_algorithms::gradient_tracking::GradientTracking;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
-use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::topk_ef::TopKEf;
 use hexagram_algorithms::{
     Algorithm, AnyAlgorithm, Bucket, Clipping, Context, EngineOptions, GradientAllReduce, Trigram, registry,
 };
@@ -67,9 +66,9 @@ fn what_is_clipped_is_not_lost() {
         |rate: f64| -> Vec<f64> { (0..250).map(|step| rate * 0.98f64.powi((step - 75).max(0))).collect() };
     let algorithms: [(AnyAlgorithm, f64); 6] = [
         (GradientAllReduce.into(), 0.3),
-        (TopKEf { fraction: 0.2 }.into(), 0.3),
+        (CompressedAllReduce::TopK { fraction: 0.2 }.into(), 0.3),
         (Dgc { fraction: 0.2, warm_up: 0, masking: false, ..Dgc::default() }.into(), 0.03),
-        (PowerSgd { rank: 1, start: 0, ..PowerSgd::default() }.into(), 0.3),
+        (CompressedAllReduce::LowRank { rank: 1, saving: 2.0, start: 0 }.into(), 0.3),
         (Ef21 { fraction: 0.2, ..Ef21::default() }.into(), 0.2),
         (GradientTracking::default().into(), 0.3),
     ];
@@ -101,7 +100,7 @@ fn gradients_are_clipped_by_one_factor_before_the_hooks() {
 fn the_factor_is_of_the_root_mean_square_of_all_ranks_norms() {
     // Norms of 8 · 3 and 8 · 1: R = 8 √5, and c / R is 1/√5.
     let gradient = |rank: usize, _: usize, _: usize, _: f32| if rank == 0 { 3.0 } else { 1.0 };
-    let found = train(&TopKEf { fraction: 1.0 }.into(), Some(8.0), &[0.5], gradient);
+    let found = train(&CompressedAllReduce::TopK { fraction: 1.0 }.into(), Some(8.0), &[0.5], gradient);
     let expected = -0.5 * 2.0 / 5f64.sqrt();
     assert!(found.iter().all(|x| (f64::from(*x) - expected).abs() < 1e-6), "{found:?} and not {expected}");
 }
@@ -120,7 +119,7 @@ fn directions_of_the_length_of_the_model_are_not_shortened() {
 #[test]
 fn gradients_without_a_norm_name_their_tensor() {
     let errors = spawn(TransportKind::Thread, RANKS, |comm| {
-        let mut trainer = trainer(&comm, &TopKEf::default().into(), Some(1.0))?;
+        let mut trainer = trainer(&comm, &CompressedAllReduce::top_k().into(), Some(1.0))?;
         let bad = |tensor: usize, at: usize| comm.rank() == 1 && (tensor, at) == (0, 5);
         let step = trainer
             .step(|tensor, x| (0..x.len()).map(|at| if bad(tensor, at) { f32::NAN } else { 1.0 }).collect());

@@ -107,7 +107,7 @@ fn programs_of_codecs_are_made_ready_once() {
     // Those that an engine makes ready whatever its algorithm is.
     let [[always, later], _] = prepared(GradientAllReduce.into())[..] else { panic!("there are two ranks") };
     assert_eq!(always, later);
-    let linear = CompressedAllReduce { averaging: common_places() };
+    let linear = CompressedAllReduce::Any(common_places());
     // Three of each bucket, or two where nothing adds what is decoded to anything.
     for (algorithm, programs) in [(ByteGrad::default().into(), 3), (linear.into(), 2)] {
         for [before, after] in prepared(algorithm) {
@@ -133,7 +133,7 @@ fn optimizers_copy_nothing_down() {
         assert_eq!(each(GradientAllReduce, optimizer, None), [0.0, 0.0], "{optimizer}");
     }
     assert_eq!(each(ByteGrad::default(), "adam", None), [0.0, 0.0]);
-    let linear = CompressedAllReduce { averaging: common_places() };
+    let linear = CompressedAllReduce::Any(common_places());
     assert_eq!(each(linear, "adam", None), [0.0, 0.0]);
     assert_eq!(each(DPsgd::default(), "adam", None), [0.0, 0.0]);
 }

@@ -7,7 +7,6 @@ use hexagram_algorithms::dgc::Dgc;
 use hexagram_algorithms::diloco::DiLoCo;
 use hexagram_algorithms::logical::codec::{E4M3, Sign};
 use hexagram_algorithms::logical::encoding::Feedback;
-use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::testing::{Setup, fitting, resumes_exactly};
@@ -110,11 +109,9 @@ fn algorithms_with_phases_resume_exactly_in_each() {
                 local_doubling: 4,
                 ..ZeroOneAdam::default()
             }),
-            made(PowerSgd { start: 5, ..PowerSgd::default() }),
-            made(CompressedAllReduce { averaging: signs() }),
-            made(CompressedAllReduce {
-                averaging: Averaging::encoded(E4M3::default(), Feedback::Difference),
-            }),
+            made(CompressedAllReduce::LowRank { rank: 2, saving: 2.0, start: 5 }),
+            made(CompressedAllReduce::Any(signs())),
+            made(CompressedAllReduce::Any(Averaging::encoded(E4M3::default(), Feedback::Difference))),
             made(Dgc { warm_up: 5, weight_decay: 0.1, ..Dgc::default() }),
         ];
         let run = Run { ranks: 2, before, after: 8, order: Order::Observed, bytes: 1500 };

@@ -2,11 +2,11 @@
 
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
+use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
-use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Scratch, Setup, Trainer};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
@@ -24,8 +24,8 @@ const RATE: f64 = 0.1;
 fn algorithms() -> Vec<AnyAlgorithm> {
     vec![
         Dgc { fraction: 0.02, warm_up: 2, ..Dgc::default() }.into(),
-        PowerSgd { rank: 1, saving: 1.0, start: 3 }.into(),
-        PostLocalSgd { start: 3, period: 4, ..PostLocalSgd::default() }.into(),
+        CompressedAllReduce::LowRank { rank: 1, saving: 1.0, start: 3 }.into(),
+        LocalSgd { period: 4, ..LocalSgd::post(3) }.into(),
         QAdam { warmup: 3, ..QAdam::default() }.into(),
         QAdam { warmup: 3, ..QAdam::eight_bits() }.into(),
         ZeroOneAdam { freeze: 4, local_doubling: 2, ..ZeroOneAdam::default() }.into(),

@@ -8,8 +8,6 @@ use hexagram_algorithms::logical::codec::{Keep, RandomK, Sign};
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::testing::is_deep;
 use hexagram_algorithms::noloco::NoLoCo;
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
-use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::slowmo::SlowMo;
@@ -22,8 +20,8 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     let mut all = registry::all();
     all.push(QAdam { warmup: 5, ..QAdam::default() }.into());
     all.push(ZeroOneAdam { freeze: 6, local_doubling: 4, ..ZeroOneAdam::default() }.into());
-    all.push(PowerSgd { start: 5, ..PowerSgd::default() }.into());
-    all.push(PostLocalSgd { start: 5, ..PostLocalSgd::default() }.into());
+    all.push(CompressedAllReduce::LowRank { rank: 2, saving: 2.0, start: 5 }.into());
+    all.push(LocalSgd::post(5).into());
     all.push(Easgd { momentum: 0.5, ..Easgd::default() }.into());
     all.push(NoLoCo { period: 3, ..NoLoCo::default() }.into());
     all.push(SlowMo { base: Some(Sgp::default().into()), ..SlowMo::default() }.into());
@@ -31,7 +29,7 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     all.push(DiLoCo { period: 4, averaging: signs(), ..DiLoCo::default() }.into());
     all.push(SlowMo { averaging: signs(), ..SlowMo::default() }.into());
     all.push(Easgd { averaging: signs(), ..Easgd::default() }.into());
-    all.push(CompressedAllReduce { averaging: common_places() }.into());
+    all.push(CompressedAllReduce::Any(common_places()).into());
     all
 }
 

@@ -1,11 +1,11 @@
 //! What is compressed tensor by tensor does not depend on the cut into buckets: not a bit of any replica.
 
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
 use hexagram_algorithms::ef21::{Ef21, Ef21Start};
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::topk_ef::TopKEf;
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions};
 
 const SHAPES: [&[usize]; 6] = [&[9, 11], &[9], &[3, 2, 4], &[1], &[40], &[20, 2]];
@@ -32,7 +32,7 @@ fn replicas(algorithm: &(dyn Fn() -> AnyAlgorithm + Sync), bytes: usize) -> Vec<
 #[test]
 fn the_cut_into_buckets_changes_nothing() {
     let algorithms: [&(dyn Fn() -> AnyAlgorithm + Sync); 4] = [
-        &|| TopKEf::default().into(),
+        &|| CompressedAllReduce::top_k().into(),
         &|| Dgc { warm_up: 2, weight_decay: 0.1, ..Dgc::default() }.into(),
         &|| Ef21::default().into(),
         &|| Ef21 { start: Ef21Start::Gradient, ..Ef21::default() }.into(),

@@ -15,10 +15,8 @@ use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::topk_ef::TopKEf;
 use hexagram_algorithms::{AnyAlgorithm, Averaging, GradientAllReduce};
 use std::sync::Arc;
 
@@ -125,8 +123,10 @@ fn drift(points: &[Point; RANKS], rank: usize) -> Point {
 #[test]
 fn top_k_with_error_feedback() {
     let averaging = Averaging::encoded(TopK::new(Keep::Count(3)).unwrap(), Feedback::Error);
-    for algorithm in [AnyAlgorithm::from(TopKEf { fraction: 0.25 }), CompressedAllReduce { averaging }.into()]
-    {
+    for algorithm in [
+        AnyAlgorithm::from(CompressedAllReduce::TopK { fraction: 0.25 }),
+        CompressedAllReduce::Any(averaging).into(),
+    ] {
         let mut e = [[0.0; LEN]; RANKS];
         let rule = |number: usize, rate: f64, x: &mut [Point; RANKS]| {
             let sent = std::array::from_fn(|rank| {
@@ -239,8 +239,8 @@ fn means_of_gradients_and_of_parameters() {
             }
         }
     };
-    check(LocalSgd { period: 3, averaging: averaging() }, local(0));
-    check(PostLocalSgd { start: 4, period: 3, averaging: averaging() }, local(4));
+    check(LocalSgd { start: None, period: 3, averaging: averaging() }, local(0));
+    check(LocalSgd { start: Some(4), period: 3, averaging: averaging() }, local(4));
 }
 
 #[test]

@@ -19,7 +19,7 @@ const ELEMENTS: usize = 3001;
 const RATES: [f64; 3] = [0.5, 0.125, 0.25];
 
 fn made(averaging: &Averaging) -> Made {
-    CompressedAllReduce { averaging: averaging.clone() }.into()
+    CompressedAllReduce::Any(averaging.clone()).into()
 }
 
 /// Returns codecs, each with a feedback that suits it.
@@ -136,7 +136,7 @@ fn the_bytes_are_those_of_its_header() {
     let blocks = |size: usize, header: usize| (elements / size * header) as f64;
     let d = elements as f64;
     let expected: [(Averaging, f64); 6] = [
-        (CompressedAllReduce::default().averaging, 2.0 * d),
+        (Averaging::encoded(Half::BF16, Feedback::None), 2.0 * d),
         (Averaging::encoded(Half::F16, Feedback::None), 2.0 * d),
         (Averaging::encoded(E4M3::default(), Feedback::None), d + blocks(2048, 4)),
         (Averaging::encoded(MinMax8::default(), Feedback::None), d + blocks(2048, 8)),

@@ -72,7 +72,7 @@ fn its_steps_are_those_computed_by_hand() {
 fn without_memory_it_is_two_level_feedback() {
     let run = Run { shape: vec![300], rate: |_| 0.125, ..Run::default() };
     let averaging = Averaging::encoded(Int4::in_blocks(16), Feedback::TwoLevel);
-    let exact = run.train(|| CompressedAllReduce { averaging: averaging.clone() }.into(), pull);
+    let exact = run.train(|| CompressedAllReduce::Any(averaging.clone()).into(), pull);
     assert_eq!(run.train(made(LoCo { memory: 0.0, reset: u64::MAX, block: 16 }), pull), exact);
 }
 

@@ -2,8 +2,8 @@
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::powersgd::PowerSgd;
 
 const ROWS: usize = 12;
 const COLS: usize = 20;
@@ -20,7 +20,7 @@ fn full(seed: usize) -> Vec<f32> {
 }
 
 fn made(rank: usize, start: u64) -> impl Fn() -> Made + Sync {
-    move || PowerSgd { rank, saving: 1.0, start }.into()
+    move || CompressedAllReduce::LowRank { rank, saving: 1.0, start }.into()
 }
 
 fn exact() -> Made {
@@ -218,11 +218,13 @@ fn matrices_that_save_too_little_go_as_they_are() {
     let gradient = |rank: usize, step: usize, _: &[f32]| full(rank + 10 * step);
     let run = Run { steps: 3, ..run() };
     let exact = run.train(exact, gradient);
-    let saving = |saving| run.train(move || PowerSgd { rank: 2, saving, start: 0 }.into(), gradient);
+    let saving = |saving| {
+        run.train(move || CompressedAllReduce::LowRank { rank: 2, saving, start: 0 }.into(), gradient)
+    };
     assert!(furthest(&saving(3.75)[0], &exact[0]) < 1e-5);
     assert!(furthest(&saving(3.7)[0], &exact[0]) > 1e-2);
     let refused = |saving| {
-        let wrong = move || -> Made { PowerSgd { saving, ..PowerSgd::default() }.into() };
+        let wrong = move || -> Made { CompressedAllReduce::LowRank { rank: 2, saving, start: 10 }.into() };
         run.refused(wrong, |_| 1.0)
     };
     for error in [refused(0.5), refused(f64::NAN)].concat() {

@@ -2,11 +2,11 @@
 
 use crate::replicas::{Made, Run, blame_rank_1, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::topk_ef::TopKEf;
 
 fn top(fraction: f64) -> impl Fn() -> Made + Sync {
-    move || TopKEf { fraction }.into()
+    move || CompressedAllReduce::TopK { fraction }.into()
 }
 
 #[test]

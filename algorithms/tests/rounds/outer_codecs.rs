@@ -1,14 +1,13 @@
 //! Algorithms whose ranks meet after some steps, with a codec: against their rules in f64 and the codec alone.
 
 use crate::replicas::{Run, furthest, optimum, pull};
-use hexagram_algorithms::diloco::{DiLoCo, Outer};
+use hexagram_algorithms::diloco::{DiLoCo, Inner, Outer};
 use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::codec::{E3M0, Sign};
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn};
 use hexagram_algorithms::logical::{ReduceOp, TransportKind};
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::testing::{Setup, Trainer, payload_per_step};
 use hexagram_algorithms::{AnyAlgorithm, Averaging, registry};
@@ -77,10 +76,10 @@ fn changes_are_what_is_encoded() {
     let period = PERIOD as u64;
     let averaging = signs;
     let local = |theta: f64, _: &mut f64, change: f64| theta - change;
-    assert_found(LocalSgd { period, averaging: averaging() }, local);
-    assert_found(PostLocalSgd { start: 0, period, averaging: averaging() }, local);
+    assert_found(LocalSgd { start: None, period, averaging: averaging() }, local);
+    assert_found(LocalSgd { start: Some(0), period, averaging: averaging() }, local);
     let outer = Outer { learning_rate: 0.7, momentum: 0.9 };
-    assert_found(DiLoCo { period, outer, averaging: averaging() }, |theta, v, change| {
+    assert_found(DiLoCo { inner: Inner::Any, period, outer, averaging: averaging() }, |theta, v, change| {
         *v = 0.9 * *v + change;
         theta - 0.7 * (change + 0.9 * *v)
     });
@@ -94,9 +93,9 @@ fn changes_are_what_is_encoded() {
 #[test]
 fn post_local_sgd_encodes_the_change_since_its_start() {
     let start = PERIOD as u64;
-    let encoded = PostLocalSgd { start, period: start, averaging: signs() };
+    let encoded = LocalSgd { start: Some(start), period: start, averaging: signs() };
     let found = train(TransportKind::Thread, 3, encoded.into());
-    let exact = PostLocalSgd { start, period: start, ..PostLocalSgd::default() };
+    let exact = LocalSgd { period: start, ..LocalSgd::post(start) };
     let exact = train(TransportKind::Thread, 3, exact.into());
     // What two levels have not sent yet is of the last changes, not of all since the beginning.
     let far = found[0].iter().zip(&exact[0]).map(|(found, exact)| (found - exact).abs()).fold(0.0, f32::max);
@@ -139,7 +138,7 @@ fn the_bytes_are_those_of_the_codec_in_every_period() {
     let averaging = || Averaging::encoded(E3M0::default(), Feedback::Error);
     let elements = 4 * 32768;
     let all: [AnyAlgorithm; 4] = [
-        LocalSgd { period: 4, averaging: averaging() }.into(),
+        LocalSgd { start: None, period: 4, averaging: averaging() }.into(),
         DiLoCo { period: 4, averaging: averaging(), ..DiLoCo::default() }.into(),
         SlowMo { period: 4, averaging: averaging(), ..SlowMo::default() }.into(),
         Easgd { period: 4, averaging: averaging(), ..Easgd::default() }.into(),

@@ -4,11 +4,10 @@ use crate::replicas::{Made, Run, pull};
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::testing::payload_per_step;
 
 fn made(start: u64, period: u64) -> impl Fn() -> Made + Sync {
-    move || PostLocalSgd { start, period, ..PostLocalSgd::default() }.into()
+    move || LocalSgd { period, ..LocalSgd::post(start) }.into()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::bytegrad::ByteGrad;
-use crate::topk_ef::TopKEf;
+use crate::compressed_allreduce::CompressedAllReduce;
 use hexagram_logical::Queue;
 
 /// Gradients of a rank in a pass, for two buckets of four elements.
@@ -60,7 +60,9 @@ fn trained(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Vec<[Vec<f32>
 
 #[test]
 fn a_framework_s_buckets_get_what_the_engine_s_get() {
-    for algorithm in [GradientAllReduce.into(), ByteGrad::default().into(), TopKEf::default().into()] {
+    for algorithm in
+        [GradientAllReduce.into(), ByteGrad::default().into(), CompressedAllReduce::top_k().into()]
+    {
         let algorithm: AnyAlgorithm = algorithm;
         spawn(TransportKind::Shm, 3, |comm| {
             assert_eq!(hooked(&comm, algorithm.clone())?, trained(&comm, algorithm.clone())?);

@@ -7,12 +7,10 @@
 use super::super::runner::Stage;
 use super::*;
 use crate::async_model_average::AsyncModelAverage;
+use crate::compressed_allreduce::CompressedAllReduce;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::muloco::MuLoCo;
 use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers, Slots, Written};
-use crate::post_local_sgd::PostLocalSgd;
-use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::slowmo::SlowMo;
 use crate::sparse_loco::SparseLoCo;
@@ -225,10 +223,10 @@ pub(super) fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
     let outer = DiLoCo::default().outer;
     match algorithm.name() {
         "local-sgd" => LocalSgd { period: 1, ..LocalSgd::default() }.into(),
-        "post-local-sgd" => PostLocalSgd { start: 2, period: 1, ..PostLocalSgd::default() }.into(),
+        "post-local-sgd" => LocalSgd { period: 1, ..LocalSgd::post(2) }.into(),
         "slowmo" => SlowMo { period: 1, ..SlowMo::default() }.into(),
         "diloco" => DiLoCo { period: 1, outer, ..DiLoCo::default() }.into(),
-        "muloco" => MuLoCo { period: 1, ..MuLoCo::default() }.into(),
+        "muloco" => DiLoCo { period: 1, ..DiLoCo::muon() }.into(),
         "sparse-loco" => SparseLoCo { period: 1, ..SparseLoCo::default() }.into(),
         "streaming-diloco" => {
             StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() }.into()
@@ -238,7 +236,7 @@ pub(super) fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
         "async-model-average" => {
             AsyncModelAverage { interval: 0.0, warm_up: 0, ..AsyncModelAverage::default() }.into()
         }
-        "powersgd" => PowerSgd { start: 1, ..PowerSgd::default() }.into(),
+        "powersgd" => CompressedAllReduce::LowRank { rank: 2, saving: 2.0, start: 1 }.into(),
         "qadam" => QAdam { warmup: 2, ..QAdam::default() }.into(),
         "zero-one-adam" => ZeroOneAdam { freeze: 2, ..ZeroOneAdam::default() }.into(),
         _ => algorithm,

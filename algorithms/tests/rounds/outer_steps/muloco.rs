@@ -2,10 +2,10 @@
 
 use super::{Model, PERIOD, Sparse, assert_near, by_hand, gradient, shapes, train};
 use hexagram_algorithms::Averaging;
+use hexagram_algorithms::diloco::DiLoCo;
 use hexagram_algorithms::diloco::Outer;
 use hexagram_algorithms::logical::codec::{Keep, TopK};
 use hexagram_algorithms::logical::encoding::Feedback;
-use hexagram_algorithms::muloco::MuLoCo;
 
 const RATE: f64 = 0.02;
 const OUTER: Outer = Outer { learning_rate: 0.9, momentum: 0.8 };
@@ -71,7 +71,7 @@ fn its_rounds_are_those_of_its_rule() {
         let mut muon = Muon::of_all(ranks);
         let expected =
             by_hand(ranks, OUTER, |rank, step, x| muon[rank].step(rank, step, x), |_, _, change| change);
-        let exact = MuLoCo { period: PERIOD, ..MuLoCo::default() };
+        let exact = DiLoCo { period: PERIOD, ..DiLoCo::muon() };
         let found = train(ranks, RATE, &exact.into(), |x| x, |x| x);
         assert_near(&found, &expected, 1e-11, &format!("{ranks} ranks"));
     }
@@ -85,7 +85,7 @@ fn changes_are_encoded_with_a_feedback_that_decays() {
     let mut sparse = Sparse::new(ranks, 0.9, 0.1, usize::MAX);
     let send = |rank, tensor, change: Vec<f64>| sparse.send((rank, tensor), &change, <[f64]>::to_vec);
     let expected = by_hand(ranks, OUTER, |rank, step, x| muon[rank].step(rank, step, x), send);
-    let encoded = MuLoCo { period: PERIOD, averaging, ..MuLoCo::default() };
+    let encoded = DiLoCo { period: PERIOD, averaging, ..DiLoCo::muon() };
     let found = train(ranks, RATE, &encoded.into(), |x| x as f32, f64::from);
     assert_near(&found, &expected, 1e-4, "the largest tenth");
 }

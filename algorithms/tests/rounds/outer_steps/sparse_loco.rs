@@ -65,7 +65,7 @@ fn its_defaults_are_those_of_its_header() {
 fn in_full_precision_it_is_diloco_with_plain_outer_sgd() {
     let exact = SparseLoCo { period: PERIOD, learning_rate: 0.7, averaging: Averaging::default() };
     let outer = Outer { learning_rate: 0.7, momentum: 0.0 };
-    let diloco = DiLoCo { period: PERIOD, outer, averaging: Averaging::default() };
+    let diloco = DiLoCo { period: PERIOD, outer, ..DiLoCo::default() };
     let found = train(3, RATE, &exact.into(), |x| x, |x| x);
     assert_eq!(found, train(3, RATE, &diloco.into(), |x| x, |x| x));
     assert_near(&found, &by_hand(3, outer, sgd, |_, _, change| change), 1e-12, "all elements");
