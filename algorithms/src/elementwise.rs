@@ -1,5 +1,5 @@
 //! Arithmetic on the elements at one place of several buffers, done where the buffers are: what steps of optimizers and
-//! moments are. Open this to write a loop over elements that a GPU can do, too.
+//! moments are.
 //!
 //! The host's loop is in Rust, and an entry of a `.cu` file beside it has its bits: what both store is canonical where
 //! it may be NaN.

@@ -1,4 +1,4 @@
-//! The algorithms by the names that users type, with their options. Open this file to add one to them.
+//! The algorithms by the names that users type, with their options.
 //!
 //! ```
 //! use hexagram::algorithms::registry;

@@ -1,5 +1,4 @@
-//! `hexagram sample`: which samples each rank would see, in which order, and how well ranks would be balanced. Open
-//! this file for the options and the JSON.
+//! `hexagram sample`: which samples each rank would see, in which order, and how well ranks would be balanced.
 
 use crate::say::{self, PrintError};
 use clap::{Args, ValueEnum};

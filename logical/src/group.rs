@@ -1,4 +1,4 @@
-//! Groups: some ranks of the world, numbered anew, with messages of their own. Open this to see what a split agrees on.
+//! Groups: some ranks of the world, numbered anew, with messages of their own.
 
 use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 use std::sync::{Arc, Mutex, PoisonError};

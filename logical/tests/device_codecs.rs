@@ -1,6 +1,5 @@
-//! Codecs of blocks on the device under test: messages, and what they decode to, have the bits that the host gives them,
-//! at any offset, and what the host refuses is refused, by the same element. Open this if you have changed a codec of
-//! blocks, or its kernels for a GPU.
+//! Codecs of blocks on the device under test: messages, and what they decode to, have the bits that the host gives
+//! them, at any offset, and what the host refuses is refused, by the same element.
 
 use hexagram_logical::Buffer;
 use hexagram_logical::codec::{Codec, CodecError, E3M0, E4M3, Exact, Half, Int4, MinMax8, NotFinite, Sign};

@@ -1,5 +1,4 @@
-//! Assignment of the samples of a step to ranks, so that all finish at the same time. Open this file to see why ranks
-//! differ.
+//! Assignment of the samples of a step to ranks, so that all finish at the same time.
 //!
 //! ```text
 //! longest first   the samples by falling cost, each to the rank that would finish it first: the least

@@ -1,4 +1,4 @@
-//! Balance of ranks: the costliest rank of a step over the average one. Open this file to compare samplers.
+//! Balance of ranks: the costliest rank of a step over the average one.
 
 /// Costs of the ranks in the steps of an epoch, as far as they have been added.
 ///

@@ -1,5 +1,4 @@
-//! Complexities of samples: tokens, say, or milliseconds. Open this file to evaluate them in parallel, or to keep them
-//! in a file from one run to the next.
+//! Complexities of samples: tokens, say, or milliseconds.
 //!
 //! The file holds one number a line, one line a sample, in the order of the data set.
 

@@ -1,5 +1,4 @@
-//! Batches that take all ranks equally long, also when samples differ a hundredfold and ranks differ in speed. Open
-//! this file to see which samples make a step, and which rank has which of them.
+//! Batches that take all ranks equally long, also when samples differ a hundredfold and ranks differ in speed.
 //!
 //! ```text
 //! sort     samples by cost (1 + random_level u), with u from 0 to 1 drawn for each sample and epoch

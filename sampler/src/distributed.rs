@@ -1,5 +1,4 @@
-//! PyTorch's `DistributedSampler`: one epoch's samples, divided evenly among ranks. Open this file to see
-//! which samples are repeated or left out when the division does not come out even.
+//! PyTorch's `DistributedSampler`: one epoch's samples, divided evenly among ranks.
 //!
 //! Source: `torch/utils/data/distributed.py`.
 

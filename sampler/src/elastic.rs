@@ -1,6 +1,5 @@
 //! Batches whose samples do not depend on how many ranks share them: a job may stop on four ranks and go on with three.
-//! Also the sampler for data sets of billions, and for evaluation. Open this file to see which part of a step a rank
-//! has.
+//! Also the sampler for data sets of billions, and for evaluation.
 //!
 //! ```text
 //! order    a keyed permutation of all samples, or their own order

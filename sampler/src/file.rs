@@ -1,5 +1,4 @@
-//! Files that users name: regular ones only, and whole ones only up to a bound. Open this when a sampler or a dataset
-//! reads another kind of file.
+//! Files that users name: regular ones only, and whole ones only up to a bound.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

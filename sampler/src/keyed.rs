@@ -1,5 +1,4 @@
-//! A random order in no memory: a keyed permutation of `0..n`, computed entry by entry. Open this file when a data set
-//! is too large to hold its order, or to see how `ElasticSampler` shuffles.
+//! A random order in no memory: a keyed permutation of `0..n`, computed entry by entry.
 //!
 //! ```text
 //! domain   2^b >= n, the smallest from 2^8 on; a number is a pair (high, low) of b - b/2 and b/2 bits

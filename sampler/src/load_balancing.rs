@@ -1,5 +1,5 @@
 //! Bagua's `LoadBalancingDistributedSampler`: ranks draw samples of similar complexity at the same time, so that nobody
-//! waits long for the rank with the longest one. Open this file to see which samples come together.
+//! waits long for the rank with the longest one.
 //!
 //! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`; Gan et al., "BAGUA: Scaling up Distributed Learning
 //! with System Relaxations" (VLDB 2021).

@@ -1,5 +1,5 @@
 //! Bagua's `LoadBalancingDistributedBatchSampler`: batches of samples of similar complexity, equally many on every
-//! rank. Open this file for the ways to make batches, or to see how their numbers are made equal.
+//! rank.
 //!
 //! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`, whose `drop_last` makes numbers unequal, and whose
 //! padding does when a rank has less than half as many batches as another; here neither does.

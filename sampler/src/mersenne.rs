@@ -1,5 +1,4 @@
-//! PyTorch's random numbers on the CPU: the Mersenne Twister MT19937. Open this file when an order differs
-//! from PyTorch's and you want to know which number was drawn.
+//! PyTorch's random numbers on the CPU: the Mersenne Twister MT19937.
 //!
 //! Source: Matsumoto and Nishimura, "Mersenne Twister" (ACM TOMACS 8, 1998), with the initialisation of 2002,
 //! as in PyTorch's `aten/src/ATen/core/MT19937RNGEngine.h`.

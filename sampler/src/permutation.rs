@@ -1,4 +1,4 @@
-//! `torch.randperm` on the CPU. Open this file to see how the order of an epoch is drawn.
+//! `torch.randperm` on the CPU.
 //!
 //! Source: `randperm_cpu` in PyTorch's `aten/src/ATen/native/TensorFactories.cpp`. There are two ways,
 //! because the remainder of a 32-bit number is visibly uneven once `n` comes near 2^32; PyTorch keeps the old

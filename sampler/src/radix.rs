@@ -1,5 +1,4 @@
-//! Sorting a million samples by cost in a few milliseconds: least significant digit first, stable. Open this file to
-//! see why there are fewer passes than digits.
+//! Sorting a million samples by cost in a few milliseconds: least significant digit first, stable.
 //!
 //! Source: Knuth, "The Art of Computer Programming" vol. 3, 5.2.5. Bits of numbers that are not negative are ordered as
 //! the numbers are.

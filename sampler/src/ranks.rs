@@ -1,5 +1,4 @@
-//! Samplers of one rank of several. Open this file for the checks that all of them share, or to see how options learn
-//! their rank from a communicator.
+//! Samplers of one rank of several.
 
 use crate::error::SamplerError;
 

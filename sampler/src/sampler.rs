@@ -1,5 +1,4 @@
-//! Samplers as a trait: an order of draws, one for each epoch, that can be entered anywhere. Open this file to write a
-//! sampler of your own, or something that reads one, such as a loader.
+//! Samplers as a trait: an order of draws, one for each epoch, that can be entered anywhere.
 
 /// The draws of one rank, from some position of an epoch to its end.
 pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;

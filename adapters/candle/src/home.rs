@@ -1,5 +1,4 @@
-//! Memory of a model's tensors, and the way of their numbers to the engine and back. Open this to see what differs
-//! between the host and a GPU.
+//! Memory of a model's tensors, and the way of their numbers to the engine and back.
 
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]

@@ -1,5 +1,4 @@
-//! The memory of the buckets, for a framework whose tensors are views of it. Open this to let gradients be communicated,
-//! and parameters be stepped with, where the framework has them: nothing is copied.
+//! The memory of the buckets, for a framework whose tensors are views of it.
 
 use super::{DataParallel, hooks};
 use hexagram_logical::{Result, Span};

@@ -1,5 +1,5 @@
 //! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and asks for the
-//! gradient there. Open this for a training loop that serves such algorithms, too.
+//! gradient there.
 //!
 //! ```text
 //! x as the last step left it

@@ -1,5 +1,5 @@
 //! Communication beside the next forward pass ([`Overlap::Forward`]): what a step leaves on its way, and the waits that
-//! bring it. Open this to see what a bucket lacks after `step`, and when it gets it.
+//! bring it.
 //!
 //! ```text
 //! training thread                                communication thread

@@ -1,4 +1,4 @@
-//! Queues of the engine's buckets. Open this to see which bucket waits for which on a device.
+//! Queues of the engine's buckets.
 //!
 //! A framework's backward pass runs ahead of the device: every gradient's copy is enqueued, behind the work that computes
 //! it, long before that is done. On one queue a bucket's communication would wait for copies of later buckets, and

@@ -1,5 +1,5 @@
 //! Mixing of replicas with their neighbours': over which graph, with which codec, and how far towards the neighbours'
-//! mean. Open this to give an algorithm of your own these options.
+//! mean.
 //!
 //! ```text
 //! codec none      xᵢ ← Σⱼ wᵢⱼ xⱼ

@@ -1,5 +1,4 @@
 //! Parameter groups: which parameters the engine's optimizer steps with a learning rate or a weight decay of their own.
-//! Open this to keep biases and norms from decaying.
 //!
 //! ```text
 //! γ ← γ · group.learning_rate        λ ← λ · group.weight_decay        of the first group that has the parameter

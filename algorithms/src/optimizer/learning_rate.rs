@@ -1,4 +1,4 @@
-//! Learning rates that change: a warm-up, and a schedule after it. Open this to see the rate of every step.
+//! Learning rates that change: a warm-up, and a schedule after it.
 //!
 //! ```text
 //! γ(t) = base · (start + (1 − start) t / W)              t < W: warm-up of W steps

@@ -1,5 +1,4 @@
-//! Means over all ranks, in full precision or with a codec, and what becomes of the codec's error. Open this
-//! to give an algorithm the choice between all of them by one option.
+//! Means over all ranks, in full precision or with a codec, and what becomes of the codec's error.
 //!
 //! | codec | primitive | feedback |
 //! |---|---|---|

@@ -1,5 +1,4 @@
-//! Checks before the first step: they refuse options and element types that an algorithm cannot work with. Open this to
-//! check those of an algorithm of your own.
+//! Checks before the first step: they refuse options and element types that an algorithm cannot work with.
 
 use crate::plugin::Bucket;
 use hexagram_logical::{DType, Error, Result};

@@ -1,4 +1,4 @@
-//! Rules by which gradients are clipped under an algorithm. Open this to choose that of an algorithm of your own.
+//! Rules by which gradients are clipped under an algorithm.
 
 /// Gradients that [`EngineOptions::clip_norm`](crate::EngineOptions::clip_norm) bounds under an algorithm, c being that
 /// norm.

@@ -1,5 +1,4 @@
-//! Metrics: numbers that hooks give out by name, and the training loop reads after the step. Open this to see what
-//! becomes of the numbers of several buckets.
+//! Metrics: numbers that hooks give out by name, and the training loop reads after the step.
 
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The interface of a plugin: the trait, and the arguments of its hooks. Open this to write an algorithm.
+//! The interface of a plugin: the trait, and the arguments of its hooks.
 
 mod algorithm;
 mod averaging;

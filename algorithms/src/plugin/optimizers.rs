@@ -1,5 +1,4 @@
-//! Optimizers that fit an algorithm. Open this if what your algorithm leaves in the gradients is not a gradient, or for
-//! an optimizer of your own that is to follow such an algorithm.
+//! Optimizers that fit an algorithm.
 
 /// Optimizers that may step with what an algorithm leaves in the gradients. Each reason completes "does not fit, since
 /// …".

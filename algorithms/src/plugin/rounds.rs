@@ -1,5 +1,4 @@
-//! Mean of the replicas' parameters, which is made again after every so many steps. Open this if ranks step on their
-//! own and meet, as in local SGD.
+//! Mean of the replicas' parameters, which is made again after every so many steps.
 //!
 //! Parameters as they are become their mean. Encoded, each rank sends its change since the last mean, which is small
 //! and of which a codec's error is small, too: with x₀ the last mean, x₀ ← x₀ − (1/n) Σᵢ (x₀ − xᵢ) and xᵢ ← x₀. What

@@ -1,4 +1,4 @@
-//! Slots of the engine's optimizer: what it remembers of a bucket, by name. Open this to communicate a momentum.
+//! Slots of the engine's optimizer: what it remembers of a bucket, by name.
 
 use hexagram_logical::{Buffer, Error, Result};
 

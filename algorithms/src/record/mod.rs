@@ -1,6 +1,5 @@
 //! Records that a training saves, as names and values: tensors with shapes, and facts as text; the directories that it
-//! saves in, and how its ranks agree that all could. Open this to put something of your own into a checkpoint, such as
-//! running statistics or the position of a loader.
+//! saves in, and how its ranks agree that all could.
 //!
 //! The engine and [`checkpoint`](crate::checkpoint) both stand on this module, which knows neither.
 

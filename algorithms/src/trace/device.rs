@@ -1,4 +1,4 @@
-//! Times of a device, which does work long after it was enqueued. Open this to see when a span of a device is known.
+//! Times of a device, which does work long after it was enqueued.
 //!
 //! Behind and before its work, a timestamp is enqueued on the same queue. Their moments are read once the device has come
 //! to them: while others are recorded, and in the end. So no more of them are kept than the device has in flight.

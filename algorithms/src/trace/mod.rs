@@ -1,5 +1,4 @@
-//! Traces of the time of every rank: what each one computed and communicated, on one clock. Open this to see why a step
-//! takes as long as it does, and which rank the others wait for.
+//! Traces of the time of every rank: what each one computed and communicated, on one clock.
 //!
 //! [`DataParallel::trace`](crate::DataParallel::trace) switches recording on, for any algorithm;
 //! [`collect`](crate::engine::Tracing::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],

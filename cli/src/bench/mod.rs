@@ -1,4 +1,4 @@
-//! `hexagram bench`: how long a collective takes, and whether its result is right. Open this file for the options.
+//! `hexagram bench`: how long a collective takes, and whether its result is right.
 //!
 //! `operation` is what is measured and what counts as its size, `pattern` what goes in and what has to come out,
 //! `measure` the loop, `report` the columns and the JSON.

@@ -1,4 +1,4 @@
-//! Parts of the programs that codecs give to a GPU. Open this to write the program of a codec of your own.
+//! Parts of the programs that codecs give to a GPU.
 
 use super::NotFinite;
 use hexagram_physical::device::program::{Argument, Launch, Module, Program};

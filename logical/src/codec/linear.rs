@@ -1,4 +1,4 @@
-//! Codecs whose messages are reduced while they are encoded. Open this to all-reduce with one, or to write one.
+//! Codecs whose messages are reduced while they are encoded.
 //!
 //! Where C(x) + C(y) = C(x + y), ranks need not decode each other's messages: messages are runs of f32 themselves, an
 //! ordinary all-reduce sums or averages them, and whoever decodes the result has the sum or the mean. Some need several

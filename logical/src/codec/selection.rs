@@ -1,4 +1,4 @@
-//! Finds the largest elements of a run in one pass over it. Open this for how top-k selects.
+//! Finds the largest elements of a run in one pass over it.
 
 use super::{CodecError, NotFinite};
 use hexagram_physical::device::kernels::LANES;

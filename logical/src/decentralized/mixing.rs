@@ -1,4 +1,4 @@
-//! Mixing matrices: how much of whose numbers becomes part of whose. Open this to bring a graph of your own.
+//! Mixing matrices: how much of whose numbers becomes part of whose.
 //!
 //! `wᵢⱼ` is the weight at which rank i takes what rank j sends; j sends to i where it is not zero. In a row-stochastic
 //! matrix every row adds up to 1: ranks that agree go on agreeing. In a column-stochastic one every column does: the

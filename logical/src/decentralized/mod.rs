@@ -1,5 +1,4 @@
-//! Decentralized, synchronous: ranks mix with neighbours, and nobody knows the mean of all. Open this file to find the
-//! formula of each primitive.
+//! Decentralized, synchronous: ranks mix with neighbours, and nobody knows the mean of all.
 //!
 //! | | formula | for |
 //! |---|---|---|

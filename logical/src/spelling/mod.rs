@@ -1,5 +1,5 @@
 //! Spellings: the text in which users type a codec, a graph or an algorithm with its options, and in which programs
-//! print it. Open this file to find the grammar, and to give what you have written options that can be typed.
+//! print it.
 //!
 //! ```text
 //! spelling = word, or word(argument, …)        top-k      top-k(5%)      choco-sgd(codec=top-k(5%), graph=torus)

@@ -1,5 +1,4 @@
-//! The formulas of the encoded primitives, in one place and without communication. Open this to check one, or to see
-//! its result without its messages.
+//! The formulas of the encoded primitives, in one place and without communication.
 
 use crate::centralized::encoded::Segments;
 use crate::encoding::{Encoding, Feedback};

@@ -1,5 +1,4 @@
-//! The engine for a framework in Python: `hexagram.torch.DataParallel` stands on it. Open this for what Python may ask of
-//! it; its documentation is in `hexagram/_native.pyi`.
+//! The engine for a framework in Python: `hexagram.torch.DataParallel` stands on it.
 
 mod options;
 mod outside;

@@ -1,6 +1,5 @@
-//! The algorithm of the Rust engine under an algorithm in Python, which does nothing: Python calls its own hooks between
-//! the engine's calls, on the bucket memory. Open this for what the engine then still does by itself: buckets,
-//! accumulation, unused parameters, agreement of the ranks, checkpoints.
+//! The algorithm of the Rust engine under an algorithm in Python, which does nothing: Python calls its own hooks
+//! between the engine's calls, on the bucket memory.
 
 use hexagram::algorithms::{Bucket, Buckets, Context, Needs, Trigram};
 use hexagram::{Algorithm, Result};

@@ -1,5 +1,4 @@
-//! The thread that has the engine, which cannot move between threads. Open this to see how Python waits for it: without
-//! the interpreter's lock, and never deaf to Ctrl-C.
+//! The thread that has the engine, which cannot move between threads.
 //!
 //! What Python asks is carried out in its order, and the caller waits; the training thread and autograd's threads may all
 //! ask. This thread never has the interpreter's lock.

@@ -1,4 +1,4 @@
-//! Python objects that operations keep. Open this to see who drops them, and when.
+//! Python objects that operations keep.
 //!
 //! An operation may end on a thread that must not wait for the interpreter. So what it kept is only laid aside there, and
 //! dropped by the next call that holds the interpreter's lock, or by the package's own thread.

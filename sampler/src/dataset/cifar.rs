@@ -1,4 +1,4 @@
-//! CIFAR-10, binary version. Open this file to see how it is laid out.
+//! CIFAR-10, binary version.
 //!
 //! ```text
 //! file := 10 000 × record;  record := label: u8 (0..10), pixels: 3 channels × 32 rows × 32 columns × u8

@@ -1,4 +1,4 @@
-//! Comma-separated values: each record is a sample. Open this file for the dialect.
+//! Comma-separated values: each record is a sample.
 //!
 //! It is RFC 4180 with any delimiter, as the `csv` crate reads it: lines end with `\n`, `\r\n` or `\r`, empty lines are
 //! no records, and a quote within a field that does not begin with one is text. The crate's parser, `csv-core`, is used

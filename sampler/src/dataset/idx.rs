@@ -1,4 +1,4 @@
-//! MNIST and its relatives (Fashion-MNIST, KMNIST, EMNIST): IDX files. Open this file to see how they are laid out.
+//! MNIST and its relatives (Fashion-MNIST, KMNIST, EMNIST): IDX files.
 //!
 //! ```text
 //! IDX := 0 0 type dimensions, sizes: dimensions × u32 big-endian, then the elements, row-major

@@ -1,4 +1,4 @@
-//! Lines of text, each a sample. Open this file for language models on plain text.
+//! Lines of text, each a sample.
 
 use super::map::Map;
 use super::{Cause, Dataset, DatasetError, Fetch};

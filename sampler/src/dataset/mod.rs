@@ -1,4 +1,4 @@
-//! Sources of samples. Open this file to write a dataset of your own, or to find the ones that ship.
+//! Sources of samples.
 //!
 //! A [`Dataset`] gives any sample by its index; an [`IterableDataset`] only one after another, for instance from a
 //! network stream. Both are shared by all workers of a loader, which are threads of one process: a dataset is opened

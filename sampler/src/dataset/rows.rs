@@ -1,5 +1,5 @@
-//! Equally shaped samples in one piece of memory, of which every sample is a view: nothing is copied before the
-//! batch is made. Open this file to train on an array, or on a file of fixed-size records larger than memory.
+//! Equally shaped samples in one piece of memory, of which every sample is a view: nothing is copied before the batch
+//! is made.
 
 use super::map::Map;
 use super::{Cause, Dataset, DatasetError, Fetch};

@@ -1,5 +1,4 @@
-//! An array of numbers with a shape: what image and record datasets give, and what batches are stacked into. Open
-//! this file to hand a batch to your own framework ([`Array::as_slice`], [`Array::shape`]) or to make samples.
+//! An array of numbers with a shape: what image and record datasets give, and what batches are stacked into.
 
 use crate::loader::pool::{Buffer, Element, Pool};
 use std::fmt;

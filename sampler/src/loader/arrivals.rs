@@ -1,5 +1,4 @@
-//! Batches in the order in which they were asked for, although they arrive in any order. Open this file to see why
-//! the order does not depend on the number of workers.
+//! Batches in the order in which they were asked for, although they arrive in any order.
 //!
 //! Every task has a ticket, one more than the last. A slot is kept for every ticket from the first that has not been
 //! handed out; there are never more slots than batches may be outstanding.

@@ -1,5 +1,4 @@
-//! Samples become a batch. Open this file to see what the default collation makes of your samples, or why it refuses
-//! them.
+//! Samples become a batch.
 //!
 //! | sample | batch |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! Iteration: what happens between two batches. Open this file for prefetching, deadlines, and what dropping an
-//! iterator early does.
+//! Iteration: what happens between two batches.
 
 use super::DataLoader;
 use super::arrivals::{Arrivals, Retired};

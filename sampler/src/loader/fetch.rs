@@ -1,5 +1,4 @@
-//! From a task to a batch: what every worker does. Open this file to see in which order samples are loaded, tried
-//! again, skipped and collated.
+//! From a task to a batch: what every worker does.
 
 use super::collate::CollateError;
 use super::error::LoaderError;

@@ -1,5 +1,4 @@
-//! Places that batches are put in: the heap, or memory that the caller brings. Open this file to have batches in memory
-//! that a GPU copies from at full speed.
+//! Places that batches are put in: the heap, or memory that the caller brings.
 //!
 //! The loader knows no GPU. `hexagram::Pinned` is such a [`Memory`].
 

@@ -1,5 +1,4 @@
-//! The loader: batches of a dataset, prepared by threads ahead of the training loop. Open this file first;
-//! `docs/sampling.md` compares it with PyTorch's `DataLoader`, whose parameters it has.
+//! The loader: batches of a dataset, prepared by threads ahead of the training loop.
 //!
 //! ```
 //! use hexagram_sampler::dataset::{Items, Zip};

@@ -1,5 +1,4 @@
 //! Plan of batches: the order of an epoch, read from a sampler or dealt out to the passes over an iterable dataset.
-//! Open this file for the O(1) state of a loader.
 
 use super::fetch::Work;
 use crate::sampler::{Draws, Sampler, fingerprint};

@@ -1,5 +1,4 @@
-//! Memory that batches are built in, used again and again. Open this file to learn why a loader's memory stays
-//! flat, or to take a buffer for a dataset of your own.
+//! Memory that batches are built in, used again and again.
 //!
 //! A buffer goes back to its pool when it is dropped, wherever that happens: the pool keeps what is idle for the
 //! next one of about the same size. What lies idle never exceeds what was in use at once. A pool can take its memory from

@@ -1,5 +1,4 @@
-//! A hint to the processor that memory is about to be read. Open this file to learn why batches of shuffled samples
-//! are gathered faster than a plain copy would.
+//! A hint to the processor that memory is about to be read.
 //!
 //! The hardware reads ahead on its own, but begins anew on every page; samples of a few pages each, at random places,
 //! are mostly beginnings. While one sample is copied, the beginning of each page of the next is asked for: measured

@@ -1,4 +1,4 @@
-//! The threads that load: workers, and the one that pins. Open this file for how they start, get work, and end.
+//! The threads that load: workers, and the one that pins.
 //!
 //! ```text
 //! caller -> tasks (one queue, or one a worker) -> workers -> [pinning thread] -> caller

@@ -1,5 +1,4 @@
-//! The calls that a framework makes from inside its backward pass. Open this to follow a gradient to its bucket, and
-//! the bucket to the communication thread; how the pass around them begins and ends is in `pass`.
+//! The calls that a framework makes from inside its backward pass.
 
 mod pass;
 

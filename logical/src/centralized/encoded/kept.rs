@@ -1,5 +1,5 @@
 //! The mean in low precision for ranks that keep their own values: what each has to add, so that all come together and
-//! the mean over ranks stays as it is. Open this for averages of parameters that go on changing meanwhile.
+//! the mean over ranks stays as it is.
 
 use super::roles::Roles;
 use super::scatter_gather::{check, fingerprint};

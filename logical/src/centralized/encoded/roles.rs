@@ -1,5 +1,5 @@
 //! The two roles of a rank in a segment of an encoded all-reduce: as a worker it contributes, and as the owner of a
-//! chunk it combines what all have contributed. Open this for the lines of the table in `scatter_gather`.
+//! chunk it combines what all have contributed.
 
 use super::segments::{Segment, Stages};
 use super::{WORKER_NAMES, entry, weight};

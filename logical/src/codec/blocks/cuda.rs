@@ -1,4 +1,4 @@
-//! Programs of the codecs that encode in blocks, for a GPU. Open this to bring another one to CUDA.
+//! Programs of the codecs that encode in blocks, for a GPU.
 //!
 //! `cuda/blocks.cuh` makes the kernels of all of them: a warp works on a tile, which is a block, or a piece of a larger
 //! one. Blocks no larger than a tile take one launch. Larger ones take three: every tile is measured, a header is made

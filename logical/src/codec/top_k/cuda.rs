@@ -1,4 +1,4 @@
-//! Programs of top-k: which entries of `top_k.cu` a device launches. Open this together with that file.
+//! Programs of top-k: which entries of `top_k.cu` a device launches.
 
 use super::{KeptValues, TopK};
 use crate::codec::launches::{each, policy, program};

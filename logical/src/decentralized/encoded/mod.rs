@@ -1,5 +1,4 @@
-//! Gossip at low precision: what is sent is encoded, and a feedback sees to it that ranks agree nevertheless. Open this
-//! file for the formulas.
+//! Gossip at low precision: what is sent is encoded, and a feedback sees to it that ranks agree nevertheless.
 //!
 //! C is the codec, x what a rank has, W the mixing matrix, γ the consensus step. Sums run over neighbours and oneself;
 //! x̂ⱼ is what everyone has decoded of rank j so far, and Σⱼ wᵢⱼ x̂ⱼ is kept as one sum, however many neighbours there

@@ -1,4 +1,4 @@
-//! The turns to drive: the reactor goes from thread to thread, and one has it at a time. Open this to see who waits for whom.
+//! The turns to drive: the reactor goes from thread to thread, and one has it at a time.
 //!
 //! ```text
 //! submit     commands ← job; wakes the background thread, or rings the bell of whoever drives
