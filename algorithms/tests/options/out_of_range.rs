@@ -27,7 +27,7 @@ use std::sync::Arc;
 fn wrong() -> [(AnyAlgorithm, &'static str, &'static str); 10] {
     let moments = Moments { beta2: f64::NAN, ..Moments::default() };
     let frozen = Frozen { clip: Some(0.0), ..Frozen::default() };
-    let gossip = Gossip { consensus: Some(2.0), ..Gossip::default() };
+    let gossip = Gossip { consensus: Some(2.0), ..Gossip::over(Topology::Ring) };
     [
         (ByteGrad { block: 0 }.into(), "block", "0"),
         (LoCo { memory: -0.1, ..LoCo::default() }.into(), "memory", "-0.1"),

@@ -80,10 +80,7 @@ impl<B: Send + 'static> DataLoader<B> {
         Epoch { loader: self }
     }
 
-    /// Begins the epoch that [`iter`](Self::iter) would give, for whoever cannot borrow the loader as long as it lasts,
-    /// such as an iterator of another language: [`poll_next`](Self::poll_next) has its batches, and [`end`](Self::end)
-    /// ends it.
-    pub fn begin(&mut self) {
+    fn begin(&mut self) {
         let (epoch, position) = self.run.next;
         // Unless the workers have begun with it already, and nothing of another epoch is under way.
         if !self.run.over || !self.run.ahead || (self.plan.epoch(), 0) != (epoch, position) {
@@ -99,13 +96,7 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.deadline = None;
     }
 
-    /// Polls for the next batch of the epoch that was [begun](Self::begin): `None` at its end.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
-        self.poll_waking(context.waker())
-    }
-
-    /// Ends the epoch that was [begun](Self::begin), as dropping an [`Epoch`] does.
-    pub fn end(&mut self) {
+    fn end(&mut self) {
         if !std::mem::replace(&mut self.run.over, true) {
             self.cancel();
         }
@@ -380,7 +371,7 @@ impl<B: Send + 'static> Epoch<'_, B> {
 
     /// Polls for the next batch, as [`next_async`](Self::next_async) does: for a stream of your own.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
-        self.loader.poll_next(context)
+        self.loader.poll_waking(context.waker())
     }
 
     /// Returns the position of the loader: after the last batch that was handed out.
