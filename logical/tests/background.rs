@@ -1,11 +1,12 @@
 //! Operations in the background: what they leave of the model, in which order, how all ranks abort together, and how
 //! they fail.
 
+use crate::matrix;
 use half::bf16;
 use hexagram_logical::asynchronous::{Background, Model, Outcome, Pending};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{self, cases, on_threads, skipped_under_mpi, spawn};
+use hexagram_logical::testing::{self, on_threads, skipped_under_mpi, spawn};
 use hexagram_logical::{
     Buffer, Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
@@ -13,13 +14,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
-}
 
 fn model<T: Element>(elements: &[T]) -> Model {
     Arc::new(Mutex::new(testing::buffer(elements)))
@@ -55,7 +49,7 @@ fn close(got: &[f64], want: &[f64]) -> bool {
 
 #[test]
 fn without_updates_meanwhile_every_model_becomes_the_mean() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         for len in [1, 1000, 5001] {
             let mine = uneven(comm.rank(), len);
@@ -73,7 +67,7 @@ fn without_updates_meanwhile_every_model_becomes_the_mean() {
 
 #[test]
 fn narrow_floats_and_nothing_at_all_are_averaged_too() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         let halves = model(&[bf16::from_f32(comm.rank() as f32); 33]);
         let singles = model::<f32>(&[]);
@@ -99,7 +93,7 @@ fn held(background: &Background, shared: &Model) -> (Pending<Outcome>, std::sync
 
 #[test]
 fn updates_made_meanwhile_are_kept_and_the_sum_over_ranks_with_them() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         let before = uneven(comm.rank(), 777);
         let shared = model(&before);
@@ -127,7 +121,7 @@ fn updates_made_meanwhile_are_kept_and_the_sum_over_ranks_with_them() {
 
 #[test]
 fn the_mean_over_ranks_survives_a_hundred_averages_under_constant_updates() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         let before = uneven(comm.rank(), 64);
         let shared = model(&before);
@@ -148,7 +142,7 @@ fn the_mean_over_ranks_survives_a_hundred_averages_under_constant_updates() {
 
 #[test]
 fn an_encoded_mean_is_equal_everywhere_and_keeps_what_is_added_meanwhile() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         for feedback in [Feedback::None, Feedback::TwoLevel, Feedback::Difference] {
             let encoding = Encoding::new(Arc::new(Half::BF16)).with_feedback(feedback);
@@ -175,7 +169,7 @@ fn an_encoded_mean_is_equal_everywhere_and_keeps_what_is_added_meanwhile() {
 
 #[test]
 fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         let first = model(&[comm.rank() as f64]);
         let second = model(&[1f32, 2.0, 3.0]);
@@ -197,7 +191,7 @@ fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
 
 #[test]
 fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut background = comm.block_on(Background::start(comm))?;
         let rank = comm.rank();
         let n = comm.size();
@@ -232,7 +226,7 @@ fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
 
 #[test]
 fn what_was_posted_before_an_abort_leaves_the_model_alone() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut background = comm.block_on(Background::start(comm))?;
         let shared = model(&uneven(comm.rank(), 10));
         // Only rank 0 posts; the others abort at once, so that it cannot begin.
@@ -249,7 +243,7 @@ fn what_was_posted_before_an_abort_leaves_the_model_alone() {
 
 #[test]
 fn dropping_it_waits_for_what_was_posted() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let background = comm.block_on(Background::start(comm))?;
         let shared = model(&[comm.rank() as f64]);
         let (handle, release) = held(&background, &shared);
@@ -396,7 +390,7 @@ fn what_cannot_be_averaged_is_refused_before_anything_is_sent() {
 
 #[test]
 fn what_is_called_hands_its_result_back_and_keeps_its_place() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut background = comm.block_on(Background::start(comm))?;
         let rank = comm.rank();
         let shared = model(&[rank as f64]);

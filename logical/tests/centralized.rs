@@ -1,6 +1,7 @@
 //! Every centralized primitive against its definition: transports × ranks × lengths × element types × reductions, with
 //! the bytes that its page promises.
 
+use crate::matrix;
 use half::{bf16, f16};
 use hexagram_logical::testing::{self, TRANSPORTS, cases, skipped_under_mpi, spawn};
 use hexagram_logical::{
@@ -11,13 +12,6 @@ use std::ops::{BitAnd, BitOr, BitXor};
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 const LENGTHS: [usize; 5] = [0, 1, 7, 256, 10_007];
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
-}
 
 /// Small whole numbers, exact in every element type, that tell rank and position apart.
 fn value(rank: usize, at: usize) -> i64 {
@@ -69,7 +63,7 @@ macro_rules! all_types {
     };
     ($test:ident: $($t:ty),*) => {{
         let tests: [fn(&Communicator) -> Result<()>; DType::ALL.len()] = [$($test::<$t>),*];
-        matrix(|comm| tests.iter().try_for_each(|test| test(comm)));
+        matrix(&RANKS, |comm| tests.iter().try_for_each(|test| test(comm)));
     }};
 }
 
@@ -127,7 +121,7 @@ fn reduce_scatter_of_every_type() {
 
 #[test]
 fn means_of_floats_are_exact_and_do_not_overflow_in_16_bits() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         // Every rank's value is near the largest f16: their sum is not one.
         let mut large = [f16::from_f32(60_000.0); 3];
         comm.blocking().all_reduce(&mut large, ReduceOp::Mean)?;
@@ -182,7 +176,7 @@ fn types_have_only_some_reductions() {
 
 #[test]
 fn broadcast_from_each_root() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for root in 0..comm.size() {
             for len in LENGTHS {
                 let mut buffer = contribution::<f32>(comm.rank(), len);
@@ -196,7 +190,7 @@ fn broadcast_from_each_root() {
 
 #[test]
 fn gather_and_scatter_are_inverse() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         for root in 0..size {
@@ -220,7 +214,7 @@ fn gather_and_scatter_are_inverse() {
 
 #[test]
 fn all_gather_collects_in_rank_order() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for len in LENGTHS {
             let mut all = vec![f16::ZERO; len * comm.size()];
             comm.blocking().all_gather(&contribution(comm.rank(), len), &mut all)?;
@@ -233,7 +227,7 @@ fn all_gather_collects_in_rank_order() {
 
 #[test]
 fn all_to_all_transposes() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         for len in [0, 1, 50] {
@@ -250,7 +244,7 @@ fn all_to_all_transposes() {
 
 #[test]
 fn all_to_all_with_unequal_counts() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         let count = |from: usize, to: usize| (from * 3 + to * 2) % 5;
@@ -268,7 +262,7 @@ fn all_to_all_with_unequal_counts() {
 
 #[test]
 fn send_and_receive_keep_order_and_are_apart_from_collectives() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         if size > 1 && rank < 2 {
@@ -290,7 +284,7 @@ fn send_and_receive_keep_order_and_are_apart_from_collectives() {
 
 #[test]
 fn lanes_overlap_in_any_order_without_mixing() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         // Begun in opposite orders on odd and even ranks: on one shared sequence this would mix or hang.
         const LANES: usize = 6;
         let order: Vec<usize> =
@@ -468,7 +462,7 @@ fn large_results_are_put_together_from_pieces() {
             let rank = comm.rank();
             let mut buffer = testing::buffer(&contribution::<f32>(rank, len));
             comm.block_on(comm.reduce(&mut buffer, ReduceOp::Sum, ranks - 1))?;
-            let expected =
+            let expected: Vec<f32> =
                 if rank + 1 == ranks { reduced(ReduceOp::Sum, ranks, len) } else { contribution(rank, len) };
             assert!(*buffer.host::<f32>()? == *expected, "reduce, rank {rank}");
 

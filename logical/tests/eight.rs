@@ -3,13 +3,14 @@
 //! Every rank begins with numbers of its own; what all of them must come to in the end is the mean, exactly where
 //! numbers travel as they are and everyone meets everyone, and near it otherwise.
 
+use crate::matrix;
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service,
 };
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::decentralized::{GossipOptions, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{self, cases, spawn};
+use hexagram_logical::testing;
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::{Arc, Mutex};
 
@@ -17,12 +18,6 @@ const RANKS: [usize; 7] = [2, 3, 4, 5, 6, 7, 8];
 const LEN: usize = 5000;
 /// How far from the mean numbers between 0 and 8 may be that have been encoded in 8 bits some times.
 const NEAR: f32 = 0.1;
-
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
-}
 
 /// Multiples of 1/8, whose sums are exact.
 fn number(rank: usize, at: usize) -> f32 {
@@ -75,7 +70,7 @@ fn serving<R>(comm: &Communicator, work: impl FnOnce(&Service) -> Result<R>) -> 
 
 #[test]
 fn centralized_synchronous_full_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut buffer = mine(comm)?;
         comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Mean))?;
         assert_eq!(*buffer.host::<f32>()?, mean(comm.size()));
@@ -85,7 +80,7 @@ fn centralized_synchronous_full_precision() {
 
 #[test]
 fn centralized_synchronous_low_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut buffer = mine(comm)?;
         let mut encoding = eight_bits(Feedback::TwoLevel);
         comm.block_on(comm.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))?;
@@ -97,7 +92,7 @@ fn centralized_synchronous_low_precision() {
 
 #[test]
 fn decentralized_synchronous_full_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut buffer = mine(comm)?;
         for step in 0..60 {
             comm.block_on(comm.gossip(&mut buffer, &Topology::Exponential, step))?;
@@ -109,7 +104,7 @@ fn decentralized_synchronous_full_precision() {
 
 #[test]
 fn decentralized_synchronous_low_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut buffer = mine(comm)?;
         let mut encoding = eight_bits(Feedback::Difference);
         let options = GossipOptions { consensus: 0.9, ..GossipOptions::default() };
@@ -143,7 +138,7 @@ fn push_and_pull(comm: &Communicator, options: fn() -> ServerOptions) -> Result<
 
 #[test]
 fn centralized_asynchronous_full_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let x = push_and_pull(comm, ServerOptions::default)?;
         assert_eq!(*x.host::<f32>()?, sum(comm.size()));
         Ok(())
@@ -152,7 +147,7 @@ fn centralized_asynchronous_full_precision() {
 
 #[test]
 fn centralized_asynchronous_low_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let encoded = || ServerOptions {
             pushed: Some(eight_bits(Feedback::Error)),
             pulled: Some(eight_bits(Feedback::None)),
@@ -186,7 +181,7 @@ fn average_in_pairs(comm: &Communicator, options: fn() -> PairOptions) -> Result
 
 #[test]
 fn decentralized_asynchronous_full_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let locked = || PairOptions { locked: true, encoding: None };
         let buffer = average_in_pairs(comm, locked)?;
         assert!(distance(comm, &buffer)? < NEAR);
@@ -196,7 +191,7 @@ fn decentralized_asynchronous_full_precision() {
 
 #[test]
 fn decentralized_asynchronous_low_precision() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let encoded = || PairOptions { locked: true, encoding: Some(eight_bits(Feedback::Difference)) };
         let buffer = average_in_pairs(comm, encoded)?;
         assert!(distance(comm, &buffer)? < 2.0 * NEAR);

@@ -1,6 +1,7 @@
 //! Neighbour averaging and push-sum against their definitions: transports × ranks × topologies × element types, with
 //! the bytes that their pages promise, and what happens where ranks disagree about the graph.
 
+use crate::matrix;
 use half::{bf16, f16};
 use hexagram_logical::decentralized::{Edge, Mixing, Schedule, Topology};
 use hexagram_logical::testing::{cases, on_threads, spawn};
@@ -30,13 +31,6 @@ const TOPOLOGIES: [Topology; 12] = [
 /// Those that there are for so many ranks.
 fn topologies(ranks: usize) -> impl Iterator<Item = Topology> {
     TOPOLOGIES.into_iter().filter(move |topology| topology.mixing(ranks, 0).is_ok())
-}
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
 }
 
 /// Numbers that have many digits and tell rank and position apart.
@@ -86,7 +80,7 @@ fn mixes<T: Number>(comm: &Communicator, len: usize) -> Result<()> {
 
 #[test]
 fn everyone_gets_its_row_of_the_matrix_rounded_once() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for len in [0, 1, 7, 257] {
             mixes::<f32>(comm, len)?;
             mixes::<f64>(comm, len)?;
@@ -99,7 +93,7 @@ fn everyone_gets_its_row_of_the_matrix_rounded_once() {
 
 #[test]
 fn buffers_of_many_segments_come_through() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         // More segments than are under way at once, the last of them odd.
         let len = 6 * SEGMENT / 4 + 3;
         for topology in [Topology::OnePeerExponential, Topology::Ring] {
@@ -119,7 +113,7 @@ fn buffers_of_many_segments_come_through() {
 
 #[test]
 fn partners_of_a_pair_and_members_of_a_complete_graph_get_equal_bits() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         let mut schedules: Vec<Topology> = vec![Topology::XorPairs, Topology::Complete];
@@ -142,7 +136,7 @@ fn partners_of_a_pair_and_members_of_a_complete_graph_get_equal_bits() {
 
 #[test]
 fn a_matrix_of_ones_own_and_one_that_changes_by_step() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         // Everyone copies rank 0; then a ring in one direction.
@@ -191,7 +185,7 @@ fn d_psgd_stops_where_theory_says() {
 
 #[test]
 fn groups_gossip_among_themselves() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let parity = comm.rank() % 2;
         // Numbered backwards, so that ranks there are not those of the world.
@@ -219,7 +213,7 @@ fn bytes(comm: &Communicator, operation: impl FnOnce() -> Result<()>) -> Result<
 
 #[test]
 fn bytes_are_those_of_the_formula() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for len in [0, 1000, SEGMENT / 4, SEGMENT / 4 + 1, 5 * SEGMENT / 4] {
             let messages = (4 * len).div_ceil(SEGMENT).max(1);
             // The large ones over few.
@@ -322,7 +316,7 @@ fn the_mean_is_kept_for_many_rounds() {
 
 #[test]
 fn wrong_calls_are_refused_before_anything_is_sent() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let blocking = comm.blocking();
         let refused = |outcome: Result<()>, about: &str| {
             let error = outcome.unwrap_err();

@@ -39,3 +39,13 @@ mod unequal;
 mod virtual_time;
 mod windows;
 mod windows_measured;
+
+use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::{Communicator, Result};
+
+/// Runs a test on every transport with each of these numbers of ranks.
+fn matrix(ranks: &[usize], test: impl Fn(&Communicator) -> Result<()> + Sync) {
+    for (transport, ranks) in cases(ranks) {
+        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
+    }
+}

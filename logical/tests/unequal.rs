@@ -1,18 +1,12 @@
 //! Blocks of unequal length, of which some or all are empty, and empty buffers: every primitive by its definition, over
 //! every transport, with the bytes that its page promises.
 
+use crate::matrix;
 use half::f16;
-use hexagram_logical::testing::{self, TRANSPORTS, cases, skipped_under_mpi, spawn};
+use hexagram_logical::testing::{self, TRANSPORTS, skipped_under_mpi, spawn};
 use hexagram_logical::{Buffer, Communicator, DType, Error, HEADER_BYTES, ReduceOp, Result, TransportKind};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 7];
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
-}
 
 /// Counts of so many ranks: none, one, all of one rank, mixed, and once more than a segment of the ring and a piece of a
 /// block.
@@ -38,7 +32,7 @@ fn numbers(rank: usize, len: usize) -> Vec<i8> {
 
 #[test]
 fn all_gather_takes_any_counts() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for counts in all_counts(comm.size()) {
             let mut all = vec![-1; counts.iter().sum()];
             comm.blocking().all_gather_v(&numbers(comm.rank(), counts[comm.rank()]), &mut all, &counts)?;
@@ -52,7 +46,7 @@ fn all_gather_takes_any_counts() {
 
 #[test]
 fn reduce_scatter_takes_any_counts() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for counts in all_counts(comm.size()) {
             let all = numbers(comm.rank(), counts.iter().sum());
             let before: usize = counts[..comm.rank()].iter().sum();
@@ -80,7 +74,7 @@ fn reduce_scatter_takes_any_counts() {
 
 #[test]
 fn means_of_unequal_blocks_do_not_overflow() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let counts: Vec<usize> = (0..comm.size()).map(|rank| 3 * rank + 1).collect();
         let large = f16::from_f32(60_000.0);
         let all = vec![large; counts.iter().sum()];
@@ -161,7 +155,7 @@ fn ranks_that_differ_in_their_counts_hear_of_it() {
 
 #[test]
 fn empty_buffers_are_as_good_as_others() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for dtype in DType::ALL {
             every_primitive_of_nothing(comm, dtype)?;
         }

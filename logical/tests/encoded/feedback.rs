@@ -1,7 +1,7 @@
 //! What feedback is for: what a codec loses is said later, and training goes where it would have gone.
 
 use super::codecs::{Dithered, Largest};
-use super::{bits, contribution, matrix};
+use super::{RANKS, bits, contribution, matrix};
 use hexagram_logical::codec::{Codec, Half, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{self, cases, spawn};
@@ -68,7 +68,7 @@ fn errors_are_remembered_until_they_are_said() {
 
 #[test]
 fn what_was_saved_goes_on_bit_for_bit() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let len = 77;
         for feedback in [Feedback::Error, Feedback::Decaying(0.5), Feedback::TwoLevel, Feedback::Difference] {
             let fresh = || Encoding::new(Arc::new(Dithered)).with_feedback(feedback).with_seed(3);
@@ -101,7 +101,7 @@ fn what_was_saved_goes_on_bit_for_bit() {
 
 #[test]
 fn means_of_values_that_ranks_keep_leave_their_sum_and_draw_anew_each_time() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let len = 10;
         let mut encoding = Encoding::new(Arc::new(Dithered)).with_feedback(Feedback::Difference);
         let mut x = contribution(comm.rank(), 0, 0..len);
@@ -199,7 +199,7 @@ fn error_feedback_converges_where_signs_alone_stay() {
 
 #[test]
 fn differences_of_something_constant_vanish() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut encoding = Encoding::new(Arc::new(Half::BF16)).with_feedback(Feedback::Difference);
         let mean = |at: usize| (0..comm.size()).map(|rank| 1.0 / (3 + at + rank) as f32).sum::<f32>();
         for _ in 0..5 {

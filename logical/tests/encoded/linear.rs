@@ -1,7 +1,7 @@
 //! All-reduce of what a linear codec encodes.
 
 use super::codecs::Half;
-use super::{bits, matrix};
+use super::{RANKS, bits, matrix};
 use hexagram_logical::codec::{Keep, LinearCodec, NotFinite, PowerSgd, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{queue, skipped_under_mpi, spawn};
@@ -15,7 +15,7 @@ fn value(rank: usize, step: usize, at: usize) -> f32 {
 
 #[test]
 fn rounds_are_reduced_and_memory_is_kept() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for len in [0, 1, 3, 1001] {
             let mut encoding = Encoding::linear(Arc::new(Half));
             let mut sums = 0.0;
@@ -37,7 +37,7 @@ fn rounds_are_reduced_and_memory_is_kept() {
 
 #[test]
 fn errors_decay_where_the_feedback_says_so() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let len = 7;
         let with = |feedback| Encoding::linear(Arc::new(Half)).with_feedback(feedback);
         let mut encoding = with(Feedback::Decaying(0.5));
@@ -64,7 +64,7 @@ fn errors_decay_where_the_feedback_says_so() {
 
 #[test]
 fn errors_are_remembered_until_they_are_said() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let len = 33;
         let size = comm.size();
         let codecs: [Arc<dyn LinearCodec>; 3] = [
@@ -119,7 +119,7 @@ fn a_device_gives_the_bits_of_the_host() {
         all.extend(bits(&encoding.state().get("error").unwrap().host::<f32>()?));
         Ok::<_, Error>(all)
     };
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let codecs: [Arc<dyn LinearCodec>; 3] = [
             Arc::new(Half),
             Arc::new(RandomK::new(Keep::Ratio(0.1))?),
@@ -135,7 +135,7 @@ fn a_device_gives_the_bits_of_the_host() {
 
 #[test]
 fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         // A matrix of 5 × 6, and a vector; every rank has numbers of its own, always the same.
         let codec = Arc::new(PowerSgd::new(&[(5, 6), (3, 1)], 1)?);
         let mut encoding = Encoding::linear(codec).with_feedback(Feedback::Error);

@@ -8,6 +8,7 @@ mod feedback;
 mod linear;
 mod vote;
 
+use crate::matrix;
 use codecs::{Dithered, Largest};
 use hexagram_logical::codec::{Codec, named, names};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -19,13 +20,6 @@ use std::sync::{Arc, Mutex};
 const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// None, one, fewer than ranks, and odd.
 const LENGTHS: [usize; 4] = [0, 1, 3, 1001];
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
-}
 
 /// What a rank has at an element: numbers of different sizes and signs, some of them zero.
 fn value(rank: usize, step: usize, at: usize) -> f32 {
@@ -113,12 +107,12 @@ fn all_cases(comm: &Communicator, sparse: bool, feedbacks: &[Feedback]) -> Resul
 #[test]
 fn scatter_gather_is_the_reference_bit_for_bit() {
     use Feedback::{Decaying, Difference, None, TwoLevel};
-    matrix(|comm| all_cases(comm, false, &[None, Decaying(0.7), TwoLevel, Difference]));
+    matrix(&RANKS, |comm| all_cases(comm, false, &[None, Decaying(0.7), TwoLevel, Difference]));
 }
 
 #[test]
 fn sparse_messages_are_the_reference_bit_for_bit() {
-    matrix(|comm| all_cases(comm, true, &[Feedback::None, Feedback::Error, Feedback::Difference]));
+    matrix(&RANKS, |comm| all_cases(comm, true, &[Feedback::None, Feedback::Error, Feedback::Difference]));
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The majority vote against counting.
 
-use super::{bits, matrix, value};
+use super::{RANKS, bits, matrix, value};
 use hexagram_logical::testing::{buffer, cases, skipped_under_mpi, spawn, spawn_hosts};
 use hexagram_logical::{Communicator, Error, Result, TransportKind};
 use std::sync::Barrier;
 
 #[test]
 fn most_signs_win_and_ties_are_positive() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for len in [0, 1, 3, 64, 1001] {
             let mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), 0, at)).collect();
             let mut mine = buffer(&mine);

@@ -1,7 +1,7 @@
 //! Wrong calls, ranks that disagree, and numbers that cannot be encoded.
 
 use super::lossy::Lossy;
-use super::{DCD, choco, encoding, matrix};
+use super::{DCD, RANKS, choco, encoding, matrix};
 use hexagram_logical::codec::{Half, MinMax8};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 #[test]
 fn wrong_calls_are_refused_before_anything_is_sent() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let before = comm.world().traffic().bytes_sent();
         let refused = |outcome: Result<()>, about: &str| {
             let error = outcome.unwrap_err();

@@ -6,11 +6,10 @@ mod failures;
 mod lossy;
 mod state;
 
+use crate::matrix;
 use hexagram_logical::codec::Codec;
 use hexagram_logical::decentralized::{Difference, GossipOptions};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
-use hexagram_logical::{Communicator, Result};
 use lossy::draw;
 use std::sync::Arc;
 
@@ -35,11 +34,4 @@ fn numbers(rank: usize, len: usize) -> Vec<f32> {
 fn remembered(encoding: &Encoding, name: &str) -> Vec<f32> {
     let (_, buffer) = encoding.state().entries().find(|(entry, _)| *entry == name).unwrap();
     buffer.host::<f32>().unwrap().to_vec()
-}
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
 }

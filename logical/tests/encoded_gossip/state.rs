@@ -2,7 +2,7 @@
 
 use super::consensus::distance;
 use super::lossy::Lossy;
-use super::{DCD, choco, encoding, matrix, numbers, remembered};
+use super::{DCD, RANKS, choco, encoding, matrix, numbers, remembered};
 use hexagram_logical::codec::{Codec, Half, MinMax8, Sign};
 use hexagram_logical::decentralized::{Edge, GossipOptions, Mixing, Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -90,7 +90,7 @@ fn what_error_feedback_has_not_said_it_remembers() {
 
 #[test]
 fn what_a_rank_knows_of_a_neighbour_has_the_bits_that_the_neighbour_has() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
         // Everyone takes all of the next rank's: the sum over neighbours is that rank's copy.
@@ -115,7 +115,7 @@ fn what_a_rank_knows_of_a_neighbour_has_the_bits_that_the_neighbour_has() {
 
 #[test]
 fn every_rule_and_codec_at_every_length_sends_the_bytes_of_its_messages() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for codec in codecs() {
             for (feedback, options) in rules() {
                 for len in [0, 1, 2, 300] {
@@ -149,7 +149,7 @@ fn every_rule_and_codec_at_every_length_sends_the_bytes_of_its_messages() {
 
 #[test]
 fn a_restored_state_goes_on_bit_by_bit() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for (feedback, options) in rules() {
             let make = || Encoding::new(Arc::new(MinMax8::default())).with_feedback(feedback).with_seed(3);
             let mut straight = make();
@@ -175,7 +175,7 @@ fn a_restored_state_goes_on_bit_by_bit() {
 
 #[test]
 fn another_graph_needs_the_state_to_be_synchronized() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let mut x = numbers(comm.rank(), 50);
         let mut encoding = encoding(Half::F16, Feedback::Difference);
         let star = Topology::Star.mixing(comm.size(), 0)?;

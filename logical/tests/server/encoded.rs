@@ -48,7 +48,7 @@ pub(super) fn with_feedback(feedback: Feedback) -> ServerOptions {
 #[test]
 fn what_is_pushed_encoded_arrives_in_the_end_with_error_feedback_and_not_without() {
     const LEN: usize = 500;
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         for (feedback, want) in [(Feedback::Error, 6.0), (Feedback::None, 0.0)] {
             let (clock, mut server) = begin(comm, 0, LEN, Add, with_feedback(feedback))?;
             for _ in 0..8 {

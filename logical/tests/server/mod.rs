@@ -3,6 +3,7 @@
 mod encoded;
 mod failures;
 
+use crate::matrix;
 use hexagram_logical::asynchronous::{
     Add, Clock, INLINE_BYTES, Pulled, Push, REPLY_BYTES, REQUEST_BYTES, Server, ServerOptions, Service,
     SgdUpdate,
@@ -17,13 +18,6 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
-
-/// Runs `test` on every transport and number of ranks.
-fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for (transport, ranks) in cases(&RANKS) {
-        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-    }
-}
 
 /// A clock, and a server that begins at zero.
 fn begin(
@@ -123,7 +117,7 @@ fn ranks_without_a_shard_push_and_pull_like_the_others() {
 #[test]
 fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
     const LEN: usize = 1003;
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let (clock, mut server) = begin(comm, 0, LEN, blend, ServerOptions::default())?;
         let rank = comm.rank();
         let mut seed = 0x9e37_79b9 + comm.rank() as u64;
@@ -197,7 +191,7 @@ fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
 
 #[test]
 fn without_bound_nobody_waits_and_settling_waits_for_all() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let service = comm.block_on(Service::start(comm))?;
         let clock = comm.block_on(Clock::start(comm, &service, Clock::UNBOUNDED))?;
         if comm.rank() == 0 {
@@ -218,7 +212,7 @@ fn without_bound_nobody_waits_and_settling_waits_for_all() {
 
 #[test]
 fn a_rank_that_has_finished_holds_nobody_back() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let service = comm.block_on(Service::start(comm))?;
         let clock = comm.block_on(Clock::start(comm, &service, 0))?;
         for _ in 0..comm.rank() {
@@ -232,7 +226,7 @@ fn a_rank_that_has_finished_holds_nobody_back() {
 
 #[test]
 fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         const LEN: usize = 50;
         for staleness in [1, 3] {
             let (clock, mut server) = begin(comm, staleness, LEN, Add, ServerOptions::default())?;
@@ -265,7 +259,7 @@ fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
 #[test]
 fn a_cached_read_costs_nothing_until_it_is_too_old() {
     const LEN: usize = 840;
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let (clock, mut server) = begin(comm, 2, LEN, Add, ServerOptions::default())?;
         let sent = || comm.world().traffic().messages_sent();
         let mut x = vector(&[0.0; LEN]);
@@ -297,7 +291,7 @@ fn a_cached_read_costs_nothing_until_it_is_too_old() {
 #[test]
 fn ranges_go_where_they_belong_whatever_their_size() {
     const LEN: usize = 37;
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let (clock, mut server) = begin(comm, 0, LEN, SgdUpdate { rate: 0.5 }, ServerOptions::default())?;
         for (start, end) in [(0, 0), (0, 1), (5, 6), (3, 30), (36, 37), (0, 37)] {
             if comm.rank() == 0 {
@@ -324,7 +318,7 @@ fn ranges_go_where_they_belong_whatever_their_size() {
 
 #[test]
 fn several_servers_share_a_clock_and_more_ranks_than_elements_do_no_harm() {
-    matrix(|comm| {
+    matrix(&RANKS, |comm| {
         let service = comm.block_on(Service::start(comm))?;
         let clock = comm.block_on(Clock::start(comm, &service, 0))?;
         let lens = [0, 1, 3, 400];
