@@ -10,8 +10,9 @@
 )]
 
 use criterion::{Criterion, Throughput};
-use hexagram_logical::codec::{Codec, E3M0, E4M3, Half, Int4, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
+use hexagram_logical::codec::{Codec, named, names};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of f32: in memory, and in the second-level cache.
@@ -20,22 +21,10 @@ const SIZES: [usize; 2] = [256 << 20, 64 << 10];
 /// Bytes between two looks at the clock, at least.
 const BATCH: usize = 4 << 20;
 
-fn codecs() -> Vec<Box<dyn Codec>> {
-    vec![
-        Box::new(Half::F16),
-        Box::new(Half::BF16),
-        Box::new(MinMax8::default()),
-        Box::new(MinMax8::whole()),
-        Box::new(E4M3::default()),
-        Box::new(E3M0::default()),
-        Box::new(Int4::default()),
-        Box::new(Sign::default()),
-        Box::new(Sign::whole()),
-        Box::new(Qsgd::new(7).unwrap()),
-        Box::new(Qsgd::new(127).unwrap()),
-        Box::new(TopK::new(Keep::Ratio(0.01)).unwrap()),
-        Box::new(RandomK::new(Keep::Ratio(0.01)).unwrap()),
-    ]
+/// Those of the catalogue, and forms of them that are of interest.
+fn codecs() -> Vec<Arc<dyn Codec>> {
+    let forms = ["min-max8(block=whole)", "sign(block=whole)", "qsgd(levels=127)"];
+    names().into_iter().chain(forms).map(|form| named(form).unwrap()).collect()
 }
 
 fn main() {
