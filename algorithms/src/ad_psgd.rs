@@ -30,7 +30,7 @@
 //! Lu and De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020.
 
 use crate::plugin::{
-    Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, settled_within_step,
+    About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, settled_within_step,
 };
 use hexagram_logical::asynchronous::{Exchanged, PairExchange, PairOptions, Pending, Service};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
@@ -82,16 +82,14 @@ struct SharedReplica {
 impl Algorithm for AdPsgd {
     type State = AdPsgdState;
 
-    fn name(&self) -> &'static str {
-        if self.codec.is_some() { "compressed-ad-psgd" } else { "ad-psgd" }
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: false, full_precision: self.codec.is_none() }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new(
+            if self.codec.is_some() { "compressed-ad-psgd" } else { "ad-psgd" },
+            Trigram { centralized: false, synchronous: false, full_precision: self.codec.is_none() },
+        )
+        .source("Lian, Zhang, Zhang and Liu, ICML 2018; encoded after Koloskova, Stich and Jaggi, ICML 2019")
+        .period(self.interval)
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -103,14 +101,6 @@ impl Algorithm for AdPsgd {
         )?;
         options.field("seed", &mut self.seed, 0.., "of the choice of partners")?;
         options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")
-    }
-
-    fn period(&self) -> u64 {
-        self.interval
-    }
-
-    fn source(&self) -> &'static str {
-        "Lian, Zhang, Zhang and Liu, ICML 2018; encoded after Koloskova, Stich and Jaggi, ICML 2019"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<AdPsgdState> {

@@ -35,7 +35,9 @@
 //! [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi,
 //! "CHOCO", 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Ranks, Trigram, check_f32};
+use crate::plugin::{
+    About, Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Ranks, Trigram, check_f32,
+};
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -95,16 +97,13 @@ pub struct Averaging {
 impl Algorithm for AsyncModelAverage {
     type State = Averaging;
 
-    fn name(&self) -> &'static str {
-        if self.codec.is_some() { "compressed-async-model-average" } else { "async-model-average" }
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: false, full_precision: self.codec.is_none() }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new(
+            if self.codec.is_some() { "compressed-async-model-average" } else { "async-model-average" },
+            Trigram { centralized: true, synchronous: false, full_precision: self.codec.is_none() },
+        )
+        .source("Gan et al., Bagua, VLDB 2022; encoded after Koloskova, Stich and Jaggi, ICML 2019")
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn without_warm_up(&self) -> Option<Self> {
@@ -121,10 +120,6 @@ impl Algorithm for AsyncModelAverage {
         options.field("warm_up", &mut self.warm_up, 0.., "W, steps of gradient all-reduce at the start")?;
         options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")?;
         options.field("approach", &mut self.approach, above(0.0).up_to(1.0), "α, part of the way to the mean")
-    }
-
-    fn source(&self) -> &'static str {
-        "Gan et al., Bagua, VLDB 2022; encoded after Koloskova, Stich and Jaggi, ICML 2019"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {

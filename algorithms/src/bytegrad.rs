@@ -19,7 +19,7 @@
 //! Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32. Source: Bagua,
 //! Gan et al., VLDB 2022.
 
-use crate::plugin::{Algorithm, Bucket, Context, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Context, Trigram, check_f32};
 use hexagram_logical::Result;
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -42,20 +42,13 @@ impl Default for ByteGrad {
 impl Algorithm for ByteGrad {
     type State = Encoding;
 
-    fn name(&self) -> &'static str {
-        "bytegrad"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
+    fn about(&self) -> About {
+        About::new("bytegrad", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Gan et al., Bagua: scaling up distributed learning with system relaxations, VLDB 2022")
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("block", &mut self.block, 1.., "B, elements that share a range")
-    }
-
-    fn source(&self) -> &'static str {
-        "Gan et al., Bagua: scaling up distributed learning with system relaxations, VLDB 2022"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {

@@ -32,7 +32,7 @@
 //! deep learning with arbitrary communication compression", ICLR 2020.
 
 use crate::gossip::{Gossip, GossipState, consensus};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, Keep, MinMax8, Sign, TopK, any_codec};
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
@@ -90,26 +90,16 @@ impl Algorithm for ChocoSgd {
     /// Estimates x̂ of the replicas.
     type State = GossipState;
 
-    fn name(&self) -> &'static str {
-        "choco-sgd"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: false }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new("choco-sgd", Trigram { centralized: false, synchronous: true, full_precision: false })
+            .source("Koloskova, Stich and Jaggi, ICML 2019; Koloskova, Lin, Stich and Jaggi, ICLR 2020")
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("codec", &mut self.codec, any_codec(), "C, of the differences")?;
         options.field("graph", &mut self.schedule, any_graph(), "W, the same in every round")?;
         options.field("consensus", &mut self.consensus, consensus(), "γ_c, step towards the neighbours' mean")
-    }
-
-    fn source(&self) -> &'static str {
-        "Koloskova, Stich and Jaggi, ICML 2019; Koloskova, Lin, Stich and Jaggi, ICLR 2020"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<GossipState> {

@@ -81,7 +81,9 @@
 //! centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank
 //! gradient compression for distributed optimization", NeurIPS 2019.
 
-use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram};
+use crate::plugin::{
+    About, Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram,
+};
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Half, Keep, TopK};
 use hexagram_logical::encoding::Feedback;
@@ -142,24 +144,25 @@ impl CompressedAllReduce {
 impl Algorithm for CompressedAllReduce {
     type State = Averager;
 
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Any(_) => "compressed-allreduce",
-            Self::TopK { .. } => "topk-ef",
-            Self::LowRank { .. } => "powersgd",
-        }
-    }
-
-    fn trigram(&self) -> Trigram {
+    fn about(&self) -> About {
+        let (name, source) = match self {
+            Self::Any(_) => (
+                "compressed-allreduce",
+                "Alistarh et al., QSGD, NeurIPS 2017; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019",
+            ),
+            Self::TopK { .. } => (
+                "topk-ef",
+                "Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, Sparsified SGD with memory, NeurIPS 2018",
+            ),
+            Self::LowRank { .. } => ("powersgd", "Vogels, Karimireddy and Jaggi, PowerSGD, NeurIPS 2019"),
+        };
         let full_precision = matches!(self, Self::Any(averaging) if averaging.is_exact());
-        Trigram { centralized: true, synchronous: true, full_precision }
-    }
-
-    fn clipping(&self) -> Clipping {
-        match self {
-            Self::Any(Averaging { feedback: Feedback::None, .. }) => Clipping::Outcome,
-            _ => Clipping::Together,
-        }
+        About::new(name, Trigram { centralized: true, synchronous: true, full_precision })
+            .source(source)
+            .clipping(match self {
+                Self::Any(Averaging { feedback: Feedback::None, .. }) => Clipping::Outcome,
+                _ => Clipping::Together,
+            })
     }
 
     fn without_warm_up(&self) -> Option<Self> {
@@ -181,18 +184,6 @@ impl Algorithm for CompressedAllReduce {
                 options.field("saving", saving, 1.0.., "least ratio of a matrix to its factors")?;
                 options.field("start", start, 0.., "steps of plain all-reduce at the beginning")
             }
-        }
-    }
-
-    fn source(&self) -> &'static str {
-        match self {
-            Self::Any(_) => {
-                "Alistarh et al., QSGD, NeurIPS 2017; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019"
-            }
-            Self::TopK { .. } => {
-                "Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, Sparsified SGD with memory, NeurIPS 2018"
-            }
-            Self::LowRank { .. } => "Vogels, Karimireddy and Jaggi, PowerSGD, NeurIPS 2019",
         }
     }
 

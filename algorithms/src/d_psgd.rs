@@ -22,7 +22,7 @@
 //! strategies for distributed optimization and learning over networks", 2012.
 
 use crate::gossip::{Gossip, GossipState, codec_fields};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::codec::Codec;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
 use hexagram_logical::spelling::{Options, or, truth};
@@ -111,12 +111,14 @@ impl Default for DPsgd {
 impl Algorithm for DPsgd {
     type State = Mixture;
 
-    fn name(&self) -> &'static str {
-        "d-psgd"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: self.codec.is_none() }
+    fn about(&self) -> About {
+        About::new(
+            "d-psgd",
+            Trigram { centralized: false, synchronous: true, full_precision: self.codec.is_none() },
+        )
+        .source("Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017")
+        .period(self.interval)
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -127,18 +129,6 @@ impl Algorithm for DPsgd {
         let about = "true if gossip follows the step, false if it runs beside the passes";
         options.field("adapt-then-combine", &mut self.adapt_then_combine, truth(), about)?;
         codec_fields(&mut self.codec, &mut self.consensus, options)
-    }
-
-    fn period(&self) -> u64 {
-        self.interval
-    }
-
-    fn source(&self) -> &'static str {
-        "Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Mixture> {

@@ -24,7 +24,7 @@
 
 pub use crate::d_psgd::Peers;
 use crate::d_psgd::{DPsgd, Mixture};
-use crate::plugin::{Algorithm, Bucket, Context, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Context};
 use hexagram_logical::decentralized::{Topology, any_graph};
 use hexagram_logical::spelling::{Options, or};
 use hexagram_logical::{Buffer, Result};
@@ -49,12 +49,12 @@ impl Default for Decentralized {
 impl Algorithm for Decentralized {
     type State = Mixture;
 
-    fn name(&self) -> &'static str {
-        "decentralized"
-    }
-
-    fn trigram(&self) -> Trigram {
-        self.0.trigram()
+    fn about(&self) -> About {
+        About {
+            name: "decentralized",
+            source: "Bagua; Ying et al., Exponential graph is provably efficient for decentralized deep training, NeurIPS 2021",
+            ..self.0.about()
+        }
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -62,18 +62,6 @@ impl Algorithm for Decentralized {
         options.field("graph", &mut graph, or("all", any_graph()), "ranks to mix with, and weights")?;
         self.0.peers = graph.map_or(Peers::All, Peers::By);
         options.field("interval", &mut self.0.interval, 1.., "steps from one communication to the next")
-    }
-
-    fn period(&self) -> u64 {
-        self.0.interval
-    }
-
-    fn source(&self) -> &'static str {
-        "Bagua; Ying et al., Exponential graph is provably efficient for decentralized deep training, NeurIPS 2021"
-    }
-
-    fn needs(&self) -> Needs {
-        self.0.needs()
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Mixture> {

@@ -19,7 +19,7 @@
 //! default, a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et
 //! al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::decentralized::{GossipOptions, Schedule, Topology, any_graph};
@@ -50,16 +50,10 @@ impl Algorithm for DeepSqueeze {
     /// Error feedback e.
     type State = Encoding;
 
-    fn name(&self) -> &'static str {
-        "deepsqueeze"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: false }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new("deepsqueeze", Trigram { centralized: false, synchronous: true, full_precision: false })
+            .source("Tang et al., DeepSqueeze: decentralization meets error-compensated compression, 2019")
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -71,10 +65,6 @@ impl Algorithm for DeepSqueeze {
             above(0.0).up_to(1.0),
             "η, step towards the neighbours' mean",
         )
-    }
-
-    fn source(&self) -> &'static str {
-        "Tang et al., DeepSqueeze: decentralization meets error-compensated compression, 2019"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {

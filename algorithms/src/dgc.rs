@@ -37,7 +37,7 @@
 use crate::elementwise::Entry;
 use crate::elementwise::{self, Elementwise};
 use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32,
+    About, Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32,
 };
 use hexagram_logical::codec::{Codec, Keep, TopK};
 #[cfg(feature = "cuda")]
@@ -174,24 +174,14 @@ impl Elementwise<f32, 1, 1> for Mask {
 impl Algorithm for Dgc {
     type State = DgcState;
 
-    fn name(&self) -> &'static str {
-        "dgc"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { parameters: self.weight_decay > 0.0, ..Needs::default() }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Sgd("its momentum is on the senders' side, and a second one would act again")
+    fn about(&self) -> About {
+        About::new("dgc", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Lin, Han, Mao, Wang and Dally, Deep gradient compression, ICLR 2018")
+            .needs(Needs { parameters: self.weight_decay > 0.0, ..Needs::default() })
+            .clipping(Clipping::Together)
+            .optimizers(Optimizers::Sgd(
+                "its momentum is on the senders' side, and a second one would act again",
+            ))
     }
 
     fn without_warm_up(&self) -> Option<Self> {
@@ -207,10 +197,6 @@ impl Algorithm for Dgc {
         options.field("masking", &mut self.masking, truth(), "clear the momentum of what is sent")?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "λ, weight decay with momentum")?;
         options.field("vectors", &mut self.vectors, truth(), "compress vectors, too")
-    }
-
-    fn source(&self) -> &'static str {
-        "Lin, Han, Mao, Wang and Dally, Deep gradient compression, ICLR 2018"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DgcState> {

@@ -39,7 +39,7 @@
 //! is a practical inner optimizer for DiLoCo", 2025 (2505.23725).
 
 use crate::plugin::{
-    Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
+    About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
 };
 use hexagram_logical::spelling::{Options, Spelled, above, part};
 use hexagram_logical::{Buffer, Result};
@@ -107,56 +107,37 @@ pub struct DiLoCoState {
 impl Algorithm for DiLoCo {
     type State = DiLoCoState;
 
-    fn name(&self) -> &'static str {
-        match self.inner {
-            Inner::Any => "diloco",
-            Inner::Muon => "muloco",
-        }
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
-    }
-
-    /// Returns false: replicas are equal only after every H-th step.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true: θ.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, parameters: true }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        let reason = "it is DiLoCo with Muon inside: with another optimizer use `diloco`";
-        match self.inner {
-            Inner::Any => Optimizers::default(),
-            Inner::Muon => Optimizers::Named { optimizer: "muon(momentum=0.9, nesterov=false)", reason },
-        }
+    fn about(&self) -> About {
+        let (name, source) = match self.inner {
+            Inner::Any => (
+                "diloco",
+                "Douillard et al., DiLoCo: distributed low-communication training of language models, 2023",
+            ),
+            Inner::Muon => ("muloco", "Thérien, Huang, Defazio, Rish and Belilovsky, MuLoCo, 2025"),
+        };
+        let trigram =
+            Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() };
+        About::new(name, trigram)
+            .source(source)
+            // Replicas are equal only after every H-th step.
+            .keeps_replicas_identical(false)
+            // θ.
+            .remembers_parameters(true)
+            .period(self.period)
+            .needs(Needs { buckets: Buckets::BySize, parameters: true })
+            .optimizers(match self.inner {
+                Inner::Any => Optimizers::default(),
+                Inner::Muon => Optimizers::Named {
+                    optimizer: "muon(momentum=0.9, nesterov=false)",
+                    reason: "it is DiLoCo with Muon inside: with another optimizer use `diloco`",
+                },
+            })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
         options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")?;
         self.averaging.options(options)
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        match self.inner {
-            Inner::Any => {
-                "Douillard et al., DiLoCo: distributed low-communication training of language models, 2023"
-            }
-            Inner::Muon => "Thérien, Huang, Defazio, Rish and Belilovsky, MuLoCo, 2025",
-        }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DiLoCoState> {

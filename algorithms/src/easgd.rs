@@ -29,7 +29,7 @@
 //! Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, the synchronous form.
 
 use crate::plugin::{
-    Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
+    About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
 };
 use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Result};
@@ -73,33 +73,22 @@ impl Easgd {
 impl Algorithm for Easgd {
     type State = EasgdState;
 
-    fn name(&self) -> &'static str {
-        "easgd"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
-    }
-
-    /// Returns false: each replica explores on its own.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true: the centre.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, parameters: true }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        if self.momentum == 0.0 {
-            return Optimizers::Any;
-        }
-        Optimizers::Sgd("EAMSGD has a momentum of its own between the springs")
+    fn about(&self) -> About {
+        About::new(
+            "easgd",
+            Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() },
+        )
+        .source("Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015")
+        // Each replica explores on its own.
+        .keeps_replicas_identical(false)
+        // The centre.
+        .remembers_parameters(true)
+        .period(self.period)
+        .needs(Needs { buckets: Buckets::BySize, parameters: true })
+        .optimizers(match self.momentum {
+            0.0 => Optimizers::Any,
+            _ => Optimizers::Sgd("EAMSGD has a momentum of its own between the springs"),
+        })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -117,14 +106,6 @@ impl Algorithm for Easgd {
         )?;
         options.field("momentum", &mut self.momentum, 0.0..1.0, "δ, momentum of EAMSGD")?;
         self.averaging.options(options)
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        "Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<EasgdState> {

@@ -28,7 +28,7 @@
 //! Richtárik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, "Momentum provably
 //! improves error feedback", NeurIPS 2023 (β).
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::{Codec, Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::spelling::{Options, above, one_of};
@@ -77,16 +77,10 @@ pub struct Ef21State {
 impl Algorithm for Ef21 {
     type State = Ef21State;
 
-    fn name(&self) -> &'static str {
-        "ef21"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
+    fn about(&self) -> About {
+        About::new("ef21", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Richtárik, Sokolov and Fatkhullin, EF21, NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, NeurIPS 2023")
+            .clipping(Clipping::Together)
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -99,10 +93,6 @@ impl Algorithm for Ef21 {
             ("gradient", Ef21Start::Gradient),
         ];
         options.field("start", &mut self.start, one_of(&starts), "value of mᵢ and hᵢ in the beginning")
-    }
-
-    fn source(&self) -> &'static str {
-        "Richtárik, Sokolov and Fatkhullin, EF21, NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, NeurIPS 2023"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Ef21State> {

@@ -20,7 +20,7 @@
 //! decentralized training over decentralized data", ICML 2018.
 
 use crate::gossip::check_symmetric;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::{Lazy, Schedule, Topology, any_graph};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -43,24 +43,16 @@ impl Algorithm for ExactDiffusion {
     /// Correction c.
     type State = Buffer;
 
-    fn name(&self) -> &'static str {
-        "exact-diffusion"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("exact-diffusion", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .source(
+                "Yuan, Ying, Zhao and Sayed, IEEE Trans. Signal Processing 2019; Tang et al., D², ICML 2018",
+            )
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("graph", &mut self.graph, any_graph(), "W, the same in every step, symmetric")
-    }
-
-    fn source(&self) -> &'static str {
-        "Yuan, Ying, Zhao and Sayed, IEEE Trans. Signal Processing 2019; Tang et al., D², ICML 2018"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {

@@ -17,7 +17,7 @@
 //! "EXTRA: an exact first-order algorithm for decentralized consensus optimization", SIAM J. Optim. 2015.
 
 use crate::gossip::check_symmetric;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -47,24 +47,14 @@ pub struct Moved {
 impl Algorithm for Extra {
     type State = Moved;
 
-    fn name(&self) -> &'static str {
-        "extra"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("extra", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .source("Shi, Ling, Wu and Yin, SIAM J. Optim. 2015")
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("graph", &mut self.graph, any_graph(), "W, the same in every step, symmetric")
-    }
-
-    fn source(&self) -> &'static str {
-        "Shi, Ling, Wu and Yin, SIAM J. Optim. 2015"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Moved> {

@@ -17,7 +17,7 @@
 //! averaging", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::spelling::Options;
@@ -40,29 +40,19 @@ impl Default for GossipPga {
 impl Algorithm for GossipPga {
     type State = GossipState;
 
-    fn name(&self) -> &'static str {
-        "gossip-pga"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
+    fn about(&self) -> About {
+        About::new(
+            "gossip-pga",
+            Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() },
+        )
+        .source("Chen et al., Accelerating gossip SGD with periodic global averaging, ICML 2021")
+        .period(self.period)
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         self.gossip.options(options)?;
         options.field("period", &mut self.period, 1.., "H, steps from one exact mean to the next")
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        "Chen et al., Accelerating gossip SGD with periodic global averaging, ICML 2021"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<GossipState> {

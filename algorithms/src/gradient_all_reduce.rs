@@ -11,7 +11,7 @@
 
 use crate::plugin::Bucket;
 use crate::plugin::Context;
-use crate::plugin::{Algorithm, Trigram};
+use crate::plugin::{About, Algorithm, Trigram};
 use hexagram_logical::Result;
 
 /// Mean of the gradients, exact and the same on every rank.
@@ -21,16 +21,12 @@ pub struct GradientAllReduce;
 impl Algorithm for GradientAllReduce {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "gradient-allreduce"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn source(&self) -> &'static str {
-        "Li et al., PyTorch Distributed, VLDB 2020"
+    fn about(&self) -> About {
+        About::new(
+            "gradient-allreduce",
+            Trigram { centralized: true, synchronous: true, full_precision: true },
+        )
+        .source("Li et al., PyTorch Distributed, VLDB 2020")
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

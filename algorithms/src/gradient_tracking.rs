@@ -22,7 +22,7 @@
 //! tracking method for decentralized optimization with linear convergence", IEEE Trans. Automatic Control 2022 (C-GT).
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -55,28 +55,20 @@ pub struct Tracked {
 impl Algorithm for GradientTracking {
     type State = Tracked;
 
-    fn name(&self) -> &'static str {
-        "gradient-tracking"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
+    fn about(&self) -> About {
+        About::new(
+            "gradient-tracking",
+            Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() },
+        )
+        .source(
+            "Di Lorenzo and Scutari, 2016; Nedić, Olshevsky and Shi, SIAM J. Optim. 2017; Liao et al., 2022",
+        )
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
+        .clipping(Clipping::Together)
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         self.gossip.options(options)
-    }
-
-    fn source(&self) -> &'static str {
-        "Di Lorenzo and Scutari, 2016; Nedić, Olshevsky and Shi, SIAM J. Optim. 2017; Liao et al., 2022"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Tracked> {

@@ -105,7 +105,7 @@ pub use optimizer::{
     RateSchedule, Sgd,
 };
 pub use plugin::{
-    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
+    About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
     MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, Written, check_f32, check_option,
 };
 pub use registry::Registry;

@@ -21,7 +21,9 @@
 //! if n · S ≤ 64 KiB, S being the size of the gradients. Defaults: 100 steps, then H = 4, as in PyTorch's example. Source:
 //! Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
 
-use crate::plugin::{Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, ParameterMean, Trigram};
+use crate::plugin::{
+    About, Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, ParameterMean, Trigram,
+};
 use hexagram_logical::Result;
 use hexagram_logical::spelling::Options;
 
@@ -56,12 +58,21 @@ impl LocalSgd {
 impl Algorithm for LocalSgd {
     type State = ParameterMean;
 
-    fn name(&self) -> &'static str {
-        if self.start.is_some() { "post-local-sgd" } else { "local-sgd" }
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
+    fn about(&self) -> About {
+        About::new(
+            if self.start.is_some() { "post-local-sgd" } else { "local-sgd" },
+            Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() },
+        )
+        .source(match self.start {
+            None => "Stich, Local SGD converges fast and communicates little, ICLR 2019",
+            Some(_) => "Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020",
+        })
+        // Replicas are equal only after every H-th step.
+        .keeps_replicas_identical(false)
+        // With a codec, whose changes are those since the last mean.
+        .remembers_parameters(!self.averaging.is_exact())
+        .period(self.period)
+        .needs(Needs { buckets: Buckets::BySize, parameters: true })
     }
 
     fn without_warm_up(&self) -> Option<Self> {
@@ -74,31 +85,6 @@ impl Algorithm for LocalSgd {
         }
         options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")?;
         self.averaging.options(options)
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        match self.start {
-            None => "Stich, Local SGD converges fast and communicates little, ICLR 2019",
-            Some(_) => "Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020",
-        }
-    }
-
-    /// Returns false: replicas are equal only after every H-th step.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true with a codec, whose changes are those since the last mean.
-    fn remembers_parameters(&self) -> bool {
-        !self.averaging.is_exact()
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ParameterMean> {

@@ -31,7 +31,7 @@
 //! "LoCo: low-bit communication adaptor for large-scale model training", 2024 (2407.04480); Wang et al., "ZeRO++", 2023
 //! (2306.10209).
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::Int4;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::spelling::Options;
@@ -66,16 +66,10 @@ pub struct LoCoState {
 impl Algorithm for LoCo {
     type State = LoCoState;
 
-    fn name(&self) -> &'static str {
-        "loco"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
+    fn about(&self) -> About {
+        About::new("loco", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Xie, Lin, Toh and Zhou, LoCo, 2024; Wang et al., ZeRO++, 2023")
+            .clipping(Clipping::Together)
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -87,10 +81,6 @@ impl Algorithm for LoCo {
         )?;
         options.field("reset", &mut self.reset, 1.., "T, steps after which the error is forgotten")?;
         options.field("block", &mut self.block, 1.., "B, elements that share a scale")
-    }
-
-    fn source(&self) -> &'static str {
-        "Xie, Lin, Toh and Zhou, LoCo, 2024; Wang et al., ZeRO++, 2023"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<LoCoState> {

@@ -24,7 +24,7 @@
 //! differences it makes are sent with the next ones.
 
 use crate::gossip::check_static;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Schedule, Topology, any_graph};
@@ -54,30 +54,20 @@ impl Algorithm for LowPrecisionDecentralized {
     /// Copies of this rank's and its neighbours' parameters, as all of them know them.
     type State = Encoding;
 
-    fn name(&self) -> &'static str {
-        "low-precision-decentralized"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: false }
+    fn about(&self) -> About {
+        About::new(
+            "low-precision-decentralized",
+            Trigram { centralized: false, synchronous: true, full_precision: false },
+        )
+        .source("Bagua; Tang et al., Communication compression for decentralized training, NeurIPS 2018")
+        .period(self.interval)
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("interval", &mut self.interval, 1.., "steps from one communication to the next")?;
         options.field("codec", &mut self.codec, any_codec(), "C, of the differences; a fine one")?;
         options.field("graph", &mut self.schedule, any_graph(), "W, the same in every round")
-    }
-
-    fn period(&self) -> u64 {
-        self.interval
-    }
-
-    fn source(&self) -> &'static str {
-        "Bagua; Tang et al., Communication compression for decentralized training, NeurIPS 2018"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {

@@ -34,7 +34,7 @@
 //! models", 2025 (arXiv 2506.10911).
 
 use crate::diloco::Global;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
 use hexagram_logical::spelling::{Options, above};
@@ -66,12 +66,13 @@ impl Algorithm for NoLoCo {
     /// Slow parameters θ of this rank, and their momentum m.
     type State = Global;
 
-    fn name(&self) -> &'static str {
-        "noloco"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("noloco", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .source("Kolehmainen et al., NoLoCo: no-all-reduce low communication training method for large models, 2025")
+            // θ.
+            .remembers_parameters(true)
+            .period(self.period)
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -87,23 +88,6 @@ impl Algorithm for NoLoCo {
         options.field("pull", &mut self.pull, above(0.0).up_to(1.0), "γ, strength of the pull together")?;
         let agrees = self.pull < 2.0 * (1.0 - self.outer_momentum.powi(2));
         options.insist(agrees, "pull", &self.pull, "less than 2 (1 − outer_momentum²), or ranks drift apart")
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        "Kolehmainen et al., NoLoCo: no-all-reduce low communication training method for large models, 2025"
-    }
-
-    /// Returns true: θ.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Global> {

@@ -32,7 +32,7 @@
 //! QAdam is Bagua's name of it.
 
 use crate::optimizer::moments::{Frozen, Moments};
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::spelling::Options;
@@ -96,23 +96,19 @@ pub struct QAdamState {
 impl Algorithm for QAdam {
     type State = QAdamState;
 
-    fn name(&self) -> &'static str {
-        match self.bits {
-            Bits::One => "qadam",
-            Bits::Eight => "qadam-8bit",
-        }
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Sgd("it leaves Adam's direction, which a second momentum or scale would bend")
+    fn about(&self) -> About {
+        About::new(
+            match self.bits {
+                Bits::One => "qadam",
+                Bits::Eight => "qadam-8bit",
+            },
+            Trigram { centralized: true, synchronous: true, full_precision: false },
+        )
+        .source("Tang et al., 1-bit Adam, ICML 2021")
+        .clipping(Clipping::Together)
+        .optimizers(Optimizers::Sgd(
+            "it leaves Adam's direction, which a second momentum or scale would bend",
+        ))
     }
 
     fn without_warm_up(&self) -> Option<Self> {
@@ -124,10 +120,6 @@ impl Algorithm for QAdam {
         self.moments.options(options)?;
         self.frozen.options(options)?;
         options.field("block", &mut self.block, 1.., "B, elements that share a scale or a range")
-    }
-
-    fn source(&self) -> &'static str {
-        "Tang et al., 1-bit Adam, ICML 2021"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<QAdamState> {

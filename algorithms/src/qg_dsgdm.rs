@@ -20,7 +20,9 @@
 //! Jaggi, "Quasi-global momentum: accelerating decentralized deep learning on heterogeneous data", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram};
+use crate::plugin::{
+    About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram,
+};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -57,12 +59,17 @@ pub struct Course {
 impl Algorithm for QgDsgdm {
     type State = Course;
 
-    fn name(&self) -> &'static str {
-        "qg-dsgdm"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
+    fn about(&self) -> About {
+        About::new(
+            "qg-dsgdm",
+            Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() },
+        )
+        .source("Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum, ICML 2021")
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
+        .clipping(Clipping::Together)
+        .optimizers(Optimizers::Sgd(
+            "its momentum is that of the whole step, and a second one would act again",
+        ))
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -74,22 +81,6 @@ impl Algorithm for QgDsgdm {
             "β, share of the momentum in the direction",
         )?;
         options.field("decay", &mut self.decay, 0.0..1.0, "μ, decay of the momentum")
-    }
-
-    fn source(&self) -> &'static str {
-        "Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum, ICML 2021"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Sgd("its momentum is that of the whole step, and a second one would act again")
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Course> {

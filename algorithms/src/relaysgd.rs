@@ -20,7 +20,7 @@
 //! 2 log₂ n hops at most. Its theory is of plain SGD; any optimizer may step. Source: Vogels, He, Koloskova, Lin,
 //! Karimireddy, Stich and Jaggi, "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::spelling::{Options, one_of};
 use hexagram_logical::{Buffer, Result};
 
@@ -81,30 +81,19 @@ pub struct Relays {
 impl Algorithm for RelaySgd {
     type State = Relays;
 
-    fn name(&self) -> &'static str {
-        "relaysgd"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("relaysgd", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .source(
+                "Vogels et al., RelaySum for decentralized deep learning on heterogeneous data, NeurIPS 2021",
+            )
+            // The relays bring those of earlier steps.
+            .remembers_parameters(true)
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         let trees = [("chain", Tree::Chain), ("binary", Tree::Binary)];
         options.field("tree", &mut self.tree, one_of(&trees), "tree of the ranks")
-    }
-
-    fn source(&self) -> &'static str {
-        "Vogels et al., RelaySum for decentralized deep learning on heterogeneous data, NeurIPS 2021"
-    }
-
-    /// Returns true: the relays bring those of earlier steps.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Relays> {

@@ -18,7 +18,7 @@
 //! `Mixing::push`. Source: Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning",
 //! ICML 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
 use hexagram_logical::spelling::Options;
@@ -41,24 +41,14 @@ impl Algorithm for Sgp {
     /// Weight w of this rank.
     type State = f64;
 
-    fn name(&self) -> &'static str {
-        "sgp"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("sgp", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .source("Assran, Loizou, Ballas and Rabbat, ICML 2019")
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("graph", &mut self.schedule, any_graph(), "ranks to share out to; columns add up to 1")
-    }
-
-    fn source(&self) -> &'static str {
-        "Assran, Loizou, Ballas and Rabbat, ICML 2019"
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<f64> {

@@ -22,7 +22,7 @@
 //! falls to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
 //! communication efficient and fault tolerant", ICLR 2019.
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 
@@ -43,33 +43,20 @@ impl Algorithm for SignSgdVote {
     /// Momentum m, if there is one.
     type State = Option<Buffer>;
 
-    fn name(&self) -> &'static str {
-        "signsgd-vote"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        match self.momentum {
-            0.0 => {
-                Clipping::Refused("without momentum it takes the gradients' signs, which no clipping changes")
-            }
-            _ => Clipping::Together,
-        }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Sgd("it leaves signs, and its momentum is before the vote")
+    fn about(&self) -> About {
+        About::new("signsgd-vote", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Bernstein et al., signSGD with majority vote, ICLR 2019")
+            .clipping(match self.momentum {
+                0.0 => Clipping::Refused(
+                    "without momentum it takes the gradients' signs, which no clipping changes",
+                ),
+                _ => Clipping::Together,
+            })
+            .optimizers(Optimizers::Sgd("it leaves signs, and its momentum is before the vote"))
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("momentum", &mut self.momentum, 0.0..1.0, "β, momentum coefficient")
-    }
-
-    fn source(&self) -> &'static str {
-        "Bernstein et al., signSGD with majority vote, ICLR 2019"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Option<Buffer>> {

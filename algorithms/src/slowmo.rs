@@ -31,8 +31,8 @@ use crate::elementwise::{self, Elementwise};
 use crate::elementwise::{Entry, name_for};
 use crate::plugin::with_float;
 use crate::plugin::{
-    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Instance, Needs,
-    Optimizers, Slots, Trigram, Written,
+    About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Context, Fields, Instance, Needs, Slots,
+    Trigram, Written,
 };
 use crate::real::Real;
 #[cfg(feature = "cuda")]
@@ -55,7 +55,7 @@ pub struct SlowMo {
     /// Way to make the mean at the end of a period. Default: in full precision.
     pub averaging: Averaging,
     /// Algorithm of the steps of a period, which is synchronous and [remembers no
-    /// parameters](Algorithm::remembers_parameters). Default: none, each rank on its own.
+    /// parameters](crate::About#structfield.remembers_parameters). Default: none, each rank on its own.
     pub base: Option<AnyAlgorithm>,
 }
 
@@ -72,12 +72,8 @@ struct Alone;
 impl Algorithm for Alone {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "alone"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("alone", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
@@ -133,14 +129,23 @@ pub struct SlowMoState {
 impl Algorithm for SlowMo {
     type State = SlowMoState;
 
-    fn name(&self) -> &'static str {
-        "slowmo"
-    }
-
-    fn trigram(&self) -> Trigram {
-        let exact = self.averaging.is_exact();
-        let base = self.base().trigram();
-        Trigram { full_precision: exact && base.full_precision, ..base }
+    fn about(&self) -> About {
+        let base = self.base();
+        let full_precision = self.averaging.is_exact() && base.trigram().full_precision;
+        About::new("slowmo", Trigram { full_precision, ..base.trigram() })
+            .source("Wang, Tantia, Ballas and Rabbat, SlowMo, ICLR 2020")
+            // Replicas are equal only after every τ-th step.
+            .keeps_replicas_identical(false)
+            // x₀.
+            .remembers_parameters(true)
+            // The least common multiple of τ and the base's period.
+            .period(
+                (self.period / greatest_common_divisor(self.period, base.period()))
+                    .saturating_mul(base.period()),
+            )
+            .needs(Needs { parameters: true, ..base.needs() })
+            .clipping(base.clipping())
+            .optimizers(base.optimizers())
     }
 
     fn without_warm_up(&self) -> Option<Self> {
@@ -156,34 +161,6 @@ impl Algorithm for SlowMo {
         options.field("base", &mut self.base, or("none", Bases), "algorithm of the steps of a period")
     }
 
-    /// Returns the least common multiple of τ and the base's period.
-    fn period(&self) -> u64 {
-        let base = self.base().period();
-        (self.period / greatest_common_divisor(self.period, base)).saturating_mul(base)
-    }
-
-    fn source(&self) -> &'static str {
-        "Wang, Tantia, Ballas and Rabbat, SlowMo, ICLR 2020"
-    }
-
-    /// Returns false: replicas are equal only after every τ-th step.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true: x₀.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { parameters: true, ..self.base().needs() }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        self.base().optimizers()
-    }
-
     fn evaluations(&self, own_step: u64) -> u32 {
         self.base().evaluations(own_step)
     }
@@ -194,10 +171,6 @@ impl Algorithm for SlowMo {
 
     fn written(&self) -> Written {
         Written { after_step: true, ..self.base().written() }
-    }
-
-    fn clipping(&self) -> Clipping {
-        self.base().clipping()
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {

@@ -27,7 +27,7 @@
 //! (2508.15706), with AdamW inside.
 
 use crate::diloco::{DiLoCoState, Outer};
-use crate::plugin::{Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{About, Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::codec::TopK;
 use hexagram_logical::encoding::Feedback;
@@ -60,40 +60,24 @@ impl SparseLoCo {
 impl Algorithm for SparseLoCo {
     type State = DiLoCoState;
 
-    fn name(&self) -> &'static str {
-        "sparse-loco"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
-    }
-
-    /// Returns false: replicas are equal only after every H-th step.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true: θ.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, parameters: true }
+    fn about(&self) -> About {
+        About::new(
+            "sparse-loco",
+            Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() },
+        )
+        .source("Sarfi, Thérien, Lidin and Belilovsky, SparseLoCo, 2025")
+        // Replicas are equal only after every H-th step.
+        .keeps_replicas_identical(false)
+        // θ.
+        .remembers_parameters(true)
+        .period(self.period)
+        .needs(Needs { buckets: Buckets::BySize, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
         options.field("learning_rate", &mut self.learning_rate, above(0.0), "η, outer learning rate")?;
         self.averaging.options(options)
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        "Sarfi, Thérien, Lidin and Belilovsky, SparseLoCo, 2025"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DiLoCoState> {

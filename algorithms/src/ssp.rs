@@ -33,7 +33,9 @@
 //! ML via a stale synchronous parallel parameter server", NeurIPS 2013; with the mean over ranks, so that one learning
 //! rate does for any number of them; error feedback as Seide et al., "1-bit stochastic gradient descent", 2014.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step};
+use crate::plugin::{
+    About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step,
+};
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
 use hexagram_logical::codec::{Codec, Half, MinMax8, Properties, any_codec};
 use hexagram_logical::encoding::{self, Feedback};
@@ -105,20 +107,14 @@ struct Session {
 impl Algorithm for Ssp {
     type State = Pulling;
 
-    fn name(&self) -> &'static str {
-        if self.is_encoded() { "compressed-ssp" } else { "ssp" }
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: false, full_precision: !self.is_encoded() }
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        self.staleness == 0
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new(
+            if self.is_encoded() { "compressed-ssp" } else { "ssp" },
+            Trigram { centralized: true, synchronous: false, full_precision: !self.is_encoded() },
+        )
+        .source("Ho et al., NeurIPS 2013")
+        .keeps_replicas_identical(self.staleness == 0)
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -130,10 +126,6 @@ impl Algorithm for Ssp {
         )?;
         options.field("codec", &mut self.codec, or("none", any_codec()), "C, of what is pushed")?;
         options.field("pulled", &mut self.pulled, or("none", any_codec()), "P, of what is pulled")
-    }
-
-    fn source(&self) -> &'static str {
-        "Ho et al., NeurIPS 2013"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Pulling> {

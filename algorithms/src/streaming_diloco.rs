@@ -29,7 +29,7 @@
 //! lunch", 2025 (2501.18512), with Δ in 4 bits.
 
 use crate::diloco::{Global, Outer};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Ranks, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Ranks, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, E3M0, MinMax8};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -100,26 +100,22 @@ struct FragmentChange {
 impl Algorithm for StreamingDiLoCo {
     type State = Stream;
 
-    fn name(&self) -> &'static str {
-        "streaming-diloco"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: self.precision == Precision::Full }
-    }
-
-    /// Returns false: replicas are never quite equal, as long as α is not 0.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true: θ.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new(
+            "streaming-diloco",
+            Trigram {
+                centralized: true,
+                synchronous: true,
+                full_precision: self.precision == Precision::Full,
+            },
+        )
+        .source("Douillard et al., Streaming DiLoCo with overlapping communication, 2025")
+        // Replicas are never quite equal, as long as α is not 0.
+        .keeps_replicas_identical(false)
+        // θ.
+        .remembers_parameters(true)
+        .period(self.period)
+        .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -136,14 +132,6 @@ impl Algorithm for StreamingDiLoCo {
             one_of(&precisions),
             "precision in which the change travels",
         )
-    }
-
-    fn period(&self) -> u64 {
-        self.period
-    }
-
-    fn source(&self) -> &'static str {
-        "Douillard et al., Streaming DiLoCo with overlapping communication, 2025"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Stream> {

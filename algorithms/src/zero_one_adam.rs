@@ -35,7 +35,7 @@
 
 use crate::optimizer::moments::{self, Frozen, Moments};
 use crate::plugin::{
-    Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_f32,
+    About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_f32,
 };
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -115,34 +115,18 @@ pub struct ZeroOneAdamState {
 impl Algorithm for ZeroOneAdam {
     type State = ZeroOneAdamState;
 
-    fn name(&self) -> &'static str {
-        "zero-one-adam"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    /// Returns false: replicas are equal only up to the freeze, and in every kₗ-th step after it.
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    /// Returns true: x₀, to which local steps are taken back.
-    fn remembers_parameters(&self) -> bool {
-        true
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, parameters: true }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::BareSgd("it counts on steps of γ times what it leaves, and reads them off the parameters")
+    fn about(&self) -> About {
+        let reason = "it counts on steps of γ times what it leaves, and reads them off the parameters";
+        About::new("zero-one-adam", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023")
+            // Replicas are equal only up to the freeze, and in every kₗ-th step after it.
+            .keeps_replicas_identical(false)
+            // x₀, to which local steps are taken back.
+            .remembers_parameters(true)
+            .period(self.local_largest)
+            .needs(Needs { buckets: Buckets::BySize, parameters: true })
+            .clipping(Clipping::Together)
+            .optimizers(Optimizers::BareSgd(reason))
     }
 
     /// Returns it with the largest interval of communication from its fourth step on.
@@ -171,15 +155,6 @@ impl Algorithm for ZeroOneAdam {
         self.moments.options(options)?;
         self.frozen.options(options)?;
         options.field("block", &mut self.block, 1.., "B, elements that share a scale")
-    }
-
-    /// Returns the interval to which that of communication grows.
-    fn period(&self) -> u64 {
-        self.local_largest
-    }
-
-    fn source(&self) -> &'static str {
-        "Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ZeroOneAdamState> {

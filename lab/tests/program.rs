@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use clap::Parser;
-use hexagram::algorithms::{Algorithm, Bucket, Context, Registry, Trigram};
+use hexagram::algorithms::{About, Algorithm, Bucket, Context, Registry, Trigram};
 use hexagram::{Result, TransportKind, testing};
 use hexagram_lab::program::{
     CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, compare, say::Failure,
@@ -21,12 +21,8 @@ struct Plain;
 impl Algorithm for Plain {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "plain"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("plain", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

@@ -23,7 +23,7 @@ mod blocks;
 mod codec;
 mod dct;
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use blocks::Blocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -59,29 +59,16 @@ pub struct DeMoState {
 impl Algorithm for DeMo {
     type State = DeMoState;
 
-    fn name(&self) -> &'static str {
-        "demo"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Sgd("it leaves signs, and its momentum is before the exchange")
+    fn about(&self) -> About {
+        About::new("demo", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Peng, Quesnelle and Kingma, DeMo: decoupled momentum optimization, 2024")
+            .clipping(Clipping::Together)
+            .optimizers(Optimizers::Sgd("it leaves signs, and its momentum is before the exchange"))
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("decay", &mut self.decay, 0.0..=1.0, "β, decay of what was not sent")?;
         options.field("keep", &mut self.keep, 1.., "k, coefficients that a block keeps")
-    }
-
-    fn source(&self) -> &'static str {
-        "Peng, Quesnelle and Kingma, DeMo: decoupled momentum optimization, 2024"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DeMoState> {

@@ -37,7 +37,7 @@
 
 mod plan;
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::runtime::Work;
 use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Error, Result};
@@ -74,20 +74,13 @@ pub struct DionState {
 impl Algorithm for Dion {
     type State = DionState;
 
-    fn name(&self) -> &'static str {
-        "dion"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Sgd("it leaves orthonormal directions, and its momentum is before the exchange")
+    fn about(&self) -> About {
+        About::new("dion", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .source("Ahn et al., Dion: distributed orthonormalized updates, 2025")
+            .clipping(Clipping::Together)
+            .optimizers(Optimizers::Sgd(
+                "it leaves orthonormal directions, and its momentum is before the exchange",
+            ))
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -101,10 +94,6 @@ impl Algorithm for Dion {
         )?;
         options.field("beta1", &mut self.beta1, 0.0..1.0, "β₁, weight of the momentum of vectors")?;
         options.field("beta2", &mut self.beta2, 0.0..1.0, "β₂, decay of the momentum of vectors")
-    }
-
-    fn source(&self) -> &'static str {
-        "Ahn et al., Dion: distributed orthonormalized updates, 2025"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DionState> {

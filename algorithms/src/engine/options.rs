@@ -86,7 +86,7 @@ pub struct EngineOptions {
     pub buffers: Buffers,
     /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework, or is the one that the
     /// algorithm [names](crate::Optimizers::Named). One that does not fit the algorithm
-    /// ([`Algorithm::optimizers`](crate::Algorithm::optimizers)) is refused; of the framework's the engine does not
+    /// ([`About::optimizers`](crate::About#structfield.optimizers)) is refused; of the framework's the engine does not
     /// know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
     pub optimizer: Option<Arc<dyn Optimizer>>,
     /// Learning rate γ from the first step on, a number or a schedule; `None`, the default, leaves it to

@@ -1,13 +1,7 @@
 //! The plugin trait: what an author of a distributed SGD variant writes.
 
-use crate::plugin::Bucket;
-use crate::plugin::Clipping;
-use crate::plugin::Context;
-use crate::plugin::Fields;
-use crate::plugin::Optimizers;
-use crate::plugin::Slots;
-use crate::plugin::Written;
 use crate::plugin::unwritten::{Unwritten, writes_slots_ready};
+use crate::plugin::{About, Bucket, Context, Fields, Slots, Written};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -102,7 +96,7 @@ pub struct Needs {
 ///
 /// ```
 /// use hexagram::logical::{Buffer, ReduceOp, Result};
-/// use hexagram::algorithms::{Algorithm, Bucket, Context, Trigram};
+/// use hexagram::algorithms::{About, Algorithm, Bucket, Context, Trigram};
 ///
 /// /// Mean of the gradients.
 /// #[derive(Debug, Clone)]
@@ -111,12 +105,8 @@ pub struct Needs {
 /// impl Algorithm for Mean {
 ///     type State = ();
 ///
-///     fn name(&self) -> &'static str {
-///         "mean"
-///     }
-///
-///     fn trigram(&self) -> Trigram {
-///         Trigram { centralized: true, synchronous: true, full_precision: true }
+///     fn about(&self) -> About {
+///         About::new("mean", Trigram { centralized: true, synchronous: true, full_precision: true })
 ///     }
 ///
 ///     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
@@ -133,11 +123,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// State of one bucket from step to step, such as an error feedback. It stays on the communication thread.
     type State: 'static;
 
-    /// Returns the name that users type, in kebab case.
-    fn name(&self) -> &'static str;
-
-    /// Returns which of the eight ways it communicates in.
-    fn trigram(&self) -> Trigram;
+    /// Returns what it is, with the options that it has.
+    fn about(&self) -> About;
 
     /// Names the options, one a line, each with the values that it may have: so they can be typed and printed, and
     /// wrong ones are refused at the start. Without it, there are none.
@@ -166,50 +153,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the source: the paper, in a line. Empty without.
-    fn source(&self) -> &'static str {
-        ""
-    }
-
-    /// Returns true if all replicas are bit-identical after every step. Centralized synchronous algorithms promise it.
-    fn keeps_replicas_identical(&self) -> bool {
-        let Trigram { centralized, synchronous, .. } = self.trigram();
-        centralized && synchronous
-    }
-
-    /// Returns true if a step depends on parameters that the state keeps, such as those at the start of a round. Then
-    /// only the algorithm itself may move them between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its
-    /// base. Without it, the mean of the replicas goes along with whatever all of them are moved by.
-    fn remembers_parameters(&self) -> bool {
-        false
-    }
-
     /// Returns the same algorithm without the steps at the beginning in which it communicates otherwise than in all later
     /// ones, or with as few of them as it can have: what a measurement of a few steps measures. `None`, as here, if it has
     /// no such steps.
     fn without_warm_up(&self) -> Option<Self> {
         None
-    }
-
-    /// Returns the number of steps, 1 or more, after which what is communicated repeats itself, once warm-ups are over: what
-    /// is measured of whole periods holds for all later steps. 1, as here, if every step communicates alike.
-    fn period(&self) -> u64 {
-        1
-    }
-
-    /// Returns what the engine is to provide.
-    fn needs(&self) -> Needs {
-        Needs::default()
-    }
-
-    /// Returns which gradients are clipped, where the engine's options ask for that.
-    fn clipping(&self) -> Clipping {
-        Clipping::default()
-    }
-
-    /// Returns the optimizers that fit: the engine refuses others before the first step.
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::default()
     }
 
     /// Returns the number of gradients that a step takes of its batch, each where [`evaluated`](Self::evaluated) has
@@ -222,7 +170,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// ```
     /// use hexagram::logical::{Buffer, Result};
-    /// use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Needs, Trigram};
+    /// use hexagram::algorithms::{About, Algorithm, Bucket, Buckets, Context, Needs, Trigram};
     ///
     /// #[derive(Debug, Clone)]
     /// struct Sam {
@@ -232,11 +180,9 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// impl Algorithm for Sam {
     ///     /// Parameters x of the step.
     ///     type State = Buffer;
-    ///     # fn name(&self) -> &'static str { "sam" }
-    ///     # fn trigram(&self) -> Trigram { Trigram { centralized: true, synchronous: true, full_precision: true } }
-    ///
-    ///     fn needs(&self) -> Needs {
-    ///         Needs { buckets: Buckets::Whole, parameters: true }
+    ///     fn about(&self) -> About {
+    ///         let trigram = Trigram { centralized: true, synchronous: true, full_precision: true };
+    ///         About::new("sam", trigram).needs(Needs { buckets: Buckets::Whole, parameters: true })
     ///     }
     ///
     ///     fn evaluations(&self, _: u64) -> u32 {

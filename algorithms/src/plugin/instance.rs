@@ -2,7 +2,7 @@
 
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Slots, Trigram, Written,
+    About, Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Slots, Trigram, Written,
 };
 use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
@@ -21,91 +21,33 @@ pub(crate) type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> 
 ///
 /// let any = AnyAlgorithm::from(GradientAllReduce);
 /// // The methods of the trait do not get in the way of those of the type.
-/// assert_eq!(any.name(), GradientAllReduce.name());
+/// assert_eq!(any.name(), GradientAllReduce.about().name);
 /// assert_eq!(any.trigram().symbol(), '☰');
 /// ```
 #[derive(Clone)]
 pub struct AnyAlgorithm(Arc<dyn Erased>);
 
-/// Defines, for each of these methods of [`Algorithm`], the method of [`Erased`] and that of [`AnyAlgorithm`].
-macro_rules! erased {
-    ($($method:ident($($argument:ident: $of:ty)?) -> $returned:ty;)*) => {
-        /// Methods of an [`Algorithm`] that need no type of a state: what can be called through a pointer.
-        pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
-            $(fn $method(&self $(, $argument: $of)?) -> $returned;)*
-            fn period(&self) -> u64;
-            fn without_warm_up(&self) -> Option<AnyAlgorithm>;
-            /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
-            ///
-            /// # Errors
-            /// As [`Algorithm::options`].
-            fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm>;
-            fn uncalled_hook(&self) -> Option<&'static str>;
-            fn instance<'a>(
-                self: Arc<Self>,
-                context: &'a Context,
-                bucket: &'a Bucket,
-            ) -> HookFuture<'a, Box<dyn Instance>>;
-        }
-
-        impl<A: Algorithm> Erased for A {
-            $(fn $method(&self $(, $argument: $of)?) -> $returned {
-                Algorithm::$method(self $(, $argument)?)
-            })*
-
-            fn period(&self) -> u64 {
-                Algorithm::period(self)
+/// Defines a method for each of these parts of [`About`].
+macro_rules! parts {
+    ($($part:ident: $of:ty),* $(,)?) => {
+        impl AnyAlgorithm {$(
+            #[doc = concat!("Returns [`About::", stringify!($part), "`](About#structfield.", stringify!($part), ").")]
+            pub fn $part(&self) -> $of {
+                self.0.about().$part
             }
-
-            fn without_warm_up(&self) -> Option<AnyAlgorithm> {
-                Algorithm::without_warm_up(self).map(AnyAlgorithm::from)
-            }
-
-            fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
-                let mut own = self.clone();
-                own.options(options)?;
-                Ok(own.into())
-            }
-
-            fn uncalled_hook(&self) -> Option<&'static str> {
-                if Algorithm::needs(self).parameters { None } else { hook_on_parameters::<A>() }
-            }
-
-            fn instance<'a>(
-                self: Arc<Self>,
-                context: &'a Context,
-                bucket: &'a Bucket,
-            ) -> HookFuture<'a, Box<dyn Instance>> {
-                Box::pin(async move {
-                    let state = self.state(context, bucket).await?;
-                    Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
-                })
-            }
-        }
-
-        impl AnyAlgorithm {
-            $(
-                #[doc = concat!("Returns [`Algorithm::", stringify!($method), "`].")]
-                pub fn $method(&self $(, $argument: $of)?) -> $returned {
-                    self.0.$method($($argument)?)
-                }
-            )*
-        }
+        )*}
     };
 }
 
-erased! {
-    name() -> &'static str;
-    trigram() -> Trigram;
-    keeps_replicas_identical() -> bool;
-    remembers_parameters() -> bool;
-    needs() -> Needs;
-    clipping() -> Clipping;
-    optimizers() -> Optimizers;
-    reads_slots() -> bool;
-    written() -> Written;
-    evaluations(own_step: u64) -> u32;
-    source() -> &'static str;
+parts! {
+    name: &'static str,
+    trigram: Trigram,
+    source: &'static str,
+    keeps_replicas_identical: bool,
+    remembers_parameters: bool,
+    needs: Needs,
+    clipping: Clipping,
+    optimizers: Optimizers,
 }
 
 impl AnyAlgorithm {
@@ -115,9 +57,24 @@ impl AnyAlgorithm {
         self.0.without_warm_up()
     }
 
-    /// Returns [`Algorithm::period`].
+    /// Returns [`About::period`](About#structfield.period).
     pub fn period(&self) -> u64 {
-        self.0.period().max(1)
+        self.0.about().period.max(1)
+    }
+
+    /// Returns [`Algorithm::reads_slots`].
+    pub fn reads_slots(&self) -> bool {
+        self.0.reads_slots()
+    }
+
+    /// Returns [`Algorithm::written`].
+    pub fn written(&self) -> Written {
+        self.0.written()
+    }
+
+    /// Returns [`Algorithm::evaluations`].
+    pub fn evaluations(&self, own_step: u64) -> u32 {
+        self.0.evaluations(own_step)
     }
 
     /// Returns the reason why a step's communication cannot run beside the next forward pass under this algorithm
@@ -224,6 +181,69 @@ impl<A: Algorithm> From<A> for AnyAlgorithm {
 impl<A: Algorithm> From<Arc<A>> for AnyAlgorithm {
     fn from(algorithm: Arc<A>) -> Self {
         AnyAlgorithm(algorithm)
+    }
+}
+
+/// Methods of an [`Algorithm`] that need no type of a state: what can be called through a pointer.
+pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
+    fn about(&self) -> About;
+    fn without_warm_up(&self) -> Option<AnyAlgorithm>;
+    fn reads_slots(&self) -> bool;
+    fn written(&self) -> Written;
+    fn evaluations(&self, own_step: u64) -> u32;
+    /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
+    ///
+    /// # Errors
+    /// As [`Algorithm::options`].
+    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm>;
+    fn uncalled_hook(&self) -> Option<&'static str>;
+    fn instance<'a>(
+        self: Arc<Self>,
+        context: &'a Context,
+        bucket: &'a Bucket,
+    ) -> HookFuture<'a, Box<dyn Instance>>;
+}
+
+impl<A: Algorithm> Erased for A {
+    fn about(&self) -> About {
+        Algorithm::about(self)
+    }
+
+    fn without_warm_up(&self) -> Option<AnyAlgorithm> {
+        Algorithm::without_warm_up(self).map(AnyAlgorithm::from)
+    }
+
+    fn reads_slots(&self) -> bool {
+        Algorithm::reads_slots(self)
+    }
+
+    fn written(&self) -> Written {
+        Algorithm::written(self)
+    }
+
+    fn evaluations(&self, own_step: u64) -> u32 {
+        Algorithm::evaluations(self, own_step)
+    }
+
+    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
+        let mut own = self.clone();
+        own.options(options)?;
+        Ok(own.into())
+    }
+
+    fn uncalled_hook(&self) -> Option<&'static str> {
+        if Algorithm::about(self).needs.parameters { None } else { hook_on_parameters::<A>() }
+    }
+
+    fn instance<'a>(
+        self: Arc<Self>,
+        context: &'a Context,
+        bucket: &'a Bucket,
+    ) -> HookFuture<'a, Box<dyn Instance>> {
+        Box::pin(async move {
+            let state = self.state(context, bucket).await?;
+            Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The interface of a plugin: the trait, and the arguments of its hooks.
 
+mod about;
 mod algorithm;
 mod averaging;
 mod bucket;
@@ -16,6 +17,7 @@ mod rounds;
 mod slots;
 mod unwritten;
 
+pub use about::About;
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use averaging::{Averager, Averaging, MeanCodec};
 pub use bucket::{Bucket, Tensor};

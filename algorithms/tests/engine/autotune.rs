@@ -6,8 +6,8 @@ use hexagram_algorithms::logical::testing::{spawn, spawn_hosts};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::{
-    Adam, Algorithm, AnyAlgorithm, Bucket, Context, EngineOptions, Fields, GradientAllReduce, Optimizer,
-    Order, Sgd, Trigram, registry,
+    About, Adam, Algorithm, AnyAlgorithm, Bucket, Context, EngineOptions, Fields, GradientAllReduce,
+    Optimizer, Order, Sgd, registry,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,12 +122,8 @@ struct Remembered {
 impl Algorithm for Momentum {
     type State = Remembered;
 
-    fn name(&self) -> &'static str {
-        "momentum"
-    }
-
-    fn trigram(&self) -> Trigram {
-        GradientAllReduce.trigram()
+    fn about(&self) -> About {
+        About::new("momentum", GradientAllReduce.about().trigram)
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Remembered> {

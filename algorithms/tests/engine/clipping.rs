@@ -9,7 +9,8 @@ use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{
-    Algorithm, AnyAlgorithm, Bucket, Clipping, Context, EngineOptions, GradientAllReduce, Trigram, registry,
+    About, Algorithm, AnyAlgorithm, Bucket, Clipping, Context, EngineOptions, GradientAllReduce, Trigram,
+    registry,
 };
 
 const RANKS: usize = 2;
@@ -150,16 +151,9 @@ struct Hasty;
 impl Algorithm for Hasty {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "hasty"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: false, full_precision: true }
-    }
-
-    fn clipping(&self) -> Clipping {
-        Clipping::Together
+    fn about(&self) -> About {
+        About::new("hasty", Trigram { centralized: true, synchronous: false, full_precision: true })
+            .clipping(Clipping::Together)
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

@@ -5,7 +5,7 @@ use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::{Algorithm, Bucket, Combine, Context, EngineOptions, Needs, Trigram};
+use hexagram_algorithms::{About, Algorithm, Bucket, Combine, Context, EngineOptions, Needs, Trigram};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,12 +27,8 @@ impl std::fmt::Debug for Weighs {
 impl Algorithm for Weighs {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "weighs"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("weighs", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
@@ -54,16 +50,9 @@ struct GivesOut;
 impl Algorithm for GivesOut {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "gives-out"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { parameters: true, ..Needs::default() }
+    fn about(&self) -> About {
+        About::new("gives-out", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .needs(Needs { parameters: true, ..Needs::default() })
     }
 
     async fn state(&self, context: &Context, _: &Bucket) -> Result<()> {

@@ -5,8 +5,8 @@ use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind};
 use hexagram_algorithms::optimizer::{Members, ParameterGroup};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{
-    Adam, Algorithm, AnyAlgorithm, Bucket, Context, DataParallel, EngineOptions, GradientAllReduce, Mode,
-    Muon, Optimizer, Optimizers, Parameter, Sgd, StepForm, Trigram, registry,
+    About, Adam, Algorithm, AnyAlgorithm, Bucket, Context, DataParallel, EngineOptions, GradientAllReduce,
+    Mode, Muon, Optimizer, Optimizers, Parameter, Sgd, StepForm, Trigram, registry,
 };
 use std::sync::Arc;
 
@@ -98,16 +98,12 @@ struct AsksForMuon;
 impl Algorithm for AsksForMuon {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "asks-for-muon"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        Optimizers::Named { optimizer: "muon(momentum=0.5)", reason: "it is defined with Muon" }
+    fn about(&self) -> About {
+        About::new("asks-for-muon", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .optimizers(Optimizers::Named {
+                optimizer: "muon(momentum=0.5)",
+                reason: "it is defined with Muon",
+            })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use super::*;
 use hexagram_algorithms::logical::Error;
-use hexagram_algorithms::plugin::{Algorithm, Bucket, Context, Trigram};
+use hexagram_algorithms::plugin::{About, Algorithm, Bucket, Context, Trigram};
 use hexagram_algorithms::trace::{Kind, Place, RankTrace, Span, Trace};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,12 +25,8 @@ impl fmt::Debug for Counted {
 impl Algorithm for Counted {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "counted"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("counted", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

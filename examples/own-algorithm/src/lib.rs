@@ -14,7 +14,9 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-use hexagram::algorithms::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram};
+use hexagram::algorithms::{
+    About, Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram,
+};
 use hexagram::logical::spelling::above;
 use hexagram::{Buffer, Result};
 
@@ -29,20 +31,11 @@ impl Algorithm for AdaptiveLocalSgd {
     /// H, and the step that ends the round.
     type State = (u64, u64);
 
-    fn name(&self) -> &'static str {
-        "adaptive-local-sgd"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        let trigram = Trigram { centralized: true, synchronous: true, full_precision: true };
+        About::new("adaptive-local-sgd", trigram)
+            .keeps_replicas_identical(false)
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use hexagram::Result;
 use hexagram::algorithms::testing::{Setup, resumes_exactly};
-use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram::algorithms::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use std::sync::Arc;
 
 /// Local SGD that counts its steps by itself, and may forget to save the count.
@@ -16,16 +16,9 @@ struct Counting {
 impl Algorithm for Counting {
     type State = u64;
 
-    fn name(&self) -> &'static str {
-        "counting"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new("counting", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<u64> {

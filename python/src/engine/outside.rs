@@ -1,7 +1,7 @@
 //! The algorithm of the Rust engine under an algorithm in Python, which does nothing: Python calls its own hooks
 //! between the engine's calls, on the bucket memory.
 
-use hexagram::algorithms::{Bucket, Buckets, Context, Needs, Trigram};
+use hexagram::algorithms::{About, Bucket, Buckets, Context, Needs, Trigram};
 use hexagram::{Algorithm, Result};
 use pyo3::prelude::*;
 use std::fmt;
@@ -38,21 +38,15 @@ impl fmt::Debug for Outside {
 impl Algorithm for Outside {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "python"
-    }
-
-    fn trigram(&self) -> Trigram {
+    fn about(&self) -> About {
+        let Outside { centralized, full_precision, .. } = *self;
         // Its hooks run on the training thread, so that every step waits for them.
-        Trigram { centralized: self.centralized, synchronous: true, full_precision: self.full_precision }
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        self.identical
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: if self.whole { Buckets::Whole } else { Buckets::BySize }, parameters: true }
+        About::new("python", Trigram { centralized, synchronous: true, full_precision })
+            .keeps_replicas_identical(self.identical)
+            .needs(Needs {
+                buckets: if self.whole { Buckets::Whole } else { Buckets::BySize },
+                parameters: true,
+            })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use hexagram_algorithms::logical::{Buffer, Result as Outcome};
-use hexagram_algorithms::{Algorithm, Bucket, Buckets, Combine, Context, Needs, Trigram};
+use hexagram_algorithms::{About, Algorithm, Bucket, Buckets, Combine, Context, Needs, Trigram};
 
 /// Steps with the gradient where the loss is steepest, and gives out the loss.
 #[derive(Debug, Clone)]
@@ -11,16 +11,9 @@ struct Sam;
 impl Algorithm for Sam {
     type State = Buffer;
 
-    fn name(&self) -> &'static str {
-        "sam"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new("sam", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn evaluations(&self, _: u64) -> u32 {
@@ -175,12 +168,8 @@ struct TellsLoss;
 impl Algorithm for TellsLoss {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "tells-loss"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("tells-loss", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Outcome<()> {

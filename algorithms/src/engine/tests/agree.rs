@@ -14,12 +14,8 @@ struct Unspelled {
 impl Algorithm for Unspelled {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "unspelled"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("unspelled", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

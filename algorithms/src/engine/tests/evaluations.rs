@@ -19,16 +19,9 @@ struct Sam;
 impl Algorithm for Sam {
     type State = Buffer;
 
-    fn name(&self) -> &'static str {
-        "sam"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::Whole, parameters: true }
+    fn about(&self) -> About {
+        About::new("sam", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }
 
     fn evaluations(&self, _: u64) -> u32 {
@@ -69,16 +62,9 @@ struct StormState {
 impl Algorithm for Storm {
     type State = StormState;
 
-    fn name(&self) -> &'static str {
-        "storm"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { parameters: true, ..Needs::default() }
+    fn about(&self) -> About {
+        About::new("storm", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .needs(Needs { parameters: true, ..Needs::default() })
     }
 
     fn evaluations(&self, own_step: u64) -> u32 {

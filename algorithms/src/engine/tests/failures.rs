@@ -60,12 +60,8 @@ struct Encodes;
 impl Algorithm for Encodes {
     type State = Encoding;
 
-    fn name(&self) -> &'static str {
-        "encodes"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: false }
+    fn about(&self) -> About {
+        About::new("encodes", Trigram { centralized: true, synchronous: true, full_precision: false })
     }
 
     async fn state(&self, context: &Context, _: &Bucket) -> Result<Encoding> {

@@ -168,12 +168,8 @@ impl std::fmt::Debug for Gated {
 impl Algorithm for Gated {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "gated"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("gated", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
@@ -292,12 +288,8 @@ impl std::fmt::Debug for Resting {
 impl Algorithm for Resting {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "resting"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("resting", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

@@ -67,20 +67,13 @@ impl Probe {
 impl Algorithm for Probe {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "probe"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: self.synchronous, full_precision: true }
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    fn needs(&self) -> Needs {
-        self.needs
+    fn about(&self) -> About {
+        About::new(
+            "probe",
+            Trigram { centralized: true, synchronous: self.synchronous, full_precision: true },
+        )
+        .keeps_replicas_identical(false)
+        .needs(self.needs)
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<()> {

@@ -15,20 +15,10 @@ struct SharedMomentum;
 impl Algorithm for SharedMomentum {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "shared-momentum"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        false
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { parameters: true, ..Needs::default() }
+    fn about(&self) -> About {
+        About::new("shared-momentum", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .keeps_replicas_identical(false)
+            .needs(Needs { parameters: true, ..Needs::default() })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

@@ -12,16 +12,9 @@ struct AfterStep {
 impl Algorithm for AfterStep {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "after-step"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { parameters: self.parameters, ..Needs::default() }
+    fn about(&self) -> About {
+        About::new("after-step", Trigram { centralized: true, synchronous: true, full_precision: true })
+            .needs(Needs { parameters: self.parameters, ..Needs::default() })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
@@ -40,12 +33,8 @@ struct BeforeForward;
 impl Algorithm for BeforeForward {
     type State = ();
 
-    fn name(&self) -> &'static str {
-        "before-forward"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+    fn about(&self) -> About {
+        About::new("before-forward", Trigram { centralized: true, synchronous: true, full_precision: true })
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {

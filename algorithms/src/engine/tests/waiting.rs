@@ -10,7 +10,7 @@ use crate::async_model_average::AsyncModelAverage;
 use crate::compressed_allreduce::CompressedAllReduce;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers, Slots, Written};
+use crate::plugin::{Erased, Fields, HookFuture, Instance, Needs, Slots, Written};
 use crate::qadam::QAdam;
 use crate::slowmo::SlowMo;
 use crate::sparse_loco::SparseLoCo;
@@ -88,40 +88,19 @@ impl std::fmt::Debug for HeldBack {
 }
 
 impl Erased for HeldBack {
-    fn name(&self) -> &'static str {
-        self.algorithm.name()
-    }
-
-    fn trigram(&self) -> Trigram {
-        self.algorithm.trigram()
-    }
-
-    fn keeps_replicas_identical(&self) -> bool {
-        self.algorithm.keeps_replicas_identical()
-    }
-
-    fn remembers_parameters(&self) -> bool {
-        self.algorithm.remembers_parameters()
+    fn about(&self) -> About {
+        let algorithm = &self.algorithm;
+        About::new(algorithm.name(), algorithm.trigram())
+            .keeps_replicas_identical(algorithm.keeps_replicas_identical())
+            .remembers_parameters(algorithm.remembers_parameters())
+            .period(algorithm.period())
+            .needs(Needs { buckets: Buckets::BySize, ..algorithm.needs() })
+            .clipping(algorithm.clipping())
+            .optimizers(algorithm.optimizers())
     }
 
     fn without_warm_up(&self) -> Option<AnyAlgorithm> {
         self.algorithm.without_warm_up()
-    }
-
-    fn period(&self) -> u64 {
-        self.algorithm.period()
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, ..self.algorithm.needs() }
-    }
-
-    fn clipping(&self) -> Clipping {
-        self.algorithm.clipping()
-    }
-
-    fn optimizers(&self) -> Optimizers {
-        self.algorithm.optimizers()
     }
 
     fn reads_slots(&self) -> bool {
@@ -134,10 +113,6 @@ impl Erased for HeldBack {
 
     fn evaluations(&self, own_step: u64) -> u32 {
         self.algorithm.evaluations(own_step)
-    }
-
-    fn source(&self) -> &'static str {
-        self.algorithm.source()
     }
 
     fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
