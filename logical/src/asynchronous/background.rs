@@ -1,5 +1,6 @@
 //! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
 
+use super::BlockingBackground;
 use super::pending::{Ending, Pending, Promise};
 use super::task;
 use crate::encoding::Encoding;
@@ -240,19 +241,6 @@ impl Background {
         // A thread that has ended has said why: the promise that is dropped tells.
         self.queue.as_ref().map(|queue| queue.send(item));
         self.bell.ring();
-    }
-}
-
-/// A background thread's call that waits, blocking on the caller's thread.
-pub struct BlockingBackground<'a>(&'a mut Background);
-
-impl BlockingBackground<'_> {
-    /// Gives up what no rank has begun: see [`Background::abort`].
-    ///
-    /// # Errors
-    /// As [`Background::abort`].
-    pub fn abort(&mut self) -> Result<()> {
-        runtime::block_on(self.0.abort())
     }
 }
 

@@ -1,12 +1,12 @@
 //! The staleness clock: who may go on, when nobody may be more than some steps ahead of the slowest.
 
+use super::BlockingClock;
 use super::agree::agree;
 use super::dispatcher::Outgoing;
 use super::pending::Pending;
 use super::service::{Handler, Landed, Reply, Served, Service};
 use super::task::check_ranks;
 use super::wire::Request;
-use crate::runtime;
 use crate::{Buffer, Communicator, DType, Peer, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
@@ -195,27 +195,6 @@ impl Clock {
         let clock = state.now;
         *state.held.entry(clock).or_default() += 1;
         Hold { ticks: Arc::clone(&self.0.ticks), clock }
-    }
-}
-
-/// A clock's waits, blocking on the caller's thread.
-pub struct BlockingClock<'a>(&'a Clock);
-
-impl BlockingClock<'_> {
-    /// Waits until the slowest rank is at most s clocks behind: see [`Clock::wait`].
-    ///
-    /// # Errors
-    /// As [`Clock::wait`].
-    pub fn wait(&self) -> Result<u64> {
-        runtime::block_on(self.0.wait())
-    }
-
-    /// Waits until every rank has come as far as this one: see [`Clock::settle`].
-    ///
-    /// # Errors
-    /// As [`Clock::wait`].
-    pub fn settle(&self) -> Result<u64> {
-        runtime::block_on(self.0.settle())
     }
 }
 

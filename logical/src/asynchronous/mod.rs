@@ -13,6 +13,7 @@
 mod activity;
 mod agree;
 mod background;
+mod blocking;
 mod clock;
 mod dispatcher;
 mod incoming;
@@ -31,13 +32,16 @@ mod wire;
 mod worker;
 
 pub use activity::{Activity, Work};
-pub use background::{Background, BlockingBackground, Model, Outcome};
-pub use clock::{BlockingClock, Clock};
-pub use pair::{BlockingPairExchange, Exchanged, PairExchange, PairOptions};
+pub use background::{Background, Model, Outcome};
+pub use blocking::{
+    BlockingBackground, BlockingClock, BlockingPairExchange, BlockingServer, BlockingService, BlockingWindow,
+};
+pub use clock::Clock;
+pub use pair::{Exchanged, PairExchange, PairOptions};
 pub use pending::Pending;
-pub use server::{Add, BlockingServer, Pulled, Push, Server, ServerOptions, SgdUpdate, Update, shard_range};
-pub use service::{BlockingService, Service};
-pub use window::{BlockingWindow, Window};
+pub use server::{Add, Pulled, Push, Server, ServerOptions, SgdUpdate, Update, shard_range};
+pub use service::Service;
+pub use window::Window;
 pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};
 
 #[cfg(test)]

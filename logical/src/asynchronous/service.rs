@@ -4,6 +4,7 @@
 //! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests
 //! with `Service::submit` and `Dispatcher::ask`.
 
+use super::BlockingService;
 use super::dispatcher::{Dispatcher, Handlers, Payload};
 use super::pending::{Ending, Pending};
 use super::task;
@@ -199,19 +200,6 @@ impl Service {
     /// Returns the result of a call that could not be made.
     pub(crate) fn refused<T>(&self, error: Error) -> Pending<T> {
         Pending::failed(&self.0.ending, error)
-    }
-}
-
-/// A service's calls, blocking on the caller's thread.
-pub struct BlockingService<'a>(&'a Service);
-
-impl BlockingService<'_> {
-    /// Closes the service: see [`Service::close`].
-    ///
-    /// # Errors
-    /// As [`Service::close`].
-    pub fn close(&self) -> Result<()> {
-        runtime::block_on(self.0.close())
     }
 }
 

@@ -1,11 +1,9 @@
 //! Pair exchange: two ranks average their values, at any time, without a third and without either's program waiting for
 //! the other's step. The primitive of AD-PSGD.
 
-mod blocking;
 mod target;
 
-pub use blocking::BlockingPairExchange;
-
+use super::BlockingPairExchange;
 use super::agree::{check, tell_everyone};
 use super::dispatcher::{Dispatcher, Outgoing, Payload};
 use super::pending::Pending;

@@ -1,5 +1,6 @@
 //! The side of a server that asks: what a rank pushes and pulls.
 
+use super::super::BlockingServer;
 use super::super::dispatcher::{Outgoing, Payload, Response};
 use super::super::pending::Pending;
 use super::super::service::Landed;
@@ -10,50 +11,12 @@ use super::terms::Piece;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
 use crate::encoding::{FeedbackLink, LinkNames, MessageSender};
-use crate::runtime;
 use crate::{Buffer, Part, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Names under which what pushes lose is remembered.
 const NAMES: LinkNames = LinkNames { error: "pushed", difference: "pushed" };
-
-/// A server's calls, blocking on the caller's thread.
-pub struct BlockingServer<'a>(&'a mut Server);
-
-impl BlockingServer<'_> {
-    /// Sends `delta` to the shards that have the parameters `range`: see [`Server::push`].
-    ///
-    /// # Errors
-    /// As [`Server::push`].
-    pub fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
-        runtime::block_on(self.0.push(range, delta))
-    }
-
-    /// Stores the parameters `range` in `into`: see [`Server::pull`].
-    ///
-    /// # Errors
-    /// As [`Server::pull`].
-    pub fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
-        runtime::block_on(self.0.pull(range, into))
-    }
-
-    /// Stores the parameters `range` in `into`, from the cache where it is young enough: see [`Server::pull_cached`].
-    ///
-    /// # Errors
-    /// As [`Server::pull`].
-    pub fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
-        runtime::block_on(self.0.pull_cached(range, into))
-    }
-
-    /// Returns this rank's parameters and where they are in the whole vector: see [`Server::shard`].
-    ///
-    /// # Errors
-    /// As [`Server::shard`].
-    pub fn shard(&self) -> Result<(Range<usize>, Vec<f32>)> {
-        runtime::block_on(self.0.shard())
-    }
-}
 
 impl Server {
     /// Returns the same calls, blocking.

@@ -6,7 +6,6 @@ mod shard;
 mod terms;
 mod update;
 
-pub use client::BlockingServer;
 pub use update::{Add, Push, SgdUpdate, Update};
 
 use super::agree::agree;

@@ -1,10 +1,8 @@
 //! Windows: memory of a rank into which its neighbours write, and from which they read, while it computes.
 
-mod blocking;
 mod target;
 
-pub use blocking::BlockingWindow;
-
+use super::BlockingWindow;
 use super::agree::{check, tell_everyone};
 use super::dispatcher::Outgoing;
 use super::links::SendLink;
