@@ -93,18 +93,6 @@ fn replicas_meet_also_where_their_number_is_odd() {
 }
 
 #[test]
-fn an_interval_of_nothing_is_refused() {
-    let refused = spawn(TransportKind::Thread, 2, |comm| {
-        trainer(&comm, AdPsgd { interval: 0, seed: 0, ..AdPsgd::default() }, vec![0.0])?
-            .engine()
-            .initial()
-            .prepare()
-    });
-    let error = refused.unwrap_err();
-    assert!(error.to_string().contains("interval"), "{error}");
-}
-
-#[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
     super::laggard::ends_early(|| AdPsgd::default().into());
 }

@@ -146,24 +146,6 @@ fn its_warm_up_is_synchronous_sgd() {
 }
 
 #[test]
-fn an_interval_that_is_none_is_refused() {
-    for interval in [-1.0, f64::NAN, f64::INFINITY] {
-        let refused = spawn(TransportKind::Thread, 2, |comm| {
-            trainer(
-                &comm,
-                AsyncModelAverage { interval, warm_up: 0, ..AsyncModelAverage::default() },
-                vec![0.0],
-            )?
-            .engine()
-            .initial()
-            .prepare()
-        });
-        let error = refused.unwrap_err();
-        assert!(error.to_string().contains("interval"), "{error}");
-    }
-}
-
-#[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
     super::laggard::ends_early(|| EAGER.into());
 }

@@ -116,18 +116,6 @@ fn the_bytes_are_those_of_their_headers() {
 }
 
 #[test]
-fn consensus_steps_that_are_none_are_refused() {
-    for consensus in [0.0, 1.5, f64::NAN] {
-        for algorithm in [choco(everything(), consensus), squeeze(everything(), consensus, Topology::Ring)] {
-            let error = refusal(2, &algorithm);
-            assert!(matches!(error, Error::Usage { .. }), "{error}");
-            assert!(error.to_string().contains("consensus"), "{error}");
-        }
-    }
-    ChocoSgd::top_k(0.0).unwrap_err();
-}
-
-#[test]
 fn graphs_that_change_are_refused_with_graphs_that_do_not() {
     let schedule = Arc::new(Topology::OnePeerExponential);
     let codec: Option<Arc<dyn Codec>> = Some(Arc::new(Sign::default()));

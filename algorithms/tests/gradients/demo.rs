@@ -85,23 +85,3 @@ fn replicas_stay_identical_and_come_close_to_the_optimum() {
         assert!(error < 1.0, "{transport} × {ranks}: {error}");
     }
 }
-
-#[test]
-fn options_out_of_range_are_refused() {
-    for (algorithm, what) in [
-        (made(-0.1, 4), "decay of demo"),
-        (made(f64::NAN, 4), "decay of demo"),
-        (made(0.9, 0), "keep of demo"),
-    ] {
-        let refused = Run { ranks: 2, ..Run::default() }.refused(algorithm, |_| 1.0f32);
-        assert!(refused.iter().all(|error| error.contains(what)), "{refused:?}");
-    }
-}
-
-#[test]
-fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
-    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    for error in (Run { ranks: 3, ..Run::default() }).refused(made(0.9, 4), gradient) {
-        assert!(error.contains("rank 1"), "{error}");
-    }
-}

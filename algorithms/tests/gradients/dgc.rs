@@ -1,7 +1,7 @@
 //! Deep gradient compression: where it is SGD with momentum and without, what it must not lose, and the bytes in its
 //! header.
 
-use crate::replicas::{Made, Run, blame_rank_1, furthest, optimum, pull, top_k_bytes};
+use crate::replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
 use hexagram_algorithms::dgc::Dgc;
 use hexagram_algorithms::logical::Communicator;
 use hexagram_algorithms::logical::testing::{cases, spawn_hosts};
@@ -141,24 +141,4 @@ fn where_elements_are_alike_the_rate_decides_as_its_header_says_with_hosts_and_w
         let off = distance(0.1, 100, hierarchical);
         assert!(off > 50.0, "{off}");
     }
-}
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let wrong = [
-        (Dgc { fraction: 0.0, ..ALL }, "fraction of dgc is 0"),
-        (Dgc { momentum: 1.0, ..ALL }, "momentum of dgc is 1;"),
-        (Dgc { momentum: f64::NAN, ..ALL }, "momentum of dgc is NaN"),
-        (Dgc { weight_decay: -0.1, ..ALL }, "weight_decay of dgc is -0.1"),
-    ];
-    for (dgc, what) in wrong {
-        let refused = Run { ranks: 2, ..Run::default() }.refused(made(dgc), |_| 1.0f32);
-        assert!(refused.iter().all(|error| error.contains(what)), "{refused:?}");
-    }
-}
-
-#[test]
-fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
-    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    blame_rank_1(&Run { ranks: 3, ..matrix() }.refused(made(ALL), gradient));
 }

@@ -87,17 +87,3 @@ fn replicas_stay_identical_and_come_to_the_optimum() {
         assert!(error < 0.2, "{transport} × {ranks}: {error}");
     }
 }
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let wrong = [
-        (LoCo { memory: 1.0, ..LoCo::default() }, "memory of loco is 1;"),
-        (LoCo { memory: f64::NAN, ..LoCo::default() }, "memory of loco is NaN"),
-        (LoCo { reset: 0, ..LoCo::default() }, "reset of loco is 0"),
-        (LoCo { block: 0, ..LoCo::default() }, "block of loco is 0"),
-    ];
-    for (loco, what) in wrong {
-        let refused = Run { ranks: 2, ..Run::default() }.refused(made(loco), |_| 1.0f32);
-        assert!(refused.iter().all(|error| error.contains(what)), "{refused:?}");
-    }
-}

@@ -223,25 +223,4 @@ fn matrices_that_save_too_little_go_as_they_are() {
     };
     assert!(furthest(&saving(3.75)[0], &exact[0]) < 1e-5);
     assert!(furthest(&saving(3.7)[0], &exact[0]) > 1e-2);
-    let refused = |saving| {
-        let wrong = move || -> Made { CompressedAllReduce::LowRank { rank: 2, saving, start: 10 }.into() };
-        run.refused(wrong, |_| 1.0)
-    };
-    for error in [refused(0.5), refused(f64::NAN)].concat() {
-        assert!(error.contains("saving of powersgd is"), "{error}");
-    }
-}
-
-#[test]
-fn a_rank_of_zero_is_refused() {
-    let refused = Run { ranks: 2, ..run() }.refused(made(0, 0), |_| 1.0);
-    assert!(refused.iter().all(|error| error.contains("rank of powersgd is 0")), "{refused:?}");
-}
-
-#[test]
-fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
-    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    for error in (Run { ranks: 3, ..run() }).refused(made(2, 0), gradient) {
-        assert!(error.contains("rank 1"), "{error}");
-    }
 }

@@ -1,6 +1,6 @@
 //! Top-k with error feedback: where it is synchronous SGD, what it must not lose.
 
-use crate::replicas::{Made, Run, blame_rank_1, furthest, optimum, pull};
+use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::logical::testing::cases;
@@ -46,18 +46,4 @@ fn replicas_stay_identical_and_come_close_to_the_optimum() {
         let error = furthest(&found[0], &optimum(ranks, 50));
         assert!(error < 1.0, "{transport}: {error}");
     }
-}
-
-#[test]
-fn a_fraction_that_is_none_is_refused() {
-    for fraction in [0.0, -0.1, 1.5, f64::NAN] {
-        let refused = Run { ranks: 2, ..Run::default() }.refused(top(fraction), |_| 1.0f32);
-        assert!(refused.iter().all(|error| error.contains("fraction of topk-ef is")), "{refused:?}");
-    }
-}
-
-#[test]
-fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
-    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    blame_rank_1(&Run { ranks: 3, ..Run::default() }.refused(top(0.02), gradient));
 }

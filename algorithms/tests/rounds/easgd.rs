@@ -109,21 +109,3 @@ fn replicas_end_around_the_optimum_which_is_where_their_centre_rests() {
         assert!((replica[0] - (centre - 0.1 * pull / (0.9 / 4.0))).abs() < 1e-9, "{found:?}");
     }
 }
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let wrong = [
-        (0, 0.9, 0.0),
-        (1, 0.0, 0.0),
-        (1, f64::NAN, 0.0),
-        (1, f64::INFINITY, 0.0),
-        (1, 0.9, 1.0),
-        (1, 0.9, -0.1),
-        (1, 0.9, f64::NAN),
-    ];
-    for (period, beta, momentum) in wrong {
-        let made = || Easgd { period, beta, momentum, ..Easgd::default() }.into();
-        let refused = Run { ranks: 2, ..Run::default() }.refused(made, |_| 1.0f64);
-        assert!(refused.iter().all(|error| error.contains("of easgd is")), "{refused:?}");
-    }
-}

@@ -3,9 +3,8 @@
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
-use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
+use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
-use std::sync::Arc;
 
 /// The parameter of every rank after so many steps on f(x) = a(x − b)²/2.
 fn train(algorithm: impl Fn() -> AnyAlgorithm + Sync, steps: usize) -> Vec<f64> {
@@ -37,12 +36,4 @@ fn a_period_of_one_is_synchronous_sgd() {
     for (one, other) in local.iter().zip(&synchronous) {
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
     }
-}
-
-#[test]
-fn a_period_of_no_steps_is_refused() {
-    let error =
-        payload_per_step(2, 8, 1, || Arc::new(LocalSgd { period: 0, ..LocalSgd::default() })).unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains("period of local-sgd is 0; choose a whole number, 1 or more"), "{text}");
 }

@@ -4,7 +4,6 @@ use crate::replicas::{Made, Run, pull};
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::testing::payload_per_step;
 
 fn made(start: u64, period: u64) -> impl Fn() -> Made + Sync {
     move || LocalSgd { period, ..LocalSgd::post(start) }.into()
@@ -29,10 +28,4 @@ fn replicas_part_at_the_start_and_meet_after_each_period() {
         let found = replicas(steps);
         assert_eq!(found.iter().all(|replica| *replica == found[0]), together, "after {steps} steps");
     }
-}
-
-#[test]
-fn a_period_of_no_steps_is_refused() {
-    let error = payload_per_step(2, 8, 1, made(3, 0)).unwrap_err().to_string();
-    assert!(error.contains("is 0; choose a whole number, 1 or more"), "{error}");
 }

@@ -170,13 +170,3 @@ fn a_rate_that_falls_within_a_period_does_not_blow_the_momentum_up() {
         assert!((-2.0..=4.0).contains(&x[0]), "{} is beyond all minima", x[0]);
     }
 }
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let wrong = [(0, 1.0, 0.5), (5, 0.0, 0.5), (5, f64::NAN, 0.5), (5, 1.0, 1.0), (5, 1.0, f64::NAN)];
-    for (period, slow_rate, slow_momentum) in wrong {
-        let run = Run { ranks: 2, ..Run::default() };
-        let refused = run.refused(made(period, slow_rate, slow_momentum), |_| 1.0f64);
-        assert!(refused.iter().all(|error| error.contains("of slowmo is")), "{refused:?}");
-    }
-}

@@ -112,34 +112,3 @@ fn an_algorithm_that_needs_parameters_cannot_follow_without_them() {
     })
     .unwrap();
 }
-
-/// As Bagua's own test does: one model, one algorithm after another.
-#[test]
-fn every_algorithm_follows_another_on_one_model() {
-    let found = spawn(TransportKind::Thread, 4, |comm| {
-        let first = Arc::new(GradientAllReduce);
-        let options = EngineOptions { order: Order::Observed, ..options(40, 80) };
-        let mut engine = trained_by(&comm, parameters(4, 10), first, options, (0.01, 1.0))?;
-        // A switch keeps the optimizer.
-        let all = crate::registry::all().into_iter();
-        for algorithm in all.filter(|algorithm| algorithm.optimizers().by_default().is_none()) {
-            let name = algorithm.name();
-            engine.switch(algorithm)?;
-            for step in 0..3 {
-                engine.forward()?;
-                pass(&mut engine, Mode::Synchronize, &gradients(comm.rank() + step))?;
-                engine.step()?;
-            }
-            engine.average()?;
-            assert!((0..4).all(|p| value(&engine, p).iter().all(|x| x.is_finite())), "{name}");
-        }
-        engine.switch(Arc::new(GradientAllReduce))?;
-        for step in 0..3 {
-            pass(&mut engine, Mode::Synchronize, &gradients(comm.rank() * 5 + step))?;
-            engine.step()?;
-        }
-        Ok((0..4).map(|p| value(&engine, p)).collect::<Vec<_>>())
-    });
-    let found = found.unwrap();
-    assert!(found.iter().all(|other| *other == found[0]), "the last one keeps them identical");
-}
