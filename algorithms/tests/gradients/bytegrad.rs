@@ -1,11 +1,12 @@
 //! ByteGrad against what the encoded all-reduce computes, against full precision.
 
+use super::{MINIMUM, converged};
 use hexagram_algorithms::bytegrad::ByteGrad;
 use hexagram_algorithms::logical::codec::MinMax8;
 use hexagram_algorithms::logical::encoding::Encoding;
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn};
 use hexagram_algorithms::logical::{Communicator, Error, ReduceOp, TransportKind};
-use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
+use hexagram_algorithms::testing::{Setup, Trainer, payload_per_step};
 use std::sync::{Arc, Barrier};
 
 /// Elements of the tests' model: neither whole blocks nor equal chunks.
@@ -46,21 +47,9 @@ fn its_steps_are_those_of_the_reference_bit_for_bit() {
 
 #[test]
 fn it_reaches_the_minimum_that_full_precision_reaches() {
-    let problem = Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] };
-    let found = spawn(TransportKind::Thread, 4, |comm| {
-        let begin: Vec<f32> = (0..100).map(|at| at as f32 / 50.0 - 1.0).collect();
-        let mut trainer = Trainer::new(&comm, Arc::new(ByteGrad::default()), Setup::default(), &[begin])?;
-        for _ in 0..200 {
-            trainer.step(|_, x| {
-                let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-                problem.gradient(comm.rank(), &x).iter().map(|g| *g as f32).collect()
-            })?;
-        }
-        Ok(trainer.parameters()?.remove(0))
-    });
-    for x in found.unwrap().concat() {
+    for x in converged(&[0; 4], false, ByteGrad::default(), 200, |_| 0.1).concat() {
         // As all elements come near each other, so do the ranges that their error is relative to.
-        assert!((x - 10.0 / 6.5).abs() < 1e-4, "{x}");
+        assert!((x - MINIMUM).abs() < 1e-4, "{x}");
     }
 }
 

@@ -17,7 +17,39 @@ mod topk_ef;
 mod zero_one_adam;
 
 use crate::replicas::{Run, blame_rank_1};
-use hexagram_algorithms::registry;
+use hexagram_algorithms::logical::testing::spawn_hosts;
+use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
+use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
+
+/// Minimum of what [`converged`] trains.
+const MINIMUM: f32 = 10.0 / 6.5;
+
+/// Returns the replicas of four ranks on these hosts after some steps, each down a parabola of its own.
+fn converged(
+    hosts: &[usize],
+    hierarchical: bool,
+    algorithm: impl Into<AnyAlgorithm>,
+    steps: i32,
+    rate: impl Fn(i32) -> f64 + Sync,
+) -> Vec<Vec<f32>> {
+    let problem = Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] };
+    let algorithm = algorithm.into();
+    let found = spawn_hosts(hosts, |comm| {
+        let engine = EngineOptions { hierarchical, ..Setup::default().engine };
+        let begin: Vec<f32> = (0..97).map(|at| at as f32 / 50.0 - 1.0).collect();
+        let setup = Setup { engine, ..Setup::default() };
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &[begin])?;
+        for step in 0..steps {
+            trainer.engine().set_learning_rate(rate(step));
+            trainer.step(|_, x| {
+                let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+                problem.gradient(comm.rank(), &x).iter().map(|g| *g as f32).collect()
+            })?;
+        }
+        Ok(trainer.parameters()?.remove(0))
+    });
+    found.unwrap()
+}
 
 /// A rank that cannot encode its gradient ends the training, and every rank names it.
 #[test]

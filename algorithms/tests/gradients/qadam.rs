@@ -1,14 +1,15 @@
 //! One-bit Adam against Adam, against what its header says step by step.
 
 use super::adams::{Rule, assert_close, assert_is_adam, gradient, train, uneven};
+use super::{MINIMUM, converged};
+use hexagram_algorithms::Frozen;
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
-use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
+use hexagram_algorithms::logical::testing::{Reference, cases, spawn};
 use hexagram_algorithms::logical::{ReduceOp, TransportKind};
 use hexagram_algorithms::optimizer::Moments;
 use hexagram_algorithms::qadam::QAdam;
-use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
-use hexagram_algorithms::{EngineOptions, Frozen};
+use hexagram_algorithms::testing::{Setup, Trainer};
 use std::sync::Arc;
 
 #[test]
@@ -130,28 +131,13 @@ fn steps_are_bounded_by_the_bounded_form_and_not_by_the_papers() {
 
 #[test]
 fn it_converges_and_replicas_are_identical_hierarchically_too() {
-    let problem = Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] };
+    let rate = |step: i32| 0.1 * 0.98f64.powi((step - 300).max(0));
     for (algorithm, hierarchical) in
         [(QAdam::default(), false), (QAdam::default(), true), (QAdam::eight_bits(), true)]
     {
-        let found = spawn_hosts(&[0, 0, 1, 1], |comm| {
-            let engine = EngineOptions { hierarchical, ..Setup::default().engine };
-            let setup = Setup { engine, ..Setup::default() };
-            let begin: Vec<f32> = (0..97).map(|at| at as f32 / 50.0 - 1.0).collect();
-            let mut trainer = Trainer::new(&comm, Arc::new(algorithm), setup, &[begin])?;
-            for step in 0..600i32 {
-                trainer.engine().set_learning_rate(0.1 * 0.98f64.powi((step - 300).max(0)));
-                trainer.step(|_, x| {
-                    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-                    problem.gradient(comm.rank(), &x).iter().map(|g| *g as f32).collect()
-                })?;
-            }
-            Ok(trainer.parameters()?.remove(0))
-        })
-        .unwrap();
+        let found = converged(&[0, 0, 1, 1], hierarchical, algorithm, 600, rate);
         assert!(found.iter().all(|replica| *replica == found[0]));
-        for x in &found[0] {
-            assert!((x - 10.0 / 6.5).abs() < 0.05, "{x}, {algorithm:?}, hierarchical: {hierarchical}");
-        }
+        let near = found[0].iter().all(|x| (x - MINIMUM).abs() < 0.05);
+        assert!(near, "{:?}, {algorithm:?}, hierarchical: {hierarchical}", found[0]);
     }
 }

@@ -1,14 +1,15 @@
 //! 0/1 Adam against Adam, against what its header says step by step.
 
 use super::adams::{Rule, assert_close, assert_is_adam, gradient, train, uneven};
+use super::{MINIMUM, converged};
+use hexagram_algorithms::Frozen;
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
-use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
+use hexagram_algorithms::logical::testing::{Reference, cases, spawn};
 use hexagram_algorithms::logical::{ReduceOp, TransportKind};
 use hexagram_algorithms::optimizer::Moments;
-use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
+use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{EngineOptions, Frozen};
 use std::sync::Arc;
 
 #[test]
@@ -115,27 +116,13 @@ fn by_hand(frozen: Frozen, ranks: usize, given: &impl Fn(usize, usize, usize) ->
 
 #[test]
 fn it_converges_and_replicas_meet_hierarchically_too() {
-    let problem = Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] };
+    let rate = |step: i32| 0.05 * 0.99f64.powi((step - 400).max(0));
     for hierarchical in [false, true] {
-        let found = spawn_hosts(&[0, 0, 1, 1], |comm| {
-            let engine = EngineOptions { hierarchical, ..Setup::default().engine };
-            let setup = Setup { engine, ..Setup::default() };
-            let begin: Vec<f32> = (0..97).map(|at| at as f32 / 50.0 - 1.0).collect();
-            let mut trainer = Trainer::new(&comm, Arc::new(ZeroOneAdam::default()), setup, &[begin])?;
-            for step in 0..1000i32 {
-                trainer.engine().set_learning_rate(0.05 * 0.99f64.powi((step - 400).max(0)));
-                trainer.step(|_, x| {
-                    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-                    problem.gradient(comm.rank(), &x).iter().map(|g| *g as f32).collect()
-                })?;
-            }
-            Ok(trainer.parameters()?.remove(0))
-        })
-        .unwrap();
+        let found = converged(&[0, 0, 1, 1], hierarchical, ZeroOneAdam::default(), 1000, rate);
         // Steps 401 to 600 come in twos, all later ones in fours.
         assert!(found.iter().all(|replica| *replica == found[0]));
         let mean = found[0].iter().sum::<f32>() / found[0].len() as f32;
-        assert!((mean - 10.0 / 6.5).abs() < 0.01, "{mean}, hierarchical: {hierarchical}");
+        assert!((mean - MINIMUM).abs() < 0.01, "{mean}, hierarchical: {hierarchical}");
         // What was lost when γ was large is said when it is small.
         assert!(found[0].iter().all(|x| (x - mean).abs() < 0.25), "{:?}", found[0]);
     }
