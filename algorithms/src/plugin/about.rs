@@ -57,7 +57,7 @@ impl About {
 macro_rules! setters {
     ($($field:ident: $of:ty),* $(,)?) => {
         impl About {$(
-            #[doc = concat!("Sets [`About::", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+            #[doc = concat!("Sets `", stringify!($field), "`.")]
             #[must_use]
             pub fn $field(self, $field: $of) -> Self {
                 About { $field, ..self }

@@ -31,7 +31,7 @@ pub struct AnyAlgorithm(Arc<dyn Erased>);
 macro_rules! parts {
     ($($part:ident: $of:ty),* $(,)?) => {
         impl AnyAlgorithm {$(
-            #[doc = concat!("Returns [`About::", stringify!($part), "`](About#structfield.", stringify!($part), ").")]
+            #[doc = concat!("Returns the algorithm's `", stringify!($part), "`.")]
             pub fn $part(&self) -> $of {
                 self.0.about().$part
             }

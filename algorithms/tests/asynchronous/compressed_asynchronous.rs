@@ -8,7 +8,7 @@ use hexagram_algorithms::logical::codec::{Codec, Keep, TopK};
 use hexagram_algorithms::logical::encoding::mix;
 use hexagram_algorithms::logical::runtime;
 use hexagram_algorithms::logical::testing::{is_deep, spawn};
-use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
+use hexagram_algorithms::logical::{Communicator, Element, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer, resumes_exactly};
 use hexagram_algorithms::{AnyAlgorithm, registry};

@@ -64,7 +64,7 @@ fn square(x: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn equal_runs_make_equal_messages_and_decode_alike(x in run(), weight in -2.0f32..2.0, shift in 0usize..4) {
