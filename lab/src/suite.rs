@@ -1,5 +1,4 @@
-//! The suite: every algorithm on every task, with data alike and not, few ranks and many, several seeds. Open it to see
-//! what is run, or to run a matrix of your own.
+//! The suite: every algorithm on every task, with data alike and not, few ranks and many, several seeds.
 
 mod defaults;
 mod errors;

@@ -1,4 +1,4 @@
-//! The transports of this build. Open this to add one; `docs/write-your-own-transport.md` adds one from outside.
+//! The transports of this build.
 
 use crate::mixed::MixedBackend;
 #[cfg(feature = "mpi")]

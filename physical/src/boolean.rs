@@ -1,4 +1,4 @@
-//! Booleans as elements. Open this to reduce flags, or to know what a byte means that is neither 0 nor 1.
+//! Booleans as elements.
 
 use bytemuck::{Pod, Zeroable};
 use std::fmt;

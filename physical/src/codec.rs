@@ -1,4 +1,4 @@
-//! The codec trait: how a run of numbers becomes fewer bytes, and bytes numbers again. Open this to write a codec.
+//! The codec trait: how a run of numbers becomes fewer bytes, and bytes numbers again.
 //!
 //! A codec works on plain slices and knows nothing of ranks; primitives decide what is encoded when, and a
 //! [`Queue`](crate::Queue) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,

@@ -1,4 +1,4 @@
-//! Devices: memory plus the arithmetic on it. Open this to add a kernel or a kind of memory.
+//! Devices: memory plus the arithmetic on it.
 //!
 //! A buffer belongs to one [`Queue`] of a device; the host's is the simplest. Arithmetic is asked of views
 //! ([`WriteView::reduce`](crate::memory::WriteView::reduce) and its like) and goes to the queue of what it writes.

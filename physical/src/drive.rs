@@ -1,4 +1,4 @@
-//! Driving: whoever waits moves the bytes. Open this to see how a blocking call blocks.
+//! Driving: whoever waits moves the bytes.
 //!
 //! Waiting spins, then parks. Where ranks have cores of their own, spinning beats the tens of microseconds that it
 //! takes to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be

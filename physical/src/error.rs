@@ -1,4 +1,4 @@
-//! All errors, in one taxonomy. Open this file to learn what a caller may still do after an error.
+//! All errors, in one taxonomy.
 //!
 //! Each error names the rank that is to blame (with its host and process), what was being done (operation and sequence
 //! number), the cause, and what to do about it. `docs/errors.md` is the same list for people who run jobs.

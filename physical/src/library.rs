@@ -1,5 +1,4 @@
-//! Libraries that are loaded while the program runs, and stay: those of NVIDIA, which not every machine has. Open this to
-//! call functions of one more.
+//! Libraries that are loaded while the program runs, and stay: those of NVIDIA, which not every machine has.
 //!
 //! Nothing is linked, so that a program with the feature `cuda` runs anywhere, and says in one line what is missing.
 

@@ -1,5 +1,4 @@
-//! Resource limits of this process, and advice about the one that is too low. Open this file if an error names the
-//! wrong limit, or to see who may have more open files than before.
+//! Resource limits of this process, and advice about the one that is too low.
 //!
 //! The soft limit of open files is 1024 almost everywhere, only because `select` can watch no descriptor above; the
 //! hard limit is made for programs that use `poll`, as this library does. Therefore whoever starts ranks or joins a

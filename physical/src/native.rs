@@ -1,5 +1,5 @@
 //! Collectives that a backend carries out by itself, because it knows better than a sequence of messages: shared memory
-//! reads the peers' buffers directly, MPI and NCCL have algorithms of their own. Open this to give a backend such a collective.
+//! reads the peers' buffers directly, MPI and NCCL have algorithms of their own.
 //!
 //! What is to be done stands in the label's fingerprint; the views are the buffers of this rank:
 //!

@@ -1,4 +1,4 @@
-//! Paths: how memory of devices travels between ranks without going by way of the host. Open this to add one.
+//! Paths: how memory of devices travels between ranks without going by way of the host.
 //!
 //! [`Staging`](crate::staging::Staging) is the endpoint around every transport. Once the ranks have
 //! [attached](attach) their queues to it, all of them know whether their devices have such a path, and which: views of

@@ -1,4 +1,4 @@
-//! Patience of a thread that waits: the time for which it stays awake. Open this to see why it is that long.
+//! Patience of a thread that waits: the time for which it stays awake.
 //!
 //! To wake a parked thread takes a while, in which whoever woke it waits in turn. If that one gave up sooner than the
 //! thread wakes, both would park in turns for ever, at a hundred times the cost of a look. So patience is a multiple of

@@ -1,5 +1,4 @@
-//! Facts about other processes, from /proc. Open this file to see the ancestors of a process, or how its environment is
-//! read.
+//! Facts about other processes, from /proc.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;

@@ -1,5 +1,4 @@
-//! The endpoint around every transport's: it sends and receives what is not in host memory. Open this to see how a
-//! device's memory travels.
+//! The endpoint around every transport's: it sends and receives what is not in host memory.
 //!
 //! Views of host memory pass through. Views of a device go by a [path](crate::path), if the ranks have attached devices
 //! that have one between them. Without one they are *staged*: a message is copied down first, and posted when

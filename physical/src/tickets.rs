@@ -1,5 +1,4 @@
-//! The table of operations in flight that every backend keeps: which ticket stands for what, and its outcome. Open this
-//! when you write a backend: a [`Ticket`] comes from here.
+//! The table of operations in flight that every backend keeps: which ticket stands for what, and its outcome.
 
 use crate::error::Result;
 use crate::message::Got;

@@ -1,5 +1,4 @@
-//! The trait that every transport implements: post, poll, cancel. Open this to write a backend; the page
-//! `docs/write-your-own-transport.md` builds one in a crate of its own.
+//! The trait that every transport implements: post, poll, cancel.
 //!
 //! An *endpoint* is one thread's connection to all ranks of a world. Posting an operation gives a [`Ticket`] at once;
 //! [`Transport::poll`] tells when it is done. Nothing happens behind the caller's back: bytes move only inside

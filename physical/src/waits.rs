@@ -1,5 +1,5 @@
 //! Waits of the ranks for each other: what the operations lack that have been pending for a while, and for which ranks
-//! everyone waits in the end. Open this to see how a deadline finds the rank that caused it.
+//! everyone waits in the end.
 //!
 //! Each process knows what its own operations wait for; heartbeats carry that to rank 0, and back what follows from it.
 //! Edges lead from an operation to the ranks that it waits for, and from there to whatever these wait for. A rank that

@@ -1,5 +1,4 @@
-//! Places for the numbers beside points, so that none lies on another or on a point. Open this file when labels of a
-//! picture overlap, or one is missing.
+//! Places for the numbers beside points, so that none lies on another or on a point.
 
 /// Size of the digits of a label, in pixels.
 pub(super) const SIZE: f64 = 9.0;

@@ -1,5 +1,5 @@
 //! `advise`: which algorithms pay for a model on a cluster, up to what bandwidth, and what the suite knows of their
-//! errors. Open this file for the options.
+//! errors.
 //!
 //! `candidate` is what is chosen among, `ladder` the bandwidths that are tried, `advice` what comes of it, in figures and
 //! in words, `report` the table and the JSON, `present` what is measured and checked on real ranks.

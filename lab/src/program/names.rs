@@ -1,5 +1,4 @@
-//! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`. Open this file to see what
-//! `list` and `help:NAME` print in place of an algorithm or an optimizer, and how a run's folder is named.
+//! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`.
 
 use hexagram::algorithms::registry::Help;
 use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};

@@ -1,5 +1,4 @@
-//! `simulate`: what a training step takes with each algorithm on a cluster that you do not have, in virtual time. Open
-//! this file for the options.
+//! `simulate`: what a training step takes with each algorithm on a cluster that you do not have, in virtual time.
 //!
 //! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
 //! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `repeats` when the rest of it is like what was simulated, `pace` how fast ranks

@@ -1,5 +1,4 @@
-//! `step`: how long a training step takes with an algorithm, beside computation that takes as long as yours. Open this
-//! file for the options.
+//! `step`: how long a training step takes with an algorithm, beside computation that takes as long as yours.
 //!
 //! `profile` is the model and the time its layers take, `compute` what spends that time, `measure` the loop.
 

@@ -1,5 +1,4 @@
-//! The figures of a run on disk, as they come: one line of JSON a step, one an epoch, one at the end. Open
-//! this file to see the fields, or to read a run with another program.
+//! The figures of a run on disk, as they come: one line of JSON a step, one an epoch, one at the end.
 //!
 //! ```text
 //! {"event":"step","epoch":1,"step":12,"loss":2.19,"learning_rate":0.15,"seconds":0.41,"metrics":{"staleness":3.0}}

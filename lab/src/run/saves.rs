@@ -1,5 +1,4 @@
-//! The checkpoints of a training: when one is saved, what happens if that fails, and how a run goes on from one. Open
-//! this when a run does not go on as you expect.
+//! The checkpoints of a training: when one is saved, what happens if that fails, and how a run goes on from one.
 //!
 //! A save that fails, because the disk is full, say, ends nothing: the training goes on, and the next save tries again.
 

@@ -1,4 +1,4 @@
-//! Step sizes with which the suite runs each algorithm on each task. Open this file when you add an algorithm.
+//! Step sizes with which the suite runs each algorithm on each task.
 //!
 //! Those of the noisy quadratics, the digits and the text were found by [`tune`](super::tune): `cargo run --release -p
 //! hexagram-lab --example tune` prints the rows anew. Those of the quadratics without noise were chosen by hand: 0.1

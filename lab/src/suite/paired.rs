@@ -1,5 +1,5 @@
 //! The statistical test of an ordering: two sides that were run with the same seeds, on the same data in the same
-//! order, are compared seed by seed. Open this file to see what "holds" means.
+//! order, are compared seed by seed.
 //!
 //! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the
 //! paired t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the

@@ -1,5 +1,4 @@
-//! Search for the step sizes of [`tuned`](super::tuned): one procedure for every algorithm and task. Open it to see how
-//! the table of learning rates was made, or to tune an algorithm of your own.
+//! Search for the step sizes of [`tuned`](super::tuned): one procedure for every algorithm and task.
 //!
 //! 1. γ starts at what the table has (0.1 for a new algorithm), and walks on the grid …, 0.03, 0.1, 0.3, … to where the
 //!    loss rises on both sides.

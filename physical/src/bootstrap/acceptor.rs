@@ -1,5 +1,5 @@
 //! Accepts connections, and holds them until the peer has completed the handshake: at the rendezvous and at every data
-//! port. Open this file to see what an unauthenticated connection can cost a rank.
+//! port.
 //!
 //! Anyone can connect to a port. A pending connection costs one descriptor and a hundred bytes for at most
 //! [`HANDSHAKE_TIMEOUT`]. When there are more than [`MAX_PENDING`], or descriptors run out, one is evicted: the oldest

@@ -1,5 +1,4 @@
-//! The handshake between two processes: both prove that they know a key, and neither sends it. Open this file to change
-//! what a connection begins with.
+//! The handshake between two processes: both prove that they know a key, and neither sends it.
 //!
 //! ```text
 //! caller → callee   greeting         greeting = MAGIC protocol:u32 version:16 challenge:32

@@ -1,5 +1,4 @@
-//! Decides which ranks share memory: by their claims, and by trying. Open this file to know why two ranks share memory,
-//! or do not.
+//! Decides which ranks share memory: by their claims, and by trying.
 //!
 //! Names prove nothing. Clones of one machine's snapshot have the same names, so may hosts that a user named, and on
 //! one host users are kept apart. Therefore, where ranks are to share memory, each rank that claims the host of lower

@@ -1,4 +1,4 @@
-//! Rank 0's side of the rendezvous. Open this file to see what ends the rendezvous for all.
+//! Rank 0's side of the rendezvous.
 //!
 //! Rank 0 blocks on no single connection: it serves pending and registered connections alike as they become readable,
 //! and writes without blocking.

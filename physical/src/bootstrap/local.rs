@@ -1,5 +1,4 @@
 //! Unix sockets with abstract names: they have no file, end with their process, and are reachable on this host only.
-//! Open this file to see who may connect to them, and what happens if nobody accepts.
 
 #![allow(
     clippy::disallowed_methods,

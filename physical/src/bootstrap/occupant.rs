@@ -1,5 +1,4 @@
-//! Another program at rank 0's address: the warning of it, as soon as it shows. Open this file if a rank suspects a
-//! rank 0 that is one.
+//! Another program at rank 0's address: the warning of it, as soon as it shows.
 //!
 //! It ends nothing. Rank 0 may be late, and that program about to end: an earlier job, say.
 

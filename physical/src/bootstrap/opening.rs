@@ -1,5 +1,4 @@
-//! The connecting side of data connections, and the wait of both sides for a channel. Open this file if a channel does
-//! not open. `data_listener` has the grammar.
+//! The connecting side of data connections, and the wait of both sides for a channel. `data_listener` has the grammar.
 
 use super::data_listener::{Call, WELCOME};
 use super::handshake::{Build, Key, authenticate};

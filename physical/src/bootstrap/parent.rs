@@ -1,5 +1,4 @@
-//! The launcher's process, which a rank does not outlive. Open this file to see which process that is under which
-//! launcher.
+//! The launcher's process, which a rank does not outlive.
 //!
 //! A launcher that was killed can end nothing any more. Therefore each rank looks for it among its ancestors when it
 //! joins, and watches it from then on. `hexagram run` leaves its process id in `HEXAGRAM_LAUNCHER`; other launchers are

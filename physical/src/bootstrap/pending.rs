@@ -1,5 +1,4 @@
-//! A connection from its acceptance to the end of its first message. Open this file to see what is read from a peer
-//! that has proved nothing yet: never more than the next field of the handshake, and never by blocking.
+//! A connection from its acceptance to the end of its first message.
 //!
 //! ```text
 //! caller → callee   greeting

@@ -1,5 +1,4 @@
-//! Readiness of many descriptors, at a cost that does not grow with their number. Open this file to see how rank 0
-//! watches thousands of connections at once.
+//! Readiness of many descriptors, at a cost that does not grow with their number.
 
 use crate::doorbell::timespec;
 use rustix::buffer::spare_capacity;

@@ -1,5 +1,5 @@
 //! Finds the address of rank 0's host that ranks of other hosts can reach: the one from which the kernel routes to
-//! them. Open this file if ranks that MPI or a store brings together meet on the wrong network.
+//! them.
 
 #![allow(clippy::disallowed_methods, reason = "asks which route leads to a host, and sends nothing")]
 

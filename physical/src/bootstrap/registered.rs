@@ -1,5 +1,4 @@
-//! A flag for each rank of a machine, set once rank 0 has registered it: from the ranks to their launcher. Open this
-//! file to see when a launcher reports to rank 0 that a rank has ended, and when rank 0 notices by itself.
+//! A flag for each rank of a machine, set once rank 0 has registered it: from the ranks to their launcher.
 //!
 //! A registered rank has a connection to rank 0, whose end is the end of the rank. If any other rank ends, only its
 //! launcher can tell. The flags are bytes of a memory file, one for each rank of the machine. Ranks of other launchers

@@ -1,4 +1,4 @@
-//! Rank 0's record of the ranks that have joined. Open this file to see which rank is refused, and why.
+//! Rank 0's record of the ranks that have joined.
 
 use super::acceptor::Acceptor;
 use super::broadcast::send_to_all;

@@ -1,5 +1,4 @@
-//! A launcher's message to ranks that have not joined yet: one of its ranks has ended. Open this file to see how they
-//! learn of a rank that rank 0 has not registered, or that rank 0 itself has ended. The grammar is in `join`.
+//! A launcher's message to ranks that have not joined yet: one of its ranks has ended. The grammar is in `join`.
 
 use super::acceptor::Acceptor;
 use super::handshake::authenticate;

@@ -1,5 +1,4 @@
-//! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them. Open this file when a
-//! message of the rendezvous changes: the corpus has to follow, or the fuzzers begin with bytes that no decoder takes.
+//! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them.
 
 use super::control::seeds as control_seeds;
 use super::data_listener::Call;

@@ -1,5 +1,4 @@
-//! The process that has the port or name which this process wants, as far as the kernel tells. Open this file if an
-//! error names the wrong program, or none.
+//! The process that has the port or name which this process wants, as far as the kernel tells.
 //!
 //! The kernel's table of sockets states the user and the inode of each port's socket. Which process that is follows
 //! from the list of its open files, which only its own user and root may read. At an abstract unix socket the kernel

@@ -1,5 +1,5 @@
 //! Start-up through a key-value store that all ranks reach already, such as that of PyTorch: rank 0 listens at a free
-//! address and leaves it there, so that nobody has to choose a port. Open this file to see what ranks write to it.
+//! address and leaves it there, so that nobody has to choose a port.
 //!
 //! ```text
 //! hexagram/rank/R       card = PRESENT:u32 network:text addresses:136     rank R, for rank 0, which removes it

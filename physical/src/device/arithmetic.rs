@@ -1,4 +1,4 @@
-//! Arithmetic on views: what a collective or an algorithm does to a buffer. Open this to see what it may ask for.
+//! Arithmetic on views: what a collective or an algorithm does to a buffer.
 //!
 //! The work goes to the queue of the view that is written. Nothing here names its device, nor does whoever calls it; on
 //! the host it is done at once, by way of no table. What is NaN in the results is the one NaN that

@@ -1,4 +1,4 @@
-//! The host's kernels on bytes that have a type. Open this to see what every device's results must equal.
+//! The host's kernels on bytes that have a type.
 
 use super::{reduce as arithmetic, weighted};
 use crate::codec::{self, Codec, CodecError};

@@ -1,5 +1,4 @@
-//! Kernels of one's own: arithmetic on several runs of elements at once, such as a step of an optimizer. Open this if
-//! no function of a [`WriteView`] does what you need, and a copy to the host and back is too slow.
+//! Kernels of one's own: arithmetic on several runs of elements at once, such as a step of an optimizer.
 //!
 //! A [`Kernel`] is written for the host, and runs there for memory of the host. For memory of a device it goes to the
 //! queue of what it writes, which has a [`Program`] for it, or else the operands are copied to the host and back.

@@ -1,5 +1,4 @@
-//! Measures: what the host needs to know of numbers that may be elsewhere. Open this for norms, distances, and whether
-//! all is finite.
+//! Measures: what the host needs to know of numbers that may be elsewhere.
 //!
 //! Each is computed where the numbers are, beside them; only the result is copied. What is measured of several runs is
 //! copied at once.

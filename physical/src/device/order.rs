@@ -1,4 +1,4 @@
-//! Order of the work of several queues on one memory. Open this to see what a write or a read has to wait for.
+//! Order of the work of several queues on one memory.
 
 use super::place::{WaitPlace, at};
 use super::queue::{DeviceQueue, Event};

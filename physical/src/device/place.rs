@@ -1,4 +1,4 @@
-//! The places in this library at which a stream is let wait, by name. Open this to let one wait at a new place.
+//! The places in this library at which a stream is let wait, by name.
 //!
 //! A wait that is missing shows on few machines, and on those rarely. So each place has a name, under which the fake driver
 //! of the tests leaves out what is waited for there, and `left_out_waits` has a program for each that goes wrong then.

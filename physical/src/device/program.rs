@@ -1,5 +1,4 @@
-//! Programs: what a device with compiled kernels runs in place of host code. Open this to bring a codec or a [`Kernel`]
-//! of your own to a GPU.
+//! Programs: what a device with compiled kernels runs in place of host code.
 //!
 //! A program is data: which entries of a module are launched one after the other, with which arguments. A codec returns
 //! one from [`Codec::encode_program`] and [`Codec::decode_program`], a kernel from [`Kernel::program`]; the queue of a

@@ -1,4 +1,4 @@
-//! Queues: ordered work on one device. Open this to add a kind of memory.
+//! Queues: ordered work on one device.
 //!
 //! Work is *enqueued*: a call returns once it is ordered behind the earlier work of its queue, and nobody awaits it. A
 //! buffer belongs to one queue, which does all work that writes it. Where work reads memory of another queue, and where

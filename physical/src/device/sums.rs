@@ -1,5 +1,4 @@
-//! Sums in programs: the launches that add up what an entry has summed by blocks. Open this to bring a kernel that needs
-//! a norm to a GPU.
+//! Sums in programs: the launches that add up what an entry has summed by blocks.
 //!
 //! `cuda/sums.cuh` has what its entries do, and [`kernels::sums`](super::kernels::sums) the order of all sums, which is
 //! the host's, too.

@@ -1,4 +1,4 @@
-//! Timestamps: when work of a queue was done. Open this to see what a device's times are worth.
+//! Timestamps: when work of a queue was done.
 //!
 //! A queue's work is done long after it was enqueued, so the clock of whoever enqueues tells nothing about it. A timestamp
 //! is enqueued like work, and told when the work before it is done.

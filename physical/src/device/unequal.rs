@@ -1,5 +1,4 @@
-//! Pairs of runs that have to be equal, compared where they are and told about later. Open this to hold two copies of
-//! something on a device to each other without waiting for it.
+//! Pairs of runs that have to be equal, compared where they are and told about later.
 
 use super::kernel::Operands;
 #[cfg(feature = "cuda")]

@@ -1,5 +1,5 @@
-//! The wait of a thread for a device. It goes on meanwhile with its operations for which other ranks, and so their devices
-//! and this one, may wait. Open this to see how often it looks.
+//! The wait of a thread for a device. It goes on meanwhile with its operations for which other ranks, and so their
+//! devices and this one, may wait.
 
 use super::queue::{DeviceQueue, Event, Failure};
 use crate::error::{Error, Result};

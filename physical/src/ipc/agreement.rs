@@ -1,5 +1,5 @@
 //! The agreement before an operation: every rank learns where the others' contributions are, and which operation comes
-//! next on the device. Open this to see how ranks that call different operations find out.
+//! next on the device.
 //!
 //! Rank 0 collects the notices of all, gives the operation its number in the order of all, and tells everyone. All of that
 //! are messages of the host's transport under the label of the operation: one that another rank sends under another label

@@ -1,5 +1,5 @@
 //! The meeting of the ranks of a process before an operation is enqueued: the last of them enqueues it for all, step by
-//! step. Open this to see why rank threads on one GPU do not wait for each other for ever.
+//! step.
 //!
 //! A process has few work queues on a GPU (8, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says, up to 32), which its
 //! streams share. What is behind a wait in a work queue waits as well, be it of another stream. So a wait for a step must

@@ -1,5 +1,4 @@
-//! Single messages: what the ranks of each tell each other before its receiver's stream takes it. Open this to see how
-//! many messages may lie ready at a time.
+//! Single messages: what the ranks of each tell each other before its receiver's stream takes it.
 //!
 //! ```text
 //! sender                             receiver

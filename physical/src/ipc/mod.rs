@@ -1,5 +1,4 @@
-//! The path between GPUs of one host that read each other's memory. Open this to see how ranks on one GPU, or on GPUs
-//! with access to each other, reduce without the host.
+//! The path between GPUs of one host that read each other's memory.
 //!
 //! Every rank reads the others' buffers where they are, and writes its own only, in the order of shared memory's
 //! collectives and with their bits:

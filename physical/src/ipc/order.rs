@@ -1,5 +1,4 @@
-//! Order of the operations of all endpoints of a rank: one after another, the same on all ranks. Open this to see why
-//! streams never wait for each other in a circle.
+//! Order of the operations of all endpoints of a rank: one after another, the same on all ranks.
 //!
 //! A stream that waits for another rank's step holds up whatever is enqueued behind it, of other endpoints, too: streams
 //! may be shared, and wait for each other. So rank 0 gives every collective that all ranks have come to a number, counted

@@ -1,5 +1,4 @@
-//! One rank's part in an operation: what it contributes, and the steps in which its stream takes part. Open this to see
-//! what is enqueued, and what is held until the device has done it.
+//! One rank's part in an operation: what it contributes, and the steps in which its stream takes part.
 //!
 //! | step of a stream | what it does first, before it tells that |
 //! |---|---|

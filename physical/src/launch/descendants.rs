@@ -1,5 +1,4 @@
-//! Processes that the ranks of a job have started, wherever they are by now. Open this file to see how a process is
-//! ended that has left its rank's process group, as daemons do.
+//! Processes that the ranks of a job have started, wherever they are by now.
 //!
 //! Each rank has its launcher's mark in its environment, which the processes that it starts inherit. A process with
 //! another environment, or of another user, is not found.

@@ -1,4 +1,4 @@
-//! Environment of each rank. Open this file to start ranks in another way with the same meaning.
+//! Environment of each rank.
 //!
 //! | Variable | Meaning |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! This machine's part in a job on several machines. Open this file to start one without a cluster's own launcher.
+//! This machine's part in a job on several machines.
 //!
 //! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and agree on one address. They
 //! do not communicate: the ranks' control connections report a failed rank to all others, whose failures then end the

@@ -1,5 +1,4 @@
-//! Result of a job, and the rank that is to blame. Open this file to see how the first failure is told from its
-//! consequences.
+//! Result of a job, and the rank that is to blame.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! The ranks' output, line by line, each behind its rank. Open this file if output is lost, late or mixed.
+//! The ranks' output, line by line, each behind its rank.
 
 use super::logs::Log;
 use std::io::{self, Write};

@@ -1,5 +1,4 @@
-//! Programs that start their own ranks: the program itself as a [`Job`], or its ranks as threads. Open this file to
-//! write a program that works under every launcher and under none.
+//! Programs that start their own ranks: the program itself as a [`Job`], or its ranks as threads.
 
 use super::{Job, Output, this_program};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! A rank as a process that cannot outlive its launcher. Open this file to see what that takes.
+//! A rank as a process that cannot outlive its launcher.
 //!
 //! A rank leads a process group, so that the processes it starts can be ended with it. If the launcher is killed, two
 //! things end the rank: the parent-death signal ends the rank itself, and a guard, a pipe whose other end only the

@@ -1,5 +1,5 @@
 //! Reports a rank of this machine that has ended before it joined. Rank 0 has not registered it, so that the others
-//! would wait for it until their deadline. Open this file to see what happens if a rank dies early.
+//! would wait for it until their deadline.
 
 use super::Job;
 use super::outcome::how;

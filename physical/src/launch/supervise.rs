@@ -1,5 +1,4 @@
-//! The rule by which the ranks of a job end together. Open this file to see which processes are signalled, when and
-//! why.
+//! The rule by which the ranks of a job end together.
 //!
 //! ```text
 //! Running --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)

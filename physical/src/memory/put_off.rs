@@ -1,4 +1,4 @@
-//! Keepers whose drop is put off. Open this to see what runs other people's code, and when.
+//! Keepers whose drop is put off.
 //!
 //! A keeper is another library's, and what its drop does is that library's affair: it may take a lock for which somebody
 //! waits who waits for us, such as that of Python's interpreter. So whoever drops views while he holds a lock collects

@@ -1,5 +1,5 @@
-//! Spans: what work in flight on a device holds of the memory that it reads and writes, and what a framework holds whose
-//! tensors lie in a buffer. Open this to write a device.
+//! Spans: what work in flight on a device holds of the memory that it reads and writes, and what a framework holds
+//! whose tensors lie in a buffer.
 
 use super::{Keeper, Lent, Memory, Owner};
 use crate::device::{DeviceQueue, Order, Queue};

@@ -1,4 +1,4 @@
-//! Views: counted leases on a range of a buffer. Open this to see what a holder may do with the bytes.
+//! Views: counted leases on a range of a buffer.
 
 use super::{Access, Lease, Lent, Registration};
 use crate::device::Queue;

@@ -1,5 +1,4 @@
-//! Batches: what is enqueued at a time, as one group, and what the queues of its views wait for. Open this to see in
-//! which order a GPU does it.
+//! Batches: what is enqueued at a time, as one group, and what the queues of its views wait for.
 //!
 //! NCCL has a stream of its own. It waits until the queues of the views have come to them; and what is asked of the
 //! memory afterwards waits for NCCL. NCCL may take a while to enqueue, until the other ranks have come, too: until then

@@ -1,5 +1,5 @@
-//! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL connects
-//! them. Open this to see how long that may take.
+//! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL
+//! connects them.
 
 use super::ending::{Ending, FAREWELL};
 use super::endpoint::{NcclPath, NcclState};

@@ -1,4 +1,4 @@
-//! The path of one endpoint: its operations from the post to the stream. Open this first.
+//! The path of one endpoint: its operations from the post to the stream.
 //!
 //! Each operation agrees with the other ranks, by [mail](crate::path::mail) of the host's transport, on what is to be done and
 //! when; then its turn comes, and it is enqueued; and then it is over.

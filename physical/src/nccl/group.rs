@@ -1,4 +1,4 @@
-//! Groups: which operations NCCL begins at a time. Open this to see why a group never holds up another rank's.
+//! Groups: which operations NCCL begins at a time.
 //!
 //! Other ranks make up their groups as their own work comes, and so have others than this one. That is well as long as a
 //! group waits for nothing but what each of its members would wait for by itself:

@@ -1,5 +1,5 @@
-//! Joining: how the ranks of a split group get a communicator of NCCL's, when the first of its collectives has its turn.
-//! Open this to see what that waits for.
+//! Joining: how the ranks of a split group get a communicator of NCCL's, when the first of its collectives has its
+//! turn.
 //!
 //! The collective is the next on all its ranks then, which come here one by one and keep their turn until NCCL has
 //! connected them. The first of them draws the communicator's name and mails it. NCCL allocates memory and loads code,

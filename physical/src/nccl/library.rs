@@ -1,5 +1,4 @@
-//! libnccl: what of it is used here, found when the program first asks for it. Open this to call one more of its
-//! functions.
+//! libnccl: what of it is used here, found when the program first asks for it.
 //!
 //! On a communicator that does not block, which all of ours are, a function that begins something returns
 //! [`Status::IN_PROGRESS`], and the communicator takes no other call until `ncclCommGetAsyncError` says that it is ready:

@@ -1,5 +1,4 @@
-//! NCCL, NVIDIA's library of collectives between GPUs: the path between GPUs of which each rank has one of its own. Open
-//! this to see which file does what.
+//! NCCL, NVIDIA's library of collectives between GPUs: the path between GPUs of which each rank has one of its own.
 //!
 //! `library` finds NCCL and has its functions. `connect` makes a communicator of all ranks, and `joining` one of a group's
 //! ranks, which are `members`. `link` watches a communicator, and `ending` ends it.

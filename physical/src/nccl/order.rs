@@ -1,5 +1,4 @@
-//! Order of the work of all ranks: by stamps, so that no two GPUs wait for each other in a circle. Open this to see why
-//! what is enqueued never stops.
+//! Order of the work of all ranks: by stamps, so that no two GPUs wait for each other in a circle.
 //!
 //! NCCL's work on a stream runs in the order in which it was enqueued, and a message or a collective holds its stream
 //! until all its ranks have come to it. So all ranks have to enqueue what they share in one order. Ranks that take part

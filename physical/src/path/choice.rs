@@ -1,5 +1,4 @@
 //! The choice of a path: from the devices of all ranks, which each of them knows, to the same answer on every rank.
-//! Open this to see when which path is taken.
 //!
 //! | ranks | path |
 //! |---|---|

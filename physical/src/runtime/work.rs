@@ -1,4 +1,4 @@
-//! Arithmetic as a simulated world is told of it. Open this to see what such a world can let take time.
+//! Arithmetic as a simulated world is told of it.
 
 /// Arithmetic on host memory, or on memory that has sizes only.
 #[derive(Debug, Clone, PartialEq, Eq)]

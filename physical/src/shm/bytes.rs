@@ -1,5 +1,4 @@
-//! Bytes of shared memory that another process may write while they are read. Open this before you read a peer's
-//! memory.
+//! Bytes of shared memory that another process may write while they are read.
 //!
 //! A peer that gives an operation up takes its memory back, and writes to it while others still read. The bytes that
 //! they read are then invalid, and they find out (see

@@ -1,5 +1,4 @@
-//! Sizes of a segment, which depend on the number of ranks on the host. Open this for the memory that the transport
-//! takes.
+//! Sizes of a segment, which depend on the number of ranks on the host.
 //!
 //! With n ranks, in bytes (all logarithms and quotients rounded down, but for `pages`, which is rounded up to 4096):
 //!

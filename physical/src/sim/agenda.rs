@@ -1,4 +1,4 @@
-//! The agenda: what is to happen at which virtual time. Open this to see in which order things happen that happen at once.
+//! The agenda: what is to happen at which virtual time.
 
 use crate::device::kernels::draw::mix;
 use std::cmp::{Ordering, Reverse};

@@ -1,5 +1,4 @@
-//! Clusters: which ranks are on which hosts, and what links lie between them. Open this to give hosts other links; `shape`
-//! has what connects them.
+//! Clusters: which ranks are on which hosts, and what links lie between them.
 
 use super::link::LinkSpec;
 use super::routes::Routes;

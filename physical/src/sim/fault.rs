@@ -1,4 +1,4 @@
-//! Faults of a simulated cluster: what goes wrong, and when. Open this to write a plan of faults, or to add a kind.
+//! Faults of a simulated cluster: what goes wrong, and when.
 
 use super::link::{Time, duration};
 use crate::error::{Error, Result};

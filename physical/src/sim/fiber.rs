@@ -1,5 +1,4 @@
-//! Fibers: threads of a simulated world, which have stacks of their own and share one thread of the system. Open this to
-//! see how a rank waits without blocking the others.
+//! Fibers: threads of a simulated world, which have stacks of their own and share one thread of the system.
 //!
 //! A rank of a simulated world runs the same code as any other, which waits deep within calls. So it cannot be a future;
 //! and thousands of threads of the system take longer to hand the turn over than most of them work. To hand it to a

@@ -1,4 +1,4 @@
-//! Flows: bytes on their way over links, which share a link's bandwidth fairly. Open this to see how long a message takes.
+//! Flows: bytes on their way over links, which share a link's bandwidth fairly.
 //!
 //! Rates are max-min fair: no flow can have more without one that has no more than it having less (Bertsekas and Gallager,
 //! Data Networks, section 6.5.2). They change when flows begin or end: `fair` computes those that do, and leaves the others

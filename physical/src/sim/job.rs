@@ -1,5 +1,4 @@
-//! Jobs on a simulated cluster: ranks that are started as processes, meet, watch each other, and may fail. Open this to
-//! run what the launcher, start-up and heartbeats do in virtual time.
+//! Jobs on a simulated cluster: ranks that are started as processes, meet, watch each other, and may fail.
 
 use super::connect::{SimBackend, peer};
 use super::schedule::Simulator;

@@ -1,4 +1,4 @@
-//! Links of a simulated cluster: how they are described. Open this to give a link another property.
+//! Links of a simulated cluster: how they are described.
 
 use crate::error::{Error, Result};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Mail: what the endpoints of a simulated cluster have to look at. Open this to see when a thread is woken for it.
+//! Mail: what the endpoints of a simulated cluster have to look at.
 
 use super::parcels::Parcel;
 use crate::transport::{Got, Ticket};

@@ -1,5 +1,4 @@
-//! Operations of one endpoint of a simulated cluster: what is under way, and who waits for it. Open this to see which
-//! futures are polled after a message has come.
+//! Operations of one endpoint of a simulated cluster: what is under way, and who waits for it.
 
 use super::mail::Mail;
 use super::parcels::Parcel;

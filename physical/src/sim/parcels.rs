@@ -1,4 +1,4 @@
-//! Parcels: messages on their way, all in one piece of memory. Open this to see what a message carries.
+//! Parcels: messages on their way, all in one piece of memory.
 
 use super::agenda::Time;
 use super::sockets::Letter;

@@ -1,4 +1,4 @@
-//! Rates: the time that arithmetic and messages take a rank of a simulated cluster. Open this to see what is charged.
+//! Rates: the time that arithmetic and messages take a rank of a simulated cluster.
 //!
 //! A simulated rank computes for real, or not at all, on whatever machine simulates it. So time comes from a table of
 //! rates, and never from a clock: the same run takes the same virtual time everywhere.

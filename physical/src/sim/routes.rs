@@ -1,4 +1,4 @@
-//! Routes: the way that messages take from one rank of a cluster to another. Open this to see which of several ways it is.
+//! Routes: the way that messages take from one rank of a cluster to another.
 //!
 //! Of several shortest ways the number of the host that messages go to chooses one: at each place from which ways part,
 //! by the remainder of a division, and the quotient at the next. In a fat tree the ways to different hosts thus part

@@ -1,4 +1,4 @@
-//! The schedule: which thread of a simulated world runs next, and when. Open this to see how virtual time passes.
+//! The schedule: which thread of a simulated world runs next, and when.
 //!
 //! One thread runs at a time, until it waits. When all wait, the clock moves to the next event of the agenda. A thread's
 //! arithmetic is charged by [`Rates`]: its own clock goes ahead of the world's, what it sends leaves at that time, and when

@@ -1,4 +1,4 @@
-//! Shapes of clusters: the switches between hosts, and how they are written. Open this to connect hosts in another way.
+//! Shapes of clusters: the switches between hosts, and how they are written.
 
 use super::cluster::{Cluster, HostSpec};
 use super::link::{LinkSpec, Time, duration};

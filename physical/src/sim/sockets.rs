@@ -1,5 +1,4 @@
-//! Sockets of a simulated cluster: connections of start-up and heartbeats, by the code that uses them anywhere. Open
-//! this to see how a heartbeat gets from one rank to another in virtual time.
+//! Sockets of a simulated cluster: connections of start-up and heartbeats, by the code that uses them anywhere.
 //!
 //! A rank has one end of a pair of sockets of the system, and the simulation the other. What the rank has written is
 //! taken out at the end of its turn, travels over the wires as any message does, and is written into the other rank's

@@ -1,5 +1,4 @@
-//! Statements that describe a cluster, on a line each: words in order, and options as in `latency=10us`. Open this to see
-//! how they are cut, and what is refused that is said twice.
+//! Statements that describe a cluster, on a line each: words in order, and options as in `latency=10us`.
 
 use crate::error::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! Topologies: clusters as they are written in a file, line by line. Open this to give them another statement.
+//! Topologies: clusters as they are written in a file, line by line.
 
 use super::cluster::{Cluster, HostSpec, MAX_RANKS, Vertex};
 use super::link::LinkSpec;

@@ -1,4 +1,4 @@
-//! Wires: messages on their way between the ranks of a simulated cluster. Open this to see what a message meets.
+//! Wires: messages on their way between the ranks of a simulated cluster.
 //!
 //! Messages of one rank to another on one channel follow each other, as they do on a connection: the first of them is a
 //! flow on the links of the route, the others wait behind it. When its last byte has left, its sender may reuse the

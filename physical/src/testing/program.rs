@@ -1,5 +1,4 @@
-//! A look at programs that no device runs: whether what they launch is in their module. Open this if a program of yours
-//! passes its tests without a GPU, and the driver refuses it.
+//! A look at programs that no device runs: whether what they launch is in their module.
 
 #[cfg(feature = "cuda")]
 use super::fail;

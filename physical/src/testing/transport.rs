@@ -1,5 +1,4 @@
 //! Promises of every transport, as tests that any transport can be put through: matching, landing, cancelling, failing.
-//! Open this when you write a transport; [`transport_matrix!`](crate::transport_matrix) runs all of them.
 
 #![allow(clippy::disallowed_methods, reason = "the tests run on the system")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]

@@ -1,4 +1,4 @@
-//! The variables of this library: who sets each, and the values that it may have. Open this file to add one.
+//! The variables of this library: who sets each, and the values that it may have.
 //!
 //! [`check_environment`] refuses a value that is none of them, whatever the transport and whether this rank would have
 //! used it, and warns of names that are close to one of these. docs/starting.md has the same table, which a test

@@ -1,4 +1,4 @@
-//! Device of a rank, as candle and hexagram each know it. Open this file to see what `--device` does.
+//! Device of a rank, as candle and hexagram each know it.
 
 use candle_core::Device;
 use hexagram::physical::bootstrap::variable;

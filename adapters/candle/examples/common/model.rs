@@ -1,4 +1,4 @@
-//! Models that `--model` names, and what all of them have in common. Open this file to add one.
+//! Models that `--model` names, and what all of them have in common.
 
 use super::data::Images;
 use super::net::Net;

@@ -1,5 +1,5 @@
 //! Residual nets with bottleneck blocks, ResNet-50 among them, written as any candle program would: nothing here knows
-//! of ranks. Open this file for a model whose step is worth hiding communication under.
+//! of ranks.
 //!
 //! Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), with the stride in the
 //! 3 × 3 convolution, as torchvision has it, and names of parameters as there. Images are as small as CIFAR-10's, so

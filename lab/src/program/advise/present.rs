@@ -1,5 +1,5 @@
-//! Advice on the ranks that are there: `--measure`, which finds out what they and their link can do, and `--check`, which
-//! runs what is advised. Open this to see what of a cluster is measured, and how.
+//! Advice on the ranks that are there: `--measure`, which finds out what they and their link can do, and `--check`,
+//! which runs what is advised.
 
 use super::advice::Advice;
 use super::candidate::Candidate;

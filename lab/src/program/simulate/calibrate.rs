@@ -1,4 +1,4 @@
-//! Calibration: the table of rates of the machine on which it runs. Open this to see how a rate is measured.
+//! Calibration: the table of rates of the machine on which it runs.
 //!
 //! An operation is done twice: on a simulated rank whose only rate is a gigabyte a second, to see how much is charged for
 //! it, and then for real, to see how long that takes. So a rate is always one of what a simulation charges.

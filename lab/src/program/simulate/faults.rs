@@ -1,5 +1,5 @@
-//! `simulate --faults`: small trainings on small clusters, in which something goes wrong that a seed draws or a file says.
-//! Open this file to see what is tried, and what is printed of a seed that ends wrongly.
+//! `simulate --faults`: small trainings on small clusters, in which something goes wrong that a seed draws or a file
+//! says.
 //!
 //! `plan` draws the faults and knows whom they excuse, `file` reads those that are written, `scene` trains with them,
 //! `verdict` says what is wrong with how the ranks ended.

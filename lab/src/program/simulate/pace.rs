@@ -1,5 +1,4 @@
-//! Paces of simulated ranks: by what factor the passes of each step of each rank take longer. Open this to let them vary
-//! in another way.
+//! Paces of simulated ranks: by what factor the passes of each step of each rank take longer.
 
 use super::job::Steps;
 use crate::random::Random;

@@ -1,5 +1,5 @@
 //! Repeats: the steps after which a simulated training does the same again and again, so that the rest need not be
-//! simulated. Open this to see when that is taken for granted.
+//! simulated.
 //!
 //! Synchronous centralized algorithms do in every period what they did in the one before. Once two spans of a period have
 //! taken every rank the same time, up to [`TOLERANCE`], and all ranks as many bytes together, they stop after the same

@@ -1,5 +1,4 @@
-//! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster. Open this file to
-//! see what it takes from `train`, and what it prints.
+//! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster.
 
 use super::SimulateOptions;
 use super::job::{JobOptions, Point, check_time};

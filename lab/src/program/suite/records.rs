@@ -1,5 +1,5 @@
 //! The file of the suite's records, a line of JSON for each training: what was run before is read, and what is run is
-//! appended. Open this file to see what becomes of a file that a killed suite has left, or that two suites are given.
+//! appended.
 
 use crate::suite::Record;
 use hexagram::physical::{input, output};

@@ -1,5 +1,5 @@
 //! Control connections: a star around rank 0 that stays open after the rendezvous, so that every rank learns which
-//! ranks left, failed or are late. Open this file to see how the failure of one process becomes an error of all.
+//! ranks left, failed or are late.
 //!
 //! One thread in each process, the [`Monitor`], watches them and does nothing else, so that it answers however long the
 //! other threads compute.

@@ -1,5 +1,5 @@
 //! The thread that watches the control connections of one process: it sends heartbeats, judges silences, and passes
-//! failures and departures on. Open this file if a failure is reported late, or blamed on the wrong rank.
+//! failures and departures on.
 
 use super::super::hosts::Hosts;
 use super::super::is_cut_off;

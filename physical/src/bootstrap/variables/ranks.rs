@@ -1,4 +1,4 @@
-//! Numbers of one launcher, read and checked. Open this file if a variable is refused that should not be.
+//! Numbers of one launcher, read and checked.
 
 use super::{Launcher, Lookup};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! The rendezvous, by what each launcher tells of it. Open this file if ranks wait at different addresses.
+//! The rendezvous, by what each launcher tells of it.
 //!
 //! `HEXAGRAM_ADDR` always wins. torchrun gives an address. Other launchers identify the job, directly or not: on one
 //! host that gives a name that only this job has, while across hosts only Slurm names a host.

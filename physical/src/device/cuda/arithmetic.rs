@@ -1,5 +1,4 @@
-//! Programs of the arithmetic that a queue is asked for: which entry of which module, on how many threads. Open this to
-//! see what a [`WriteView`](crate::memory::WriteView)'s functions become on a GPU.
+//! Programs of the arithmetic that a queue is asked for: which entry of which module, on how many threads.
 //!
 //! Operands are numbered as [`Argument::Operand`] says: what is read, then what is written. Integers have neither
 //! factors nor weights; their programs launch nothing.

@@ -1,5 +1,5 @@
 //! Work that a path between devices enqueues on a queue: calls of the driver or of another library, in order with the
-//! queue's own. Open this to write such a path.
+//! queue's own.
 //!
 //! [`enqueue`] orders the work on views as arithmetic on them is ordered, and holds what it is told to hold until the
 //! device has done it. What may still go wrong then is [watched](CudaQueue::watch).

@@ -1,5 +1,5 @@
-//! Tensors of a framework on a GPU, as buffers: what an adapter needs to copy between the framework's memory and its own.
-//! Open this to write one.
+//! Tensors of a framework on a GPU, as buffers: what an adapter needs to copy between the framework's memory and its
+//! own.
 //!
 //! ```text
 //! exchange.receive()          the exchange's queue waits for what the framework has enqueued

@@ -1,4 +1,4 @@
-//! Streams of other libraries, and the order of their work and ours. Open this to share memory of a GPU with a framework.
+//! Streams of other libraries, and the order of their work and ours.
 //!
 //! A [`ForeignStream`] and a queue wait for each other by events, both ways, and neither waits on the host:
 //!

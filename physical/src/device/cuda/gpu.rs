@@ -1,5 +1,4 @@
-//! One GPU as this process has it: its primary context, and what the queues of the device share. Open this to see how
-//! an error of the driver becomes one of the library.
+//! One GPU as this process has it: its primary context, and what the queues of the device share.
 
 use super::arithmetic;
 use super::launch::Loaded;

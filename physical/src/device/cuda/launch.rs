@@ -1,5 +1,4 @@
-//! Programs on a stream: modules that are loaded once, and launches with their arguments filled in. Open this to see
-//! what becomes of a [`Program`].
+//! Programs on a stream: modules that are loaded once, and launches with their arguments filled in.
 
 use super::gpu::{Gpu, lock};
 use super::library::Libcuda;

@@ -1,5 +1,4 @@
-//! libcuda, the driver's library: what of it is used here, found when the program first asks for a GPU. Open this to
-//! call one more of its functions.
+//! libcuda, the driver's library: what of it is used here, found when the program first asks for a GPU.
 //!
 //! They are looked up all at once. A program can do without those of [`Sharing`], which are missed only by whoever asks
 //! for them.

@@ -1,5 +1,4 @@
-//! NVIDIA GPUs: memory and arithmetic by way of the driver, which is all that a machine needs for it. Open this to use
-//! one, or to see which file does what.
+//! NVIDIA GPUs: memory and arithmetic by way of the driver, which is all that a machine needs for it.
 //!
 //! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
 //! `event` its points, `timestamp` their times, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`

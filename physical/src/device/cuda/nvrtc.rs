@@ -1,4 +1,4 @@
-//! CUDA C++ that a codec of one's own brings, compiled when it is first used. Open this to see with which options.
+//! CUDA C++ that a codec of one's own brings, compiled when it is first used.
 //!
 //! That needs NVRTC, a library of CUDA's toolkit, on the machine; everything of this library comes as PTX, and does not.
 

@@ -1,4 +1,4 @@
-//! Pools of memory that is dear to allocate. Open this to see how much of it is kept.
+//! Pools of memory that is dear to allocate.
 //!
 //! What comes back is kept for the next one of its class of sizes, which differ by a quarter at most: a program that
 //! communicates asks for the same sizes again and again. When memory runs out, a pool gives all back; and when it has

@@ -1,5 +1,4 @@
-//! Refusals of kernels: the record of each stream in the device's memory, copies of it, and what they mean. Open
-//! this to see how a codec's refusal gets from a kernel to whoever waits.
+//! Refusals of kernels: the record of each stream in the device's memory, copies of it, and what they mean.
 //!
 //! A kernel that refuses writes a record beside its stream (`Refusal` of `cuda/device.cuh`). An event that is recorded
 //! when such a kernel may have run has a snapshot of the record, copied in the order of the stream; a stream that waits

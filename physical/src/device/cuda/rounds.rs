@@ -1,4 +1,4 @@
-//! Rounds: a thread that looks at a list of things again and again, as long as there are any. Open this to see how often.
+//! Rounds: a thread that looks at a list of things again and again, as long as there are any.
 
 use super::gpu::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

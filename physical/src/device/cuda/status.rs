@@ -1,5 +1,4 @@
-//! Results of the driver's functions: which of them end all work on a GPU, and what to do about one. Open this to tell
-//! users more about an error of CUDA's.
+//! Results of the driver's functions: which of them end all work on a GPU, and what to do about one.
 //!
 //! A result is a number, as newer drivers know errors that older headers do not.
 

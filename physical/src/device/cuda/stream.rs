@@ -1,5 +1,4 @@
 //! A stream of the driver's, and the work that is in flight on it: what it holds until it is done, and what came of it.
-//! Open this to see when memory is let go of.
 //!
 //! Everything that is enqueued is numbered by the event that will be recorded next. An event is seen to have happened by
 //! whoever asks; before they learn of it, what the work up to it has held is dropped. Nobody may ever ask: so after some

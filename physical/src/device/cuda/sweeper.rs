@@ -1,5 +1,4 @@
-//! The sweeper: threads of each device that look at work which nobody may be waiting for. Open this to see which of them
-//! may call the driver.
+//! The sweeper: threads of each device that look at work which nobody may be waiting for.
 //!
 //! One drops what work has held once that is done, rings bells that the driver does not ring, and is the first to see that
 //! a device is lost. It calls the driver, which may hold it up for as long as another thread's call waits for the device.

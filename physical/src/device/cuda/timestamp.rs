@@ -1,4 +1,4 @@
-//! Times of a GPU: when work of a stream was done, on the host's clock. Open this to see how exact they are.
+//! Times of a GPU: when work of a stream was done, on the host's clock.
 //!
 //! Events of the driver tell how long after another one they have happened, to half a microsecond, and never when. So one
 //! is the *base*: it is recorded on a stream that is idle, and the host looks at its clock before that, and when it has

@@ -1,5 +1,4 @@
-//! Types and numbers of the driver's interface, under NVIDIA's own names, as CUDA 12.0 documents them. Open this to use
-//! a function of the driver that takes one which is not here yet.
+//! Types and numbers of the driver's interface, under NVIDIA's own names, as CUDA 12.0 documents them.
 //!
 //! Later drivers keep them as they are here: what changes gets another name, such as one that ends with `_v2`. A crate
 //! that had them would fix one version of CUDA for all of a program.

@@ -1,5 +1,4 @@
-//! Watches: eyes on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone. Open
-//! this to see how a failure that is found so late gets to whoever reads what the work has written.
+//! Watches: eyes on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone.
 //!
 //! A thread of the device's sweeper looks, which never waits for the driver. A watch that finds a failure tells the queue
 //! first ([`CudaQueue::fail`](super::CudaQueue::fail)), and then lets the stream go on. Watched work leaves a *doubt* on

@@ -1,4 +1,4 @@
-//! Numbers of any width, one after the other in bytes, the lowest bit first. Open this to pack indices or short codes.
+//! Numbers of any width, one after the other in bytes, the lowest bit first.
 
 /// Returns how many bytes `count` numbers of `width` bits take.
 pub const fn packed_len(count: usize, width: u32) -> usize {

@@ -1,4 +1,4 @@
-//! Compiles kernels for every instruction set, and picks one as the program runs. Open this to add an instruction set.
+//! Compiles kernels for every instruction set, and picks one as the program runs.
 //!
 //! AVX2 and AVX-512 are chosen at run time; everything else, NEON among it, is what the compiler makes of the portable
 //! form for the target that it builds for.

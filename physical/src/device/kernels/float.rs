@@ -1,5 +1,4 @@
-//! Rules for NaN and zeros, by which a result depends on the operands' values alone, not on their order. Open this
-//! before you write a kernel that computes floats.
+//! Rules for NaN and zeros, by which a result depends on the operands' values alone, not on their order.
 //!
 //! Of two NaNs, x86 keeps the first one's payload, and its default NaN is negative, ARM's positive; a compiler may swap
 //! the operands of a sum. So whatever is NaN becomes one NaN before it is stored.

@@ -1,4 +1,4 @@
-//! The arithmetic of the host, on plain slices. Open this to call a kernel from a codec of your own, or to add one.
+//! The arithmetic of the host, on plain slices.
 //!
 //! A kernel is written once, over arrays of 16 lanes, as a function `kernel(set, …)` of an instruction set, always
 //! inlined; `dispatch.rs` compiles it for every set, and picks one as the program runs. Four rules keep replicas on

@@ -1,5 +1,4 @@
-//! Magnitudes: finds the elements that reach a threshold, and the threshold that a number of elements reach. Open this
-//! for how the largest are selected.
+//! Magnitudes: finds the elements that reach a threshold, and the threshold that a number of elements reach.
 //!
 //! A magnitude is the bits of an f32 without the sign, as a number: of the same order as |x|, NaN above infinity.
 

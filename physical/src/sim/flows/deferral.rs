@@ -1,4 +1,4 @@
-//! Deferral: until when the rates of flows may stay as they are. Open this to see how crowded links are shared less often.
+//! Deferral: until when the rates of flows may stay as they are.
 //!
 //! On a link with many flows, one that begins or ends changes what the others have by little, and where a hundred ranks
 //! send to all others, thousands do within a hundredth of the time that each of them takes. So a flow with a small part

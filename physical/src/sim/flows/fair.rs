@@ -1,5 +1,4 @@
-//! Fair shares: the rates of flows that share links. Open this to see which rates are computed anew when flows begin and
-//! end, and how.
+//! Fair shares: the rates of flows that share links.
 //!
 //! All flows of a link on which one has begun or ended are given new rates, those of the most crowded links first; what
 //! other flows have of the links that these pass stays theirs. Then a link is *unfair* whose other flows should have less

@@ -1,4 +1,4 @@
-//! Bells of ranks, which end the parks of their threads. Open this to see who is woken by what, and when.
+//! Bells of ranks, which end the parks of their threads.
 
 use super::{Happening, Pause, Simulated, Simulator};
 use crate::sim::agenda::Time;

@@ -1,4 +1,4 @@
-//! Faults as they happen to the threads of a simulated world. Open this to see what a rank that has died still does.
+//! Faults as they happen to the threads of a simulated world.
 //!
 //! The threads of a rank that has died go on, unseen: nothing that they send arrives anywhere, nothing reaches them, and
 //! they find all their connections closed. So they end as those of any rank do that is alone, and leave nothing behind.

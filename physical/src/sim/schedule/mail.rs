@@ -1,4 +1,4 @@
-//! Letters of ranks over sockets, between their turns and the wires. Open this to see when a heartbeat leaves.
+//! Letters of ranks over sockets, between their turns and the wires.
 
 use super::{Simulated, Simulator, ThreadNumber};
 use crate::bootstrap::control::is_heartbeat;

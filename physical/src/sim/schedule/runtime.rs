@@ -1,5 +1,4 @@
-//! The simulated world as a runtime: clock, sleeps and threads of its ranks. Open this to see what a rank gets that asks
-//! for the time or waits.
+//! The simulated world as a runtime: clock, sleeps and threads of its ranks.
 
 use super::{Look, Pause, Simulator};
 use crate::runtime::{Instant, Park, PollFd, Runtime, Work};

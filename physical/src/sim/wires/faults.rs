@@ -1,4 +1,4 @@
-//! Faults of the wires of a simulated cluster. Open this to see what becomes of messages on a link that is cut.
+//! Faults of the wires of a simulated cluster.
 //!
 //! A cut holds messages that have not left yet: those go on, from their first byte, when it is healed. A rank that dies
 //! leaves what the system has taken of it already; a host that dies leaves nothing.

@@ -1,5 +1,4 @@
-//! Files of faults: a fault a line, of which each has to be possible after those before it. Open this file to see what is
-//! refused.
+//! Files of faults: a fault a line, of which each has to be possible after those before it.
 
 use super::scene::LIMIT;
 use crate::program::simulate::job;

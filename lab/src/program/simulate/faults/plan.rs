@@ -1,4 +1,4 @@
-//! Plans of faults: drawn from a seed, and what they excuse. Open this file to draw another kind of fault.
+//! Plans of faults: drawn from a seed, and what they excuse.
 
 use super::scene::{Play, Stage};
 use crate::program::say;

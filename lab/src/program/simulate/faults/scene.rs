@@ -1,4 +1,4 @@
-//! A small training in which faults happen. Open this file to see what the ranks compute, and for how long they may.
+//! A small training in which faults happen.
 
 use super::plan::Plan;
 use crate::program::{Chosen, stepping};

@@ -1,5 +1,4 @@
-//! Verdicts on how the ranks of a training have ended, given what went wrong before. Open this file to see what counts
-//! as a defect.
+//! Verdicts on how the ranks of a training have ended, given what went wrong before.
 //!
 //! - A rank that has not ended hangs, even one that is alone.
 //! - An error of a rank that is well has to have a cause, and has to name a rank that a fault concerns: as the culprit or,
