@@ -26,6 +26,7 @@
 //! |---|---|---|
 //! | `tls` | control and TCP connections inside TLS | a C compiler |
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//! | `launch` | the launcher: programs that start their own ranks as processes | |
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -52,11 +53,18 @@ pub use hexagram_physical::TlsFiles;
 pub use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous, Store};
 #[cfg(feature = "cuda")]
 pub use hexagram_physical::device::cuda;
-pub use hexagram_physical::launch;
 pub use hexagram_sampler::loader::{DataLoader, LoaderOptions};
 pub use hexagram_sampler::{DistributedOptions, DistributedSampler};
 pub use sampling::Sampling;
 pub use uploads::{Pinned, Upload, Uploaded, Uploads};
+
+/// Ranks of this program: one that a launcher has started, or all of them as threads; with the feature `launch`, also as
+/// processes.
+pub mod launch {
+    #[cfg(feature = "launch")]
+    pub use hexagram_launch::*;
+    pub use hexagram_physical::ranks::*;
+}
 
 /// The README's Rust, compiled and run as a documentation test.
 #[cfg(doctest)]

@@ -7,16 +7,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 13] = [
+const LAYERS: [(&str, &str, &[&str]); 14] = [
     ("cuda/ptx", "hexagram-ptx", &[]),
     ("physical", "hexagram-physical", &["hexagram-ptx"]),
+    ("physical/launch", "hexagram-launch", &["hexagram-physical"]),
     ("logical", "hexagram-logical", &["hexagram-physical", "hexagram-ptx"]),
     // Its documentation's examples name things as users do, by the facade: a dev-dependency.
     ("algorithms", "hexagram-algorithms", &["hexagram-logical", "hexagram-ptx", "hexagram"]),
     ("sampler", "hexagram-sampler", &[]),
     // Its examples and tests train with the laboratory.
     ("adapters/candle", "hexagram-candle", &["hexagram-algorithms", "hexagram", "hexagram-lab"]),
-    (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
+    (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler", "hexagram-launch"]),
     ("lab", "hexagram-lab", &["hexagram"]),
     ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
     ("python", "hexagram-python", &["hexagram", "hexagram-cli"]),

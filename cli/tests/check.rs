@@ -57,7 +57,7 @@ fn what_a_launcher_has_said_is_told() {
 #[test]
 #[cfg(not(feature = "cuda"))]
 fn libraries_are_found_where_the_loader_would() {
-    let folder = harness::folder("libraries");
+    let folder = crate::harness::folder("libraries");
     for library in ["libcuda.so.1", "libnccl.so.2"] {
         std::fs::write(folder.join(library), "never loaded").unwrap();
     }

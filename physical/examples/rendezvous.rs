@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on has failed")]
 
-use hexagram_physical::launch::{Job, Node, Outcome, Output};
+use hexagram_launch::{Job, Node, Outcome, Output};
 use hexagram_physical::testing::free_port;
 use hexagram_physical::{JoinOptions, TransportKind, World};
 use std::collections::VecDeque;

@@ -17,14 +17,14 @@ pub trait Bell: Send + Sync {
 }
 
 /// Bell that ends a `poll`, also in another process.
-pub(crate) struct Doorbell(OwnedFd);
+pub struct Doorbell(OwnedFd);
 
 impl Doorbell {
     /// Creates a bell.
     ///
     /// # Errors
     /// [`Error::System`] if the system gives no descriptor.
-    pub(crate) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map(Doorbell)
             .map_err(|cause| Error::system("create an eventfd", cause, limits::more_files()))

@@ -54,7 +54,8 @@ pub mod input;
 #[cfg(feature = "cuda")]
 mod ipc;
 mod landing;
-pub mod launch;
+#[doc(hidden)]
+pub mod launcher;
 #[cfg(test)]
 #[cfg(feature = "cuda")]
 mod left_out_waits;
@@ -75,6 +76,7 @@ pub mod output;
 mod path;
 mod patience;
 mod process;
+pub mod ranks;
 pub mod runtime;
 mod shm;
 #[cfg(feature = "sim")]

@@ -14,7 +14,7 @@ use std::io;
 /// possible descriptor before they start another program would otherwise be busy for minutes.
 const HIGHEST: u64 = 1 << 20;
 /// Descriptors of a launcher, besides those of each rank.
-pub(crate) const LAUNCHER: u64 = 32;
+pub const LAUNCHER: u64 = 32;
 /// Descriptors of a rank, besides those of each peer.
 const OWN: u64 = 32;
 /// Descriptors of a rank for each peer: its control connection, and some for each channel.
@@ -23,7 +23,7 @@ const PER_PEER: u64 = 4;
 const THREAD: u64 = 80 << 20;
 
 /// Raises this process's limit of open files as far as the system lets it.
-pub(crate) fn raise_open_files() {
+pub fn raise_open_files() {
     if cfg!(miri) {
         // It knows no limits.
         return;
@@ -37,7 +37,7 @@ pub(crate) fn raise_open_files() {
 }
 
 /// Returns the advice for a process that could open no more files, and needs some `needed` for `what`.
-pub(crate) fn more_open_files(needed: u64, what: &str) -> String {
+pub fn more_open_files(needed: u64, what: &str) -> String {
     format!("{}; {MORE_OPEN_FILES}", open_files_needed("this process", needed, what))
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn more_files() -> String {
 }
 
 /// Returns the advice for a thread or process that could not be started.
-pub(crate) fn more_threads() -> String {
+pub fn more_threads() -> String {
     more_addresses(THREAD).unwrap_or_else(|| {
         let allowed = getrlimit(Resource::Nproc).current;
         let allowed = allowed.map_or_else(|| "unlimited".to_owned(), |allowed| allowed.to_string());

@@ -64,7 +64,7 @@ impl Process {
 
 /// Sends `signal` to every process of this user whose environment holds an entry that `is_meant`, except to the process
 /// groups `but`. Returns the number of those processes.
-pub(crate) fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) -> bool) -> usize {
+pub fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) -> bool) -> usize {
     let me = rustix::process::getpid();
     let there = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = there.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));

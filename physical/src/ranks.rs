@@ -1,23 +1,13 @@
-//! Programs that start their own ranks: the program itself as a [`Job`], or its ranks as threads.
+//! The ranks of a program: one that a launcher has started, or all of them as threads.
 
-use super::{Job, Output, this_program};
 use crate::error::{Error, Result};
 use crate::world::World;
 use std::fmt::Display;
 use std::io;
 use std::panic;
 
-impl Job {
-    /// Creates a job of this program, with its own arguments, as so many processes that write to its own output. In
-    /// each of them [`Placement::from_env`](crate::bootstrap::Placement::from_env) returns its rank.
-    ///
-    /// # Errors
-    /// [`Error::System`] if the system does not tell the program's path.
-    pub fn of_this_program(ranks: usize) -> Result<Self> {
-        let arguments = std::env::args_os().skip(1).collect();
-        Ok(Job { arguments, output: Output::Inherit, ..Job::new(ranks, this_program()?) })
-    }
-}
+/// Most ranks of one job on one machine: far above any number of cores, and far below what exhausts process ids.
+pub const MAX_RANKS: usize = 1024;
 
 /// Runs one rank. If it fails, the other ranks learn the reason before it leaves.
 ///
@@ -25,7 +15,7 @@ impl Job {
 /// Those of `rank`.
 ///
 /// ```no_run
-/// use hexagram_physical::{JoinOptions, World, launch::as_rank};
+/// use hexagram_physical::{JoinOptions, World, ranks::as_rank};
 ///
 /// fn main() -> hexagram_physical::Result<()> {
 ///     // Started by `hexagram run -n 4 -- PROGRAM`, or another launcher.
@@ -52,7 +42,7 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
 /// If a rank does. The other ranks are told before.
 ///
 /// ```
-/// use hexagram_physical::launch::{as_rank, as_threads};
+/// use hexagram_physical::ranks::{as_rank, as_threads};
 /// use hexagram_physical::{Result, World};
 ///
 /// fn main() -> Result<()> {

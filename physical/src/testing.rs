@@ -17,7 +17,7 @@ use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
 use crate::environment::variable;
 use crate::error::Result;
 use crate::health::Vigilance;
-use crate::launch::side_by_side;
+use crate::ranks::side_by_side;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};

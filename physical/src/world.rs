@@ -11,7 +11,7 @@ use crate::deadline;
 use crate::error::Peer;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
-use crate::launch::MAX_RANKS;
+use crate::ranks::MAX_RANKS;
 use crate::limits;
 use crate::patience::patience;
 use crate::staging::Staging;
@@ -25,8 +25,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-pub(crate) use variables::warn_of_unknown;
-pub use variables::{check_environment, log_level};
+pub use variables::{check_environment, log_level, warn_of_unknown};
 
 /// Channels from here on are given out by [`World::fresh_channel`].
 const FRESH: u32 = 1 << 15;

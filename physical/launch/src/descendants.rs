@@ -3,11 +3,9 @@
 //! Each rank has its launcher's mark in its environment, which the processes that it starts inherit. A process with
 //! another environment, or of another user, is not found.
 
-use crate::bootstrap::parent::STARTERS;
-use crate::bootstrap::random;
-use crate::environment::variable;
-use crate::error::{Error, Result};
-use crate::process;
+use hexagram_physical::bootstrap::variable;
+use hexagram_physical::launcher::{STARTERS, random, signal_all};
+use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::process::Command;
 
@@ -45,7 +43,7 @@ impl Descendants {
             let (name, starters) = word.split_once('=').unwrap_or_default();
             name == STARTERS && starters.split(' ').any(|starter| starter == self.mark)
         };
-        process::signal_all(signal, but, is_marked)
+        signal_all(signal, but, is_marked)
     }
 }
 

@@ -8,13 +8,13 @@
 //! | `HEXAGRAM_LISTEN_FD` | rank 0 only: descriptors of the sockets that listen there, separated by commas |
 //! | `HEXAGRAM_SECRET_FILE` | file with the job's secret |
 //! | `HEXAGRAM_ATTENDANCE_FD` | descriptor of the file in which the rank notes that rank 0 has registered it |
-//! | `HEXAGRAM_LAUNCHER` | launchers of the rank, as [`parent`](crate::bootstrap::parent) reads them |
+//! | `HEXAGRAM_LAUNCHER` | launchers of the rank, as ranks read them |
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
-use super::Job;
-use super::rendezvous::RendezvousSetup;
-use crate::bootstrap::{of_launchers, registered};
-use crate::environment::variable;
+use crate::Job;
+use crate::rendezvous::RendezvousSetup;
+use hexagram_physical::bootstrap::variable;
+use hexagram_physical::launcher::{REGISTERED, of_launchers};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) fn describe(
     command.env("HEXAGRAM_LOCAL_SIZE", job.ranks.to_string());
     command.env("HEXAGRAM_ADDR", &setup.address);
     command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", setup.secret.as_raw_fd()));
-    command.env(registered::VARIABLE, setup.registered.file().as_raw_fd().to_string());
+    command.env(REGISTERED, setup.registered.file().as_raw_fd().to_string());
     command.env_remove("HEXAGRAM_LISTEN_FD");
 
     let mut inherited = vec![Arc::clone(&setup.secret), Arc::clone(setup.registered.file())];

@@ -1,6 +1,6 @@
 //! Set of a job's ranks, as people write it: `0,2-3`.
 
-use crate::error::{Error, Result};
+use hexagram_physical::{Error, Result};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 

@@ -11,7 +11,7 @@
 //! | `node` | jobs on several machines |
 //! | `supervise`, `signals` | the rule by which one failure ends all, and the signals to the launcher |
 //! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
-//! | `own`, `program` | programs that start their own ranks, and the file of such a program |
+//! | `program` | programs that start their own ranks |
 
 #![allow(clippy::disallowed_methods, reason = "starts and ends processes of the system")]
 
@@ -22,7 +22,6 @@ mod logs;
 mod node;
 mod outcome;
 mod output;
-mod own;
 mod program;
 mod rank;
 mod rendezvous;
@@ -32,15 +31,14 @@ mod supervise;
 
 pub use environment::forget_rank;
 pub use filter::Ranks;
+pub use hexagram_physical::ranks::MAX_RANKS;
 pub use node::Node;
 pub use outcome::{FirstFailure, Outcome};
-pub(crate) use own::side_by_side;
-pub use own::{as_rank, as_threads};
 pub use program::this_program;
 
-use crate::error::{Error, Result};
-use crate::limits;
-use crate::world::{check_environment, warn_of_unknown};
+use hexagram_physical::launcher::{DESCRIPTORS, more_open_files, raise_open_files, warn_of_unknown};
+use hexagram_physical::world::check_environment;
+use hexagram_physical::{Error, Result};
 use std::ffi::OsString;
 use std::io;
 use std::panic;
@@ -48,16 +46,13 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// Most ranks of one job on one machine: far above any number of cores, and far below what exhausts process ids.
-pub const MAX_RANKS: usize = 1024;
-
 /// Default of [`Job::grace`].
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Program that is started once per rank.
 ///
 /// ```no_run
-/// use hexagram_physical::launch::{Job, Outcome};
+/// use hexagram_launch::{Job, Outcome};
 ///
 /// let job = Job { arguments: vec!["--epochs".into(), "3".into()], ..Job::new(4, "./train") };
 /// if let Outcome::Failed(first) = job.run()? {
@@ -116,6 +111,16 @@ impl Job {
         }
     }
 
+    /// Creates a job of this program, with its own arguments, as so many processes that write to its own output. In
+    /// each of them [`Placement::from_env`](hexagram_physical::bootstrap::Placement::from_env) returns its rank.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system does not tell the program's path.
+    pub fn of_this_program(ranks: usize) -> Result<Self> {
+        let arguments = std::env::args_os().skip(1).collect();
+        Ok(Job { arguments, output: Output::Inherit, ..Job::new(ranks, this_program()?) })
+    }
+
     /// Starts the ranks, and waits until all of them, and all processes that they have started, have ended.
     ///
     /// The first rank to fail ends the job: the others have 2 s to end by themselves, then get SIGTERM, then, after
@@ -138,7 +143,7 @@ impl Job {
         self.check()?;
         check_environment()?;
         warn_of_unknown(None);
-        limits::raise_open_files();
+        raise_open_files();
         // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
         thread::scope(|scope| {
             let launcher = thread::Builder::new().name("hexagram-launch".into());
@@ -153,12 +158,8 @@ impl Job {
         // A descriptor of the process, one that guards it, two for its output, and two for the files that keep it.
         let each =
             2 + if self.output == Output::Prefixed { 2 } else { 0 } + if self.logs.is_some() { 2 } else { 0 };
-        let needed = limits::LAUNCHER + each * self.ranks as u64;
-        Error::system(
-            doing,
-            cause,
-            limits::more_open_files(needed, &format!("starting {} ranks", self.ranks)),
-        )
+        let needed = DESCRIPTORS + each * self.ranks as u64;
+        Error::system(doing, cause, more_open_files(needed, &format!("starting {} ranks", self.ranks)))
     }
 
     /// Runs the job on a runtime of this thread.

@@ -3,7 +3,7 @@
 //! Files are never overwritten. A file that exists belongs to another job, and this one is refused before any rank
 //! starts.
 
-use crate::error::{Error, Result};
+use hexagram_physical::{Error, Result};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;

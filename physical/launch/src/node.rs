@@ -4,9 +4,9 @@
 //! do not communicate: the ranks' control connections report a failed rank to all others, whose failures then end the
 //! other launchers' jobs.
 
-use super::{Job, MAX_RANKS, Output};
-use crate::bootstrap::{ListenContext, Listener, MAX_SIZE, Rendezvous, host_and_port};
-use crate::error::{Error, Result};
+use crate::{Job, MAX_RANKS, Output};
+use hexagram_physical::launcher::{MAX_SIZE, host_and_port, listen};
+use hexagram_physical::{Error, Result};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -38,12 +38,7 @@ impl Node {
         if self.number > 0 {
             return Ok(Vec::new());
         }
-        let alternative = "choose another port in --addr, on all machines";
-        let context = ListenContext { remote_ranks, alternative, patience: RESOLVE_PATIENCE };
-        match (Rendezvous::Tcp { host, port, agent: false }).listen(None, context)? {
-            Listener::Tcp(listeners, _) => Ok(listeners.into_files()),
-            Listener::Local(listener) => Ok(vec![listener.into()]),
-        }
+        listen(host, port, remote_ranks, "choose another port in --addr, on all machines", RESOLVE_PATIENCE)
     }
 }
 

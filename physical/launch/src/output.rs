@@ -1,6 +1,6 @@
 //! The ranks' output, line by line, each behind its rank.
 
-use super::logs::Log;
+use crate::logs::Log;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,6 @@
 //! The file of this program, by which it starts its ranks.
 
-use crate::error::{Error, Result};
+use hexagram_physical::{Error, Result};
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

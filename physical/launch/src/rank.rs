@@ -4,12 +4,11 @@
 //! things end the rank: the parent-death signal ends the rank itself, and a guard, a pipe whose other end only the
 //! launcher holds, ends its whole group.
 
-use super::descendants::Descendants;
-use super::rendezvous::RendezvousSetup;
-use super::{Job, Output, environment};
-use crate::bootstrap::exhausted;
-use crate::error::{Error, Result};
-use crate::limits;
+use crate::descendants::Descendants;
+use crate::rendezvous::RendezvousSetup;
+use crate::{Job, Output, environment};
+use hexagram_physical::launcher::{exhausted, more_threads};
+use hexagram_physical::{Error, Result};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 use std::io::{self, PipeReader, PipeWriter};
@@ -182,7 +181,7 @@ fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
     let doing = format!("start {} as rank {rank}", job.program.display());
     let remedy = match Errno::from_io_error(&cause) {
         Some(Errno::MFILE) => return job.out_of_files(doing, cause),
-        Some(Errno::AGAIN | Errno::NOMEM) => limits::more_threads(),
+        Some(Errno::AGAIN | Errno::NOMEM) => more_threads(),
         Some(Errno::NOENT) => {
             "check its name; a program that PATH does not list needs its folder, as in ./train".into()
         }

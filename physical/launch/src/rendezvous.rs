@@ -4,11 +4,9 @@
 //! using it, two jobs never collide, and a killed launcher leaves no file behind. Therefore a wrapper script around the
 //! program must leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
 
-use super::Job;
-use crate::bootstrap::QUEUE;
-use crate::bootstrap::registered::RegisteredFlags;
-use crate::bootstrap::secret::{draw, read_given};
-use crate::error::{Error, Result};
+use crate::Job;
+use hexagram_physical::launcher::{QUEUE, RegisteredFlags, draw, read_given};
+use hexagram_physical::{Error, Result};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,16 +1,12 @@
 //! Reports a rank of this machine that has ended before it joined. Rank 0 has not registered it, so that the others
 //! would wait for it until their deadline.
 
-use super::Job;
-use super::outcome::how;
-use super::rendezvous::RendezvousSetup;
-use crate::bootstrap::registered::RegisteredFlags;
-use crate::bootstrap::report::{EndedRank, RendezvousAccess};
-use crate::bootstrap::{Rendezvous, host_and_port};
-use crate::doorbell::Doorbell;
-use crate::error::{Peer, Result};
-use crate::socket::{Tls, TlsFiles};
-use crate::transport::Bell;
+use crate::Job;
+use crate::outcome::how;
+use crate::rendezvous::RendezvousSetup;
+use hexagram_physical::launcher::{Doorbell, EndedRank, RegisteredFlags, RendezvousAccess};
+use hexagram_physical::transport::Bell;
+use hexagram_physical::{Peer, Result};
 use std::io;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -45,17 +41,12 @@ impl EndReporter {
     /// Creates the reporter of a job.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the system has no descriptor left;
-    /// [`Error::Setup`](crate::Error::Setup) if the job's address is malformed.
+    /// [`Error::System`](hexagram_physical::Error::System) if the system has no descriptor left;
+    /// [`Error::Setup`](hexagram_physical::Error::Setup) if the job's address is malformed.
     pub(super) fn new(job: &Job, setup: &RendezvousSetup) -> Result<Self> {
-        let (host, port) = host_and_port("--addr", &setup.address)?;
-        let rendezvous = Rendezvous::Tcp { host, port, agent: false };
-        // The ranks report unusable files themselves.
-        let tls = TlsFiles::from_env().ok().flatten().and_then(|files| Tls::load(&files).ok());
-        let secret = setup.secret_bytes.clone();
         let (sender, receiver) = channel();
         Ok(EndReporter {
-            access: RendezvousAccess { rendezvous, secret, tls, size: job.size() },
+            access: RendezvousAccess::new(&setup.address, setup.secret_bytes.clone(), job.size())?,
             registered: setup.registered.clone(),
             first: job.numbers().start,
             is_one_of_several: job.node.is_some(),

@@ -1,7 +1,7 @@
 //! Signals to a launcher: SIGINT (Ctrl-C), SIGTERM (a job manager) and SIGHUP (the terminal) end its job, SIGTSTP
 //! (Ctrl-Z) stops it, and SIGCONT continues it.
 
-use crate::error::{Error, Result};
+use hexagram_physical::{Error, Result};
 use std::fs;
 use std::future;
 use std::io;

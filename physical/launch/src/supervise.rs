@@ -8,16 +8,16 @@
 //! SIGTSTP stops everything at any time, this process last, and SIGCONT continues it. Processes that ranks have started
 //! elsewhere are signalled like them, and killed when the last rank has ended.
 
-use super::Job;
-use super::descendants::Descendants;
-use super::logs::Log;
-use super::outcome::{Outcome, RankFailure, first_failure};
-use super::output::Console;
-use super::rank::RankProcess;
-use super::rendezvous::RendezvousSetup;
-use super::report::EndReporter;
-use super::signals::{Request, Signals};
-use crate::error::{Error, Result};
+use crate::Job;
+use crate::descendants::Descendants;
+use crate::logs::Log;
+use crate::outcome::{Outcome, RankFailure, first_failure};
+use crate::output::Console;
+use crate::rank::RankProcess;
+use crate::rendezvous::RendezvousSetup;
+use crate::report::EndReporter;
+use crate::signals::{Request, Signals};
+use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::future;

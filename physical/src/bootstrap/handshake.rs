@@ -33,7 +33,7 @@ pub(super) const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 const PROTOCOL: u32 = 4;
 
 /// Returns random bytes from the system.
-pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
@@ -44,7 +44,7 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
 
 impl Error {
     /// Creates the error of a system that gives no random bytes, for `cause`.
-    pub(crate) fn no_random(cause: io::Error) -> Self {
+    pub fn no_random(cause: io::Error) -> Self {
         Error::system("draw random bytes", cause, "see whether getrandom(2) is allowed")
     }
 }

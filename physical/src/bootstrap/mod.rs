@@ -63,20 +63,21 @@ mod variables;
 
 pub use crate::environment::{variable, variable_os};
 pub(crate) use acceptor::Accept;
-pub(crate) use handshake::random;
+pub use handshake::random;
 pub(crate) use local::{abstract_address, same_user};
 pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};
 pub use store::Store;
 pub(crate) use stream::Listener;
 pub use variables::{Launcher, Placement};
-pub(crate) use variables::{MAX_SIZE, host_and_port, of_launchers, parse_number};
+pub(crate) use variables::parse_number;
+pub use variables::{MAX_SIZE, host_and_port, of_launchers};
 
 use std::io;
 use std::time::Duration;
 
 /// Longest backlog of a listener, in connections. The system may keep fewer.
-pub(crate) const QUEUE: i32 = 4096;
+pub const QUEUE: i32 = 4096;
 
 /// Longest limit that is added to a clock, or given to the system: one year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -93,7 +94,7 @@ pub(crate) fn is_cut_off(error: &io::Error) -> bool {
 }
 
 /// Returns true if a call failed for want of descriptors or memory, which trying again at once does not mend.
-pub(crate) fn exhausted(error: &io::Error) -> bool {
+pub fn exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS].contains(&errno))

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Name of the variable with the launchers of a rank, each as `pid-number`, the outermost first. The number is random.
-pub(crate) const STARTERS: &str = "HEXAGRAM_LAUNCHER";
+pub const STARTERS: &str = "HEXAGRAM_LAUNCHER";
 
 /// Programs that start ranks of MPI or Slurm on their host, by the 15 bytes of a name that the system keeps.
 const PROGRAMS: [&str; 12] = [

@@ -15,29 +15,29 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Name of the variable that holds the file's descriptor.
-pub(crate) const VARIABLE: &str = "HEXAGRAM_ATTENDANCE_FD";
+pub const VARIABLE: &str = "HEXAGRAM_ATTENDANCE_FD";
 /// Name of the memory file.
 const NAME: &str = "hexagram-attendance";
 
 /// Launcher's side of the flags.
 #[derive(Clone)]
-pub(crate) struct RegisteredFlags(Arc<OwnedFd>);
+pub struct RegisteredFlags(Arc<OwnedFd>);
 
 impl RegisteredFlags {
     /// Creates the flags of so many `ranks`, none of them set.
-    pub(crate) fn open(ranks: usize) -> io::Result<Self> {
+    pub fn open(ranks: usize) -> io::Result<Self> {
         let file = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
         ftruncate(&file, ranks as u64)?;
         Ok(RegisteredFlags(Arc::new(file)))
     }
 
     /// Returns the file, which the ranks inherit.
-    pub(crate) fn file(&self) -> &Arc<OwnedFd> {
+    pub fn file(&self) -> &Arc<OwnedFd> {
         &self.0
     }
 
     /// Returns true if rank 0 has registered the rank with this local number.
-    pub(crate) fn is_registered(&self, local_rank: usize) -> bool {
+    pub fn is_registered(&self, local_rank: usize) -> bool {
         let mut flag = [0];
         let read = rustix::io::pread(&*self.0, &mut flag, local_rank as u64);
         read.is_ok_and(|bytes| bytes == 1) && flag == [1]

@@ -5,10 +5,11 @@ use super::handshake::authenticate;
 use super::join_messages::{Hello, LeaderMessage};
 use super::rendezvous::{ListenContext, Rendezvous};
 use super::stream::Listener;
+use super::variables::host_and_port;
 use crate::doorbell::Doorbell;
-use crate::error::Peer;
+use crate::error::{Peer, Result};
 use crate::runtime::{self, PollFd, PollFlags};
-use crate::socket::Tls;
+use crate::socket::{Tls, TlsFiles};
 use crate::stopwatch::Stopwatch;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -21,29 +22,41 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Rank that has ended.
 #[derive(Debug, Clone)]
-pub(crate) struct EndedRank {
+pub struct EndedRank {
     /// Rank, host and process.
-    pub(crate) peer: Peer,
+    pub peer: Peer,
     /// Description of its end, as a verb phrase.
-    pub(crate) cause: String,
+    pub cause: String,
 }
 
 /// Everything needed to connect to the rendezvous of a job, or to listen there.
 #[derive(Clone)]
-pub(crate) struct RendezvousAccess {
+pub struct RendezvousAccess {
     /// Address of the rendezvous.
-    pub(crate) rendezvous: Rendezvous,
+    rendezvous: Rendezvous,
     /// Secret of the job.
-    pub(crate) secret: Vec<u8>,
+    secret: Vec<u8>,
     /// TLS of the job, if it uses it.
-    pub(crate) tls: Option<Tls>,
+    tls: Option<Tls>,
     /// Number of ranks of the job.
-    pub(crate) size: usize,
+    size: usize,
 }
 
 impl RendezvousAccess {
+    /// Creates the access to the rendezvous at an address, `host:port`, with TLS if this process's variables ask for it.
+    ///
+    /// # Errors
+    /// [`Error::Setup`](crate::Error::Setup) if the address is malformed.
+    pub fn new(address: &str, secret: Vec<u8>, size: usize) -> Result<Self> {
+        let (host, port) = host_and_port("--addr", address)?;
+        let rendezvous = Rendezvous::Tcp { host, port, agent: false };
+        // The ranks report unusable files themselves.
+        let tls = TlsFiles::from_env().ok().flatten().and_then(|files| Tls::load(&files).ok());
+        Ok(RendezvousAccess { rendezvous, secret, tls, size })
+    }
+
     /// Tells rank 0 which rank has ended. Tries again until `stop` is rung, as rank 0 may start later.
-    pub(crate) fn notify_leader(&self, ended: &EndedRank, stop: &Doorbell) {
+    pub fn notify_leader(&self, ended: &EndedRank, stop: &Doorbell) {
         let mut attempt = 0;
         while self.try_to_notify(ended, attempt).is_err() && !is_rung(stop) {
             attempt += 1;
@@ -60,7 +73,7 @@ impl RendezvousAccess {
 
     /// Listens at the rendezvous in place of a rank 0 that has ended, and tells every rank that joins, until `stop` is
     /// rung.
-    pub(crate) fn answer_for_leader(&self, EndedRank { peer, cause }: &EndedRank, stop: &Doorbell) {
+    pub fn answer_for_leader(&self, EndedRank { peer, cause }: &EndedRank, stop: &Doorbell) {
         let alone = ListenContext { remote_ranks: 0, alternative: "", patience: STEP_TIMEOUT };
         let listener = self.rendezvous.listen(self.tls.clone(), alone);
         let acceptor =

@@ -38,7 +38,7 @@ const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 
                     host, and set HEXAGRAM_SECRET_FILE to its path on all ranks";
 
 /// Returns a fresh secret, as text.
-pub(crate) fn draw() -> io::Result<String> {
+pub fn draw() -> io::Result<String> {
     let [high, low] = [random::<16>()?, random::<16>()?].map(u128::from_be_bytes);
     Ok(format!("{high:032x}{low:032x}"))
 }
@@ -47,7 +47,7 @@ pub(crate) fn draw() -> io::Result<String> {
 ///
 /// # Errors
 /// [`Error::Setup`] if others could read it or it holds no secret; [`Error::System`] if it cannot be read.
-pub(crate) fn read_given(path: &str) -> Result<Vec<u8>> {
+pub fn read_given(path: &str) -> Result<Vec<u8>> {
     let failed = |cause: io::Error| {
         let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
         Error::system(doing, cause, "give the path of a file that this user can read")

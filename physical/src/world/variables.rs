@@ -120,7 +120,7 @@ fn is_transport(name: &str, text: &str) -> Result<()> {
 
 /// Warns of the variables in the environment that look like this library's and are not, once a process; of a job, its
 /// launcher does, or the first rank of each host.
-pub(crate) fn warn_of_unknown(placement: Option<&Placement>) {
+pub fn warn_of_unknown(placement: Option<&Placement>) {
     static WARNED: Once = Once::new();
     let is_told_by_another = placement.is_some_and(|placement| placement.local_rank > 0);
     // A launcher of this library started this process, and has warned of what it left it.

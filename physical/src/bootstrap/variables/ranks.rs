@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use std::fmt;
 
 /// Largest number of ranks of one job.
-pub(crate) const MAX_SIZE: usize = 1 << 16;
+pub const MAX_SIZE: usize = 1 << 16;
 
 /// Names of the variables with rank, size, local rank and local size of each launcher, in the order in which they are
 /// tried. Slurm has several names for each, and is read by [`slurm`](super::slurm).
@@ -37,7 +37,7 @@ const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
 /// Returns the variables by which launchers number their ranks and let them meet. Inherited from a job around this one,
 /// they would contradict its own.
-pub(crate) fn of_launchers() -> impl Iterator<Item = &'static str> {
+pub fn of_launchers() -> impl Iterator<Item = &'static str> {
     let of_meeting = ["HEXAGRAM_ADDR", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"];
     NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
 }

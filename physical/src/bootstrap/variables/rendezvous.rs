@@ -141,7 +141,7 @@ fn missing(present: &str, absent: &str) -> Error {
 ///
 /// # Errors
 /// [`Error::Setup`] if it is no address.
-pub(crate) fn host_and_port(name: &str, address: &str) -> Result<(String, u16)> {
+pub fn host_and_port(name: &str, address: &str) -> Result<(String, u16)> {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && (host.starts_with('[') || !host.contains(':')) => {
             Ok((host.to_owned(), parse_port(name, port)?))

@@ -1,0 +1,36 @@
+//! What a launcher shares with the ranks that it starts: for the crate hexagram-launch, and no part of the interface.
+
+pub use crate::bootstrap::parent::STARTERS;
+pub use crate::bootstrap::registered::{RegisteredFlags, VARIABLE as REGISTERED};
+pub use crate::bootstrap::report::{EndedRank, RendezvousAccess};
+pub use crate::bootstrap::secret::{draw, read_given};
+pub use crate::bootstrap::{MAX_SIZE, QUEUE, exhausted, host_and_port, of_launchers, random};
+pub use crate::doorbell::Doorbell;
+pub use crate::limits::{LAUNCHER as DESCRIPTORS, more_open_files, more_threads, raise_open_files};
+pub use crate::process::signal_all;
+pub use crate::world::warn_of_unknown;
+
+use crate::bootstrap::{ListenContext, Listener, Rendezvous};
+use crate::error::Result;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Listens at the address of a job on several machines, of which the others have `remote_ranks` ranks. Resolves names
+/// for no longer than `patience`. Returns the sockets, which rank 0 takes.
+///
+/// # Errors
+/// [`Error::System`](crate::Error::System), with `alternative` as a remedy, if the address is taken or belongs to another
+/// machine.
+pub fn listen(
+    host: String,
+    port: u16,
+    remote_ranks: usize,
+    alternative: &'static str,
+    patience: Duration,
+) -> Result<Vec<OwnedFd>> {
+    let context = ListenContext { remote_ranks, alternative, patience };
+    match (Rendezvous::Tcp { host, port, agent: false }).listen(None, context)? {
+        Listener::Tcp(listeners, _) => Ok(listeners.into_files()),
+        Listener::Local(listener) => Ok(vec![listener.into()]),
+    }
+}
