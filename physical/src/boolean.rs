@@ -15,9 +15,14 @@ use std::fmt;
 /// assert!(flags.host::<Bool>()?[0].get());
 /// # Ok::<(), hexagram_physical::Error>(())
 /// ```
-#[derive(Clone, Copy, Default, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Default, Eq)]
 #[repr(transparent)]
 pub struct Bool(u8);
+
+// SAFETY: it is a byte, of which zero is a value.
+unsafe impl Zeroable for Bool {}
+// SAFETY: it is a byte, of which every value is one of it.
+unsafe impl Pod for Bool {}
 
 impl Bool {
     /// Returns the value.

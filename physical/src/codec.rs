@@ -174,10 +174,9 @@ impl fmt::Display for NotFinite {
 }
 
 /// Reason why a codec cannot encode or decode.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum CodecError {
     /// An element is NaN or infinite, or would be in the message, and the codec refuses such.
-    #[error("element {index} is {value}")]
     NotFinite {
         /// Index of the element in the run.
         index: usize,
@@ -185,12 +184,22 @@ pub enum CodecError {
         value: f32,
     },
     /// A message is none of this codec.
-    #[error("the message cannot be decoded: {what}")]
     Damaged {
         /// Description of what is wrong with it.
         what: String,
     },
 }
+
+impl fmt::Display for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CodecError::NotFinite { index, value } => write!(f, "element {index} is {value}"),
+            CodecError::Damaged { what } => write!(f, "the message cannot be decoded: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for CodecError {}
 
 /// Encodes as [`Codec::encode`] does, by a codec that may be a user's: what comes of it fits into `to`.
 ///

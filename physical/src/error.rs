@@ -27,14 +27,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// // A `main` that returns it prints this, and so does `unwrap`.
 /// assert_eq!(format!("{error:?}"), error.to_string());
 /// ```
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// Another rank died, left early, or gave up. Its communicators cannot be used any more; restart the job.
-    #[error(
-        "{culprit} {cause}{}; every rank of this job has to be restarted, from the last checkpoint",
-        noticed(.cause, .during)
-    )]
     PeerFailed {
         /// Rank that failed first: the root cause, not the neighbour that noticed it.
         culprit: Peer,
@@ -46,7 +42,6 @@ pub enum Error {
 
     /// An operation did not end in time although no rank has failed: every process answers heartbeats. The communicator
     /// is poisoned.
-    #[error("no answer from {} within {after:?}{during}; {}", name_of(.waiting_for.as_ref()), advice(.stragglers))]
     Deadline {
         /// Peer whose message is missing; `None` if a message of any peer would do.
         waiting_for: Option<Peer>,
@@ -60,10 +55,6 @@ pub enum Error {
     },
 
     /// Two ranks disagree about which operation comes next. The communicator is poisoned.
-    #[error(
-        "ranks disagree about {}: this rank calls {mine}, {peer} calls {theirs}; {}",
-        subject(*.sequence, .mine), agreement(.mine, .theirs)
-    )]
     Mismatch {
         /// Sequence number of the operation in its lane, or the tag of a message.
         sequence: u64,
@@ -76,10 +67,6 @@ pub enum Error {
     },
 
     /// A codec that refuses NaN and infinity was to encode such a value. The communicator is poisoned.
-    #[error(
-        "element {index}{} is {value} on {place}, and cannot be encoded{during}; see why training diverges there, or choose a codec that propagates or saturates",
-        of_tensor(.tensor.as_deref())
-    )]
     NotFinite {
         /// Rank that has the value.
         place: Peer,
@@ -94,16 +81,12 @@ pub enum Error {
     },
 
     /// The communicator was used after an operation on it failed or was dropped unfinished.
-    #[error("this communicator cannot be used any more, because an earlier operation failed: {because}")]
     Poisoned {
         /// Description of the first failure.
         because: String,
     },
 
     /// Memory is lent to an operation in flight. Wait for that operation before touching these bytes.
-    #[error(
-        "bytes {start}..{end} of a buffer of {size} bytes are in use by another operation; wait for that operation first"
-    )]
     Busy {
         /// First byte of the refused range.
         start: usize,
@@ -114,7 +97,6 @@ pub enum Error {
     },
 
     /// The caller asked for something that cannot be done. Nothing was sent; correct the call and go on.
-    #[error("{what}; {remedy}")]
     Usage {
         /// Description of what is wrong with the call.
         what: String,
@@ -123,7 +105,6 @@ pub enum Error {
     },
 
     /// Start-up failed: variables, rendezvous, launch. No world exists; correct the cause and start again.
-    #[error("{what}; {remedy}")]
     Setup {
         /// Description of what is wrong.
         what: String,
@@ -132,7 +113,6 @@ pub enum Error {
     },
 
     /// The operating system refused something.
-    #[error("cannot {doing}: {cause}; {remedy}")]
     System {
         /// Attempted action, as an infinitive: `map 4 MiB of shared memory`.
         doing: String,
@@ -142,6 +122,48 @@ pub enum Error {
         remedy: String,
     },
 }
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::PeerFailed { culprit, cause, during } => write!(
+                f,
+                "{culprit} {cause}{}; every rank of this job has to be restarted, from the last checkpoint",
+                noticed(cause, during)
+            ),
+            Error::Deadline { waiting_for, stragglers, after, during } => write!(
+                f,
+                "no answer from {} within {after:?}{during}; {}",
+                name_of(waiting_for.as_ref()),
+                advice(stragglers)
+            ),
+            Error::Mismatch { sequence, mine, theirs, peer } => write!(
+                f,
+                "ranks disagree about {}: this rank calls {mine}, {peer} calls {theirs}; {}",
+                subject(*sequence, mine),
+                agreement(mine, theirs)
+            ),
+            Error::NotFinite { place, tensor, index, value, during } => write!(
+                f,
+                "element {index}{} is {value} on {place}, and cannot be encoded{during}; see why training diverges there, or choose a codec that propagates or saturates",
+                of_tensor(tensor.as_deref())
+            ),
+            Error::Poisoned { because } => write!(
+                f,
+                "this communicator cannot be used any more, because an earlier operation failed: {because}"
+            ),
+            Error::Busy { start, end, size } => write!(
+                f,
+                "bytes {start}..{end} of a buffer of {size} bytes are in use by another operation; wait for that operation first"
+            ),
+            Error::Usage { what, remedy } => write!(f, "{what}; {remedy}"),
+            Error::Setup { what, remedy } => write!(f, "{what}; {remedy}"),
+            Error::System { doing, cause, remedy } => write!(f, "cannot {doing}: {cause}; {remedy}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
 
 impl fmt::Debug for Error {
     /// Writes the text for people: it is what a `main` that returns an error prints.

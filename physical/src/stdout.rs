@@ -7,6 +7,7 @@
 //! | closed (`>&-`) | the same, before any work is done ([`check`]) |
 //! | a pipe that nobody reads any more (`\| head -1`) | end quietly, with 141, as a shell reports programs that SIGPIPE ends |
 
+use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +18,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const READER_GONE: u8 = 141;
 
 /// Error of standard output, by which a line is lost.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot print: {0}; what was printed is lost, so make room where standard output goes, or send it elsewhere"
-)]
-pub struct PrintError(#[from] io::Error);
+#[derive(Debug)]
+pub struct PrintError(io::Error);
+
+impl fmt::Display for PrintError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cannot print: {}; what was printed is lost, so make room where standard output goes, or send it elsewhere",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for PrintError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl From<io::Error> for PrintError {
+    fn from(cause: io::Error) -> Self {
+        PrintError(cause)
+    }
+}
 
 impl PrintError {
     /// Returns true if the reader has closed its end, which is no failure of the program.

@@ -4,26 +4,16 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Options that no sampler can follow, or a file of complexities that cannot be used.
-#[derive(Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum SamplerError {
     /// Nothing to sample from.
-    #[error("there are no samples; set `len` to the length of the data set, and see that it was found")]
     NoSamples,
 
     /// Nobody to give samples to.
-    #[error(
-        "a sampler needs at least one replica; \
-         set `replicas` to the number of ranks, 1 if there is only this one"
-    )]
     NoReplicas,
 
     /// The rank does not exist.
-    #[error(
-        "rank {rank} does not exist among {replicas} replicas; \
-         ranks count from 0, so set `rank` to at most {}",
-        replicas.saturating_sub(1)
-    )]
     RankOutOfRange {
         /// The rank asked for.
         rank: usize,
@@ -32,7 +22,6 @@ pub enum SamplerError {
     },
 
     /// Parts of which each has to have a sample, and some cannot.
-    #[error("{len} samples cannot be divided into {parts} parts; use fewer ranks or shards")]
     FewSamples {
         /// Samples in the data set.
         len: usize,
@@ -41,10 +30,6 @@ pub enum SamplerError {
     },
 
     /// Leaving out the uneven rest leaves nothing.
-    #[error(
-        "{len} samples are fewer than the {together} that all ranks draw together, so that dropping the last ones \
-         drops all; use fewer ranks or smaller batches, or let samples be repeated"
-    )]
     AllDropped {
         /// Samples in the data set.
         len: usize,
@@ -53,10 +38,6 @@ pub enum SamplerError {
     },
 
     /// An epoch has more positions than can be counted.
-    #[error(
-        "{len} samples among {replicas} replicas are more than this sampler can count; \
-         sample shards of the data set one after another"
-    )]
     TooLarge {
         /// Samples in the data set.
         len: usize,
@@ -65,7 +46,6 @@ pub enum SamplerError {
     },
 
     /// Two options that exclude each other.
-    #[error("`{one}` and `{other}` exclude each other; leave out one of them")]
     Contradiction {
         /// An option.
         one: &'static str,
@@ -74,11 +54,9 @@ pub enum SamplerError {
     },
 
     /// A batch of nothing.
-    #[error("a batch needs at least one sample; set its size to 1 or more")]
     EmptyBatch,
 
     /// An option whose number makes no sense.
-    #[error("`{option}` cannot be {value}; {remedy}")]
     BadNumber {
         /// The option.
         option: &'static str,
@@ -89,7 +67,6 @@ pub enum SamplerError {
     },
 
     /// A list that has to have one number for each sample or rank.
-    #[error("`{option}` has {given} numbers instead of {expected}; give one for each {each}")]
     WrongCount {
         /// The option.
         option: &'static str,
@@ -102,9 +79,6 @@ pub enum SamplerError {
     },
 
     /// A step in which not every rank can have a sample.
-    #[error(
-        "a global batch of {global_batch} leaves some of {replicas} ranks without a sample; let it be at least {replicas}"
-    )]
     SmallBatch {
         /// Samples of a step.
         global_batch: usize,
@@ -113,7 +87,6 @@ pub enum SamplerError {
     },
 
     /// A complexity, weight or speed by which nothing can be weighed.
-    #[error("`{option}` number {at} (from 0) is {value}; it has to be finite, and {least}")]
     BadEntry {
         /// The list.
         option: &'static str,
@@ -126,10 +99,6 @@ pub enum SamplerError {
     },
 
     /// Weights by which not enough samples can be drawn.
-    #[error(
-        "{positive} samples have a weight above 0, so that {wanted} cannot be drawn; \
-         draw fewer, or with replacement, or give weight to more"
-    )]
     FewWeights {
         /// Number of samples that can be drawn at all.
         positive: usize,
@@ -138,10 +107,6 @@ pub enum SamplerError {
     },
 
     /// A sample that is larger than a batch may be.
-    #[error(
-        "sample {sample} has {tokens} tokens, more than the {limit} that a batch may have; \
-         raise the limit, or leave out or cut long samples"
-    )]
     Oversized {
         /// Its index.
         sample: usize,
@@ -152,7 +117,6 @@ pub enum SamplerError {
     },
 
     /// The complexity of a sample could not be found out.
-    #[error("the complexity of sample {sample} is not known: {cause}; see that it can be loaded")]
     Unknown {
         /// Its index.
         sample: usize,
@@ -161,7 +125,6 @@ pub enum SamplerError {
     },
 
     /// A file of complexities that cannot be read, understood or written.
-    #[error("{}: {cause}; the file has to hold one number a line, one line a sample", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -169,6 +132,79 @@ pub enum SamplerError {
         cause: String,
     },
 }
+
+impl fmt::Display for SamplerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SamplerError::NoSamples => f.write_str(
+                "there are no samples; set `len` to the length of the data set, and see that it was found",
+            ),
+            SamplerError::NoReplicas => f.write_str(
+                "a sampler needs at least one replica; \
+                 set `replicas` to the number of ranks, 1 if there is only this one",
+            ),
+            SamplerError::RankOutOfRange { rank, replicas } => write!(
+                f,
+                "rank {rank} does not exist among {replicas} replicas; \
+                 ranks count from 0, so set `rank` to at most {}",
+                replicas.saturating_sub(1)
+            ),
+            SamplerError::FewSamples { len, parts } => {
+                write!(f, "{len} samples cannot be divided into {parts} parts; use fewer ranks or shards")
+            }
+            SamplerError::AllDropped { len, together } => write!(
+                f,
+                "{len} samples are fewer than the {together} that all ranks draw together, so that dropping the last ones \
+                 drops all; use fewer ranks or smaller batches, or let samples be repeated"
+            ),
+            SamplerError::TooLarge { len, replicas } => write!(
+                f,
+                "{len} samples among {replicas} replicas are more than this sampler can count; \
+                 sample shards of the data set one after another"
+            ),
+            SamplerError::Contradiction { one, other } => {
+                write!(f, "`{one}` and `{other}` exclude each other; leave out one of them")
+            }
+            SamplerError::EmptyBatch => {
+                f.write_str("a batch needs at least one sample; set its size to 1 or more")
+            }
+            SamplerError::BadNumber { option, value, remedy } => {
+                write!(f, "`{option}` cannot be {value}; {remedy}")
+            }
+            SamplerError::WrongCount { option, given, expected, each } => {
+                write!(f, "`{option}` has {given} numbers instead of {expected}; give one for each {each}")
+            }
+            SamplerError::SmallBatch { global_batch, replicas } => write!(
+                f,
+                "a global batch of {global_batch} leaves some of {replicas} ranks without a sample; let it be at least {replicas}"
+            ),
+            SamplerError::BadEntry { option, at, value, least } => {
+                write!(f, "`{option}` number {at} (from 0) is {value}; it has to be finite, and {least}")
+            }
+            SamplerError::FewWeights { positive, wanted } => write!(
+                f,
+                "{positive} samples have a weight above 0, so that {wanted} cannot be drawn; \
+                 draw fewer, or with replacement, or give weight to more"
+            ),
+            SamplerError::Oversized { sample, tokens, limit } => write!(
+                f,
+                "sample {sample} has {tokens} tokens, more than the {limit} that a batch may have; \
+                 raise the limit, or leave out or cut long samples"
+            ),
+            SamplerError::Unknown { sample, cause } => write!(
+                f,
+                "the complexity of sample {sample} is not known: {cause}; see that it can be loaded"
+            ),
+            SamplerError::File { path, cause } => write!(
+                f,
+                "{}: {cause}; the file has to hold one number a line, one line a sample",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SamplerError {}
 
 impl fmt::Debug for SamplerError {
     /// Writes the text for people: it is what a `main` that returns an error prints.

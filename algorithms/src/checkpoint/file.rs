@@ -1,11 +1,10 @@
 //! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
 
 use super::SAVED_AS;
+use super::safetensors::{LONGEST_HEADER, Tensor, decode, encode};
 use crate::bytes::from_bytes;
-use crate::record::{Record, does_not_fit};
-use hexagram_logical::{DType, Error, ReadView, Result};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use std::collections::HashMap;
+use crate::record::Record;
+use hexagram_logical::{Error, ReadView, Result};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -14,25 +13,22 @@ use std::path::Path;
 const FORMAT: &str = "format";
 const VERSION: &str = "hexagram 2";
 const CHECKSUM: &str = "checksum";
-/// Largest size of the header, in bytes, as the format allows it. The header lists all tensors.
-const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Writes a record, and returns when the disk has it.
 pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
-    let mut facts: HashMap<String, String> = record.facts.clone().into_iter().collect();
+    let mut facts = record.facts.clone();
     facts.insert(FORMAT.to_owned(), VERSION.to_owned());
     facts.insert(CHECKSUM.to_owned(), format!("{:016x}", record.checksum()?));
     let views = record.tensors.values().map(|saved| saved.values.read_all());
     let views: Vec<_> = views.collect::<Result<_>>()?;
     let bytes: Vec<_> = views.iter().map(ReadView::bytes_on_host).collect::<Result<_>>()?;
-    let mut tensors = Vec::new();
-    for ((name, saved), bytes) in record.tensors.iter().zip(&bytes) {
-        let dtype = to_format(saved.values.dtype());
-        let shape = saved.shape.clone();
-        let tensor = TensorView::new(dtype, shape, bytes);
-        tensors.push((name, tensor.map_err(|cause| unwritable(path, cause))?));
-    }
-    let bytes = safetensors::serialize(tensors, Some(facts)).map_err(|cause| unwritable(path, cause))?;
+    let tensors = record.tensors.iter().zip(&bytes).map(|((name, saved), bytes)| Tensor {
+        name: name.clone(),
+        dtype: saved.values.dtype(),
+        shape: saved.shape.clone(),
+        bytes,
+    });
+    let bytes = encode(&facts, tensors.collect()).map_err(|cause| unwritable(path, cause))?;
     let written = create(path).and_then(|file| store(file, &bytes));
     let remedy = "free space there or use another directory; the checkpoint before is still there";
     written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
@@ -72,45 +68,22 @@ pub(super) fn read(path: &Path) -> Result<Record> {
     let bytes = std::fs::read(path).map_err(|cause| {
         Error::system(format!("read {}", path.display()), cause, "see whether it may be read")
     })?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|cause| damaged(path, cause))?;
-    let mut record = Record::default();
-    record.facts.extend(header.metadata().clone().unwrap_or_default());
+    let (facts, tensors) =
+        decode(&bytes).ok_or_else(|| damaged(path, "it is no whole file of safetensors"))?;
+    let mut record = Record { facts, ..Record::default() };
     match record.facts.remove(FORMAT) {
         Some(version) if version == VERSION => {}
         Some(version) if version.starts_with("hexagram ") => return Err(of_another_version(path, &version)),
         _ => return Err(damaged(path, format!("it is not of the format `{VERSION}`"))),
     }
     let checksum = record.facts.remove(CHECKSUM).unwrap_or_default();
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|cause| damaged(path, cause))?;
-    for (name, tensor) in tensors.iter() {
-        let dtype = from_format(tensor.dtype()).ok_or_else(|| {
-            does_not_fit(format!("has `{name}` of {:?}, which nobody saved", tensor.dtype()))
-        })?;
-        record.put_tensor(name, tensor.shape(), from_bytes(dtype, tensor.data())?)?;
+    for Tensor { name, dtype, shape, bytes } in tensors {
+        record.put_tensor(&name, &shape, from_bytes(dtype, bytes)?)?;
     }
     if format!("{:016x}", record.checksum()?) != checksum {
         return Err(damaged(path, "its checksum is wrong"));
     }
     Ok(record)
-}
-
-fn to_format(dtype: DType) -> Dtype {
-    match dtype {
-        DType::U8 => Dtype::U8,
-        DType::I8 => Dtype::I8,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        DType::Bool => Dtype::BOOL,
-    }
-}
-
-fn from_format(dtype: Dtype) -> Option<DType> {
-    DType::ALL.into_iter().find(|own| to_format(*own) == dtype)
 }
 
 fn unwritable(path: &Path, cause: impl std::fmt::Display) -> Error {
@@ -134,8 +107,8 @@ fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram_logical::Buffer;
     use hexagram_logical::testing::buffer;
+    use hexagram_logical::{Buffer, DType};
     use std::os::unix::net::UnixListener;
 
     fn record() -> Record {

@@ -34,6 +34,7 @@
 
 mod file;
 mod folder;
+mod safetensors;
 
 pub use crate::record::{Record, Saved};
 

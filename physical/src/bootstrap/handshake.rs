@@ -12,8 +12,7 @@
 
 use super::message::malformed;
 use crate::error::Error;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use hmac_sha256::HMAC;
 use std::fmt;
 use std::io::{self, Read, Write};
 
@@ -55,8 +54,8 @@ pub(crate) struct Key([u8; 32]);
 
 impl Key {
     /// Derives the key of the job that drew the number `job` at its rendezvous.
-    pub(super) fn derive(secret: &[u8], job: &[u8; 16]) -> io::Result<Self> {
-        Ok(Key(mac(secret, &[b"data connections", job])?.finalize().into_bytes().into()))
+    pub(super) fn derive(secret: &[u8], job: &[u8; 16]) -> Self {
+        Key(mac(secret, &[b"data connections", job]).finalize())
     }
 
     /// Returns the bytes of the key.
@@ -65,8 +64,8 @@ impl Key {
     }
 
     /// Derives the bytes with which a transport proves its own connections.
-    pub(crate) fn for_purpose(&self, purpose: &str) -> io::Result<[u8; 32]> {
-        Ok(mac(&self.0, &[b"transport", purpose.as_bytes()])?.finalize().into_bytes().into())
+    pub(crate) fn for_purpose(&self, purpose: &str) -> [u8; 32] {
+        mac(&self.0, &[b"transport", purpose.as_bytes()]).finalize()
     }
 }
 
@@ -128,11 +127,10 @@ impl Greeting {
 }
 
 /// Returns the HMAC of `parts` under `key`, not yet finished.
-fn mac(key: &[u8], parts: &[&[u8]]) -> io::Result<Hmac<Sha256>> {
-    let mac = Hmac::<Sha256>::new_from_slice(key);
-    let mut mac = mac.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "unusable secret"))?;
+fn mac(key: &[u8], parts: &[&[u8]]) -> HMAC {
+    let mut mac = HMAC::new(key);
     parts.iter().for_each(|part| mac.update(part));
-    Ok(mac)
+    mac
 }
 
 /// Greetings of both sides.
@@ -145,21 +143,22 @@ struct Greetings {
 
 impl Greetings {
     /// Returns the HMAC of both greetings for one `side`, not yet finished.
-    fn mac(&self, key: &[u8], side: &str) -> io::Result<Hmac<Sha256>> {
+    fn mac(&self, key: &[u8], side: &str) -> HMAC {
         mac(key, &[side.as_bytes(), &self.caller.0, &self.callee.0])
     }
 
     /// Returns the proof of one `side`.
-    fn prove(&self, key: &[u8], side: &str) -> io::Result<[u8; PROOF]> {
-        Ok(self.mac(key, side)?.finalize().into_bytes().into())
+    fn prove(&self, key: &[u8], side: &str) -> [u8; PROOF] {
+        self.mac(key, side).finalize()
     }
 
     /// Checks the proof of the other `side`, in a time that does not depend on the bytes.
     fn verify(&self, key: &[u8], side: &str, proof: &[u8]) -> io::Result<()> {
-        self.mac(key, side)?.verify_slice(proof).map_err(|_| {
-            let what = "the job's secret differs: give all ranks the same HEXAGRAM_SECRET_FILE";
-            io::Error::new(io::ErrorKind::PermissionDenied, what)
-        })
+        if proof.try_into().is_ok_and(|proof| self.mac(key, side).finalize_verify(proof)) {
+            return Ok(());
+        }
+        let what = "the job's secret differs: give all ranks the same HEXAGRAM_SECRET_FILE";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 }
 
@@ -201,7 +200,7 @@ pub(super) fn authenticate_as(
         return Err(error);
     }
     // In one write, so that a peer that has proved the key is known.
-    stream.write_all(&[greetings.prove(key, "caller")?.as_slice(), payload].concat())?;
+    stream.write_all(&[greetings.prove(key, "caller").as_slice(), payload].concat())?;
     Ok(greetings.callee.build())
 }
 
@@ -220,7 +219,7 @@ impl Responder {
         let caller = Greeting::parse(greeting)?;
         let callee = Greeting::of(mine)?;
         let greetings = Greetings { caller, callee };
-        let payload = [callee.0.as_slice(), &greetings.prove(key, "callee")?].concat();
+        let payload = [callee.0.as_slice(), &greetings.prove(key, "callee")].concat();
         Ok((Responder(greetings), payload))
     }
 
@@ -296,7 +295,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_job_has_a_key_of_its_own() {
-        let key = |secret: &[u8], job| Key::derive(secret, &[job; 16]).unwrap().0;
+        let key = |secret: &[u8], job| Key::derive(secret, &[job; 16]).0;
         assert_eq!(key(b"a", 1), key(b"a", 1));
         assert_ne!(key(b"a", 1), key(b"a", 2));
         assert_ne!(key(b"a", 1), key(b"b", 1));

@@ -54,7 +54,7 @@ pub(crate) fn lead(
         return Err(failure.into_error());
     }
     let job = random().map_err(Error::no_random)?;
-    let key = Key::derive(&bytes, &job).map_err(Error::no_random)?;
+    let key = Key::derive(&bytes, &job);
     Ok(registry.announce(&job, key))
 }
 

@@ -3,6 +3,7 @@
 //! It ends nothing. Rank 0 may be late, and that program about to end: an earlier job, say.
 
 use super::join::Joiner;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -57,13 +58,24 @@ impl Occupant {
 }
 
 /// Cause of an attempt that was accepted and got no greeting.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 enum Ungreeted {
-    #[error("whoever listens there accepts connections, but does not greet as rank 0 does")]
     Silent,
-    #[error("whoever listens there hangs up without a greeting")]
     HungUp,
 }
+
+impl fmt::Display for Ungreeted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ungreeted::Silent => {
+                f.write_str("whoever listens there accepts connections, but does not greet as rank 0 does")
+            }
+            Ungreeted::HungUp => f.write_str("whoever listens there hangs up without a greeting"),
+        }
+    }
+}
+
+impl std::error::Error for Ungreeted {}
 
 /// Adds to the error of a handshake what it means that no greeting came.
 pub(super) fn describe_missing_greeting(cause: io::Error) -> io::Error {

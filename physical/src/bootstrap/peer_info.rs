@@ -19,7 +19,7 @@ use super::variables::Placement;
 use crate::error::{Error, Peer, Result};
 use crate::transport::{ANNOUNCEMENT_BYTES, Sharing, find};
 use crate::world::JoinOptions;
-use sha2::{Digest, Sha256};
+use hmac_sha256::Hash;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -126,7 +126,7 @@ impl JobSettings {
             beat: milliseconds(vigilance.beat),
             silence: milliseconds(vigilance.silence),
             configuration: options.configuration.clone(),
-            digest: Sha256::digest(&options.configuration).into(),
+            digest: Hash::hash(options.configuration.as_bytes()),
         })
     }
 
@@ -295,7 +295,7 @@ impl PeerTable {
 
     /// Decodes the table of `size` ranks, and derives the key from their `secret`.
     pub(super) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
-        let key = Key::derive(secret, &message.bytes()?)?;
+        let key = Key::derive(secret, &message.bytes()?);
         let count = message.number()?;
         // It grows only as texts are found.
         let mut texts: Vec<Arc<str>> = Vec::new();

@@ -12,9 +12,9 @@ use super::variables::Placement;
 use crate::environment::variable_os;
 use crate::error::{Error, Result};
 use crate::runtime;
+use hmac_sha256::Hash;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use rustix::io::FdFlags;
-use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -142,7 +142,7 @@ impl Secret {
             Some(addresses) => own(placement, addresses)?.to_string(),
         };
         // Temporary files are shared by all networks of a host, addresses are not.
-        let hash = Sha256::digest(format!("{} {job}", network_namespace()));
+        let hash = Hash::hash(format!("{} {job}", network_namespace()).as_bytes());
         let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let runtime = variable_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))

@@ -3,7 +3,7 @@
 use super::Traffic;
 use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::peer_info::PeerTable;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::health::Health;
 use crate::patience::crowded;
 use std::sync::Arc;
@@ -64,12 +64,8 @@ impl Membership {
 
     /// Returns bytes that the ranks of this job know and nobody else, for proofs on connections that a transport makes
     /// by itself. Another `purpose` gives other bytes.
-    ///
-    /// # Errors
-    /// [`Error::System`] if they cannot be computed.
-    pub fn secret(&self, purpose: &str) -> Result<[u8; 32]> {
-        let secret = self.peers.key.for_purpose(purpose);
-        secret.map_err(|cause| Error::system("derive a secret for a transport", cause, "see the cause"))
+    pub fn secret(&self, purpose: &str) -> [u8; 32] {
+        self.peers.key.for_purpose(purpose)
     }
 
     /// Returns the same world with other announcements: a transport that is made of others gives each of them its part.

@@ -9,11 +9,10 @@ use std::sync::Arc;
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Data that cannot be used.
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum DatasetError {
     /// A file could not be opened or read.
-    #[error("cannot read {}: {cause}; check the path and that you may read the file", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -22,7 +21,6 @@ pub enum DatasetError {
     },
 
     /// A file holds something else than it should.
-    #[error("{}{place}: {what}; {remedy}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -35,7 +33,6 @@ pub enum DatasetError {
     },
 
     /// There is no such sample.
-    #[error("there is no sample {index} among {len}; use a sampler made for this dataset's length")]
     OutOfRange {
         /// The sample asked for.
         index: usize,
@@ -44,7 +41,6 @@ pub enum DatasetError {
     },
 
     /// Datasets that cannot be put side by side.
-    #[error("{one} samples cannot be paired with {other}; make both datasets equally long")]
     Unequal {
         /// Length of one dataset.
         one: usize,
@@ -52,6 +48,30 @@ pub enum DatasetError {
         other: usize,
     },
 }
+
+impl fmt::Display for DatasetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DatasetError::Read { path, cause } => write!(
+                f,
+                "cannot read {}: {cause}; check the path and that you may read the file",
+                path.display()
+            ),
+            DatasetError::Format { path, place, what, remedy } => {
+                write!(f, "{}{place}: {what}; {remedy}", path.display())
+            }
+            DatasetError::OutOfRange { index, len } => write!(
+                f,
+                "there is no sample {index} among {len}; use a sampler made for this dataset's length"
+            ),
+            DatasetError::Unequal { one, other } => {
+                write!(f, "{one} samples cannot be paired with {other}; make both datasets equally long")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DatasetError {}
 
 impl fmt::Debug for DatasetError {
     /// Writes the text for people: it is what a `main` that returns an error prints.

@@ -87,14 +87,26 @@ enum Data<T: Element> {
 }
 
 /// Elements that do not fill a shape.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("an array of shape {shape} has {} elements, not {elements}; correct the shape", shape.elements())]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeError {
     /// The shape asked for.
     pub shape: Shape,
     /// Number of elements given.
     pub elements: usize,
 }
+
+impl fmt::Display for ShapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ShapeError { shape, elements } = self;
+        write!(
+            f,
+            "an array of shape {shape} has {} elements, not {elements}; correct the shape",
+            shape.elements()
+        )
+    }
+}
+
+impl std::error::Error for ShapeError {}
 
 impl<T: Element> Array<T> {
     /// Creates an array of elements in row-major order.

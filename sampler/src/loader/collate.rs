@@ -32,8 +32,7 @@ pub trait Collate: Sized {
 }
 
 /// A sample that does not fit to the first of its batch.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the sample at place {place} of the batch {misfit}{}; {}", whereabouts(part), misfit.remedy())]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollateError {
     /// Place of the sample in the batch, from 0.
     pub place: usize,
@@ -42,6 +41,20 @@ pub struct CollateError {
     /// Difference from the other samples.
     pub misfit: Box<Misfit>,
 }
+
+impl fmt::Display for CollateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CollateError { place, part, misfit } = self;
+        write!(
+            f,
+            "the sample at place {place} of the batch {misfit}{}; {}",
+            whereabouts(part),
+            misfit.remedy()
+        )
+    }
+}
+
+impl std::error::Error for CollateError {}
 
 /// Difference between two samples of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]

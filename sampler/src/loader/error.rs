@@ -10,11 +10,10 @@ use std::time::Duration;
 ///
 /// An error ends the epoch; [`DataLoader::state`](super::DataLoader::state) still stands before the batch that
 /// failed, so that a run can go on there.
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum LoaderError {
     /// Options that contradict each other or the dataset.
-    #[error("{what}; {remedy}")]
     Options {
         /// Contradiction between options.
         what: String,
@@ -23,14 +22,9 @@ pub enum LoaderError {
     },
 
     /// Nothing can be sampled, for instance because the dataset is empty.
-    #[error(transparent)]
-    Sampler(#[from] SamplerError),
+    Sampler(SamplerError),
 
     /// A state that belongs to a loader with other options.
-    #[error(
-        "the state was taken with {theirs}, but this loader has {ours}; \
-         make the loader and its sampler with the same options, their seeds included"
-    )]
     State {
         /// Differences of the state.
         theirs: String,
@@ -39,11 +33,6 @@ pub enum LoaderError {
     },
 
     /// A sample could not be loaded.
-    #[error(
-        "{worker} cannot load sample {index} in epoch {epoch}{}: {cause}; \
-         correct the sample, or let the loader skip it (`on_failure` of its options)",
-        tries(*attempts)
-    )]
     Sample {
         /// The sample.
         index: usize,
@@ -58,10 +47,6 @@ pub enum LoaderError {
     },
 
     /// An iterable dataset failed.
-    #[error(
-        "{worker} cannot load its item {item} in epoch {epoch}: {cause}; \
-         correct the dataset, or let the loader skip the item (`on_failure` of its options)"
-    )]
     Item {
         /// Number of the item among those that this worker has had in this epoch, from 0.
         item: usize,
@@ -74,7 +59,6 @@ pub enum LoaderError {
     },
 
     /// Samples did not become a batch.
-    #[error("{worker} cannot make a batch of {samples} in epoch {epoch}: {cause}")]
     Collate {
         /// Thread that tried.
         worker: Who,
@@ -87,10 +71,6 @@ pub enum LoaderError {
     },
 
     /// There was no memory for a batch where it was to be put.
-    #[error(
-        "{worker} has no memory for a batch of epoch {epoch}: {cause}; \
-         use a smaller batch or a smaller `prefetch_factor`, or leave out `memory`"
-    )]
     Memory {
         /// Thread that tried.
         worker: Who,
@@ -101,7 +81,6 @@ pub enum LoaderError {
     },
 
     /// The initialization of a worker failed.
-    #[error("`worker_init` failed in {worker}: {cause}")]
     Init {
         /// Worker that failed.
         worker: Who,
@@ -110,9 +89,6 @@ pub enum LoaderError {
     },
 
     /// The pinning stage failed.
-    #[error(
-        "a batch of epoch {epoch} cannot be pinned: {cause}; see that the device is there, or leave out pinning"
-    )]
     Pin {
         /// In which epoch.
         epoch: u64,
@@ -121,7 +97,6 @@ pub enum LoaderError {
     },
 
     /// No batch came in time.
-    #[error("no batch within {after:?}: {doing}; make the dataset faster, or raise `timeout`")]
     Timeout {
         /// Time for which the loader waited.
         after: Duration,
@@ -130,7 +105,6 @@ pub enum LoaderError {
     },
 
     /// The system refused another thread.
-    #[error("cannot start {who}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)")]
     Spawn {
         /// Thread that could not be started.
         who: Who,
@@ -139,8 +113,63 @@ pub enum LoaderError {
     },
 
     /// Workers that ended without a reason.
-    #[error("the workers have ended before the epoch; this is a defect of hexagram, please report it")]
     Gone,
+}
+
+impl fmt::Display for LoaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoaderError::Options { what, remedy } => write!(f, "{what}; {remedy}"),
+            LoaderError::Sampler(cause) => cause.fmt(f),
+            LoaderError::State { theirs, ours } => write!(
+                f,
+                "the state was taken with {theirs}, but this loader has {ours}; \
+                 make the loader and its sampler with the same options, their seeds included"
+            ),
+            LoaderError::Sample { index, worker, epoch, attempts, cause } => write!(
+                f,
+                "{worker} cannot load sample {index} in epoch {epoch}{}: {cause}; \
+                 correct the sample, or let the loader skip it (`on_failure` of its options)",
+                tries(*attempts)
+            ),
+            LoaderError::Item { item, worker, epoch, cause } => write!(
+                f,
+                "{worker} cannot load its item {item} in epoch {epoch}: {cause}; \
+                 correct the dataset, or let the loader skip the item (`on_failure` of its options)"
+            ),
+            LoaderError::Collate { worker, samples, epoch, cause } => {
+                write!(f, "{worker} cannot make a batch of {samples} in epoch {epoch}: {cause}")
+            }
+            LoaderError::Memory { worker, epoch, cause } => write!(
+                f,
+                "{worker} has no memory for a batch of epoch {epoch}: {cause}; \
+                 use a smaller batch or a smaller `prefetch_factor`, or leave out `memory`"
+            ),
+            LoaderError::Init { worker, cause } => write!(f, "`worker_init` failed in {worker}: {cause}"),
+            LoaderError::Pin { epoch, cause } => write!(
+                f,
+                "a batch of epoch {epoch} cannot be pinned: {cause}; see that the device is there, or leave out pinning"
+            ),
+            LoaderError::Timeout { after, doing } => {
+                write!(f, "no batch within {after:?}: {doing}; make the dataset faster, or raise `timeout`")
+            }
+            LoaderError::Spawn { who, cause } => write!(
+                f,
+                "cannot start {who}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)"
+            ),
+            LoaderError::Gone => f.write_str(
+                "the workers have ended before the epoch; this is a defect of hexagram, please report it",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for LoaderError {}
+
+impl From<SamplerError> for LoaderError {
+    fn from(cause: SamplerError) -> Self {
+        LoaderError::Sampler(cause)
+    }
 }
 
 impl fmt::Debug for LoaderError {
@@ -185,6 +214,13 @@ fn tries(attempts: u32) -> String {
 }
 
 /// A panic, caught and made an error.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it panicked: {0}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked(pub String);
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it panicked: {}", self.0)
+    }
+}
+
+impl std::error::Error for Panicked {}

@@ -10,9 +10,14 @@ pub(super) const LINE: usize = 64;
 
 /// A cache line: the unit in which a pool allocates, so that every buffer is aligned for any element and for
 /// vector instructions.
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Line([u8; LINE]);
+
+// SAFETY: it is bytes, of which zeros are values.
+unsafe impl Zeroable for Line {}
+// SAFETY: it is bytes without padding, as its size is its alignment, and any are values.
+unsafe impl Pod for Line {}
 
 /// Source of memory for batches: PyTorch's `pin_memory`, but filled by the workers themselves.
 ///
