@@ -27,6 +27,9 @@
 //! | `tls` | control and TCP connections inside TLS | a C compiler |
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 //! | `launch` | the launcher: programs that start their own ranks as processes | |
+//! | `sim` | simulated clusters: ranks as fibers, in virtual time | |
+//! | `executor` | communicators that any number of threads share | |
+//! | `testing` | tests of transports, devices and kernels of your own: `physical::testing` | |
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

@@ -178,6 +178,7 @@ impl Communicator {
     }
 
     /// Notes that it goes from thread to thread, as those of an executor do, so that nothing of it may be bound to one.
+    #[cfg(feature = "executor")]
     pub(crate) fn set_movable(&self, moves: bool) {
         self.shared.line.moves.set(moves);
     }

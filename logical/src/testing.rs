@@ -6,6 +6,7 @@ pub use reference::Reference;
 
 use crate::{Communicator, Error, Result, TransportKind, World};
 use hexagram_physical::testing;
+#[cfg(feature = "testing")]
 pub use hexagram_physical::testing::late::Late;
 pub use hexagram_physical::testing::{
     TRANSPORTS, buffer, cases, free_port, in_own_process, is_deep, lengths, mappings, on_threads, queue,

@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::limits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Wakes the thread that is parked on an endpoint. Any thread may ring it.
@@ -54,29 +53,6 @@ impl Bell for Doorbell {
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-/// Bell that ends a wait of one thread.
-#[derive(Default)]
-pub(crate) struct Alarm {
-    rung: Mutex<bool>,
-    ringing: Condvar,
-}
-
-impl Alarm {
-    /// Waits until the bell rings, and returns true, or until `at_most` has passed.
-    pub(crate) fn wait(&self, at_most: Duration) -> bool {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.ringing.wait_timeout_while(rung, at_most, |rung| !*rung);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-}
-
-impl Bell for Alarm {
-    fn ring(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.ringing.notify_one();
     }
 }
 

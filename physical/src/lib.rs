@@ -26,6 +26,7 @@
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 //! | `sim` | simulated clusters: ranks as fibers, in virtual time | |
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
+//! | `testing` | what tests of transports, devices and kernels need: [`testing`] | |
 //! | `fuzzing` | the decoders of bytes from outside, for the fuzzers of this repository | |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -33,6 +34,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
 
+#[cfg(any(test, feature = "cuda", feature = "testing"))]
+mod alarm;
 mod backends;
 mod boolean;
 pub mod bootstrap;

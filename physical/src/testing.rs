@@ -1,16 +1,21 @@
 //! One way to run a test on several ranks, over any transport: [`spawn`].
 //!
 //! The ranks are threads of the test's process, but over `shm` and `tcp` they meet, connect and speak exactly as
-//! processes do. For the tests of this library and of everyone who builds on it.
+//! processes do. For the tests of this library and of everyone who builds on it. The feature `testing` adds what tests of
+//! transports, devices and kernels need.
 
 mod device;
+#[cfg(any(test, feature = "testing"))]
 pub mod late;
 mod program;
+#[cfg(any(test, feature = "testing"))]
 mod store;
+#[cfg(any(test, feature = "testing"))]
 pub mod transport;
 
 pub use device::{buffer, queue, zeroed};
 pub use program::check_program;
+#[cfg(any(test, feature = "testing"))]
 pub use store::SharedMap;
 
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random};

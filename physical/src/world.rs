@@ -11,9 +11,9 @@ use crate::deadline;
 use crate::error::Peer;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
-use crate::ranks::MAX_RANKS;
 use crate::limits;
 use crate::patience::patience;
+use crate::ranks::MAX_RANKS;
 use crate::staging::Staging;
 use crate::thread::ThreadFabric;
 #[cfg(feature = "sim")]

@@ -123,7 +123,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doorbell::Alarm;
+    use crate::alarm::Alarm;
     use std::time::Duration;
 
     #[test]

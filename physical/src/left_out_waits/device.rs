@@ -2,9 +2,10 @@
 
 use super::Trial;
 use super::rank::{LEN, copy, filled, is, scale};
+use crate::alarm::Alarm;
 use crate::device::Queue;
 use crate::device::cuda::{Cuda, ForeignStream, raw_stream};
-use crate::doorbell::{Alarm, Bell};
+use crate::doorbell::Bell;
 use crate::dtype::DType;
 use crate::memory::Buffer;
 use std::sync::Arc;

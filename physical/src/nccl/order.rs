@@ -185,7 +185,7 @@ impl WorkOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doorbell::Alarm;
+    use crate::alarm::Alarm;
     use std::time::Duration;
 
     const A: Identity = [0, 1, 0, 0];

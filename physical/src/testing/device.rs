@@ -1,11 +1,12 @@
-//! The device under test: the host, or what `HEXAGRAM_TEST_DEVICE` names: [`Late`] as `late`, or `late:7` for another
-//! seed; with the feature `cuda` also a GPU as `cuda`, or `cuda:1` for another one. With `HEXAGRAM_DEVICE_PATH=nccl`,
+//! The device under test: the host, or what `HEXAGRAM_TEST_DEVICE` names: with the feature `testing`, `Late` as `late`,
+//! or `late:7` for another seed; with the feature `cuda` also a GPU as `cuda`, or `cuda:1` for another one. With `HEXAGRAM_DEVICE_PATH=nccl`,
 //! which wants a GPU for each rank, `cuda` stands for all that there are: ranks have them in turn.
 //!
 //! A test that makes its buffers here runs on each, and has to see the same bits. Where no GPU can be had, standard error
 //! says so, and the tests run on the host.
 
 use super::fail;
+#[cfg(any(test, feature = "testing"))]
 use super::late::Late;
 use crate::device::{Device, Queue};
 use crate::dtype::{DType, Element};
@@ -24,6 +25,7 @@ static DEVICES: LazyLock<Vec<Box<dyn Device>>> = LazyLock::new(|| {
     let number = if number.is_empty() { Some(None) } else { number.parse().ok().map(Some) };
     match (kind, number) {
         ("host", Some(None)) => Vec::new(),
+        #[cfg(any(test, feature = "testing"))]
         ("late", Some(seed)) => vec![Box::new(Late::new(seed.unwrap_or(1)))],
         ("cuda", Some(None)) if variable("HEXAGRAM_DEVICE_PATH").is_some_and(|path| path == "nccl") => all(),
         ("cuda", Some(index)) => cuda(index.unwrap_or(0) as usize).into_iter().collect(),

@@ -9,10 +9,10 @@
 mod cells;
 mod schedule;
 
+use crate::alarm::Alarm;
 use crate::codec::{Codec, CodecError};
 use crate::device::program::Program;
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue, host};
-use crate::doorbell::Alarm;
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::memory::{Keeper, ReadView, Span, WriteView};

@@ -10,9 +10,10 @@ mod timestamps;
 pub(crate) mod watched;
 
 use super::*;
+use crate::alarm::Alarm;
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::device::{Kernel, Operands, apply};
-use crate::doorbell::{Alarm, Bell};
+use crate::doorbell::Bell;
 use crate::dtype::{DType, ReduceOp};
 use crate::memory::Buffer;
 use crate::testing::late::Late;
