@@ -1,6 +1,6 @@
 //! Groups: some ranks of the world, numbered anew, with messages of their own.
 
-use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use crate::{Buffer, Communicator, DType, Error, Primitive, ReduceOp, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kind of operation. Each has tags of its own, and is counted apart: not every rank takes part in what others do.
@@ -130,25 +130,27 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
-        let _turn = self.turn_to_group()?;
-        let mine = Wish { color, key, free: self.free_group() };
-        let mine = Buffer::from_slice(&mine.to_numbers())?;
-        let mut all = Buffer::zeroed(DType::I64, self.size() * Wish::NUMBERS)?;
-        self.all_gather(&mine, &mut all).await?;
-        let wishes: Vec<Wish> =
-            all.host::<i64>()?.chunks_exact(Wish::NUMBERS).map(Wish::from_numbers).collect();
-        let mut colors: Vec<u32> = wishes.iter().filter_map(|wish| wish.color).collect();
-        colors.sort_unstable();
-        colors.dedup();
-        let first = wishes.iter().map(|wish| wish.free).max().unwrap_or(u32::MAX);
-        self.take_groups(after(first, colors.len())?);
-        let Some(color) = color else { return Ok(None) };
-        let mut ranks: Vec<usize> =
-            (0..self.size()).filter(|rank| wishes[*rank].color == Some(color)).collect();
-        ranks.sort_by_key(|rank| wishes[*rank].key);
-        let Ok(index) = colors.binary_search(&color) else { return Ok(None) };
-        Ok(self.numbered_group(first + index as u32, &ranks))
+    pub fn split<'a>(&'a self, color: Option<u32>, key: i64) -> Primitive<'a, Option<Communicator>> {
+        Box::pin(async move {
+            let _turn = self.turn_to_group()?;
+            let mine = Wish { color, key, free: self.free_group() };
+            let mine = Buffer::from_slice(&mine.to_numbers())?;
+            let mut all = Buffer::zeroed(DType::I64, self.size() * Wish::NUMBERS)?;
+            self.all_gather(&mine, &mut all).await?;
+            let wishes: Vec<Wish> =
+                all.host::<i64>()?.chunks_exact(Wish::NUMBERS).map(Wish::from_numbers).collect();
+            let mut colors: Vec<u32> = wishes.iter().filter_map(|wish| wish.color).collect();
+            colors.sort_unstable();
+            colors.dedup();
+            let first = wishes.iter().map(|wish| wish.free).max().unwrap_or(u32::MAX);
+            self.take_groups(after(first, colors.len())?);
+            let Some(color) = color else { return Ok(None) };
+            let mut ranks: Vec<usize> =
+                (0..self.size()).filter(|rank| wishes[*rank].color == Some(color)).collect();
+            ranks.sort_by_key(|rank| wishes[*rank].key);
+            let Ok(index) = colors.binary_search(&color) else { return Ok(None) };
+            Ok(self.numbered_group(first + index as u32, &ranks))
+        })
     }
 
     /// Takes numbers for `count` groups, which no group of any rank here has, and returns the first. All ranks of this
@@ -199,21 +201,23 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>> {
-        self.check_members(ranks)?;
-        let place = ranks.iter().position(|rank| *rank == self.rank());
-        let group = self.split(place.map(|_| 0), place.unwrap_or(0) as i64).await?;
-        let wanted = || ranks.iter().map(|rank| self.world_rank(*rank));
-        match &group {
-            Some(group) if !wanted().eq(group.world_ranks().iter().copied()) => {
-                let error = Error::usage(
-                    format!("this rank asks for the group {ranks:?}, others for another"),
-                    "pass the same list on all ranks",
-                );
-                self.give_up(&error);
-                Err(error)
+    pub fn subgroup<'a>(&'a self, ranks: &'a [usize]) -> Primitive<'a, Option<Communicator>> {
+        Box::pin(async move {
+            self.check_members(ranks)?;
+            let place = ranks.iter().position(|rank| *rank == self.rank());
+            let group = self.split(place.map(|_| 0), place.unwrap_or(0) as i64).await?;
+            let wanted = || ranks.iter().map(|rank| self.world_rank(*rank));
+            match &group {
+                Some(group) if !wanted().eq(group.world_ranks().iter().copied()) => {
+                    let error = Error::usage(
+                        format!("this rank asks for the group {ranks:?}, others for another"),
+                        "pass the same list on all ranks",
+                    );
+                    self.give_up(&error);
+                    Err(error)
+                }
+                _ => Ok(group),
             }
-            _ => Ok(group),
-        }
+        })
     }
 }

@@ -42,6 +42,7 @@ pub mod codec;
 mod communicator;
 pub mod decentralized;
 pub mod encoding;
+#[cfg(feature = "executor")]
 pub mod executor;
 mod group;
 mod members;
@@ -67,3 +68,9 @@ pub use hexagram_physical::{
     Bool, Buffer, DType, Element, Error, JoinOptions, Peer, ReduceOp, Result, TransportKind, Vigilance, World,
 };
 pub use part::Part;
+
+use std::pin::Pin;
+
+/// Future of a primitive, on the heap: so its code is compiled once, in this crate, and not again in each crate that
+/// waits for it.
+pub type Primitive<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;

@@ -6,7 +6,7 @@
 //! that one, of 16 bytes.
 
 use crate::group::after;
-use crate::{Buffer, Call, Communicator, DType, Error, Land, Result};
+use crate::{Buffer, Call, Communicator, DType, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::hash;
 
@@ -36,19 +36,21 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn group_of(&self, ranks: &[usize]) -> Result<Communicator> {
-        self.check_members(ranks)?;
-        let stranger = || {
-            let what = format!("rank {} is not in the group {ranks:?}", self.rank());
-            Error::usage(what, "let just the members of a group make it, or all ranks a subgroup")
-        };
-        if !ranks.contains(&self.rank()) {
-            return Err(stranger());
-        }
-        let _turn = self.turn_to_group()?;
-        let number = self.agree_on_number(ranks).await.inspect_err(|error| self.give_up(error))?;
-        self.take_groups(after(number, 1)?);
-        self.numbered_group(number, ranks).ok_or_else(stranger)
+    pub fn group_of<'a>(&'a self, ranks: &'a [usize]) -> Primitive<'a, Communicator> {
+        Box::pin(async move {
+            self.check_members(ranks)?;
+            let stranger = || {
+                let what = format!("rank {} is not in the group {ranks:?}", self.rank());
+                Error::usage(what, "let just the members of a group make it, or all ranks a subgroup")
+            };
+            if !ranks.contains(&self.rank()) {
+                return Err(stranger());
+            }
+            let _turn = self.turn_to_group()?;
+            let number = self.agree_on_number(ranks).await.inspect_err(|error| self.give_up(error))?;
+            self.take_groups(after(number, 1)?);
+            self.numbered_group(number, ranks).ok_or_else(stranger)
+        })
     }
 
     /// Returns a number that no group of any member has.

@@ -6,7 +6,7 @@
 //! a message that both could.
 
 use crate::centralized::{free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Error, Land, Result};
+use crate::{Buffer, Call, Communicator, Error, Land, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 fn fingerprint(operation: OperationKind, buffer: &Buffer) -> Fingerprint {
@@ -37,10 +37,12 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn send(&self, buffer: &Buffer, to: usize) -> Result<()> {
-        free_to_read(buffer)?;
-        let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
-        self.operate_send(to, fingerprint(OperationKind::SendRecv, buffer), body).await
+    pub fn send<'a>(&'a self, buffer: &'a Buffer, to: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            free_to_read(buffer)?;
+            let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
+            self.operate_send(to, fingerprint(OperationKind::SendRecv, buffer), body).await
+        })
     }
 
     /// Receives into `buffer` the next message from rank `from`. Bytes: none. Memory: none if the message comes after
@@ -64,11 +66,13 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn recv(&self, buffer: &mut Buffer, from: usize) -> Result<()> {
-        free_to_write(buffer)?;
-        let whole = 0..buffer.len();
-        let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
-        self.operate_recv(from, fingerprint(OperationKind::SendRecv, buffer), body).await
+    pub fn recv<'a>(&'a self, buffer: &'a mut Buffer, from: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            free_to_write(buffer)?;
+            let whole = 0..buffer.len();
+            let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
+            self.operate_recv(from, fingerprint(OperationKind::SendRecv, buffer), body).await
+        })
     }
 
     /// Sends `buffer` to rank `to` under a tag. Otherwise as [`Communicator::send`].
@@ -92,23 +96,27 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn send_tagged(&self, buffer: &Buffer, to: usize, tag: u32) -> Result<()> {
-        self.check_rank(to)?;
-        free_to_read(buffer)?;
-        let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
-        self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+    pub fn send_tagged<'a>(&'a self, buffer: &'a Buffer, to: usize, tag: u32) -> Primitive<'a> {
+        Box::pin(async move {
+            self.check_rank(to)?;
+            free_to_read(buffer)?;
+            let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
+            self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+        })
     }
 
     /// Receives into `buffer` the next message from rank `from` under a tag. Otherwise as [`Communicator::recv`].
     ///
     /// # Errors
     /// As [`Communicator::send_tagged`].
-    pub async fn recv_tagged(&self, buffer: &mut Buffer, from: usize, tag: u32) -> Result<()> {
-        self.check_rank(from)?;
-        free_to_write(buffer)?;
-        let whole = 0..buffer.len();
-        let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
-        self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+    pub fn recv_tagged<'a>(&'a self, buffer: &'a mut Buffer, from: usize, tag: u32) -> Primitive<'a> {
+        Box::pin(async move {
+            self.check_rank(from)?;
+            free_to_write(buffer)?;
+            let whole = 0..buffer.len();
+            let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
+            self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+        })
     }
 
     /// Receives into `buffer` the first message under a tag from any rank of the group, and returns that rank. Otherwise
@@ -135,17 +143,21 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn recv_any(&self, buffer: &mut Buffer, tag: u32) -> Result<usize> {
-        free_to_write(buffer)?;
-        let whole = 0..buffer.len();
-        let body = async |call: &Call<'_>| {
-            let got = call.recv_any(buffer, whole)?.await?;
-            call.in_group(got.peer).ok_or_else(|| {
-                let what =
-                    format!("a message under tag {tag} came from rank {}, outside of the group", got.peer);
-                Error::usage(what, "mend the transport")
-            })
-        };
-        self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+    pub fn recv_any<'a>(&'a self, buffer: &'a mut Buffer, tag: u32) -> Primitive<'a, usize> {
+        Box::pin(async move {
+            free_to_write(buffer)?;
+            let whole = 0..buffer.len();
+            let body = async |call: &Call<'_>| {
+                let got = call.recv_any(buffer, whole)?.await?;
+                call.in_group(got.peer).ok_or_else(|| {
+                    let what = format!(
+                        "a message under tag {tag} came from rank {}, outside of the group",
+                        got.peer
+                    );
+                    Error::usage(what, "mend the transport")
+                })
+            };
+            self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await
+        })
     }
 }

@@ -5,7 +5,7 @@ use super::pending::{Ending, Pending, Promise};
 use super::task;
 use crate::encoding::Encoding;
 use crate::runtime;
-use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result, World};
+use crate::{Buffer, Communicator, DType, Error, Primitive, ReduceOp, Result, World};
 use hexagram_physical::transport::Bell;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,22 +85,24 @@ impl Background {
     /// # Errors
     /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
     /// [`Error::System`] if there can be no thread.
-    pub async fn start(comm: &Communicator) -> Result<Self> {
-        let (queue, items) = channel();
-        let flag = Buffer::zeroed(DType::U8, 1)?;
-        let spares = Arc::default();
-        let aborting: Arc<AtomicBool> = Arc::default();
-        let ending = Arc::new(Ending::new(died));
-        let work = {
-            let aborting = Arc::clone(&aborting);
-            let ending = Arc::clone(&ending);
-            async move |comm| Runner { comm, aborting, flag, skipping: false }.run(items, &ending).await
-        };
-        let (thread, bell) = task::start(comm, "hexagram-background", work).await?;
-        let world = comm.world().clone();
-        let queue = Some(queue);
-        let thread = Some(thread);
-        Ok(Background { world, queue, bell, aborting, spares, ending, thread })
+    pub fn start<'a>(comm: &'a Communicator) -> Primitive<'a, Self> {
+        Box::pin(async move {
+            let (queue, items) = channel();
+            let flag = Buffer::zeroed(DType::U8, 1)?;
+            let spares = Arc::default();
+            let aborting: Arc<AtomicBool> = Arc::default();
+            let ending = Arc::new(Ending::new(died));
+            let work = {
+                let aborting = Arc::clone(&aborting);
+                let ending = Arc::clone(&ending);
+                async move |comm| Runner { comm, aborting, flag, skipping: false }.run(items, &ending).await
+            };
+            let (thread, bell) = task::start(comm, "hexagram-background", work).await?;
+            let world = comm.world().clone();
+            let queue = Some(queue);
+            let thread = Some(thread);
+            Ok(Background { world, queue, bell, aborting, spares, ending, thread })
+        })
     }
 
     /// Posts an operation on a copy of the model, which it changes in place. The caller must not hold the model's lock.
@@ -199,11 +201,13 @@ impl Background {
     ///
     /// # Errors
     /// The error that ended an operation.
-    pub async fn abort(&mut self) -> Result<()> {
-        self.aborting.store(true, Ordering::Release);
-        let (promise, aborted) = Pending::new(&self.ending);
-        self.send(QueueItem::Abort(promise));
-        aborted.await
+    pub fn abort<'a>(&'a mut self) -> Primitive<'a> {
+        Box::pin(async move {
+            self.aborting.store(true, Ordering::Release);
+            let (promise, aborted) = Pending::new(&self.ending);
+            self.send(QueueItem::Abort(promise));
+            aborted.await
+        })
     }
 
     /// Returns the same call, blocking.

@@ -7,7 +7,7 @@ use super::pending::Pending;
 use super::service::{Handler, Landed, Reply, Served, Service};
 use super::task::check_ranks;
 use super::wire::Request;
-use crate::{Buffer, Communicator, DType, Peer, Result};
+use crate::{Buffer, Communicator, DType, Peer, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,22 +87,24 @@ impl Clock {
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`;
     /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of all ranks.
-    pub async fn start(comm: &Communicator, service: &Service, staleness: u64) -> Result<Self> {
-        check_ranks(comm, service.size())?;
-        let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
-        let fingerprint = Fingerprint::new(OperationKind::Clock, DType::I64, bound);
-        let ticks = Arc::new(Ticks { fingerprint, state: Mutex::default() });
-        let number = service.register(ticks.clone())?;
-        agree(comm, fingerprint).await?;
-        let known = Mutex::new(vec![0; service.size()]);
-        Ok(Clock(Arc::new(ClockInner {
-            service: service.clone(),
-            number,
-            fingerprint,
-            staleness,
-            ticks,
-            known,
-        })))
+    pub fn start<'a>(comm: &'a Communicator, service: &'a Service, staleness: u64) -> Primitive<'a, Self> {
+        Box::pin(async move {
+            check_ranks(comm, service.size())?;
+            let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
+            let fingerprint = Fingerprint::new(OperationKind::Clock, DType::I64, bound);
+            let ticks = Arc::new(Ticks { fingerprint, state: Mutex::default() });
+            let number = service.register(ticks.clone())?;
+            agree(comm, fingerprint).await?;
+            let known = Mutex::new(vec![0; service.size()]);
+            Ok(Clock(Arc::new(ClockInner {
+                service: service.clone(),
+                number,
+                fingerprint,
+                staleness,
+                ticks,
+                known,
+            })))
+        })
     }
 
     /// Returns s: the number of clocks that a rank may be ahead of the slowest.
@@ -144,8 +146,8 @@ impl Clock {
     /// # Errors
     /// [`Error::Deadline`](crate::Error::Deadline) with the rank that is late,
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the one that failed.
-    pub async fn wait(&self) -> Result<u64> {
-        self.wait_until(self.now().saturating_sub(self.0.staleness)).await
+    pub fn wait<'a>(&'a self) -> Primitive<'a, u64> {
+        Box::pin(async move { self.wait_until(self.now().saturating_sub(self.0.staleness)).await })
     }
 
     /// Waits until every rank has come as far as this one, as with s = 0: for whoever evaluates or saves what all have
@@ -153,8 +155,8 @@ impl Clock {
     ///
     /// # Errors
     /// As [`Clock::wait`].
-    pub async fn settle(&self) -> Result<u64> {
-        self.wait_until(self.now()).await
+    pub fn settle<'a>(&'a self) -> Primitive<'a, u64> {
+        Box::pin(async move { self.wait_until(self.now()).await })
     }
 
     /// Returns the same waits, blocking.

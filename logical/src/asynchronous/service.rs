@@ -11,7 +11,7 @@ use super::task;
 use super::wire::Request;
 use super::worker::{Command, Task, Worker};
 use crate::runtime;
-use crate::{Buffer, Communicator, Error, Peer, Result, World};
+use crate::{Buffer, Communicator, Error, Peer, Primitive, Result, World};
 use hexagram_physical::transport::Bell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,32 +108,43 @@ impl Service {
     /// # Errors
     /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
     /// [`Error::System`] without a thread.
-    pub async fn start(comm: &Communicator) -> Result<Self> {
-        let (queue, commands) = channel();
-        let handlers: Arc<Handlers> = Arc::default();
-        let closing: Arc<AtomicBool> = Arc::default();
-        let ending = Arc::new(Ending::new(closed));
-        let (promise, closed) = Pending::new(&ending);
-        let work = {
-            let handlers = Arc::clone(&handlers);
-            let closing = Arc::clone(&closing);
-            let ending = Arc::clone(&ending);
-            async move |comm: Communicator| {
-                let mut worker = Worker::new(Dispatcher::new(comm, handlers), commands, closing);
-                let outcome = worker.run().await;
-                if let Err(error) = &outcome {
-                    // Before what waits for answers is dropped, and asks for the reason.
-                    ending.fail(error.clone());
+    pub fn start<'a>(comm: &'a Communicator) -> Primitive<'a, Self> {
+        Box::pin(async move {
+            let (queue, commands) = channel();
+            let handlers: Arc<Handlers> = Arc::default();
+            let closing: Arc<AtomicBool> = Arc::default();
+            let ending = Arc::new(Ending::new(closed));
+            let (promise, closed) = Pending::new(&ending);
+            let work = {
+                let handlers = Arc::clone(&handlers);
+                let closing = Arc::clone(&closing);
+                let ending = Arc::clone(&ending);
+                async move |comm: Communicator| {
+                    let mut worker = Worker::new(Dispatcher::new(comm, handlers), commands, closing);
+                    let outcome = worker.run().await;
+                    if let Err(error) = &outcome {
+                        // Before what waits for answers is dropped, and asks for the reason.
+                        ending.fail(error.clone());
+                    }
+                    drop(worker);
+                    promise.complete(outcome);
                 }
-                drop(worker);
-                promise.complete(outcome);
-            }
-        };
-        let (thread, bell) = task::start(comm, "hexagram-service", work).await?;
-        let world = comm.world().clone();
-        let closed = Mutex::new(Some(closed));
-        let thread = Mutex::new(Some(thread));
-        Ok(Service(Arc::new(ServiceInner { world, queue, bell, handlers, closing, ending, closed, thread })))
+            };
+            let (thread, bell) = task::start(comm, "hexagram-service", work).await?;
+            let world = comm.world().clone();
+            let closed = Mutex::new(Some(closed));
+            let thread = Mutex::new(Some(thread));
+            Ok(Service(Arc::new(ServiceInner {
+                world,
+                queue,
+                bell,
+                handlers,
+                closing,
+                ending,
+                closed,
+                thread,
+            })))
+        })
     }
 
     /// Waits until all ranks have closed their service, and serves them until then. What was made of it cannot be used
@@ -142,13 +153,15 @@ impl Service {
     /// # Errors
     /// The error that ended the service, here or elsewhere; [`Error::Deadline`] if the others neither close theirs nor
     /// ask for anything until the operation deadline.
-    pub async fn close(&self) -> Result<()> {
-        self.0.leave();
-        let closed = self.0.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match closed {
-            Some(closed) => closed.await,
-            None => self.0.ending.failure().map_or(Ok(()), Err),
-        }
+    pub fn close<'a>(&'a self) -> Primitive<'a> {
+        Box::pin(async move {
+            self.0.leave();
+            let closed = self.0.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match closed {
+                Some(closed) => closed.await,
+                None => self.0.ending.failure().map_or(Ok(()), Err),
+            }
+        })
     }
 
     /// Returns the same calls, blocking.

@@ -3,7 +3,7 @@
 use super::ring::Ring;
 use super::runs;
 use super::share::{block, blocks, check_blocks, free_to_read, free_to_write, unequal};
-use crate::{Buffer, Communicator, Result};
+use crate::{Buffer, Communicator, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -37,21 +37,23 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
-        check_blocks(mine, all, self.size())?;
-        let input = mine.read_all()?;
-        let output = all.write_all()?;
-        self.operate(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()), async |call| {
-            if let Some(native) = call.native(Some(input), output) {
-                return native.await.map(drop);
-            }
-            if runs::pay(mine.len() * mine.dtype().size(), self.size()) {
-                return self.all_gather_in_runs(call, mine, all).await;
-            }
-            all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
-            Ring::of(self, all).all_gather(call, all).await
+    pub fn all_gather<'a>(&'a self, mine: &'a Buffer, all: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            check_blocks(mine, all, self.size())?;
+            let input = mine.read_all()?;
+            let output = all.write_all()?;
+            self.operate(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()), async |call| {
+                if let Some(native) = call.native(Some(input), output) {
+                    return native.await.map(drop);
+                }
+                if runs::pay(mine.len() * mine.dtype().size(), self.size()) {
+                    return self.all_gather_in_runs(call, mine, all).await;
+                }
+                all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
+                Ring::of(self, all).all_gather(call, all).await
+            })
+            .await
         })
-        .await
     }
 
     /// Gathers everyone's elements on every rank where ranks have unequal numbers of them: `all` gets `counts[r]`
@@ -77,15 +79,22 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_gather_v(&self, mine: &Buffer, all: &mut Buffer, counts: &[usize]) -> Result<()> {
-        let blocks = blocks(counts, all, self.size())?;
-        let fingerprint = unequal(OperationKind::AllGatherV, (all, counts), (mine, self.rank()))?;
-        free_to_read(mine)?;
-        free_to_write(all)?;
-        self.operate(fingerprint, async |call| {
-            all.write(blocks[self.rank()].clone())?.copy_from(&mine.read_all()?)?;
-            Ring::over(self, blocks, all.dtype()).all_gather(call, all).await
+    pub fn all_gather_v<'a>(
+        &'a self,
+        mine: &'a Buffer,
+        all: &'a mut Buffer,
+        counts: &'a [usize],
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let blocks = blocks(counts, all, self.size())?;
+            let fingerprint = unequal(OperationKind::AllGatherV, (all, counts), (mine, self.rank()))?;
+            free_to_read(mine)?;
+            free_to_write(all)?;
+            self.operate(fingerprint, async |call| {
+                all.write(blocks[self.rank()].clone())?.copy_from(&mine.read_all()?)?;
+                Ring::over(self, blocks, all.dtype()).all_gather(call, all).await
+            })
+            .await
         })
-        .await
     }
 }

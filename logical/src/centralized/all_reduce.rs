@@ -2,7 +2,7 @@
 
 use super::halving_doubling::HalvingDoubling;
 use super::ring::Ring;
-use crate::{Buffer, Call, Communicator, DType, Element, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Element, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;
 
@@ -65,20 +65,22 @@ impl Communicator {
     }
 
     /// Reduces under a fingerprint of the caller's, for an `op` that the elements have.
-    pub(super) async fn all_reduce_as(
-        &self,
+    pub(super) fn all_reduce_as<'a>(
+        &'a self,
         fingerprint: Fingerprint,
-        buffer: &mut Buffer,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-    ) -> Result<()> {
-        let output = buffer.write_all()?;
-        self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(None, output) {
-                return native.await.map(drop);
-            }
-            self.reduce_everywhere(call, buffer, op).await
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let output = buffer.write_all()?;
+            self.operate(fingerprint, async |call| {
+                if let Some(native) = call.native(None, output) {
+                    return native.await.map(drop);
+                }
+                self.reduce_everywhere(call, buffer, op).await
+            })
+            .await
         })
-        .await
     }
 
     /// Sends and receives the messages of an all-reduce, within an operation.

@@ -1,7 +1,7 @@
 //! All-to-all: everyone sends something else to everyone.
 
 use super::share::{blocks, check_dtypes, free_to_read, free_to_write};
-use crate::{Buffer, Communicator, Error, Land, Result};
+use crate::{Buffer, Communicator, Error, Land, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -26,14 +26,16 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_to_all(&self, sent: &Buffer, received: &mut Buffer) -> Result<()> {
-        let len = sent.len() / self.size();
-        if len * self.size() != sent.len() {
-            let what = format!("{} elements are not {} equal blocks", sent.len(), self.size());
-            return Err(Error::usage(what, "use a multiple of the number of ranks, or all_to_all_v"));
-        }
-        let counts = vec![len; self.size()];
-        self.all_to_all_v(sent, &counts, received, &counts).await
+    pub fn all_to_all<'a>(&'a self, sent: &'a Buffer, received: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            let len = sent.len() / self.size();
+            if len * self.size() != sent.len() {
+                let what = format!("{} elements are not {} equal blocks", sent.len(), self.size());
+                return Err(Error::usage(what, "use a multiple of the number of ranks, or all_to_all_v"));
+            }
+            let counts = vec![len; self.size()];
+            self.all_to_all_v(sent, &counts, received, &counts).await
+        })
     }
 
     /// Sends each rank a number of elements of its own: `sent` holds `send_counts[r]` elements for each rank r, in
@@ -59,43 +61,45 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_to_all_v(
-        &self,
-        sent: &Buffer,
-        send_counts: &[usize],
-        received: &mut Buffer,
-        recv_counts: &[usize],
-    ) -> Result<()> {
-        check_dtypes(sent, received)?;
-        let outgoing = blocks(send_counts, sent, self.size())?;
-        let incoming = blocks(recv_counts, received, self.size())?;
-        let rank = self.rank();
-        let size = self.size();
-        if outgoing[rank].len() != incoming[rank].len() {
-            let what = format!(
-                "rank {rank} sends itself {} elements and expects {} of itself",
-                outgoing[rank].len(),
-                incoming[rank].len()
-            );
-            return Err(Error::usage(what, "make the two counts equal"));
-        }
-        free_to_read(sent)?;
-        free_to_write(received)?;
-        self.operate(Fingerprint::new(OperationKind::AllToAll, sent.dtype(), 0), async |call| {
-            let own = incoming[rank].clone();
-            received.write(own)?.copy_from(&sent.read(outgoing[rank].clone())?)?;
-            for step in 1..size {
-                let to = (rank + step) % size;
-                let from = (rank + size - step) % size;
-                let out = outgoing[to].clone();
-                let into = incoming[from].clone();
-                // Counts, and so fingerprints, differ by pair.
-                let send = call.counting(out.len()).send(to, 0, sent, out)?;
-                call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;
-                send.await?;
+    pub fn all_to_all_v<'a>(
+        &'a self,
+        sent: &'a Buffer,
+        send_counts: &'a [usize],
+        received: &'a mut Buffer,
+        recv_counts: &'a [usize],
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            check_dtypes(sent, received)?;
+            let outgoing = blocks(send_counts, sent, self.size())?;
+            let incoming = blocks(recv_counts, received, self.size())?;
+            let rank = self.rank();
+            let size = self.size();
+            if outgoing[rank].len() != incoming[rank].len() {
+                let what = format!(
+                    "rank {rank} sends itself {} elements and expects {} of itself",
+                    outgoing[rank].len(),
+                    incoming[rank].len()
+                );
+                return Err(Error::usage(what, "make the two counts equal"));
             }
-            Ok(())
+            free_to_read(sent)?;
+            free_to_write(received)?;
+            self.operate(Fingerprint::new(OperationKind::AllToAll, sent.dtype(), 0), async |call| {
+                let own = incoming[rank].clone();
+                received.write(own)?.copy_from(&sent.read(outgoing[rank].clone())?)?;
+                for step in 1..size {
+                    let to = (rank + step) % size;
+                    let from = (rank + size - step) % size;
+                    let out = outgoing[to].clone();
+                    let into = incoming[from].clone();
+                    // Counts, and so fingerprints, differ by pair.
+                    let send = call.counting(out.len()).send(to, 0, sent, out)?;
+                    call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;
+                    send.await?;
+                }
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 }

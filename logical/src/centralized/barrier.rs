@@ -1,6 +1,6 @@
 //! Barrier: nobody goes on before everybody has come.
 
-use crate::{Buffer, Communicator, DType, Land, Result};
+use crate::{Buffer, Communicator, DType, Land, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -24,29 +24,31 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn barrier(&self) -> Result<()> {
-        let fingerprint = Fingerprint::new(OperationKind::Barrier, DType::U8, 0);
-        if let Some(outcome) = self.at_once(fingerprint, &mut []) {
-            return outcome;
-        }
-        let nothing = Buffer::zeroed(DType::U8, 0)?;
-        let rank = self.rank();
-        let size = self.size();
-        self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(None, nothing.write(0..0)?) {
-                return native.await.map(drop);
+    pub fn barrier<'a>(&'a self) -> Primitive<'a> {
+        Box::pin(async move {
+            let fingerprint = Fingerprint::new(OperationKind::Barrier, DType::U8, 0);
+            if let Some(outcome) = self.at_once(fingerprint, &mut []) {
+                return outcome;
             }
-            for round in 0.. {
-                let reach = 1 << round;
-                if reach >= size {
-                    break;
+            let nothing = Buffer::zeroed(DType::U8, 0)?;
+            let rank = self.rank();
+            let size = self.size();
+            self.operate(fingerprint, async |call| {
+                if let Some(native) = call.native(None, nothing.write(0..0)?) {
+                    return native.await.map(drop);
                 }
-                let send = call.send((rank + reach) % size, round, &nothing, 0..0)?;
-                call.recv((rank + size - reach) % size, round, &nothing, 0..0, Land::Copy)?.await?;
-                send.await?;
-            }
-            Ok(())
+                for round in 0.. {
+                    let reach = 1 << round;
+                    if reach >= size {
+                        break;
+                    }
+                    let send = call.send((rank + reach) % size, round, &nothing, 0..0)?;
+                    call.recv((rank + size - reach) % size, round, &nothing, 0..0, Land::Copy)?.await?;
+                    send.await?;
+                }
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 }

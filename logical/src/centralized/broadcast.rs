@@ -1,6 +1,6 @@
 //! Broadcast: everyone gets one rank's buffer.
 
-use crate::{Buffer, Call, Communicator, Land, Result};
+use crate::{Buffer, Call, Communicator, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -23,24 +23,26 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn broadcast(&self, buffer: &mut Buffer, root: usize) -> Result<()> {
-        self.check_rank(root)?;
-        let fingerprint = Fingerprint {
-            root: Some(root as u32),
-            ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
-        };
-        let outcome = buffer.idle_bytes().and_then(|bytes| self.at_once(fingerprint, bytes));
-        if let Some(outcome) = outcome {
-            return outcome;
-        }
-        let output = buffer.write_all()?;
-        self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(None, output) {
-                return native.await.map(drop);
+    pub fn broadcast<'a>(&'a self, buffer: &'a mut Buffer, root: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            self.check_rank(root)?;
+            let fingerprint = Fingerprint {
+                root: Some(root as u32),
+                ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
+            };
+            let outcome = buffer.idle_bytes().and_then(|bytes| self.at_once(fingerprint, bytes));
+            if let Some(outcome) = outcome {
+                return outcome;
             }
-            self.spread(call, buffer, root).await
+            let output = buffer.write_all()?;
+            self.operate(fingerprint, async |call| {
+                if let Some(native) = call.native(None, output) {
+                    return native.await.map(drop);
+                }
+                self.spread(call, buffer, root).await
+            })
+            .await
         })
-        .await
     }
 
     /// Sends and receives the messages of a broadcast, within an operation.

@@ -1,7 +1,7 @@
 //! Gather: one rank gets everyone's buffer.
 
 use super::share::{block, check_blocks, free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Error, Land, Result};
+use crate::{Buffer, Call, Communicator, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -29,32 +29,34 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn gather(&self, mine: &Buffer, all: Option<&mut Buffer>, root: usize) -> Result<()> {
-        self.check_rank(root)?;
-        let fingerprint = Fingerprint {
-            root: Some(root as u32),
-            ..Fingerprint::new(OperationKind::Gather, mine.dtype(), mine.len())
-        };
-        let len = mine.len();
-        free_to_read(mine)?;
-        if self.rank() != root {
-            let body = async |call: &Call<'_>| call.send(root, 0, mine, 0..len)?.await.map(drop);
-            return self.operate(fingerprint, body).await;
-        }
-        let all =
-            all.ok_or_else(|| Error::usage("the root of a gather passed no buffer", "pass Some(all)"))?;
-        check_blocks(mine, all, self.size())?;
-        free_to_write(all)?;
-        self.operate(fingerprint, async |call| {
-            all.write(block(len, root))?.copy_from(&mine.read_all()?)?;
-            let others = (0..self.size()).filter(|rank| *rank != root);
-            let receives: Result<Vec<_>> =
-                others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();
-            for receive in receives? {
-                receive.await?;
+    pub fn gather<'a>(&'a self, mine: &'a Buffer, all: Option<&'a mut Buffer>, root: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            self.check_rank(root)?;
+            let fingerprint = Fingerprint {
+                root: Some(root as u32),
+                ..Fingerprint::new(OperationKind::Gather, mine.dtype(), mine.len())
+            };
+            let len = mine.len();
+            free_to_read(mine)?;
+            if self.rank() != root {
+                let body = async |call: &Call<'_>| call.send(root, 0, mine, 0..len)?.await.map(drop);
+                return self.operate(fingerprint, body).await;
             }
-            Ok(())
+            let all =
+                all.ok_or_else(|| Error::usage("the root of a gather passed no buffer", "pass Some(all)"))?;
+            check_blocks(mine, all, self.size())?;
+            free_to_write(all)?;
+            self.operate(fingerprint, async |call| {
+                all.write(block(len, root))?.copy_from(&mine.read_all()?)?;
+                let others = (0..self.size()).filter(|rank| *rank != root);
+                let receives: Result<Vec<_>> =
+                    others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();
+                for receive in receives? {
+                    receive.await?;
+                }
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 }

@@ -27,7 +27,7 @@ use super::encoded::{scatter_gather, vote};
 use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::codec::LinearCodec;
 use crate::encoding::Encoding;
-use crate::{Buffer, Call, Communicator, Error, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Error, Land, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -91,9 +91,11 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn hierarchy(&self) -> Result<Hierarchy> {
-        let HostGroups { host, leaders, hosts, mine } = self.split_by_host().await?;
-        Ok(Hierarchy { all: self.clone(), host, leaders, hosts, mine })
+    pub fn hierarchy<'a>(&'a self) -> Primitive<'a, Hierarchy> {
+        Box::pin(async move {
+            let HostGroups { host, leaders, hosts, mine } = self.split_by_host().await?;
+            Ok(Hierarchy { all: self.clone(), host, leaders, hosts, mine })
+        })
     }
 
     /// Returns the hierarchy that this communicator keeps, on its lane and with its deadline: the first call makes it, as
@@ -104,20 +106,22 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::split`].
-    pub async fn kept_hierarchy(&self) -> Result<Hierarchy> {
-        let groups = match self.host_groups().get() {
-            Some(groups) => groups,
-            None => {
-                let made = self.split_by_host().await?;
-                self.host_groups().get_or_init(|| made)
-            }
-        };
-        Ok(Hierarchy {
-            all: self.clone(),
-            host: self.alike(&groups.host),
-            leaders: groups.leaders.as_ref().map(|leaders| self.alike(leaders)),
-            hosts: Rc::clone(&groups.hosts),
-            mine: groups.mine,
+    pub fn kept_hierarchy<'a>(&'a self) -> Primitive<'a, Hierarchy> {
+        Box::pin(async move {
+            let groups = match self.host_groups().get() {
+                Some(groups) => groups,
+                None => {
+                    let made = self.split_by_host().await?;
+                    self.host_groups().get_or_init(|| made)
+                }
+            };
+            Ok(Hierarchy {
+                all: self.clone(),
+                host: self.alike(&groups.host),
+                leaders: groups.leaders.as_ref().map(|leaders| self.alike(leaders)),
+                hosts: Rc::clone(&groups.hosts),
+                mine: groups.mine,
+            })
         })
     }
 
@@ -195,21 +199,23 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    pub async fn all_reduce(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<()> {
-        op.check(buffer.dtype())?;
-        free_to_write(buffer)?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
-        };
-        self.reduce_to_leaders(fingerprint, buffer, op).await?;
-        if let Some(leaders) = &self.leaders {
-            let all_reduce =
-                async |call: &Call<'_>| leaders.reduce_everywhere(call, buffer, summing(op)).await;
-            leaders.operate(fingerprint, all_reduce).await?;
-            self.all.after_reduce(op, buffer, 0..buffer.len())?;
-        }
-        self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+    pub fn all_reduce<'a>(&'a self, buffer: &'a mut Buffer, op: ReduceOp) -> Primitive<'a> {
+        Box::pin(async move {
+            op.check(buffer.dtype())?;
+            free_to_write(buffer)?;
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
+            };
+            self.reduce_to_leaders(fingerprint, buffer, op).await?;
+            if let Some(leaders) = &self.leaders {
+                let all_reduce =
+                    async |call: &Call<'_>| leaders.reduce_everywhere(call, buffer, summing(op)).await;
+                leaders.operate(fingerprint, all_reduce).await?;
+                self.all.after_reduce(op, buffer, 0..buffer.len())?;
+            }
+            self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+        })
     }
 
     /// Reduces the hosts' sums by [`Communicator::all_reduce_encoded`]: only what goes between hosts is encoded, and
@@ -217,24 +223,26 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
-    pub async fn all_reduce_encoded(
-        &self,
-        buffer: &mut Buffer,
+    pub fn all_reduce_encoded<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        scatter_gather::check(buffer, op, encoding)?;
-        let fingerprint = scatter_gather::fingerprint(buffer, op, encoding);
-        self.reduce_to_leaders(fingerprint, buffer, op).await?;
-        let reduced = self.lead(async |leaders| {
-            leaders.all_reduce_encoded(buffer, summing(op), encoding).await?;
-            self.all.after_reduce(op, buffer, 0..buffer.len())
-        });
-        reduced.await?;
-        if self.leaders.is_none() {
-            encoding.state_mut().advance();
-        }
-        self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            scatter_gather::check(buffer, op, encoding)?;
+            let fingerprint = scatter_gather::fingerprint(buffer, op, encoding);
+            self.reduce_to_leaders(fingerprint, buffer, op).await?;
+            let reduced = self.lead(async |leaders| {
+                leaders.all_reduce_encoded(buffer, summing(op), encoding).await?;
+                self.all.after_reduce(op, buffer, 0..buffer.len())
+            });
+            reduced.await?;
+            if self.leaders.is_none() {
+                encoding.state_mut().advance();
+            }
+            self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+        })
     }
 
     /// Reduces the hosts' sums by [`Communicator::all_reduce_sparse`]: only leaders send messages, and remember
@@ -242,16 +250,18 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
-    pub async fn all_reduce_sparse(
-        &self,
-        buffer: &mut Buffer,
+    pub fn all_reduce_sparse<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        let work = async |comm: &Communicator, buffer: &mut Buffer| {
-            comm.all_reduce_sparse(buffer, op, encoding).await
-        };
-        self.among_leaders(buffer, op, work).await
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let work = async |comm: &Communicator, buffer: &mut Buffer| {
+                comm.all_reduce_sparse(buffer, op, encoding).await
+            };
+            self.among_leaders(buffer, op, work).await
+        })
     }
 
     /// Reduces the hosts' sums by [`Communicator::all_reduce_linear`]: only what goes between hosts is encoded, and
@@ -259,16 +269,18 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_linear`].
-    pub async fn all_reduce_linear(
-        &self,
-        buffer: &mut Buffer,
+    pub fn all_reduce_linear<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-        encoding: &mut Encoding<dyn LinearCodec>,
-    ) -> Result<()> {
-        let work = async |comm: &Communicator, buffer: &mut Buffer| {
-            comm.all_reduce_linear(buffer, op, encoding).await
-        };
-        self.among_leaders(buffer, op, work).await
+        encoding: &'a mut Encoding<dyn LinearCodec>,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let work = async |comm: &Communicator, buffer: &mut Buffer| {
+                comm.all_reduce_linear(buffer, op, encoding).await
+            };
+            self.among_leaders(buffer, op, work).await
+        })
     }
 
     /// Lets each rank vote on the sign of every element, to the bits of [`Communicator::majority_vote`]: signs are added
@@ -279,17 +291,19 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::majority_vote`].
-    pub async fn majority_vote(&self, buffer: &mut Buffer) -> Result<()> {
-        vote::check(buffer)?;
-        let fingerprint = vote::fingerprint_of_signs(buffer);
-        let climb = async |call: &Call<'_>| {
-            vote::take_signs(call, self.host.rank(), buffer)?;
-            self.host.climb(call, buffer, ReduceOp::Sum, LEADER).await
-        };
-        self.host.operate(fingerprint, climb).await?;
-        let sizes: Vec<usize> = self.hosts.iter().map(Vec::len).collect();
-        self.lead(async |leaders| leaders.majority_of_sums(buffer, &sizes).await).await?;
-        self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+    pub fn majority_vote<'a>(&'a self, buffer: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            vote::check(buffer)?;
+            let fingerprint = vote::fingerprint_of_signs(buffer);
+            let climb = async |call: &Call<'_>| {
+                vote::take_signs(call, self.host.rank(), buffer)?;
+                self.host.climb(call, buffer, ReduceOp::Sum, LEADER).await
+            };
+            self.host.operate(fingerprint, climb).await?;
+            let sizes: Vec<usize> = self.hosts.iter().map(Vec::len).collect();
+            self.lead(async |leaders| leaders.majority_of_sums(buffer, &sizes).await).await?;
+            self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+        })
     }
 
     /// Runs `work`, which makes a sum or a mean as `op` says, among the leaders, on buffers whose sum (or mean) over
@@ -329,65 +343,71 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::reduce`].
-    pub async fn reduce(&self, buffer: &mut Buffer, op: ReduceOp, root: usize) -> Result<()> {
-        self.all.check_rank(root)?;
-        op.check(buffer.dtype())?;
-        free_to_write(buffer)?;
-        let whole = || 0..buffer.len();
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            root: Some(root as u32),
-            ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
-        };
-        let (root_host, root_place) = self.place(root);
-        let sum = buffer.copied()?;
-        self.reduce_to_leaders(fingerprint, &sum, op).await?;
-        if let Some(leaders) = &self.leaders {
-            let climb = async |call: &Call<'_>| leaders.climb(call, &sum, summing(op), root_host).await;
-            leaders.operate(fingerprint, climb).await?;
-        }
-        if self.mine != root_host {
-            return Ok(());
-        }
-        if self.leaders.is_some() {
-            self.all.after_reduce(op, &sum, whole())?;
-        }
-        let hand_over = async |call: &Call<'_>| match (self.host.rank(), root_place) {
-            (LEADER, LEADER) => buffer.write_all()?.copy_from(&sum.read_all()?),
-            (LEADER, place) => call.send(place, 0, &sum, whole())?.await.map(drop),
-            (place, root) if place == root => {
-                call.recv(LEADER, 0, buffer, whole(), Land::Copy)?.await.map(drop)
+    pub fn reduce<'a>(&'a self, buffer: &'a mut Buffer, op: ReduceOp, root: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            self.all.check_rank(root)?;
+            op.check(buffer.dtype())?;
+            free_to_write(buffer)?;
+            let whole = || 0..buffer.len();
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                root: Some(root as u32),
+                ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
+            };
+            let (root_host, root_place) = self.place(root);
+            let sum = buffer.copied()?;
+            self.reduce_to_leaders(fingerprint, &sum, op).await?;
+            if let Some(leaders) = &self.leaders {
+                let climb = async |call: &Call<'_>| leaders.climb(call, &sum, summing(op), root_host).await;
+                leaders.operate(fingerprint, climb).await?;
             }
-            _ => Ok(()),
-        };
-        self.host.operate(fingerprint, hand_over).await
+            if self.mine != root_host {
+                return Ok(());
+            }
+            if self.leaders.is_some() {
+                self.all.after_reduce(op, &sum, whole())?;
+            }
+            let hand_over = async |call: &Call<'_>| match (self.host.rank(), root_place) {
+                (LEADER, LEADER) => buffer.write_all()?.copy_from(&sum.read_all()?),
+                (LEADER, place) => call.send(place, 0, &sum, whole())?.await.map(drop),
+                (place, root) if place == root => {
+                    call.recv(LEADER, 0, buffer, whole(), Land::Copy)?.await.map(drop)
+                }
+                _ => Ok(()),
+            };
+            self.host.operate(fingerprint, hand_over).await
+        })
     }
 
     /// Copies the buffer of rank `root` to every rank. Memory: none.
     ///
     /// # Errors
     /// As [`Communicator::broadcast`].
-    pub async fn broadcast(&self, buffer: &mut Buffer, root: usize) -> Result<()> {
-        self.all.check_rank(root)?;
-        free_to_write(buffer)?;
-        let fingerprint = Fingerprint {
-            root: Some(root as u32),
-            ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
-        };
-        let (root_host, root_place) = self.place(root);
-        let within = async |place| {
-            self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, place).await).await
-        };
-        if self.mine == root_host {
-            within(root_place).await?;
-        }
-        if let Some(leaders) = &self.leaders {
-            leaders.operate(fingerprint, async |call| leaders.spread(call, buffer, root_host).await).await?;
-        }
-        if self.mine != root_host {
-            within(LEADER).await?;
-        }
-        Ok(())
+    pub fn broadcast<'a>(&'a self, buffer: &'a mut Buffer, root: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            self.all.check_rank(root)?;
+            free_to_write(buffer)?;
+            let fingerprint = Fingerprint {
+                root: Some(root as u32),
+                ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
+            };
+            let (root_host, root_place) = self.place(root);
+            let within = async |place| {
+                self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, place).await).await
+            };
+            if self.mine == root_host {
+                within(root_place).await?;
+            }
+            if let Some(leaders) = &self.leaders {
+                leaders
+                    .operate(fingerprint, async |call| leaders.spread(call, buffer, root_host).await)
+                    .await?;
+            }
+            if self.mine != root_host {
+                within(LEADER).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Gathers `mine` of rank r as block r of `all`, on every rank. Memory: the blocks of the largest host, on
@@ -395,53 +415,65 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::all_gather`].
-    pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
-        check_blocks(mine, all, self.all.size())?;
-        free_to_read(mine)?;
-        free_to_write(all)?;
-        let len = mine.len();
-        let fingerprint = Fingerprint::new(OperationKind::AllGather, mine.dtype(), len);
-        all.write(block(len, self.all.rank()))?.copy_from(&mine.read_all()?)?;
-        let gather = async |call: &Call<'_>| self.gather_blocks(call, all, len).await;
-        self.host.operate(fingerprint, gather).await?;
-        if let Some(leaders) = &self.leaders {
-            for (host, ranks) in self.hosts.iter().enumerate() {
-                let blocks = all.beside(all.dtype(), ranks.len() * len)?;
-                let place = |at: usize| (block(len, ranks[at]), block(len, at));
-                for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host == self.mine) {
-                    blocks.write(packed)?.copy_from(&all.read(theirs)?)?;
-                }
-                leaders.operate(fingerprint, async |call| leaders.spread(call, &blocks, host).await).await?;
-                for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host != self.mine) {
-                    all.write(theirs)?.copy_from(&blocks.read(packed)?)?;
+    pub fn all_gather<'a>(&'a self, mine: &'a Buffer, all: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            check_blocks(mine, all, self.all.size())?;
+            free_to_read(mine)?;
+            free_to_write(all)?;
+            let len = mine.len();
+            let fingerprint = Fingerprint::new(OperationKind::AllGather, mine.dtype(), len);
+            all.write(block(len, self.all.rank()))?.copy_from(&mine.read_all()?)?;
+            let gather = async |call: &Call<'_>| self.gather_blocks(call, all, len).await;
+            self.host.operate(fingerprint, gather).await?;
+            if let Some(leaders) = &self.leaders {
+                for (host, ranks) in self.hosts.iter().enumerate() {
+                    let blocks = all.beside(all.dtype(), ranks.len() * len)?;
+                    let place = |at: usize| (block(len, ranks[at]), block(len, at));
+                    for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host == self.mine) {
+                        blocks.write(packed)?.copy_from(&all.read(theirs)?)?;
+                    }
+                    leaders
+                        .operate(fingerprint, async |call| leaders.spread(call, &blocks, host).await)
+                        .await?;
+                    for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host != self.mine) {
+                        all.write(theirs)?.copy_from(&blocks.read(packed)?)?;
+                    }
                 }
             }
-        }
-        self.host.operate(fingerprint, async |call| self.host.spread(call, all, LEADER).await).await
+            self.host.operate(fingerprint, async |call| self.host.spread(call, all, LEADER).await).await
+        })
     }
 
     /// Reduces block r of `all` over all ranks to `mine` of rank r; `all` is not changed. Memory: the size of `all`.
     ///
     /// # Errors
     /// As [`Communicator::reduce_scatter`].
-    pub async fn reduce_scatter(&self, all: &Buffer, mine: &mut Buffer, op: ReduceOp) -> Result<()> {
-        check_blocks(mine, all, self.all.size())?;
-        op.check(all.dtype())?;
-        free_to_read(all)?;
-        free_to_write(mine)?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
-        };
-        let sum = all.copied()?;
-        self.reduce_to_leaders(fingerprint, &sum, op).await?;
-        if let Some(leaders) = &self.leaders {
-            let all_reduce = async |call: &Call<'_>| leaders.reduce_everywhere(call, &sum, summing(op)).await;
-            leaders.operate(fingerprint, all_reduce).await?;
-            self.all.after_reduce(op, &sum, 0..sum.len())?;
-        }
-        let scatter = async |call: &Call<'_>| self.scatter_blocks(call, &sum, mine).await;
-        self.host.operate(fingerprint, scatter).await
+    pub fn reduce_scatter<'a>(
+        &'a self,
+        all: &'a Buffer,
+        mine: &'a mut Buffer,
+        op: ReduceOp,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            check_blocks(mine, all, self.all.size())?;
+            op.check(all.dtype())?;
+            free_to_read(all)?;
+            free_to_write(mine)?;
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
+            };
+            let sum = all.copied()?;
+            self.reduce_to_leaders(fingerprint, &sum, op).await?;
+            if let Some(leaders) = &self.leaders {
+                let all_reduce =
+                    async |call: &Call<'_>| leaders.reduce_everywhere(call, &sum, summing(op)).await;
+                leaders.operate(fingerprint, all_reduce).await?;
+                self.all.after_reduce(op, &sum, 0..sum.len())?;
+            }
+            let scatter = async |call: &Call<'_>| self.scatter_blocks(call, &sum, mine).await;
+            self.host.operate(fingerprint, scatter).await
+        })
     }
 
     /// Reduces each host's buffers on its leader; a mean remains to be completed.

@@ -1,7 +1,7 @@
 //! Reduce: one rank gets the reduction of everyone's buffer.
 
 use super::share::{chunk, free_to_write, pieces};
-use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
@@ -26,16 +26,18 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn reduce(&self, buffer: &mut Buffer, op: ReduceOp, root: usize) -> Result<()> {
-        self.check_rank(root)?;
-        op.check(buffer.dtype())?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            root: Some(root as u32),
-            ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
-        };
-        free_to_write(buffer)?;
-        self.operate(fingerprint, async |call| self.climb(call, buffer, op, root).await).await
+    pub fn reduce<'a>(&'a self, buffer: &'a mut Buffer, op: ReduceOp, root: usize) -> Primitive<'a> {
+        Box::pin(async move {
+            self.check_rank(root)?;
+            op.check(buffer.dtype())?;
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                root: Some(root as u32),
+                ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
+            };
+            free_to_write(buffer)?;
+            self.operate(fingerprint, async |call| self.climb(call, buffer, op, root).await).await
+        })
     }
 
     /// Sends and receives the messages of a reduce, within an operation.

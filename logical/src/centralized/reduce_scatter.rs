@@ -2,7 +2,7 @@
 
 use super::ring::Ring;
 use super::share::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
-use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
@@ -29,23 +29,30 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn reduce_scatter(&self, all: &Buffer, mine: &mut Buffer, op: ReduceOp) -> Result<()> {
-        check_blocks(mine, all, self.size())?;
-        op.check(all.dtype())?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
-        };
-        let input = all.read_all()?;
-        let output = mine.write_all()?;
-        self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(Some(input), output) {
-                return native.await.map(drop);
-            }
-            let blocks = (0..self.size()).map(|rank| block(mine.len(), rank)).collect();
-            self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+    pub fn reduce_scatter<'a>(
+        &'a self,
+        all: &'a Buffer,
+        mine: &'a mut Buffer,
+        op: ReduceOp,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            check_blocks(mine, all, self.size())?;
+            op.check(all.dtype())?;
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
+            };
+            let input = all.read_all()?;
+            let output = mine.write_all()?;
+            self.operate(fingerprint, async |call| {
+                if let Some(native) = call.native(Some(input), output) {
+                    return native.await.map(drop);
+                }
+                let blocks = (0..self.size()).map(|rank| block(mine.len(), rank)).collect();
+                self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+            })
+            .await
         })
-        .await
     }
 
     /// Reduces blocks of unequal lengths, one for each rank: `all` holds `counts[r]` elements for each rank r, in the
@@ -72,23 +79,25 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn reduce_scatter_v(
-        &self,
-        all: &Buffer,
-        counts: &[usize],
-        mine: &mut Buffer,
+    pub fn reduce_scatter_v<'a>(
+        &'a self,
+        all: &'a Buffer,
+        counts: &'a [usize],
+        mine: &'a mut Buffer,
         op: ReduceOp,
-    ) -> Result<()> {
-        op.check(all.dtype())?;
-        let blocks = blocks(counts, all, self.size())?;
-        let fingerprint = unequal(OperationKind::ReduceScatterV, (all, counts), (mine, self.rank()))?;
-        let fingerprint = Fingerprint { reduce: Some(op), ..fingerprint };
-        free_to_read(all)?;
-        free_to_write(mine)?;
-        self.operate(fingerprint, async |call| {
-            self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            op.check(all.dtype())?;
+            let blocks = blocks(counts, all, self.size())?;
+            let fingerprint = unequal(OperationKind::ReduceScatterV, (all, counts), (mine, self.rank()))?;
+            let fingerprint = Fingerprint { reduce: Some(op), ..fingerprint };
+            free_to_read(all)?;
+            free_to_write(mine)?;
+            self.operate(fingerprint, async |call| {
+                self.reduce_blocks(call, Ring::over(self, blocks, all.dtype()), (all, mine), op).await
+            })
+            .await
         })
-        .await
     }
 
     /// Sends and receives the messages of a reduce-scatter of blocks, within an operation.

@@ -1,7 +1,7 @@
 //! Scatter: everyone gets its block of one rank's buffer.
 
 use super::share::{block, check_blocks, free_to_read, free_to_write};
-use crate::{Buffer, Call, Communicator, Error, Land, Result};
+use crate::{Buffer, Call, Communicator, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -26,32 +26,40 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn scatter(&self, all: Option<&Buffer>, mine: &mut Buffer, root: usize) -> Result<()> {
-        self.check_rank(root)?;
-        let fingerprint = Fingerprint {
-            root: Some(root as u32),
-            ..Fingerprint::new(OperationKind::Scatter, mine.dtype(), mine.len())
-        };
-        let len = mine.len();
-        free_to_write(mine)?;
-        if self.rank() != root {
-            let body = async |call: &Call<'_>| call.recv(root, 0, mine, 0..len, Land::Copy)?.await.map(drop);
-            return self.operate(fingerprint, body).await;
-        }
-        let all =
-            all.ok_or_else(|| Error::usage("the root of a scatter passed no buffer", "pass Some(all)"))?;
-        check_blocks(mine, all, self.size())?;
-        free_to_read(all)?;
-        self.operate(fingerprint, async |call| {
-            mine.write_all()?.copy_from(&all.read(block(len, root))?)?;
-            let others = (0..self.size()).filter(|rank| *rank != root);
-            let sends: Result<Vec<_>> =
-                others.map(|rank| call.send(rank, 0, all, block(len, rank))).collect();
-            for send in sends? {
-                send.await?;
+    pub fn scatter<'a>(
+        &'a self,
+        all: Option<&'a Buffer>,
+        mine: &'a mut Buffer,
+        root: usize,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            self.check_rank(root)?;
+            let fingerprint = Fingerprint {
+                root: Some(root as u32),
+                ..Fingerprint::new(OperationKind::Scatter, mine.dtype(), mine.len())
+            };
+            let len = mine.len();
+            free_to_write(mine)?;
+            if self.rank() != root {
+                let body =
+                    async |call: &Call<'_>| call.recv(root, 0, mine, 0..len, Land::Copy)?.await.map(drop);
+                return self.operate(fingerprint, body).await;
             }
-            Ok(())
+            let all =
+                all.ok_or_else(|| Error::usage("the root of a scatter passed no buffer", "pass Some(all)"))?;
+            check_blocks(mine, all, self.size())?;
+            free_to_read(all)?;
+            self.operate(fingerprint, async |call| {
+                mine.write_all()?.copy_from(&all.read(block(len, root))?)?;
+                let others = (0..self.size()).filter(|rank| *rank != root);
+                let sends: Result<Vec<_>> =
+                    others.map(|rank| call.send(rank, 0, all, block(len, rank))).collect();
+                for send in sends? {
+                    send.await?;
+                }
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 }

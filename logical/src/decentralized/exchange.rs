@@ -2,7 +2,7 @@
 //! tree.
 
 use crate::centralized::{free_to_read, free_to_write};
-use crate::{Buffer, Communicator, DType, Error, Land, Result};
+use crate::{Buffer, Communicator, DType, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -26,39 +26,41 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn neighbour_exchange(
-        &self,
-        neighbours: &[usize],
-        outgoing: &[Buffer],
-        incoming: &[Buffer],
-    ) -> Result<()> {
-        let all = || outgoing.iter().chain(incoming);
-        let dtype = outgoing.first().map_or(DType::U8, Buffer::dtype);
-        let len = outgoing.first().map_or(0, Buffer::len);
-        let alike = all().all(|buffer| (buffer.dtype(), buffer.len()) == (dtype, len));
-        if (outgoing.len(), incoming.len()) != (neighbours.len(), neighbours.len()) || !alike {
-            let what = "an exchange with neighbours has messages that are missing, or not alike";
-            return Err(Error::usage(
-                what,
-                "give one to send and one to receive into for each, of one length",
-            ));
-        }
-        neighbours.iter().try_for_each(|rank| self.check_rank(*rank))?;
-        outgoing.iter().try_for_each(free_to_read)?;
-        incoming.iter().try_for_each(free_to_write)?;
-        self.operate(Fingerprint::new(OperationKind::Gossip, dtype, len), async |call| {
-            let sends = neighbours.iter().zip(outgoing);
-            let sends: Vec<_> =
-                sends.map(|(to, buffer)| call.send(*to, 0, buffer, 0..len)).collect::<Result<_>>()?;
-            let receives = neighbours.iter().zip(incoming);
-            let receives: Vec<_> = receives
-                .map(|(from, buffer)| call.recv(*from, 0, buffer, 0..len, Land::Copy))
-                .collect::<Result<_>>()?;
-            for message in receives.into_iter().chain(sends) {
-                message.await?;
+    pub fn neighbour_exchange<'a>(
+        &'a self,
+        neighbours: &'a [usize],
+        outgoing: &'a [Buffer],
+        incoming: &'a [Buffer],
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let all = || outgoing.iter().chain(incoming);
+            let dtype = outgoing.first().map_or(DType::U8, Buffer::dtype);
+            let len = outgoing.first().map_or(0, Buffer::len);
+            let alike = all().all(|buffer| (buffer.dtype(), buffer.len()) == (dtype, len));
+            if (outgoing.len(), incoming.len()) != (neighbours.len(), neighbours.len()) || !alike {
+                let what = "an exchange with neighbours has messages that are missing, or not alike";
+                return Err(Error::usage(
+                    what,
+                    "give one to send and one to receive into for each, of one length",
+                ));
             }
-            Ok(())
+            neighbours.iter().try_for_each(|rank| self.check_rank(*rank))?;
+            outgoing.iter().try_for_each(free_to_read)?;
+            incoming.iter().try_for_each(free_to_write)?;
+            self.operate(Fingerprint::new(OperationKind::Gossip, dtype, len), async |call| {
+                let sends = neighbours.iter().zip(outgoing);
+                let sends: Vec<_> =
+                    sends.map(|(to, buffer)| call.send(*to, 0, buffer, 0..len)).collect::<Result<_>>()?;
+                let receives = neighbours.iter().zip(incoming);
+                let receives: Vec<_> = receives
+                    .map(|(from, buffer)| call.recv(*from, 0, buffer, 0..len, Land::Copy))
+                    .collect::<Result<_>>()?;
+                for message in receives.into_iter().chain(sends) {
+                    message.await?;
+                }
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 }

@@ -4,7 +4,7 @@ use super::mixing::Mixing;
 use super::neighbours::Neighbours;
 use super::schedule::{Schedule, mixing_at};
 use crate::centralized::free_to_write;
-use crate::{Buffer, Communicator, DType, Error, Result};
+use crate::{Buffer, Communicator, DType, Error, Primitive, Result};
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 
 impl Communicator {
@@ -43,8 +43,13 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, step: u64) -> Result<()> {
-        self.gossip_by(&self.mixing(schedule, step, Stochastic::Rows)?, buffer).await
+    pub fn gossip<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
+        schedule: &'a dyn Schedule,
+        step: u64,
+    ) -> Primitive<'a> {
+        Box::pin(async move { self.gossip_by(&self.mixing(schedule, step, Stochastic::Rows)?, buffer).await })
     }
 
     /// Runs [`Communicator::gossip`] with a matrix that was checked.

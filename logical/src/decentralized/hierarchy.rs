@@ -15,38 +15,47 @@ use super::gossip::Stochastic;
 use super::mixing::Mixing;
 use super::schedule::{Schedule, mixing_at};
 use crate::encoding::Encoding;
-use crate::{Buffer, Communicator, Hierarchy, ReduceOp, Result};
+use crate::{Buffer, Communicator, Hierarchy, Primitive, ReduceOp, Result};
 
 impl Hierarchy {
     /// Mixes the hosts' means as [`Communicator::gossip`] mixes ranks.
     ///
     /// # Errors
     /// As [`Communicator::gossip`].
-    pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, step: u64) -> Result<()> {
-        let mix = async |leaders: &Communicator, x: &mut Buffer| {
-            let mixing = leaders.mixing(schedule, step, Stochastic::Rows)?;
-            leaders.gossip_by(&self.weighed(mixing), x).await
-        };
-        self.between_hosts(buffer, mix).await
+    pub fn gossip<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
+        schedule: &'a dyn Schedule,
+        step: u64,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let mix = async |leaders: &Communicator, x: &mut Buffer| {
+                let mixing = leaders.mixing(schedule, step, Stochastic::Rows)?;
+                leaders.gossip_by(&self.weighed(mixing), x).await
+            };
+            self.between_hosts(buffer, mix).await
+        })
     }
 
     /// Mixes the hosts' means as [`Communicator::gossip_encoded`] mixes ranks.
     ///
     /// # Errors
     /// As [`Communicator::gossip_encoded`].
-    pub async fn gossip_encoded(
-        &self,
-        buffer: &mut Buffer,
-        schedule: &dyn Schedule,
+    pub fn gossip_encoded<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
+        schedule: &'a dyn Schedule,
         step: u64,
-        encoding: &mut Encoding,
+        encoding: &'a mut Encoding,
         options: GossipOptions,
-    ) -> Result<()> {
-        let mix = async |leaders: &Communicator, x: &mut Buffer| {
-            let mixing = leaders.mixing(schedule, step, Stochastic::Both)?;
-            leaders.gossip_encoded_by(&self.weighed(mixing), x, encoding, options).await
-        };
-        self.between_hosts(buffer, mix).await
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let mix = async |leaders: &Communicator, x: &mut Buffer| {
+                let mixing = leaders.mixing(schedule, step, Stochastic::Both)?;
+                leaders.gossip_encoded_by(&self.weighed(mixing), x, encoding, options).await
+            };
+            self.between_hosts(buffer, mix).await
+        })
     }
 
     /// Lets what an encoding knows of other hosts begin where the hosts' means are; see
@@ -54,40 +63,44 @@ impl Hierarchy {
     ///
     /// # Errors
     /// As [`Communicator::gossip_synchronize`].
-    pub async fn gossip_synchronize(
-        &self,
-        buffer: &Buffer,
-        schedule: &dyn Schedule,
+    pub fn gossip_synchronize<'a>(
+        &'a self,
+        buffer: &'a Buffer,
+        schedule: &'a dyn Schedule,
         step: u64,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        let begin = async |leaders: &Communicator, x: &mut Buffer| {
-            let mixing = leaders.mixing(schedule, step, Stochastic::Both)?;
-            leaders.gossip_synchronize_by(&self.weighed(mixing), x, encoding).await
-        };
-        self.between_hosts(&mut buffer.copied()?, begin).await
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let begin = async |leaders: &Communicator, x: &mut Buffer| {
+                let mixing = leaders.mixing(schedule, step, Stochastic::Both)?;
+                leaders.gossip_synchronize_by(&self.weighed(mixing), x, encoding).await
+            };
+            self.between_hosts(&mut buffer.copied()?, begin).await
+        })
     }
 
     /// Mixes the hosts' sums as [`Communicator::push_sum`] mixes ranks. The ranks of a host have one weight.
     ///
     /// # Errors
     /// As [`Communicator::push_sum`].
-    pub async fn push_sum(
-        &self,
-        buffer: &mut Buffer,
-        weight: &mut f64,
-        schedule: &dyn Schedule,
+    pub fn push_sum<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
+        weight: &'a mut f64,
+        schedule: &'a dyn Schedule,
         step: u64,
-    ) -> Result<()> {
-        let push = async |leaders: &Communicator, x: &mut Buffer| {
-            let mixing = leaders.mixing(schedule, step, Stochastic::Columns)?;
-            leaders.push_sum_by(&mixing.for_sums_of(&self.ranks_by_host()), x, weight).await
-        };
-        self.between_hosts(buffer, push).await?;
-        let mut of_host = Buffer::from_slice(&[*weight])?;
-        self.host().broadcast(&mut of_host, 0).await?;
-        *weight = of_host.host::<f64>()?[0];
-        Ok(())
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            let push = async |leaders: &Communicator, x: &mut Buffer| {
+                let mixing = leaders.mixing(schedule, step, Stochastic::Columns)?;
+                leaders.push_sum_by(&mixing.for_sums_of(&self.ranks_by_host()), x, weight).await
+            };
+            self.between_hosts(buffer, push).await?;
+            let mut of_host = Buffer::from_slice(&[*weight])?;
+            self.host().broadcast(&mut of_host, 0).await?;
+            *weight = of_host.host::<f64>()?[0];
+            Ok(())
+        })
     }
 
     /// Returns the matrix of hosts with which [`Hierarchy::gossip`] mixes: that of `schedule` at `step`, weighed by the

@@ -4,7 +4,7 @@ use super::gossip::{Stochastic, fingerprint, mixable};
 use super::mixing::Mixing;
 use super::neighbours::{BESIDE, Neighbours};
 use super::schedule::Schedule;
-use crate::{Buffer, Communicator, DType, Error, Land, Part, Result};
+use crate::{Buffer, Communicator, DType, Error, Land, Part, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -42,14 +42,16 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn push_sum(
-        &self,
-        buffer: &mut Buffer,
-        weight: &mut f64,
-        schedule: &dyn Schedule,
+    pub fn push_sum<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
+        weight: &'a mut f64,
+        schedule: &'a dyn Schedule,
         step: u64,
-    ) -> Result<()> {
-        self.push_sum_by(&self.mixing(schedule, step, Stochastic::Columns)?, buffer, weight).await
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            self.push_sum_by(&self.mixing(schedule, step, Stochastic::Columns)?, buffer, weight).await
+        })
     }
 
     /// Runs [`Communicator::push_sum`] with a matrix that was checked.

@@ -10,7 +10,7 @@ use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
 use super::service::{Landed, Service};
 use crate::encoding::{Encoding, State};
-use crate::{Buffer, Communicator, Error, Result};
+use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::rc::Rc;
 use std::sync::Arc;
 use target::{EXCHANGE, LOCK, PASSED, PairState, PairTarget, RELEASE};
@@ -105,26 +105,28 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if one
     /// locks and another does not, for integers, and for feedback other than none and difference.
-    pub async fn create(
-        comm: &Communicator,
-        service: &Service,
-        value: &Buffer,
+    pub fn create<'a>(
+        comm: &'a Communicator,
+        service: &'a Service,
+        value: &'a Buffer,
         options: PairOptions,
-    ) -> Result<Self> {
-        let PairOptions { locked, encoding } = options;
-        check(comm, service, value, encoding.as_ref())?;
-        let me = comm.world().health().peers()[comm.rank()].clone();
-        let target = Arc::new(PairTarget::new(me, value, encoding, locked)?);
-        // Before the others can know that it is there.
-        let number = service.register(Arc::<PairTarget>::clone(&target))?;
-        let mine = u8::from(locked);
-        let theirs = tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]).await?;
-        if let Some(other) = (0..comm.size()).find(|rank| *rank != comm.rank() && theirs[*rank] != mine) {
-            let (locks, not) = if locked { (comm.rank(), other) } else { (other, comm.rank()) };
-            let what = format!("rank {locks} locks its pair exchanges, rank {not} does not");
-            return Err(Error::usage(what, "give all ranks the same options"));
-        }
-        Ok(PairExchange { service: service.clone(), target, number })
+    ) -> Primitive<'a, Self> {
+        Box::pin(async move {
+            let PairOptions { locked, encoding } = options;
+            check(comm, service, value, encoding.as_ref())?;
+            let me = comm.world().health().peers()[comm.rank()].clone();
+            let target = Arc::new(PairTarget::new(me, value, encoding, locked)?);
+            // Before the others can know that it is there.
+            let number = service.register(Arc::<PairTarget>::clone(&target))?;
+            let mine = u8::from(locked);
+            let theirs = tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]).await?;
+            if let Some(other) = (0..comm.size()).find(|rank| *rank != comm.rank() && theirs[*rank] != mine) {
+                let (locks, not) = if locked { (comm.rank(), other) } else { (other, comm.rank()) };
+                let what = format!("rank {locks} locks its pair exchanges, rank {not} does not");
+                return Err(Error::usage(what, "give all ranks the same options"));
+            }
+            Ok(PairExchange { service: service.clone(), target, number })
+        })
     }
 
     /// Averages this rank's value with that of `peer`; done when both have changed.
@@ -151,16 +153,18 @@ impl PairExchange {
     ///
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
-    pub async fn load(&self, into: &mut Buffer) -> Result<()> {
-        into.write_all()?.copy_from(&self.target.enter().await.value.read_all()?)
+    pub fn load<'a>(&'a self, into: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move { into.write_all()?.copy_from(&self.target.enter().await.value.read_all()?) })
     }
 
     /// Adds a step of this rank's own: `x ← x + weight × from`. Exchanges that are under way keep it.
     ///
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
-    pub async fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
-        self.target.enter().await.value.write_all()?.add_scaled(weight, &from.read_all()?)
+    pub fn add<'a>(&'a self, weight: f64, from: &'a Buffer) -> Primitive<'a> {
+        Box::pin(
+            async move { self.target.enter().await.value.write_all()?.add_scaled(weight, &from.read_all()?) },
+        )
     }
 
     /// Returns the number of exchanges that have changed x so far.
@@ -174,10 +178,12 @@ impl PairExchange {
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
-    pub async fn save(&self) -> Result<Vec<(String, State)>> {
-        let mut saved = Saved::default();
-        self.target.save(&*self.target.enter().await, &mut saved)?;
-        Ok(saved.into_states())
+    pub fn save<'a>(&'a self) -> Primitive<'a, Vec<(String, State)>> {
+        Box::pin(async move {
+            let mut saved = Saved::default();
+            self.target.save(&*self.target.enter().await, &mut saved)?;
+            Ok(saved.into_states())
+        })
     }
 
     /// Goes on where [`PairExchange::save`] was called, in a pair exchange that was made alike: on all ranks, before

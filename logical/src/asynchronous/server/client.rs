@@ -11,7 +11,7 @@ use super::terms::Piece;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
 use crate::encoding::{FeedbackLink, LinkNames, MessageSender};
-use crate::{Buffer, Part, Result};
+use crate::{Buffer, Part, Primitive, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,24 +30,26 @@ impl Server {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) where
     /// the codec refuses it. Then nothing was sent, and nothing is remembered.
-    pub async fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
-        self.terms.check(&range, delta)?;
-        let pieces = self.terms.pieces(&range);
-        let payloads = match self.terms.pushed {
-            Some(_) => self.encode(&pieces, &range, delta)?,
-            None => {
-                let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
-                copies.collect::<Result<_>>()?
+    pub fn push<'a>(&'a mut self, range: Range<usize>, delta: &'a Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            self.terms.check(&range, delta)?;
+            let pieces = self.terms.pieces(&range);
+            let payloads = match self.terms.pushed {
+                Some(_) => self.encode(&pieces, &range, delta)?,
+                None => {
+                    let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
+                    copies.collect::<Result<_>>()?
+                }
+            };
+            for (piece, payload) in pieces.iter().zip(payloads) {
+                let pending = self.ask(piece, Some(payload), None);
+                // Nobody waits for it, but what has failed already can be told.
+                if pending.is_done() {
+                    pending.await?;
+                }
             }
-        };
-        for (piece, payload) in pieces.iter().zip(payloads) {
-            let pending = self.ask(piece, Some(payload), None);
-            // Nobody waits for it, but what has failed already can be told.
-            if pending.is_done() {
-                pending.await?;
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<Payload> {
@@ -92,13 +94,15 @@ impl Server {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; as [`Clock::wait`](super::super::Clock::wait);
     /// those of any request before.
-    pub async fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
-        self.terms.check(&range, into)?;
-        free_to_write(into)?;
-        self.clock.wait().await?;
-        let pieces = self.terms.pieces(&range);
-        let places: Vec<_> = pieces.iter().map(|piece| piece.within(&range)).collect();
-        self.fetch(&pieces, into, &places).await
+    pub fn pull<'a>(&'a mut self, range: Range<usize>, into: &'a mut Buffer) -> Primitive<'a, Pulled> {
+        Box::pin(async move {
+            self.terms.check(&range, into)?;
+            free_to_write(into)?;
+            self.clock.wait().await?;
+            let pieces = self.terms.pieces(&range);
+            let places: Vec<_> = pieces.iter().map(|piece| piece.within(&range)).collect();
+            self.fetch(&pieces, into, &places).await
+        })
     }
 
     /// Pulls as [`Server::pull`] does, but what came in this way before serves again as long as it contains all pushes
@@ -107,18 +111,20 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::pull`].
-    pub async fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
-        self.terms.check(&range, into)?;
-        free_to_write(into)?;
-        let mut cache = match self.cache.take() {
-            Some(cache) => cache,
-            None => Cache::new(into, self.terms.shards.len, self.terms.peers.len())?,
-        };
-        let pieces = self.terms.pieces(&range);
-        let refreshed = self.refresh(&mut cache, &pieces).await;
-        let pulled = refreshed.and_then(|()| cache.read(&pieces, &range, into));
-        self.cache = Some(cache);
-        pulled
+    pub fn pull_cached<'a>(&'a mut self, range: Range<usize>, into: &'a mut Buffer) -> Primitive<'a, Pulled> {
+        Box::pin(async move {
+            self.terms.check(&range, into)?;
+            free_to_write(into)?;
+            let mut cache = match self.cache.take() {
+                Some(cache) => cache,
+                None => Cache::new(into, self.terms.shards.len, self.terms.peers.len())?,
+            };
+            let pieces = self.terms.pieces(&range);
+            let refreshed = self.refresh(&mut cache, &pieces).await;
+            let pulled = refreshed.and_then(|()| cache.read(&pieces, &range, into));
+            self.cache = Some(cache);
+            pulled
+        })
     }
 
     /// Pulls the shards of `pieces` that are too old.

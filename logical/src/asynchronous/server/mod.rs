@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::service::Service;
 use super::task::check_ranks;
 use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, Communicator, DType, Result};
+use crate::{Buffer, Communicator, DType, Primitive, Result};
 use cache::Cache;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use shard::Shard;
@@ -161,8 +161,13 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with a rank whose delta cannot be decoded.
-    pub async fn shard(&self) -> Result<(Range<usize>, Vec<f32>)> {
-        Ok((self.terms.shards.of_rank(self.terms.rank), self.shard.parameters(self.clock.slowest()).await?))
+    pub fn shard<'a>(&'a self) -> Primitive<'a, (Range<usize>, Vec<f32>)> {
+        Box::pin(async move {
+            Ok((
+                self.terms.shards.of_rank(self.terms.rank),
+                self.shard.parameters(self.clock.slowest()).await?,
+            ))
+        })
     }
 
     /// Returns the encoding of deltas with what it remembers, to be saved and restored.

@@ -11,7 +11,7 @@ use super::saved::{Saved, parse, unknown};
 use super::service::Service;
 use super::shared::{Shared, SharedGuard};
 use crate::encoding::{Encoding, State};
-use crate::{Buffer, Communicator, Error, Result};
+use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -98,31 +98,34 @@ impl Window {
     /// # Errors
     /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] for
     /// integers, and for in-neighbours and feedback that cannot be.
-    pub async fn create(
-        comm: &Communicator,
-        service: &Service,
-        value: &Buffer,
-        sources: &[usize],
+    pub fn create<'a>(
+        comm: &'a Communicator,
+        service: &'a Service,
+        value: &'a Buffer,
+        sources: &'a [usize],
         encoding: Option<Encoding>,
-    ) -> Result<Self> {
-        check(comm, service, value, encoding.as_ref())?;
-        let mut wanted = vec![0u8; comm.size()];
-        for source in sources {
-            comm.check_rank(*source)?;
-            if *source == comm.rank() || std::mem::replace(&mut wanted[*source], 1) == 1 {
-                let what = format!("rank {source} cannot be an in-neighbour of rank {} there", comm.rank());
-                return Err(Error::usage(what, "name each of the other ranks at most once"));
+    ) -> Primitive<'a, Self> {
+        Box::pin(async move {
+            check(comm, service, value, encoding.as_ref())?;
+            let mut wanted = vec![0u8; comm.size()];
+            for source in sources {
+                comm.check_rank(*source)?;
+                if *source == comm.rank() || std::mem::replace(&mut wanted[*source], 1) == 1 {
+                    let what =
+                        format!("rank {source} cannot be an in-neighbour of rank {} there", comm.rank());
+                    return Err(Error::usage(what, "name each of the other ranks at most once"));
+                }
             }
-        }
-        let me = comm.world().health().peers()[comm.rank()].clone();
-        let target = Arc::new(WindowTarget::new(me, value, sources, encoding)?);
-        // Before the others can know that it is there.
-        let number = service.register(Arc::<WindowTarget>::clone(&target))?;
-        let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
-        let destinations: Vec<usize> = (0..comm.size()).filter(|rank| wanting[*rank] != 0).collect();
-        let send_links = destinations.iter().map(|to| (*to, target.encoding.send_link(PUT))).collect();
-        let send_links = Shared::new(send_links);
-        Ok(Window { service: service.clone(), target, number, destinations, send_links })
+            let me = comm.world().health().peers()[comm.rank()].clone();
+            let target = Arc::new(WindowTarget::new(me, value, sources, encoding)?);
+            // Before the others can know that it is there.
+            let number = service.register(Arc::<WindowTarget>::clone(&target))?;
+            let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
+            let destinations: Vec<usize> = (0..comm.size()).filter(|rank| wanting[*rank] != 0).collect();
+            let send_links = destinations.iter().map(|to| (*to, target.encoding.send_link(PUT))).collect();
+            let send_links = Shared::new(send_links);
+            Ok(Window { service: service.clone(), target, number, destinations, send_links })
+        })
     }
 
     /// Returns the ranks that this one may put to: those that have named it as an in-neighbour.
@@ -246,23 +249,25 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] for ranks that are no in-neighbours, and weights that are not finite.
-    pub async fn update(&self, self_weight: f64, weights: &[(usize, f64)], reset: bool) -> Result<()> {
-        check_weight(self_weight)?;
-        check_peers(weights, |rank| self.target.is_source(rank), "in-neighbour")?;
-        let (_links, mut state) = self.alone().await;
-        scale(self_weight, &self.target.value)?;
-        let mut mass = self_weight * self.target.mass();
-        for (rank, weight) in weights {
-            if let Some(neighbour) = state.neighbours.get_mut(rank) {
-                self.target.value.write_all()?.add_scaled(*weight, &neighbour.value.read_all()?)?;
-                mass += weight * neighbour.mass;
-                if reset {
-                    neighbour.clear()?;
+    pub fn update<'a>(&'a self, self_weight: f64, weights: &'a [(usize, f64)], reset: bool) -> Primitive<'a> {
+        Box::pin(async move {
+            check_weight(self_weight)?;
+            check_peers(weights, |rank| self.target.is_source(rank), "in-neighbour")?;
+            let (_links, mut state) = self.alone().await;
+            scale(self_weight, &self.target.value)?;
+            let mut mass = self_weight * self.target.mass();
+            for (rank, weight) in weights {
+                if let Some(neighbour) = state.neighbours.get_mut(rank) {
+                    self.target.value.write_all()?.add_scaled(*weight, &neighbour.value.read_all()?)?;
+                    mass += weight * neighbour.mass;
+                    if reset {
+                        neighbour.clear()?;
+                    }
                 }
             }
-        }
-        self.target.set_mass(mass);
-        Ok(())
+            self.target.set_mass(mass);
+            Ok(())
+        })
     }
 
     /// Takes in all that has arrived: [`Window::update`] with weights of 1 and a reset, for values that were
@@ -270,9 +275,11 @@ impl Window {
     ///
     /// # Errors
     /// None but those of a bug.
-    pub async fn collect(&self) -> Result<()> {
-        let weights: Vec<_> = self.target.sources().map(|rank| (rank, 1.0)).collect();
-        self.update(1.0, &weights, true).await
+    pub fn collect<'a>(&'a self) -> Primitive<'a> {
+        Box::pin(async move {
+            let weights: Vec<_> = self.target.sources().map(|rank| (rank, 1.0)).collect();
+            self.update(1.0, &weights, true).await
+        })
     }
 
     /// Returns how often the buffer of an in-neighbour has been written to, by either side; [`None`] if it is none.
@@ -289,60 +296,70 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
-    pub async fn load(&self, into: &mut Buffer) -> Result<()> {
-        let _state = self.target.state.enter().await;
-        into.write_all()?.copy_from(&self.target.value.read_all()?)
+    pub fn load<'a>(&'a self, into: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            let _state = self.target.state.enter().await;
+            into.write_all()?.copy_from(&self.target.value.read_all()?)
+        })
     }
 
     /// Computes push-sum's estimate of the mean: `into ← x ÷ p`.
     ///
     /// # Errors
     /// [`Error::Usage`] if p is 0, as all of it was sent away; as [`Window::load`].
-    pub async fn estimate(&self, into: &mut Buffer) -> Result<()> {
-        let mass = {
-            let _state = self.target.state.enter().await;
-            let mass = self.target.mass();
-            if mass == 0.0 {
-                let what = "a window whose push-sum scalar is 0 estimates nothing";
-                return Err(Error::usage(
-                    what,
-                    "keep a part when you send, or collect what has arrived first",
-                ));
-            }
-            into.write_all()?.copy_from(&self.target.value.read_all()?)?;
-            mass
-        };
-        scale(1.0 / mass, into)
+    pub fn estimate<'a>(&'a self, into: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            let mass = {
+                let _state = self.target.state.enter().await;
+                let mass = self.target.mass();
+                if mass == 0.0 {
+                    let what = "a window whose push-sum scalar is 0 estimates nothing";
+                    return Err(Error::usage(
+                        what,
+                        "keep a part when you send, or collect what has arrived first",
+                    ));
+                }
+                into.write_all()?.copy_from(&self.target.value.read_all()?)?;
+                mass
+            };
+            scale(1.0 / mass, into)
+        })
     }
 
     /// Copies the buffer of an in-neighbour: `into ← y`.
     ///
     /// # Errors
     /// [`Error::Usage`] if it is none, or `into` is of another type or length.
-    pub async fn load_neighbour(&self, of: usize, into: &mut Buffer) -> Result<()> {
-        check_peers(&[(of, 1.0)], |rank| self.target.is_source(rank), "in-neighbour")?;
-        let state = self.target.state.enter().await;
-        let Some(neighbour) = state.neighbours.get(&of) else { return Ok(()) };
-        into.write_all()?.copy_from(&neighbour.value.read_all()?)
+    pub fn load_neighbour<'a>(&'a self, of: usize, into: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            check_peers(&[(of, 1.0)], |rank| self.target.is_source(rank), "in-neighbour")?;
+            let state = self.target.state.enter().await;
+            let Some(neighbour) = state.neighbours.get(&of) else { return Ok(()) };
+            into.write_all()?.copy_from(&neighbour.value.read_all()?)
+        })
     }
 
     /// Replaces this rank's value: `x ← from`; p stays as it is.
     ///
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
-    pub async fn store(&self, from: &Buffer) -> Result<()> {
-        let _alone = self.alone().await;
-        self.target.value.write_all()?.copy_from(&from.read_all()?)
+    pub fn store<'a>(&'a self, from: &'a Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            let _alone = self.alone().await;
+            self.target.value.write_all()?.copy_from(&from.read_all()?)
+        })
     }
 
     /// Adds to this rank's value: `x ← x + weight × from`.
     ///
     /// # Errors
     /// [`Error::Usage`] if the weight is not finite; as [`Window::store`].
-    pub async fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
-        check_weight(weight)?;
-        let _alone = self.alone().await;
-        self.target.value.write_all()?.add_scaled(weight, &from.read_all()?)
+    pub fn add<'a>(&'a self, weight: f64, from: &'a Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            check_weight(weight)?;
+            let _alone = self.alone().await;
+            self.target.value.write_all()?.add_scaled(weight, &from.read_all()?)
+        })
     }
 
     /// Returns copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its
@@ -351,14 +368,16 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
-    pub async fn save(&self) -> Result<Vec<(String, State)>> {
-        let (send_links, state) = self.alone().await;
-        let mut saved = Saved::default();
-        self.target.save(&state, &mut saved)?;
-        for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
-            saved.add(PUT_TO, *rank, state)?;
-        }
-        Ok(saved.into_states())
+    pub fn save<'a>(&'a self) -> Primitive<'a, Vec<(String, State)>> {
+        Box::pin(async move {
+            let (send_links, state) = self.alone().await;
+            let mut saved = Saved::default();
+            self.target.save(&state, &mut saved)?;
+            for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
+                saved.add(PUT_TO, *rank, state)?;
+            }
+            Ok(saved.into_states())
+        })
     }
 
     /// Goes on where [`Window::save`] was called, in a window that was made alike: on all ranks, before anything is

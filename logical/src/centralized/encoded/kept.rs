@@ -6,7 +6,7 @@ use super::scatter_gather::{check, fingerprint};
 use super::{entry, segments};
 use crate::centralized::share::chunk;
 use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, Communicator, ReduceOp, Result};
+use crate::{Buffer, Communicator, Primitive, ReduceOp};
 
 impl Communicator {
     /// Finds the mean of all ranks' values in low precision, and what each rank has to exchange for it: the caller does
@@ -56,26 +56,28 @@ impl Communicator {
     /// assert!((replicas[0][0] + replicas[1][0] - 1.0).abs() < 1e-6);
     /// # Ok::<(), hexagram_logical::Error>(())
     /// ```
-    pub async fn mean_kept_encoded(
-        &self,
-        value: &mut Buffer,
-        mean: &mut Buffer,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        encoding.expect_feedback("mean_kept_encoded", &[Feedback::Difference])?;
-        mean.write_all()?.copy_from(&value.read_all()?)?;
-        check(mean, ReduceOp::Mean, encoding)?;
-        let fingerprint = fingerprint(mean, ReduceOp::Mean, encoding);
-        let ranks = self.size();
-        let owned = chunk(mean.len(), ranks, self.rank());
-        let estimates = entry(encoding, "estimates", mean, ranks * owned.len())?;
-        let stages = Roles::of(self, mean, ReduceOp::Mean, encoding)?.with_estimates(estimates);
-        segments::run(self, fingerprint, mean, &stages).await?;
-        encoding.state_mut().advance();
-        let exact = entry(encoding, "mean", mean, owned.len())?;
-        let exact = exact.read_all()?;
-        mean.write(owned)?.weighted_sum(&[(1.0 - ranks as f64, None), (ranks as f64, Some(&exact))])?;
-        let told = entry(encoding, super::WORKER_NAMES.difference, mean, mean.len())?;
-        value.write_all()?.copy_from(&told.read_all()?)
+    pub fn mean_kept_encoded<'a>(
+        &'a self,
+        value: &'a mut Buffer,
+        mean: &'a mut Buffer,
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            encoding.expect_feedback("mean_kept_encoded", &[Feedback::Difference])?;
+            mean.write_all()?.copy_from(&value.read_all()?)?;
+            check(mean, ReduceOp::Mean, encoding)?;
+            let fingerprint = fingerprint(mean, ReduceOp::Mean, encoding);
+            let ranks = self.size();
+            let owned = chunk(mean.len(), ranks, self.rank());
+            let estimates = entry(encoding, "estimates", mean, ranks * owned.len())?;
+            let stages = Roles::of(self, mean, ReduceOp::Mean, encoding)?.with_estimates(estimates);
+            segments::run(self, fingerprint, mean, &stages).await?;
+            encoding.state_mut().advance();
+            let exact = entry(encoding, "mean", mean, owned.len())?;
+            let exact = exact.read_all()?;
+            mean.write(owned)?.weighted_sum(&[(1.0 - ranks as f64, None), (ranks as f64, Some(&exact))])?;
+            let told = entry(encoding, super::WORKER_NAMES.difference, mean, mean.len())?;
+            value.write_all()?.copy_from(&told.read_all()?)
+        })
     }
 }

@@ -4,7 +4,7 @@ use super::{WORKER_NAMES, check_dtype, check_op};
 use crate::centralized::free_to_write;
 use crate::codec::{CodecError, LinearCodec, OneRound, Round};
 use crate::encoding::{Encoding, Feedback, FeedbackLink};
-use crate::{Buffer, Call, Communicator, DType, Part, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, Primitive, ReduceOp, Result};
 use bytemuck::cast_slice_mut;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::memory::WriteView;
@@ -60,42 +60,44 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_reduce_linear(
-        &self,
-        buffer: &mut Buffer,
+    pub fn all_reduce_linear<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-        encoding: &mut Encoding<dyn LinearCodec>,
-    ) -> Result<()> {
-        check_dtype(buffer)?;
-        encoding.expect_feedback("all_reduce_linear", &[Feedback::None, Feedback::Error])?;
-        check_op(op)?;
-        encoding.codec().fits(buffer.len())?;
-        free_to_write(buffer)?;
-        let len = buffer.len();
-        let codec = encoding.codec().clone();
-        // A codec that remembers works on the host, and so what it remembers is there.
-        let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
-        let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
-        let seed = encoding.draw(&[]);
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            codec: Some(encoding.digest()),
-            ..Fingerprint::new(OperationKind::AllReduce, DType::F32, len)
-        };
-        // Sends nothing itself: its rounds are operations of their own.
-        self.operate(fingerprint, async |call| {
-            let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
-            let linear = Linear { comm: self, call, codec: &codec, memory: &memory, seed, op };
-            let keeps_own = encoding.feedback().error_kept().is_some();
-            let (reduced, own) = linear.reduce(sum.buffer, fingerprint, keeps_own).await?;
-            if let Some(own) = own {
-                linear.remember(&link, &own, buffer)?;
-            }
-            linear.decode(&reduced, buffer)
+        encoding: &'a mut Encoding<dyn LinearCodec>,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            check_dtype(buffer)?;
+            encoding.expect_feedback("all_reduce_linear", &[Feedback::None, Feedback::Error])?;
+            check_op(op)?;
+            encoding.codec().fits(buffer.len())?;
+            free_to_write(buffer)?;
+            let len = buffer.len();
+            let codec = encoding.codec().clone();
+            // A codec that remembers works on the host, and so what it remembers is there.
+            let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
+            let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
+            let seed = encoding.draw(&[]);
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                codec: Some(encoding.digest()),
+                ..Fingerprint::new(OperationKind::AllReduce, DType::F32, len)
+            };
+            // Sends nothing itself: its rounds are operations of their own.
+            self.operate(fingerprint, async |call| {
+                let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
+                let linear = Linear { comm: self, call, codec: &codec, memory: &memory, seed, op };
+                let keeps_own = encoding.feedback().error_kept().is_some();
+                let (reduced, own) = linear.reduce(sum.buffer, fingerprint, keeps_own).await?;
+                if let Some(own) = own {
+                    linear.remember(&link, &own, buffer)?;
+                }
+                linear.decode(&reduced, buffer)
+            })
+            .await?;
+            encoding.state_mut().advance();
+            Ok(())
         })
-        .await?;
-        encoding.state_mut().advance();
-        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use super::segments;
 use super::{check_dtype, check_op};
 use crate::centralized::free_to_write;
 use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, Communicator, ReduceOp, Result};
+use crate::{Buffer, Communicator, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -63,18 +63,20 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_reduce_encoded(
-        &self,
-        buffer: &mut Buffer,
+    pub fn all_reduce_encoded<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        check(buffer, op, encoding)?;
-        let fingerprint = fingerprint(buffer, op, encoding);
-        let stages = Roles::of(self, buffer, op, encoding)?;
-        segments::run(self, fingerprint, buffer, &stages).await?;
-        encoding.state_mut().advance();
-        Ok(())
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            check(buffer, op, encoding)?;
+            let fingerprint = fingerprint(buffer, op, encoding);
+            let stages = Roles::of(self, buffer, op, encoding)?;
+            segments::run(self, fingerprint, buffer, &stages).await?;
+            encoding.state_mut().advance();
+            Ok(())
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use super::{WORKER_NAMES, check_dtype, check_op, entry, weight};
 use crate::centralized::free_to_write;
 use crate::centralized::share::block;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
-use crate::{Buffer, Call, Communicator, DType, Land, Part, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Land, Part, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -50,38 +50,40 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn all_reduce_sparse(
-        &self,
-        buffer: &mut Buffer,
+    pub fn all_reduce_sparse<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
         op: ReduceOp,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        check_dtype(buffer)?;
-        let known = [Feedback::None, Feedback::Error, Feedback::Difference];
-        encoding.expect_feedback("all_reduce_sparse", &known)?;
-        check_op(op)?;
-        free_to_write(buffer)?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            codec: Some(encoding.digest()),
-            ..Fingerprint::new(OperationKind::SparseAllReduce, buffer.dtype(), buffer.len())
-        };
-        let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, buffer.len())?;
-        let mean = match encoding.feedback() {
-            Feedback::Difference => Some(entry(encoding, "mean", buffer, buffer.len())?),
-            _ => None,
-        };
-        self.operate(fingerprint, async |call| {
-            let sum = mean.as_deref().unwrap_or(buffer);
-            self.gather_and_add(call, buffer, encoding, &link, (sum, weight(op, self.size()))).await?;
-            match &mean {
-                Some(mean) => buffer.write_all()?.copy_from(&mean.read_all()?),
-                None => Ok(()),
-            }
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            check_dtype(buffer)?;
+            let known = [Feedback::None, Feedback::Error, Feedback::Difference];
+            encoding.expect_feedback("all_reduce_sparse", &known)?;
+            check_op(op)?;
+            free_to_write(buffer)?;
+            let fingerprint = Fingerprint {
+                reduce: Some(op),
+                codec: Some(encoding.digest()),
+                ..Fingerprint::new(OperationKind::SparseAllReduce, buffer.dtype(), buffer.len())
+            };
+            let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, buffer.len())?;
+            let mean = match encoding.feedback() {
+                Feedback::Difference => Some(entry(encoding, "mean", buffer, buffer.len())?),
+                _ => None,
+            };
+            self.operate(fingerprint, async |call| {
+                let sum = mean.as_deref().unwrap_or(buffer);
+                self.gather_and_add(call, buffer, encoding, &link, (sum, weight(op, self.size()))).await?;
+                match &mean {
+                    Some(mean) => buffer.write_all()?.copy_from(&mean.read_all()?),
+                    None => Ok(()),
+                }
+            })
+            .await?;
+            encoding.state_mut().advance();
+            Ok(())
         })
-        .await?;
-        encoding.state_mut().advance();
-        Ok(())
     }
 
     /// Adds up all messages: `sum ← sum + w Σ D(cᵢ)`; where the sum is the buffer itself, which has been sent, it

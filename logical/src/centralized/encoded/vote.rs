@@ -5,7 +5,7 @@ use super::check_dtype;
 use super::segments::{self, Segment, Stages};
 use super::tally::Tally;
 use crate::centralized::free_to_write;
-use crate::{Buffer, Call, Communicator, DType, Part, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, Primitive, Result};
 use hexagram_physical::codec::{Codec, CodecError};
 use hexagram_physical::device::apply_all;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
@@ -38,11 +38,13 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn majority_vote(&self, buffer: &mut Buffer) -> Result<()> {
-        check(buffer)?;
-        let votes = Votes { voters: self.size(), width: 1 };
-        let stages = Vote { buffer, contributed: &Ballot, votes };
-        segments::run(self, fingerprint(buffer, &Ballot), buffer, &stages).await
+    pub fn majority_vote<'a>(&'a self, buffer: &'a mut Buffer) -> Primitive<'a> {
+        Box::pin(async move {
+            check(buffer)?;
+            let votes = Votes { voters: self.size(), width: 1 };
+            let stages = Vote { buffer, contributed: &Ballot, votes };
+            segments::run(self, fingerprint(buffer, &Ballot), buffer, &stages).await
+        })
     }
 
     /// Counts votes that have been added up within hosts: the buffer holds sums of signs, of `hosts[r]` ranks on rank r.

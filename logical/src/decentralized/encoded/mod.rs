@@ -37,7 +37,7 @@ use super::neighbours::Neighbours;
 use super::schedule::Schedule;
 use crate::centralized::{free_to_read, free_to_write};
 use crate::encoding::{Encoding, Feedback, FeedbackLink, LinkNames};
-use crate::{Buffer, Communicator, DType, Error, Result};
+use crate::{Buffer, Communicator, DType, Error, Primitive, Result};
 use rules::{Copies, GossipRound, sum};
 
 /// Options of gossip at low precision, equal on all ranks.
@@ -114,17 +114,19 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn gossip_encoded(
-        &self,
-        buffer: &mut Buffer,
-        schedule: &dyn Schedule,
+    pub fn gossip_encoded<'a>(
+        &'a self,
+        buffer: &'a mut Buffer,
+        schedule: &'a dyn Schedule,
         step: u64,
-        encoding: &mut Encoding,
+        encoding: &'a mut Encoding,
         options: GossipOptions,
-    ) -> Result<()> {
-        encodable(buffer)?;
-        let mixing = self.mixing(schedule, step, Stochastic::Both)?;
-        self.gossip_encoded_by(&mixing, buffer, encoding, options).await
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            encodable(buffer)?;
+            let mixing = self.mixing(schedule, step, Stochastic::Both)?;
+            self.gossip_encoded_by(&mixing, buffer, encoding, options).await
+        })
     }
 
     /// Runs [`Communicator::gossip_encoded`] with a matrix that was checked.
@@ -186,16 +188,18 @@ impl Communicator {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
-    pub async fn gossip_synchronize(
-        &self,
-        buffer: &Buffer,
-        schedule: &dyn Schedule,
+    pub fn gossip_synchronize<'a>(
+        &'a self,
+        buffer: &'a Buffer,
+        schedule: &'a dyn Schedule,
         step: u64,
-        encoding: &mut Encoding,
-    ) -> Result<()> {
-        encodable(buffer)?;
-        let mixing = self.mixing(schedule, step, Stochastic::Both)?;
-        self.gossip_synchronize_by(&mixing, buffer, encoding).await
+        encoding: &'a mut Encoding,
+    ) -> Primitive<'a> {
+        Box::pin(async move {
+            encodable(buffer)?;
+            let mixing = self.mixing(schedule, step, Stochastic::Both)?;
+            self.gossip_synchronize_by(&mixing, buffer, encoding).await
+        })
     }
 
     /// Runs [`Communicator::gossip_synchronize`] with a matrix that was checked.
