@@ -8,7 +8,7 @@ use crate::real::Real;
 use hexagram_logical::device::kernels::widest;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Launch, Module, Program};
-use hexagram_logical::device::{Kernel, Operands, apply};
+use hexagram_logical::device::{Kernel, Operands, apply_all};
 use hexagram_logical::{Buffer, Error, ReadView, Result, WriteView};
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -59,30 +59,17 @@ pub(crate) fn each<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: us
     if parts.iter().all(|(range, _)| range.is_empty()) {
         return Ok(());
     }
-    run(Parts { parts, elements: PhantomData }, reads, writes)
+    run(Arc::new(Parts { parts, elements: PhantomData }), &reads, &writes)
 }
 
 /// Runs a kernel on whole buffers.
 ///
 /// # Errors
-/// As [`apply`].
-pub(crate) fn run<const R: usize, const W: usize>(
-    kernel: impl Kernel,
-    reads: [&Buffer; R],
-    writes: [&Buffer; W],
-) -> Result<()> {
-    let reads: [ReadView; R] = all(reads.iter().map(|buffer| buffer.read_all()))?;
-    let writes: [WriteView; W] = all(writes.iter().map(|buffer| buffer.write_all()))?;
-    apply(Arc::new(kernel), reads, writes)
-}
-
-/// Returns views as an array of as many.
-fn all<V, const N: usize>(views: impl Iterator<Item = Result<V>>) -> Result<[V; N]> {
-    let other = |views: Vec<V>| {
-        let what = format!("{} buffers were given for {N}", views.len());
-        Error::usage(what, "give a kernel as many as it takes")
-    };
-    views.collect::<Result<Vec<V>>>()?.try_into().map_err(other)
+/// As [`apply_all`].
+pub(crate) fn run(kernel: Arc<dyn Kernel>, reads: &[&Buffer], writes: &[&Buffer]) -> Result<()> {
+    let reads: Vec<ReadView> = reads.iter().map(|buffer| buffer.read_all()).collect::<Result<_>>()?;
+    let mut writes: Vec<WriteView> = writes.iter().map(|buffer| buffer.write_all()).collect::<Result<_>>()?;
+    apply_all(kernel, &reads, &mut writes)
 }
 
 /// Returns the length that all buffers have; fails unless they have one, and elements of type `T`.
@@ -100,13 +87,13 @@ pub(crate) fn alike<T: Real>(reads: &[&Buffer], writes: &[&Buffer]) -> Result<us
 
 /// Fails unless all ranges are of `len` elements.
 pub(crate) fn within<'a>(len: usize, mut ranges: impl Iterator<Item = &'a Range<usize>>) -> Result<()> {
-    match ranges.find(|range| range.start > range.end || range.end > len) {
-        None => Ok(()),
-        Some(range) => {
-            let what = format!("elements {} to {} were given of {len}", range.start, range.end);
-            Err(Error::usage(what, "give sections and tensors of the bucket"))
-        }
-    }
+    let outside = ranges.find(|range| range.start > range.end || range.end > len);
+    outside.map_or(Ok(()), |range| Err(not_within(len, range)))
+}
+
+fn not_within(len: usize, range: &Range<usize>) -> Error {
+    let what = format!("elements {} to {} were given of {len}", range.start, range.end);
+    Error::usage(what, "give sections and tensors of the bucket")
 }
 
 /// Kernel that does work on parts of its operands.

@@ -7,6 +7,7 @@ use hexagram_logical::{Communicator, Error, Result, drive};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 pub(super) struct Scheduler {
@@ -63,17 +64,21 @@ impl Scheduler {
         &self,
         work: impl AsyncFnOnce(&mut HookRunner) -> Result<R> + Send + 'static,
     ) -> Result<R> {
-        let (answer, answered) = bounded(1);
+        let (answered, answer) = bounded(1);
+        let kept = Arc::new(Mutex::new(None));
+        let outcome = Arc::clone(&kept);
         let call: Call = Box::new(move |runner| {
             Box::pin(async move {
-                let outcome = work(runner).await?;
-                // Whoever asked waits for it.
-                let _ = answer.send(outcome);
+                *lock(&outcome) = Some(work(runner).await?);
+                // The caller waits for it.
+                let _ = answered.send(());
                 Ok(())
             })
         });
         self.requests.send(Request::Call(call))?;
-        receive(&answered).map_err(|_| self.wait().err().unwrap_or_else(died))
+        // A channel of the outcome itself would be compiled anew for each type.
+        let answer = receive(&answer).ok().and_then(|()| lock(&kept).take());
+        answer.ok_or_else(|| self.wait().err().unwrap_or_else(died))
     }
 }
 
@@ -96,6 +101,10 @@ fn receive<T>(receiver: &Receiver<T>) -> std::result::Result<T, RecvError> {
             Err(TryRecvError::Empty) => None,
         },
     )
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `future` to its end or to its panic.

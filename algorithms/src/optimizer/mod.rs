@@ -50,6 +50,7 @@ use hexagram_logical::device::Kernel;
 use hexagram_logical::spelling::{Options, Spelled};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
+use std::sync::Arc;
 
 /// Modules of all arithmetic on parameters and moments that a GPU does.
 #[cfg(feature = "cuda")]
@@ -178,7 +179,7 @@ impl Update<'_> {
         let written: [&Buffer; W] = self.written()?;
         let len = elementwise::alike::<T>(&[self.gradients], &written)?;
         elementwise::within(len, self.tensors.iter().map(|tensor| &tensor.elements))?;
-        elementwise::run(kernel, [self.gradients], written)
+        elementwise::run(Arc::new(kernel), &[self.gradients], &written)
     }
 
     /// Returns the parameters and as many slots as an optimizer names.

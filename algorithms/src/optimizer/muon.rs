@@ -38,6 +38,7 @@ use hexagram_logical::runtime::Work;
 use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
 use hexagram_logical::{Error, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Steps by orthogonalized momenta, and by AdamW where there are no matrices.
 #[derive(Debug, Clone, PartialEq)]
@@ -166,7 +167,7 @@ impl Muon {
         // What is written is read, too; running a kernel counts it once.
         queue.computes(|| Work::Kernel { bytes: (first.len() + second.len()) * size_of::<T>() });
         queue.computes(|| Work::Product { operations: self.operations(update.tensors) });
-        elementwise::run(kernel, [update.gradients], written)
+        elementwise::run(Arc::new(kernel), &[update.gradients], &written)
     }
 
     /// Returns the factor s of a matrix.

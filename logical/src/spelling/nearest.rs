@@ -13,9 +13,14 @@ use crate::Error;
 /// assert_eq!(nearest("choco", ["loco", "choco-sgd"]), ["choco-sgd", "loco"]);
 /// ```
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    nearest_of(word, &names.into_iter().collect::<Vec<_>>())
+}
+
+fn nearest_of<'a>(word: &str, names: &[&'a str]) -> Vec<&'a str> {
     let word: Vec<char> = word.chars().take(64).map(|char| char.to_ascii_lowercase()).collect();
     let mut near: Vec<(usize, &str)> = names
-        .into_iter()
+        .iter()
+        .copied()
         .map(|name| (distance_of(&word, &name.chars().collect::<Vec<_>>()), name))
         .filter(|(distance, name)| *distance <= 1 + name.chars().count().min(word.len()) / 3)
         .collect();
@@ -26,8 +31,11 @@ pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<
 
 /// Creates the error of a name that nobody knows: with the nearest names, and with all of them if none is near.
 pub fn no_such<'a>(what: &str, word: &str, names: impl IntoIterator<Item = &'a str>) -> Error {
-    let names: Vec<&str> = names.into_iter().collect();
-    let near = nearest(word, names.iter().copied());
+    no_such_of(what, word, &names.into_iter().collect::<Vec<_>>())
+}
+
+fn no_such_of(what: &str, word: &str, names: &[&str]) -> Error {
+    let near = nearest_of(word, names);
     let remedy = match near.as_slice() {
         [] if names.is_empty() => "use none".to_owned(),
         [] => format!("use one of {}", names.join(", ")),

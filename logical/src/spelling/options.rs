@@ -113,7 +113,7 @@ impl Options {
         values: impl Values<T>,
         about: &'static str,
     ) -> Result<()> {
-        self.visit((name, Some(name)), value, &values, about)
+        self.visit((name, Some(name)), &mut Field { value, values: &values }, about)
     }
 
     /// Names the option that is written without its name, as in `top-k(5%)`, and always. It is the first.
@@ -127,7 +127,7 @@ impl Options {
         values: impl Values<T>,
         about: &'static str,
     ) -> Result<()> {
-        self.visit((name, None), value, &values, about)
+        self.visit((name, None), &mut Field { value, values: &values }, about)
     }
 
     /// Fails unless an option `holds` beside the others, which are named before; `want` says what to choose, as in
@@ -144,11 +144,10 @@ impl Options {
         }
     }
 
-    fn visit<T>(
+    fn visit(
         &mut self,
         (name, written): (&'static str, Option<&'static str>),
-        value: &mut T,
-        values: &dyn Values<T>,
+        field: &mut dyn AnyField,
         about: &'static str,
     ) -> Result<()> {
         let first = self.fields.is_empty();
@@ -156,36 +155,36 @@ impl Options {
         match &mut self.direction {
             Direction::Reading(arguments) => {
                 if let Some(given) = take(arguments, name, first, &self.owner)? {
-                    *value = self.parsed(name, &given, value, values)?;
+                    self.set(name, &given, field)?;
                 }
                 // A value that was there may be out of its range, too.
-                self.checked(name, value, values)
+                self.checked(name, field)
             }
-            Direction::Checking => self.checked(name, value, values),
+            Direction::Checking => self.checked(name, field),
             Direction::Writing(arguments) => {
-                arguments.push(Argument { field: written.map(str::to_owned), value: values.write(value) });
+                arguments.push(Argument { field: written.map(str::to_owned), value: field.write() });
                 Ok(())
             }
             Direction::Describing(fields) => {
-                let range = values.describe(&self.known);
-                fields.push(FieldHelp { name, value: values.write(value).to_string(), range, about });
+                let range = field.describe(&self.known);
+                fields.push(FieldHelp { name, value: field.write().to_string(), range, about });
                 Ok(())
             }
         }
     }
 
-    fn parsed<T>(&self, name: &str, given: &Spelling, now: &T, values: &dyn Values<T>) -> Result<T> {
-        let read =
-            values.read(given, Some(now), &self.known).map_err(|inner| self.within(name, given, inner))?;
-        read.ok_or_else(|| self.refuse(name, &given.excerpt(), &values.describe(&self.known)))
+    fn set(&self, name: &str, given: &Spelling, field: &mut dyn AnyField) -> Result<()> {
+        match field.read(given, &self.known).map_err(|inner| self.within(name, given, inner))? {
+            true => Ok(()),
+            false => Err(self.refuse(name, &given.excerpt(), &field.describe(&self.known))),
+        }
     }
 
-    fn checked<T>(&self, name: &str, value: &T, values: &dyn Values<T>) -> Result<()> {
-        let holds = values.holds(value).map_err(|inner| self.within(name, &values.write(value), inner))?;
-        if holds {
-            return Ok(());
+    fn checked(&self, name: &str, field: &dyn AnyField) -> Result<()> {
+        match field.holds().map_err(|inner| self.within(name, &field.write(), inner))? {
+            true => Ok(()),
+            false => Err(self.refuse(name, &field.write().excerpt(), &field.describe(&self.known))),
         }
-        Err(self.refuse(name, &values.write(value).excerpt(), &values.describe(&self.known)))
     }
 
     /// Says of an error inside of a value which option's it is.
@@ -214,6 +213,42 @@ impl Options {
         }
         let name = argument.field.as_deref().unwrap_or_default();
         Err(no_such(&format!("option of {owner}"), name, self.fields.iter().copied()))
+    }
+}
+
+/// An option with its values.
+struct Field<'a, T> {
+    value: &'a mut T,
+    values: &'a dyn Values<T>,
+}
+
+/// [`Field`] of any type: the visitor is compiled once.
+trait AnyField {
+    /// Sets the value that a spelling means; false if it means none.
+    fn read(&mut self, spelling: &Spelling, known: &Catalogues) -> Result<bool>;
+    fn write(&self) -> Spelling;
+    fn holds(&self) -> Result<bool>;
+    fn describe(&self, known: &Catalogues) -> String;
+}
+
+impl<T> AnyField for Field<'_, T> {
+    fn read(&mut self, spelling: &Spelling, known: &Catalogues) -> Result<bool> {
+        let read = self.values.read(spelling, Some(self.value), known)?;
+        let is_one = read.is_some();
+        read.into_iter().for_each(|read| *self.value = read);
+        Ok(is_one)
+    }
+
+    fn write(&self) -> Spelling {
+        self.values.write(self.value)
+    }
+
+    fn holds(&self) -> Result<bool> {
+        self.values.holds(self.value)
+    }
+
+    fn describe(&self, known: &Catalogues) -> String {
+        self.values.describe(known)
     }
 }
 

@@ -69,8 +69,8 @@ pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};
 pub use store::Store;
 pub(crate) use stream::Listener;
-pub use variables::{Launcher, Placement};
 pub(crate) use variables::parse_number;
+pub use variables::{Launcher, Placement};
 pub use variables::{MAX_SIZE, host_and_port, of_launchers};
 
 use std::io;

@@ -20,6 +20,7 @@ use hexagram_logical::encoding::Encoding;
 use hexagram_logical::spelling::{Options, above, or, truth};
 use hexagram_logical::{Buffer, Result};
 use moment::{Heading, Moment, Scaling};
+use std::sync::Arc;
 
 /// Constants of Adam.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,7 +99,7 @@ impl Frozen {
             root: moments.root(updates),
             epsilon: moments.epsilon as f32,
         };
-        elementwise::run(scaling, [], [second])
+        elementwise::run(Arc::new(scaling), &[], &[second])
     }
 
     /// Bounds the gradients, `g ← clip(D g) / D`, and clears them where D is 0.

@@ -163,6 +163,7 @@ mod tests {
     use crate::elementwise::{each, run};
     use hexagram_logical::Buffer;
     use hexagram_logical::testing::buffer;
+    use std::sync::Arc;
 
     /// Numbers of both signs with zeros, infinities and NaNs among them.
     fn drawn(len: usize, seed: usize) -> Vec<f32> {
@@ -223,7 +224,7 @@ mod tests {
             let tensors = vec![0..len / 3, len / 3..len / 3, len / 3..len];
             let found = differing(numbers, |[_, _, second]| {
                 let scaling = Scaling { tensors: tensors.clone(), floor, root: 1.1, epsilon: 1e-8 };
-                run(scaling, [], [second]).unwrap();
+                run(Arc::new(scaling), &[], &[second]).unwrap();
             });
             assert_eq!(found, None, "length {len}");
         }

@@ -1,7 +1,7 @@
 //! 16-bit floats, little endian, at any alignment.
 
+use super::from_fn;
 use super::{Float, LANES, Set};
-use std::array::from_fn;
 
 dispatched!(
     /// Rounds each to f16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2 bytes
@@ -57,7 +57,7 @@ fn narrow_f16<S: Set>(set: S, from: &[f32], to: &mut [u8]) -> bool {
 #[inline(always)]
 fn narrow_lanes<S: Set>(set: S, x: &[f32; LANES], to: &mut [[u8; 2]; LANES], largest: &mut [u16; LANES]) {
     let narrow = set.f16_of(*x);
-    *to = narrow.map(u16::to_le_bytes);
+    *to = from_fn(|lane| narrow[lane].to_le_bytes());
     *largest = from_fn(|lane| largest[lane].max(narrow[lane] & 0x7fff));
 }
 
@@ -90,12 +90,12 @@ fn with_f16<S: Set>(set: S, from: &[u8], to: &mut [f32], combine: impl Fn(f32, f
     let (from, from_rest) = from.as_chunks::<2>().0.as_chunks::<LANES>();
     let (to, to_rest) = to.as_chunks_mut::<LANES>();
     for (x, to) in from.iter().zip(to) {
-        let x = set.f32_of(x.map(u16::from_le_bytes));
+        let x = set.f32_of(from_fn(|lane| u16::from_le_bytes(x[lane])));
         *to = from_fn(|lane| combine(x[lane], to[lane]));
     }
     let mut last = [[0; 2]; LANES];
     last[..from_rest.len()].copy_from_slice(from_rest);
-    let x = set.f32_of(last.map(u16::from_le_bytes));
+    let x = set.f32_of(from_fn(|lane| u16::from_le_bytes(last[lane])));
     to_rest.iter_mut().zip(x).for_each(|(to, x)| *to = combine(x, *to));
 }
 

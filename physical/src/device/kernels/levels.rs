@@ -14,9 +14,9 @@
 
 use super::bits::{Packer, Unpacker, packed_len};
 use super::draw::Keys;
+use super::from_fn;
 use super::vector::Vectors;
 use super::{LANES, WIDE, fold};
-use std::array::from_fn;
 
 /// Codes that are packed together.
 pub const BLOCK: usize = ROWS * LANES;

@@ -48,7 +48,6 @@ pub use sign::{add_signs, pack_signs, unpack_signs};
 pub use wide::{add_scaled_wide, narrow, scaled_wide};
 
 use dispatch::Set;
-use std::array::from_fn;
 
 /// Elements that a kernel works on at a time: one register of AVX-512, two of AVX2, four of NEON or SSE.
 pub const LANES: usize = 16;
@@ -56,9 +55,22 @@ pub const LANES: usize = 16;
 /// Accumulators of a reduction: enough to hide the latency of an addition.
 pub const WIDE: usize = 4 * LANES;
 
+/// Returns an array of what a function returns for each index: that of the standard library is several functions for
+/// each use, and kernels have hundreds.
+#[inline(always)]
+pub(super) fn from_fn<T: Copy + Default, const N: usize>(mut of: impl FnMut(usize) -> T) -> [T; N] {
+    let mut all = [T::default(); N];
+    let mut at = 0;
+    while at < N {
+        all[at] = of(at);
+        at += 1;
+    }
+    all
+}
+
 /// Combines all lanes into one, by halves: lane i with lane i + 32, then with i + 16, and so on.
 #[inline(always)]
-pub fn fold<T: Copy>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
+pub fn fold<T: Copy + Default>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
     let lanes: [T; WIDE / 2] = from_fn(|lane| combine(lanes[lane], lanes[lane + WIDE / 2]));
     let lanes: [T; LANES] = from_fn(|lane| combine(lanes[lane], lanes[lane + LANES]));
     let lanes: [T; 8] = from_fn(|lane| combine(lanes[lane], lanes[lane + 8]));

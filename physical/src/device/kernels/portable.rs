@@ -2,8 +2,8 @@
 
 use super::LANES;
 use super::dispatch::Set;
+use super::from_fn;
 use super::reach::MAGNITUDE;
-use std::array::from_fn;
 
 /// The instructions that the target has anyway.
 #[derive(Debug, Clone, Copy)]

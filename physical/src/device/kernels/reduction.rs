@@ -2,9 +2,9 @@
 //! NaN.
 
 use super::float::Float;
+use super::from_fn;
 use super::{LANES, Set};
 use crate::dtype::ReduceOp;
-use std::array::from_fn;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 

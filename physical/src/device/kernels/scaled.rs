@@ -9,9 +9,9 @@
 //!
 //! Two codes of four bits are in a byte, the first in the lower half; the last upper half is 0 if numbers are odd.
 
+use super::from_fn;
 use super::reach::MAGNITUDE;
 use super::{Float, LANES, Set, WIDE, fold};
-use std::array::from_fn;
 
 dispatched!(
     /// Returns the largest magnitude, 0 of no numbers; `None` if a number is NaN or infinite.

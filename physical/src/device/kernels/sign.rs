@@ -1,7 +1,7 @@
 //! One bit for each number: its sign. Bit i of a byte, from the lowest, is 1 for a negative number; ±0 is positive.
 
+use super::from_fn;
 use super::{Float, LANES, Set, WIDE, fold};
-use std::array::from_fn;
 
 dispatched!(
     /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time.
@@ -31,7 +31,7 @@ fn pack_kernel<S: Set>(set: S, from: &[f32], to: &mut [u8]) -> f64 {
     last[..from_rest.len()].copy_from_slice(from_rest);
     let signs = pack_lanes(set, &last, &mut sums).to_le_bytes();
     to_rest.copy_from_slice(&signs[..to_rest.len()]);
-    fold(sums.map(f64::from), |x, y| x + y)
+    fold(from_fn(|lane| f64::from(sums[lane])), |x, y| x + y)
 }
 
 #[inline(always)]

@@ -3,9 +3,9 @@
 //! Loops that carry a register of lanes along, as packing bits does, come out scalar; written with these few operations
 //! they do not. Everything is rounded as Rust's own arithmetic is.
 
+use super::from_fn;
 use super::portable::Portable;
 use super::{Float, LANES, Set};
-use std::array::from_fn;
 
 /// Operations of an instruction set on 16 lanes.
 pub(super) trait Vectors: Set {
@@ -67,11 +67,11 @@ impl Vectors for Portable {
     }
     #[inline(always)]
     fn bits(self, x: Self::Floats) -> Self::Words {
-        x.map(f32::to_bits)
+        from_fn(|i| x[i].to_bits())
     }
     #[inline(always)]
     fn with_bits(self, x: Self::Words) -> Self::Floats {
-        x.map(f32::from_bits)
+        from_fn(|i| f32::from_bits(x[i]))
     }
     #[inline(always)]
     fn or(self, x: Self::Words, y: Self::Words) -> Self::Words {
@@ -95,11 +95,11 @@ impl Vectors for Portable {
     }
     #[inline(always)]
     fn left(self, x: Self::Words, count: u32) -> Self::Words {
-        x.map(|x| x << count)
+        from_fn(|i| x[i] << count)
     }
     #[inline(always)]
     fn right(self, x: Self::Words, count: u32) -> Self::Words {
-        x.map(|x| x >> count)
+        from_fn(|i| x[i] >> count)
     }
     #[inline(always)]
     fn sum(self, x: Self::Floats, y: Self::Floats) -> Self::Floats {
@@ -115,15 +115,15 @@ impl Vectors for Portable {
     }
     #[inline(always)]
     fn canonical(self, x: Self::Floats) -> Self::Floats {
-        x.map(Float::canonical)
+        from_fn(|i| x[i].canonical())
     }
     #[inline(always)]
     fn truncated(self, x: Self::Floats) -> Self::Words {
-        x.map(|x| x as u32)
+        from_fn(|i| x[i] as u32)
     }
     #[inline(always)]
     fn converted(self, x: Self::Words) -> Self::Floats {
-        x.map(|x| x as i32 as f32)
+        from_fn(|i| x[i] as i32 as f32)
     }
 }
 
