@@ -7,60 +7,6 @@ use pyo3::prelude::*;
 
 #[pymethods]
 impl Communicator {
-    /// Reduces elements over all ranks, in place: sum, mean (floats), min, max, product, band, bor or bxor (integers and
-    /// booleans). Every rank passes as many elements of one type.
-    ///
-    /// >>> comm.all_reduce(gradient, "mean")  # doctest: +SKIP
-    ///
-    /// Raises `Mismatch` on all ranks if they differ in count, type or reduction; `PeerFailed` if a rank dies.
-    #[pyo3(signature = (elements, op = "sum", *, async_op = false, timeout = None))]
-    fn all_reduce(&self, elements: Argument, op: &str, async_op: bool, timeout: Option<f64>) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        self.run(py, Call { what: "all_reduce", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.all_reduce(&mut buffer, op).await)
-        })
-    }
-
-    /// Reduces elements over all ranks to rank `root`, in place; the others' are not changed. Raises as `all_reduce`.
-    #[pyo3(signature = (elements, op = "sum", *, root, async_op = false, timeout = None))]
-    fn reduce(
-        &self,
-        elements: Argument,
-        op: &str,
-        root: usize,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        self.run(py, Call { what: "reduce", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.reduce(&mut buffer, op, root).await)
-        })
-    }
-
-    /// Copies the elements of rank `root` to every rank, in place. On the root they may be read-only.
-    #[pyo3(signature = (elements, root, *, async_op = false, timeout = None))]
-    fn broadcast(&self, elements: Argument, root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
-        let py = elements.py();
-        let is_root = self.rank() == root;
-        let mut buffer = if is_root { Operand::input(elements)? } else { Operand::output(elements)? };
-        self.run(py, Call { what: "broadcast", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.broadcast(&mut buffer, root).await)
-        })
-    }
-
-    /// Gathers `mine` of rank r as block r of `all`, on every rank: `all` has `size` times as many elements.
-    #[pyo3(signature = (mine, all, *, async_op = false, timeout = None))]
-    fn all_gather(&self, mine: Argument, all: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
-        let from = Operand::input(mine)?;
-        let mut to = Operand::output(all)?;
-        let call = Call { what: "all_gather", async_op, timeout };
-        self.run(mine.py(), call, async move |comm: &Comm| nothing(comm.all_gather(&from, &mut to).await))
-    }
-
     /// Gathers `mine` of rank r as block r of `all`, on rank `root`, which alone passes `all`.
     #[pyo3(signature = (mine, all = None, *, root, async_op = false, timeout = None))]
     fn gather(
@@ -115,25 +61,6 @@ impl Communicator {
         let call = Call { what: "all_gather_v", async_op, timeout };
         self.run(mine.py(), call, async move |comm: &Comm| {
             nothing(comm.all_gather_v(&from, &mut to, &counts).await)
-        })
-    }
-
-    /// Reduces block r of `all` over all ranks to `mine` of rank r: `all` has `size` times as many elements.
-    #[pyo3(signature = (all, mine, op = "sum", *, async_op = false, timeout = None))]
-    fn reduce_scatter(
-        &self,
-        all: Argument,
-        mine: Argument,
-        op: &str,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = mine.py();
-        let op = reduction(py, op)?;
-        let from = Operand::input(all)?;
-        let mut to = Operand::output(mine)?;
-        self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |comm: &Comm| {
-            nothing(comm.reduce_scatter(&from, &mut to, op).await)
         })
     }
 

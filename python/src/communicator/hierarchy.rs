@@ -1,10 +1,6 @@
-//! Hierarchical collectives: first within each host, then among one leader of each, then within the hosts again.
+//! The ranks of a group, by host.
 
-use super::encoded::gossip_options;
-use super::{Argument, Call, Communicator, Returned, nothing};
-use crate::dtype::{graph, reduction};
-use crate::encoding::{Encoding, LinearEncoding};
-use crate::memory::Operand;
+use super::{Call, Communicator, Returned};
 use crate::work::{Value, outcome};
 use hexagram::Result;
 use hexagram::logical::executor::{Order, Ticket};
@@ -18,7 +14,7 @@ pub(crate) struct Hierarchy {
 }
 
 /// Hosts and leaders that an operation runs on.
-type Hosts = hexagram::Hierarchy;
+pub(super) type Hosts = hexagram::Hierarchy;
 
 #[pymethods]
 impl Hierarchy {
@@ -42,228 +38,6 @@ impl Hierarchy {
     fn lane(&self, number: usize) -> Self {
         Hierarchy { all: self.all.lane(number), hosts: self.hosts.clone() }
     }
-
-    /// Reduces elements over all ranks, in place. Every rank passes as many elements of one type.
-    #[pyo3(signature = (elements, op = "sum", *, async_op = false, timeout = None))]
-    fn all_reduce(&self, elements: Argument, op: &str, async_op: bool, timeout: Option<f64>) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        self.run(py, Call { what: "all_reduce", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(hosts.all_reduce(&mut buffer, op).await)
-        })
-    }
-
-    /// Reduces elements over all ranks to rank `root`, in place; the others' are not changed.
-    #[pyo3(signature = (elements, op = "sum", *, root, async_op = false, timeout = None))]
-    fn reduce(
-        &self,
-        elements: Argument,
-        op: &str,
-        root: usize,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        self.run(py, Call { what: "reduce", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(hosts.reduce(&mut buffer, op, root).await)
-        })
-    }
-
-    /// Copies the elements of rank `root` to every rank, in place. On the root they may be read-only.
-    #[pyo3(signature = (elements, root, *, async_op = false, timeout = None))]
-    fn broadcast(&self, elements: Argument, root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
-        let is_root = self.all.rank() == root;
-        let mut buffer = if is_root { Operand::input(elements)? } else { Operand::output(elements)? };
-        let call = Call { what: "broadcast", async_op, timeout };
-        self.run(elements.py(), call, async move |hosts: &Hosts| {
-            nothing(hosts.broadcast(&mut buffer, root).await)
-        })
-    }
-
-    /// Gathers `mine` of rank r as block r of `all`, on every rank: `all` has `size` times as many elements.
-    #[pyo3(signature = (mine, all, *, async_op = false, timeout = None))]
-    fn all_gather(&self, mine: Argument, all: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
-        let from = Operand::input(mine)?;
-        let mut to = Operand::output(all)?;
-        let call = Call { what: "all_gather", async_op, timeout };
-        self.run(mine.py(), call, async move |hosts: &Hosts| nothing(hosts.all_gather(&from, &mut to).await))
-    }
-
-    /// Reduces block r of `all` over all ranks to `mine` of rank r: `all` has `size` times as many elements.
-    #[pyo3(signature = (all, mine, op = "sum", *, async_op = false, timeout = None))]
-    fn reduce_scatter(
-        &self,
-        all: Argument,
-        mine: Argument,
-        op: &str,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = mine.py();
-        let op = reduction(py, op)?;
-        let from = Operand::input(all)?;
-        let mut to = Operand::output(mine)?;
-        self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(hosts.reduce_scatter(&from, &mut to, op).await)
-        })
-    }
-
-    /// Reduces f32 elements over all ranks, in place: only what goes between hosts is encoded.
-    #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
-    fn all_reduce_encoded(
-        &self,
-        elements: Argument,
-        encoding: &Encoding,
-        op: &str,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        let slot = encoding.slot();
-        self.run(py, Call { what: "all_reduce_encoded", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(
-                slot.lend(async |encoding| hosts.all_reduce_encoded(&mut buffer, op, encoding).await).await,
-            )
-        })
-    }
-
-    /// Reduces f32 elements over all ranks, in place, the leaders by an all-gather of small messages.
-    #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
-    fn all_reduce_sparse(
-        &self,
-        elements: Argument,
-        encoding: &Encoding,
-        op: &str,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        let slot = encoding.slot();
-        self.run(py, Call { what: "all_reduce_sparse", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(
-                slot.lend(async |encoding| hosts.all_reduce_sparse(&mut buffer, op, encoding).await).await,
-            )
-        })
-    }
-
-    /// Reduces f32 elements over all ranks, in place, the leaders by messages that add up.
-    #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
-    fn all_reduce_linear(
-        &self,
-        elements: Argument,
-        encoding: &LinearEncoding,
-        op: &str,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let op = reduction(py, op)?;
-        let mut buffer = Operand::output(elements)?;
-        let slot = encoding.slot();
-        self.run(py, Call { what: "all_reduce_linear", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(
-                slot.lend(async |encoding| hosts.all_reduce_linear(&mut buffer, op, encoding).await).await,
-            )
-        })
-    }
-
-    /// Mixes the hosts' means with those of neighbouring hosts, in place.
-    #[pyo3(signature = (elements, graph, step, *, async_op = false, timeout = None))]
-    fn gossip(
-        &self,
-        elements: Argument,
-        graph: &str,
-        step: u64,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let schedule = self::graph(py, graph)?;
-        let mut buffer = Operand::output(elements)?;
-        self.run(py, Call { what: "gossip", async_op, timeout }, async move |hosts: &Hosts| {
-            nothing(hosts.gossip(&mut buffer, &*schedule, step).await)
-        })
-    }
-
-    /// Mixes the hosts' sums, and `weight` with them, over a directed graph of hosts; returns the new weight.
-    #[pyo3(signature = (elements, weight, graph, step, *, async_op = false, timeout = None))]
-    fn push_sum(
-        &self,
-        elements: Argument,
-        weight: f64,
-        graph: &str,
-        step: u64,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let schedule = self::graph(py, graph)?;
-        let mut buffer = Operand::output(elements)?;
-        self.run(py, Call { what: "push_sum", async_op, timeout }, async move |hosts: &Hosts| {
-            let mut weight = weight;
-            hosts.push_sum(&mut buffer, &mut weight, &*schedule, step).await?;
-            Ok(Value::Number(weight))
-        })
-    }
-
-    /// Mixes the hosts' means by encoded messages, in place, as `Communicator.gossip_encoded` mixes ranks.
-    #[pyo3(signature = (
-        elements, encoding, graph, step, *, consensus = 1.0, difference = "before-mixing", async_op = false,
-        timeout = None
-    ))]
-    #[allow(clippy::too_many_arguments, reason = "Python names them")]
-    fn gossip_encoded(
-        &self,
-        elements: Argument,
-        encoding: &Encoding,
-        graph: &str,
-        step: u64,
-        consensus: f64,
-        difference: &str,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let schedule = self::graph(py, graph)?;
-        let options = gossip_options(py, consensus, difference)?;
-        let mut buffer = Operand::output(elements)?;
-        let slot = encoding.slot();
-        self.run(py, Call { what: "gossip_encoded", async_op, timeout }, async move |hosts: &Hosts| {
-            let mix = async |encoding: &mut _| {
-                hosts.gossip_encoded(&mut buffer, &*schedule, step, encoding, options).await
-            };
-            nothing(slot.lend(mix).await)
-        })
-    }
-
-    /// Lets what an encoding knows of the other hosts begin where they are, as `Communicator.gossip_synchronize`.
-    #[pyo3(signature = (elements, encoding, graph, step, *, async_op = false, timeout = None))]
-    fn gossip_synchronize(
-        &self,
-        elements: Argument,
-        encoding: &Encoding,
-        graph: &str,
-        step: u64,
-        async_op: bool,
-        timeout: Option<f64>,
-    ) -> Returned {
-        let py = elements.py();
-        let schedule = self::graph(py, graph)?;
-        let buffer = Operand::input(elements)?;
-        let slot = encoding.slot();
-        self.run(py, Call { what: "gossip_synchronize", async_op, timeout }, async move |hosts: &Hosts| {
-            let begin =
-                async |encoding: &mut _| hosts.gossip_synchronize(&buffer, &*schedule, step, encoding).await;
-            nothing(slot.lend(begin).await)
-        })
-    }
 }
 
 impl Hierarchy {
@@ -275,8 +49,12 @@ impl Hierarchy {
         Ok(Hierarchy { all, hosts })
     }
 
+    pub(super) fn rank(&self) -> usize {
+        self.all.rank()
+    }
+
     /// Runs a collective, after those before it on this lane.
-    fn run(
+    pub(super) fn run(
         &self,
         py: Python<'_>,
         call: Call,

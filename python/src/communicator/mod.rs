@@ -3,6 +3,7 @@
 //! Here is how a call begins and waits; the primitives are in the files below, by family, as in the logical layer.
 
 mod centralized;
+mod collectives;
 mod decentralized;
 mod encoded;
 mod groups;

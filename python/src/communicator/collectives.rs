@@ -1,0 +1,260 @@
+//! The collectives that a group of ranks and its hierarchy of hosts have alike: the hierarchy's go first within each host,
+//! then among one leader of each, and encode only what goes between hosts.
+
+use super::encoded::gossip_options;
+use super::hierarchy::{Hierarchy, Hosts};
+use super::{Argument, Call, Comm, Communicator, Returned, nothing};
+use crate::dtype::{graph, reduction};
+use crate::encoding::{Encoding, LinearEncoding};
+use crate::memory::Operand;
+use crate::work::Value;
+use pyo3::prelude::*;
+
+/// Gives a class the collectives of what its operations run on.
+macro_rules! collectives {
+    ($Class:ident, $On:ty) => {
+        #[pymethods]
+        impl $Class {
+            /// Reduces elements over all ranks, in place: sum, mean (floats), min, max, product, band, bor or bxor
+            /// (integers and booleans). Every rank passes as many elements of one type.
+            ///
+            /// >>> comm.all_reduce(gradient, "mean")  # doctest: +SKIP
+            ///
+            /// Raises `Mismatch` on all ranks if they differ in count, type or reduction; `PeerFailed` if a rank dies.
+            #[pyo3(signature = (elements, op = "sum", *, async_op = false, timeout = None))]
+            fn all_reduce(&self, elements: Argument, op: &str, async_op: bool, timeout: Option<f64>) -> Returned {
+                let py = elements.py();
+                let op = reduction(py, op)?;
+                let mut buffer = Operand::output(elements)?;
+                self.run(py, Call { what: "all_reduce", async_op, timeout }, async move |on: &$On| {
+                    nothing(on.all_reduce(&mut buffer, op).await)
+                })
+            }
+
+            /// Reduces elements over all ranks to rank `root`, in place; the others' are not changed. Raises as
+            /// `all_reduce`.
+            #[pyo3(signature = (elements, op = "sum", *, root, async_op = false, timeout = None))]
+            fn reduce(
+                &self,
+                elements: Argument,
+                op: &str,
+                root: usize,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let op = reduction(py, op)?;
+                let mut buffer = Operand::output(elements)?;
+                self.run(py, Call { what: "reduce", async_op, timeout }, async move |on: &$On| {
+                    nothing(on.reduce(&mut buffer, op, root).await)
+                })
+            }
+
+            /// Copies the elements of rank `root` to every rank, in place. On the root they may be read-only.
+            #[pyo3(signature = (elements, root, *, async_op = false, timeout = None))]
+            fn broadcast(&self, elements: Argument, root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
+                let is_root = self.rank() == root;
+                let mut buffer = if is_root { Operand::input(elements)? } else { Operand::output(elements)? };
+                let call = Call { what: "broadcast", async_op, timeout };
+                self.run(elements.py(), call, async move |on: &$On| {
+                    nothing(on.broadcast(&mut buffer, root).await)
+                })
+            }
+
+            /// Gathers `mine` of rank r as block r of `all`, on every rank: `all` has `size` times as many elements.
+            #[pyo3(signature = (mine, all, *, async_op = false, timeout = None))]
+            fn all_gather(&self, mine: Argument, all: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
+                let from = Operand::input(mine)?;
+                let mut to = Operand::output(all)?;
+                let call = Call { what: "all_gather", async_op, timeout };
+                self.run(mine.py(), call, async move |on: &$On| nothing(on.all_gather(&from, &mut to).await))
+            }
+
+            /// Reduces block r of `all` over all ranks to `mine` of rank r: `all` has `size` times as many elements.
+            #[pyo3(signature = (all, mine, op = "sum", *, async_op = false, timeout = None))]
+            fn reduce_scatter(
+                &self,
+                all: Argument,
+                mine: Argument,
+                op: &str,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = mine.py();
+                let op = reduction(py, op)?;
+                let from = Operand::input(all)?;
+                let mut to = Operand::output(mine)?;
+                self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |on: &$On| {
+                    nothing(on.reduce_scatter(&from, &mut to, op).await)
+                })
+            }
+
+            /// Reduces f32 elements over all ranks, in place, by a scatter-gather of encoded chunks. All ranks have
+            /// equal encodings, one for every bucket, kept from step to step. Raises `NotFinite` if the codec refuses a
+            /// value.
+            #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
+            fn all_reduce_encoded(
+                &self,
+                elements: Argument,
+                encoding: &Encoding,
+                op: &str,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let op = reduction(py, op)?;
+                let mut buffer = Operand::output(elements)?;
+                let slot = encoding.slot();
+                self.run(py, Call { what: "all_reduce_encoded", async_op, timeout }, async move |on: &$On| {
+                    nothing(
+                        slot.lend(async |encoding| on.all_reduce_encoded(&mut buffer, op, encoding).await).await,
+                    )
+                })
+            }
+
+            /// Reduces f32 elements over all ranks, in place, by an all-gather of small messages, such as those of
+            /// top-k.
+            #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
+            fn all_reduce_sparse(
+                &self,
+                elements: Argument,
+                encoding: &Encoding,
+                op: &str,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let op = reduction(py, op)?;
+                let mut buffer = Operand::output(elements)?;
+                let slot = encoding.slot();
+                self.run(py, Call { what: "all_reduce_sparse", async_op, timeout }, async move |on: &$On| {
+                    nothing(
+                        slot.lend(async |encoding| on.all_reduce_sparse(&mut buffer, op, encoding).await).await,
+                    )
+                })
+            }
+
+            /// Reduces f32 elements over all ranks, in place, by messages that add up, so that they are reduced while
+            /// they are encoded: PowerSGD, or random-k. Feedback is none or error.
+            #[pyo3(signature = (elements, encoding, op = "mean", *, async_op = false, timeout = None))]
+            fn all_reduce_linear(
+                &self,
+                elements: Argument,
+                encoding: &LinearEncoding,
+                op: &str,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let op = reduction(py, op)?;
+                let mut buffer = Operand::output(elements)?;
+                let slot = encoding.slot();
+                self.run(py, Call { what: "all_reduce_linear", async_op, timeout }, async move |on: &$On| {
+                    nothing(
+                        slot.lend(async |encoding| on.all_reduce_linear(&mut buffer, op, encoding).await).await,
+                    )
+                })
+            }
+
+            /// Mixes with neighbours, in place, by the weights of a graph at a step: `"ring"`,
+            /// `"one-peer-exponential"`, `"torus"` and others. Raises `UsageError` with the nearest names for a graph
+            /// that there is not.
+            #[pyo3(signature = (elements, graph, step, *, async_op = false, timeout = None))]
+            fn gossip(
+                &self,
+                elements: Argument,
+                graph: &str,
+                step: u64,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let schedule = self::graph(py, graph)?;
+                let mut buffer = Operand::output(elements)?;
+                self.run(py, Call { what: "gossip", async_op, timeout }, async move |on: &$On| {
+                    nothing(on.gossip(&mut buffer, &*schedule, step).await)
+                })
+            }
+
+            /// Mixes elements, and `weight` with them, over a directed graph, and returns the new weight: begin with 1.
+            /// The estimate is `elements / weight`.
+            #[pyo3(signature = (elements, weight, graph, step, *, async_op = false, timeout = None))]
+            fn push_sum(
+                &self,
+                elements: Argument,
+                weight: f64,
+                graph: &str,
+                step: u64,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let schedule = self::graph(py, graph)?;
+                let mut buffer = Operand::output(elements)?;
+                self.run(py, Call { what: "push_sum", async_op, timeout }, async move |on: &$On| {
+                    let mut weight = weight;
+                    on.push_sum(&mut buffer, &mut weight, &*schedule, step).await?;
+                    Ok(Value::Number(weight))
+                })
+            }
+
+            /// Mixes f32 elements with neighbours by encoded messages, in place: CHOCO with difference feedback, DCD
+            /// with `difference="after-mixing"`, DeepSqueeze with error feedback. `consensus` is γ, above 0 and at most
+            /// 1.
+            #[pyo3(signature = (
+                elements, encoding, graph, step, *, consensus = 1.0, difference = "before-mixing", async_op = false,
+                timeout = None
+            ))]
+            #[allow(clippy::too_many_arguments, reason = "Python names them")]
+            fn gossip_encoded(
+                &self,
+                elements: Argument,
+                encoding: &Encoding,
+                graph: &str,
+                step: u64,
+                consensus: f64,
+                difference: &str,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let schedule = self::graph(py, graph)?;
+                let options = gossip_options(py, consensus, difference)?;
+                let mut buffer = Operand::output(elements)?;
+                let slot = encoding.slot();
+                self.run(py, Call { what: "gossip_encoded", async_op, timeout }, async move |on: &$On| {
+                    let mix = async |encoding: &mut _| {
+                        on.gossip_encoded(&mut buffer, &*schedule, step, encoding, options).await
+                    };
+                    nothing(slot.lend(mix).await)
+                })
+            }
+
+            /// Lets what an encoding knows of the neighbours begin where they are: for values far from 0, before the
+            /// first `gossip_encoded`, and when the graph changes. One `gossip` at full precision; the elements stay as
+            /// they are.
+            #[pyo3(signature = (elements, encoding, graph, step, *, async_op = false, timeout = None))]
+            fn gossip_synchronize(
+                &self,
+                elements: Argument,
+                encoding: &Encoding,
+                graph: &str,
+                step: u64,
+                async_op: bool,
+                timeout: Option<f64>,
+            ) -> Returned {
+                let py = elements.py();
+                let schedule = self::graph(py, graph)?;
+                let buffer = Operand::input(elements)?;
+                let slot = encoding.slot();
+                self.run(py, Call { what: "gossip_synchronize", async_op, timeout }, async move |on: &$On| {
+                    let begin =
+                        async |encoding: &mut _| on.gossip_synchronize(&buffer, &*schedule, step, encoding).await;
+                    nothing(slot.lend(begin).await)
+                })
+            }
+        }
+    };
+}
+collectives!(Communicator, Comm);
+collectives!(Hierarchy, Hosts);
