@@ -17,7 +17,17 @@ const LAYERS: [(&str, &str, &[&str]); 14] = [
     ("sampler", "hexagram-sampler", &[]),
     // Its examples and tests train with the laboratory.
     ("adapters/candle", "hexagram-candle", &["hexagram-algorithms", "hexagram", "hexagram-lab"]),
-    (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler", "hexagram-launch"]),
+    (
+        ".",
+        "hexagram",
+        &[
+            "hexagram-physical",
+            "hexagram-logical",
+            "hexagram-algorithms",
+            "hexagram-sampler",
+            "hexagram-launch",
+        ],
+    ),
     ("lab", "hexagram-lab", &["hexagram"]),
     ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
     ("python", "hexagram-python", &["hexagram", "hexagram-cli"]),

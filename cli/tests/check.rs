@@ -1,6 +1,6 @@
 //! `hexagram check` on a machine that is well, and on one that is made to lack something.
 
-use crate::harness::{self, Ended, program, run, wrapped};
+use crate::harness::{Ended, program, run, wrapped};
 use std::process::Command;
 
 fn says(ended: &Ended, what: &[&str]) {

@@ -60,6 +60,7 @@ pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Re
 ///
 /// # Errors
 /// [`Error::System`] if there are too few threads. The things without a thread are dropped.
+#[allow(clippy::disallowed_methods, reason = "real ranks are threads of the system")]
 pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) -> R + Sync) -> Result<Vec<R>> {
     let body = &body;
     std::thread::scope(|scope| {
