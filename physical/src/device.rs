@@ -7,7 +7,7 @@
 //!
 //! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a
 //! device implements, [`kernels`] and `host` the host's kernels, [`measure`] norms, [`unequal`] comparisons, [`Kernel`] kernels of your own, and
-//! [`program`] what a device with compiled kernels runs. [`crate::testing::late`] is a whole device in two pages.
+//! [`program`] what a device with compiled kernels runs. `testing::late` (feature `testing`) is a whole device in two pages.
 
 mod arithmetic;
 mod choice;

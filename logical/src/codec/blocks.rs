@@ -55,7 +55,7 @@ pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
 }
 
 impl<F: Format> Default for BlockCodec<F> {
-    /// Returns the codec in blocks of [`Format::BLOCK`] elements.
+    /// Returns the codec in blocks of the size that its file names.
     fn default() -> Self {
         Self::in_blocks(F::BLOCK)
     }
