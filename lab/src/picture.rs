@@ -16,6 +16,8 @@ const KEY: f64 = 235.0;
 const TITLE: f64 = 34.0;
 const ABOVE: f64 = 24.0;
 const BELOW: f64 = 44.0;
+/// Bound of what is drawn, so that differences are finite.
+const LARGEST: f64 = 1e300;
 /// Height of a line of a key.
 const LINE: f64 = 14.0;
 /// Room on the right of a panel without a key beside it.
@@ -170,7 +172,7 @@ impl Axes<'_> {
     /// Returns the points that can be drawn.
     fn usable(&self, drawn: &Drawn) -> Vec<(f64, f64)> {
         let usable = |(x, y): &(f64, f64)| {
-            x.is_finite() && y.is_finite() && (!self.log_x || *x > 0.0) && (!self.log_y || *y > 0.0)
+            x.abs() < LARGEST && y.abs() < LARGEST && (!self.log_x || *x > 0.0) && (!self.log_y || *y > 0.0)
         };
         drawn.points.iter().copied().filter(usable).collect()
     }
