@@ -12,11 +12,9 @@ const LAYERS: [(&str, &str, &[&str]); 14] = [
     ("physical", "hexagram-physical", &["hexagram-ptx"]),
     ("physical/launch", "hexagram-launch", &["hexagram-physical"]),
     ("logical", "hexagram-logical", &["hexagram-physical", "hexagram-ptx"]),
-    // Its documentation's examples name things as users do, by the facade: a dev-dependency.
-    ("algorithms", "hexagram-algorithms", &["hexagram-logical", "hexagram-ptx", "hexagram"]),
+    ("algorithms", "hexagram-algorithms", &["hexagram-logical", "hexagram-ptx"]),
     ("sampler", "hexagram-sampler", &[]),
-    // Its examples and tests train with the laboratory.
-    ("adapters/candle", "hexagram-candle", &["hexagram-algorithms", "hexagram", "hexagram-lab"]),
+    ("adapters/candle", "hexagram-candle", &["hexagram-algorithms"]),
     (
         ".",
         "hexagram",
@@ -63,13 +61,14 @@ fn sources(folder: &str) -> Vec<(String, String)> {
     found.into_iter().map(|path| (inside(&path), fs::read_to_string(&path).unwrap())).collect()
 }
 
-/// The packages of this workspace that a manifest names below any `[…dependencies]`.
+/// The packages of this workspace that a manifest names below `[dependencies]`: what tests and examples depend on may be
+/// above, as packages leave it out.
 fn dependencies(manifest: &str) -> BTreeSet<&str> {
     let mut inside = false;
     let mut found = BTreeSet::new();
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
-            inside = line.contains("dependencies") && !line.starts_with("[workspace");
+            inside = line == "[dependencies]";
         }
         if inside {
             let words = line.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));

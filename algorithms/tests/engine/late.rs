@@ -114,5 +114,5 @@ fn every_algorithm_has_the_bits_of_the_host() {
     }
     assert!(failed.is_empty(), "{failed:#?}");
     // That there was something to wait for.
-    assert!(lates.iter().all(|late| late.queue_waits() > 10_000));
+    assert!(lates.iter().all(|late| late.queue_waits() > 1000));
 }

@@ -357,6 +357,9 @@ fn header(folder: &Path, name: &str) -> String {
         "qadam-8bit" => "qadam".to_owned(),
         "gradient-allreduce" => "gradient_all_reduce".to_owned(),
         "demo" | "dion" => format!("{name}/mod"),
+        "topk-ef" | "powersgd" => "compressed_allreduce".to_owned(),
+        "muloco" => "diloco".to_owned(),
+        "post-local-sgd" => "local_sgd".to_owned(),
         name => name.replace('-', "_"),
     };
     let text = std::fs::read_to_string(folder.join(format!("src/{file}.rs")));

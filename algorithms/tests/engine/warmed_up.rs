@@ -34,7 +34,7 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
 }
 
 /// One algorithm of each trigram.
-const SAMPLE: [&str; 8] = [
+pub(crate) const SAMPLE: [&str; 8] = [
     "gradient-allreduce",
     "bytegrad",
     "d-psgd",
