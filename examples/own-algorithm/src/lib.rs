@@ -12,8 +12,6 @@
 //! of the parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. To be run with
 //! plain SGD.
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
-
 use hexagram::algorithms::{
     About, Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram,
 };
