@@ -280,7 +280,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// ```
     /// use hexagram::logical::Result;
-    /// use hexagram::algorithms::plugin::{Algorithm, Bucket, Context, Needs, Slots, Trigram};
+    /// use hexagram::algorithms::plugin::{About, Algorithm, Bucket, Context, Needs, Slots, Trigram};
     ///
     /// /// Local SGD with momentum, of which all ranks have the mean after every 8th step.
     /// #[derive(Debug, Clone)]
@@ -288,10 +288,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// impl Algorithm for SharedMomentum {
     ///     # type State = ();
-    ///     # fn name(&self) -> &'static str { "shared-momentum" }
-    ///     # fn trigram(&self) -> Trigram { Trigram { centralized: true, synchronous: true, full_precision: true } }
-    ///     # fn keeps_replicas_identical(&self) -> bool { false }
-    ///     # fn needs(&self) -> Needs { Needs { parameters: true, ..Needs::default() } }
+    ///     # fn about(&self) -> About {
+    ///     #     let trigram = Trigram { centralized: true, synchronous: true, full_precision: true };
+    ///     #     let needs = Needs { parameters: true, ..Needs::default() };
+    ///     #     About::new("shared-momentum", trigram).keeps_replicas_identical(false).needs(needs)
+    ///     # }
     ///     # async fn state(&self, _: &Context, _: &Bucket) -> Result<()> { Ok(()) }
     ///     async fn slots_ready(
     ///         &self,
