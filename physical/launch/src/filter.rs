@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Set of ranks: single ones and ranges, separated by commas.
 ///
 /// ```
-/// use hexagram_physical::launch::Ranks;
+/// use hexagram_launch::Ranks;
 ///
 /// let ranks: Ranks = "0,2-3".parse()?;
 /// assert_eq!([0, 1, 2, 3, 4].map(|rank| ranks.contains(rank)), [true, false, true, true, false]);
