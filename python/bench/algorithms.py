@@ -83,7 +83,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--losses", type=Path, help="file for the first losses of the Rust program, of seed 0")
     options = parser.parse_args()
     if options.only != "python" and not options.train.exists():
-        parser.error(f"there is no {options.train}; build it: cargo build --release -p hexagram-candle --example candle-train")
+        parser.error(
+            f"there is no {options.train}; build it: cargo build --release -p hexagram-candle --example candle-train"
+        )
     return options
 
 
