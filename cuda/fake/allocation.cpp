@@ -196,7 +196,7 @@ API cuPointerGetAttribute(void *to, int attribute, CUdeviceptr at) {
     case 2: *static_cast<unsigned *>(to) = type; return SUCCESS;
     case 8: *static_cast<bool *>(to) = false; return SUCCESS;
     case 9: *static_cast<int *>(to) = block->second.context->device; return SUCCESS;
-    case 10: *static_cast<bool *>(to) = kind == Kind::Device; return SUCCESS;
+    case 10: *static_cast<unsigned *>(to) = kind == Kind::Device; return SUCCESS;
     }
     return INVALID_VALUE;
 }

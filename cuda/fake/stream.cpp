@@ -240,14 +240,20 @@ API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {
     return SUCCESS;
 }
 
-// Lets a stream wait until a value in memory is as the flags say. Under the lock.
+// True if streams may wait for a word there, and write it: an H100's driver refuses memory of a pool. Under the lock.
+static bool may_be_word(CUdeviceptr at, size_t bytes) {
+    auto block = block_of(at);
+    return at % bytes == 0 && (block == blocks.end() || block->second.kind != Kind::Pool);
+}
+
+// Lets a stream wait until a value in memory is as the flags say.
 template <class T> static CUresult wait_value(CUstream handle, CUdeviceptr at, T value, unsigned flags) {
     ENTER(context);
     const T *word = static_cast<const T *>(operand(at, sizeof value, context, "cuStreamWaitValue"));
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
     if (!stream) return INVALID_HANDLE;
-    if (at % sizeof value || (flags & 3) == 3) return INVALID_VALUE;
+    if (!may_be_word(at, sizeof value) || (flags & 3) == 3) return INVALID_VALUE;
     if (leaves_out()) return SUCCESS;
     Step step;
     step.ready = [word, value, flags] {
@@ -265,7 +271,7 @@ template <class T> static CUresult write_value(CUstream handle, CUdeviceptr at, 
     Lock lock(mutex);
     auto stream = stream_of(handle, context);
     if (!stream) return INVALID_HANDLE;
-    if (at % sizeof value) return INVALID_VALUE;
+    if (!may_be_word(at, sizeof value)) return INVALID_VALUE;
     Step step;
     step.work = [at, value, context] {
         T *word = static_cast<T *>(operand(at, sizeof value, context, "cuStreamWriteValue"));

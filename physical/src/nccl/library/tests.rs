@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+use super::super::connect::{begin, draw};
 use super::*;
+use crate::device::cuda::{Cuda, CudaQueue};
 use std::io::Write;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Returns NCCL's functions; says so if there is none.
 fn found() -> Option<&'static Libnccl> {
@@ -65,6 +68,26 @@ fn nccl_says_who_it_is_and_what_is_wrong() {
     let error = nccl.expect(refused, Comm::NONE, "connect by NCCL").unwrap_err().to_string();
     assert!(error.starts_with("cannot connect by NCCL: nccl") && error.contains("NCCL_DEBUG="), "{error}");
     assert!(!error.contains('\n'), "{error}");
+}
+
+/// A communicator of one rank needs one GPU only.
+#[test]
+fn one_rank_is_connected_and_aborted() {
+    let Some(nccl) = found() else { return };
+    let Ok(gpu) = Cuda::new(0) else { return };
+    let queue = gpu.queue().unwrap();
+    let stream = CudaQueue::of(&queue).unwrap();
+    for _ in 0..2 {
+        let comm = begin(nccl, &queue, (0, 1), draw(nccl).unwrap()).unwrap();
+        let begun = Instant::now();
+        while !nccl.is_ready(comm, "connect").unwrap() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "NCCL does not connect one rank");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _current = stream.gpu().enter().unwrap();
+        // SAFETY: the communicator is there, and nothing uses it afterwards.
+        nccl.expect(unsafe { (nccl.ncclCommAbort)(comm) }, Comm::NONE, "abort").unwrap();
+    }
 }
 
 /// Runs the test `name` of this file, which is ignored otherwise, in a process of its own with this variable; says so if

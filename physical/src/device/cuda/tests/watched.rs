@@ -20,7 +20,7 @@ functions! {
     cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
 }
 
-/// Attribute of an address: whether `cuIpcGetMemHandle` takes it; one byte.
+/// Attribute of an address: whether `cuIpcGetMemHandle` takes it. The driver writes four bytes.
 const CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
 
 /// Word of pinned memory, for which streams wait and which the host writes.
@@ -35,6 +35,11 @@ impl Word {
 
     fn pointer(&self) -> *mut u32 {
         self.0.read_all().unwrap().bytes().as_ptr().cast_mut().cast()
+    }
+
+    fn get(&self) -> u32 {
+        // SAFETY: as for `set`.
+        unsafe { AtomicU32::from_ptr(self.pointer()) }.load(Ordering::Acquire)
     }
 
     pub(crate) fn set(&self, value: u32) {
@@ -199,6 +204,8 @@ fn what_nobody_watches_may_be_failed_too() {
 fn foreign_work_is_in_order_with_what_it_reads_and_writes() {
     let Some(gpu) = gpu() else { return };
     let [own, other] = [(); 2].map(|()| gpu.queue().unwrap());
+    // Drivers refuse to write words into the memory of a pool, as buffers have it.
+    let word = Word::new(&own);
     for round in 1..20 {
         let from = Buffer::from_slice_on(&other, &[1i32, 0]).unwrap();
         let to = Buffer::zeroed_on(&own, DType::I32, 2).unwrap();
@@ -206,20 +213,21 @@ fn foreign_work_is_in_order_with_what_it_reads_and_writes() {
         from.write_all().unwrap().reduce(ReduceOp::Sum, &more.read_all().unwrap()).unwrap();
         let read = from.read_all().unwrap().span();
         let written = to.write_all().unwrap().span();
-        let addresses = (address(&read), address(&written));
-        enqueue(&own, vec![read], vec![written], (), |work| {
-            let (from, to) = addresses;
+        let addresses = (address(&read), address(&written), word.pointer() as u64);
+        enqueue(&own, vec![read], vec![written], Arc::clone(&word), |work| {
+            let (from, to, word) = addresses;
             // SAFETY: both are eight bytes on the device, which the stream holds.
             let status = unsafe { (work.driver().cuMemcpyDtoDAsync_v2)(to, from, 8, work.stream()) };
             work.expect(status, "copy")?;
             let write = work.driver().sharing()?.cuStreamWriteValue32_v2;
             let flags = CU_STREAM_WRITE_VALUE_DEFAULT;
-            // SAFETY: as above.
-            work.expect(unsafe { write(work.stream(), to + 4, round, flags) }, "write a word")
+            // SAFETY: the word is pinned memory, which the stream holds.
+            work.expect(unsafe { write(work.stream(), word, round, flags) }, "write a word")
         })
         .unwrap();
         from.write_all().unwrap().clear();
-        assert_eq!(*to.host::<i32>().unwrap(), [2, round as i32]);
+        assert_eq!(*to.host::<i32>().unwrap(), [2, 0]);
+        assert_eq!(word.get(), round);
     }
 }
 
@@ -231,10 +239,10 @@ fn shareable_memory_may_be_lent() {
     let attributes = Attributes::of(&Library::open(&["libcuda.so.1"], "").unwrap()).unwrap();
     let may_be_lent = |at: CUdeviceptr| {
         let attribute = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-        let mut answer = 0u8;
+        let mut answer = 0u32;
         let to = (&raw mut answer).cast::<c_void>();
         let _current = cuda.gpu().enter().unwrap();
-        // SAFETY: the attribute is one byte, for which there is a place.
+        // SAFETY: the attribute is four bytes, for which there is a place.
         let status = unsafe { (attributes.cuPointerGetAttribute)(to, attribute, at) };
         cuda.gpu().expect(status, "ask about an address").unwrap();
         answer != 0
