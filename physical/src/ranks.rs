@@ -60,18 +60,28 @@ pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Re
 ///
 /// # Errors
 /// [`Error::System`] if there are too few threads. The things without a thread are dropped.
-#[allow(clippy::disallowed_methods, reason = "real ranks are threads of the system")]
 pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) -> R + Sync) -> Result<Vec<R>> {
     let body = &body;
+    let mut results: Vec<Option<R>> = things.iter().map(|_| None).collect();
+    let each = things.into_iter().zip(&mut results);
+    run_all(
+        each.map(|(thing, result)| -> Job<'_> { Box::new(move || *result = Some(body(thing))) }).collect(),
+    )?;
+    Ok(results.into_iter().flatten().collect())
+}
+
+/// Work of one thread. It is boxed so that threads are compiled once, and not for each type of a result.
+type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+#[allow(clippy::disallowed_methods, reason = "real ranks are threads of the system")]
+fn run_all(jobs: Vec<Job<'_>>) -> Result<()> {
     std::thread::scope(|scope| {
-        let start = |thing| std::thread::Builder::new().spawn_scoped(scope, move || body(thing));
-        let running: io::Result<Vec<_>> = things.into_iter().map(start).collect();
+        let start = |job| std::thread::Builder::new().spawn_scoped(scope, job);
+        let running: io::Result<Vec<_>> = jobs.into_iter().map(start).collect();
         let running = running.map_err(Error::no_thread)?;
         // All are joined before the first panic goes on, so that no second one hides it.
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
-        Ok(ended
-            .into_iter()
-            .map(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
-            .collect())
+        ended.into_iter().for_each(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked)));
+        Ok(())
     })
 }

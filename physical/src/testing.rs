@@ -29,6 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest that a world may take to come together in a test.
@@ -145,6 +146,10 @@ fn tell(what: &str) {
 /// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made; and where ranks have
 /// to be those that `mpirun` started, if `transport` says otherwise: see [`skipped_under_mpi`].
 pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    gather(body, |rank| spawn_each(transport, ranks, rank))
+}
+
+fn spawn_each(transport: TransportKind, ranks: usize, body: Body<'_>) {
     #[cfg(feature = "mpi")]
     if transport == TransportKind::Mpi {
         let options = JoinOptions { transport, ..options() };
@@ -152,17 +157,35 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
     }
     #[cfg(feature = "sim")]
     if transport == TransportKind::Sim {
-        return spawn_in_order(0, ranks, body);
+        return simulate(0, ranks, body);
     }
     if transport != TransportKind::Thread {
         let options = JoinOptions { transport, ..options() };
-        return spawn_as(&vec![options; ranks], body);
+        return join_each(&vec![options; ranks], body);
     }
     refuse_under_mpi();
     match World::threads(ranks) {
         Ok(worlds) => run(worlds.into_iter().map(|world| move || Ok(world)).collect(), body),
         Err(error) => fail(error),
     }
+}
+
+/// Work of a rank. It is no type parameter, so that starting ranks is compiled once, and not for each test.
+type Body<'a> = &'a (dyn Fn(World) + Sync);
+
+/// Returns what `body` returns on the ranks that `start` runs, by rank.
+fn gather<R: Send>(body: impl Fn(World) -> R + Sync, start: impl FnOnce(Body<'_>)) -> Vec<R> {
+    let results = Mutex::new(Vec::new());
+    start(&|world| {
+        let rank = world.rank();
+        let result = body(world);
+        let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+        if results.len() <= rank {
+            results.resize_with(rank + 1, || None);
+        }
+        results[rank] = Some(result);
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
 /// Runs ranks as [`spawn`] does, simulated on one host: a seed chooses how late messages come, and the order of what
@@ -172,6 +195,11 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
 /// If a rank panics, or waits for what never comes.
 #[cfg(feature = "sim")]
 pub fn spawn_in_order<R: Send>(seed: u64, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    gather(body, |rank| simulate(seed, ranks, rank))
+}
+
+#[cfg(feature = "sim")]
+fn simulate(seed: u64, ranks: usize, body: Body<'_>) {
     use crate::sim::{Cluster, LinkSpec, Simulation};
     let link =
         LinkSpec { jitter: Duration::from_micros(20), ..LinkSpec::new(1e10, Duration::from_micros(10)) };
@@ -183,7 +211,7 @@ pub fn spawn_in_order<R: Send>(seed: u64, ranks: usize, body: impl Fn(World) -> 
             body(world)
         })
     });
-    outcome.map_or_else(|error| fail(error), |outcome| outcome.results)
+    outcome.map_or_else(|error| fail(error), drop);
 }
 
 /// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
@@ -200,6 +228,10 @@ pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -
 /// # Panics
 /// Panics where [`spawn`] does.
 pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    gather(body, |rank| join_each(options, rank))
+}
+
+fn join_each(options: &[JoinOptions], body: Body<'_>) {
     refuse_under_mpi();
     let size = options.len();
     let rendezvous = rendezvous();
@@ -222,18 +254,15 @@ fn options() -> JoinOptions {
     JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, vigilance, ..JoinOptions::default() }
 }
 
-fn run<R: Send>(
-    worlds: Vec<impl FnOnce() -> Result<World> + Send>,
-    body: impl Fn(World) -> R + Sync,
-) -> Vec<R> {
+fn run(worlds: Vec<impl FnOnce() -> Result<World> + Send>, body: Body<'_>) {
     let ranks = side_by_side(worlds, |world| match world() {
         Ok(world) => {
             device::take_place(world.rank());
-            body(world)
+            body(world);
         }
         Err(error) => fail(error),
     });
-    ranks.unwrap_or_else(|error| fail(error))
+    ranks.map_or_else(|error| fail(error), drop);
 }
 
 /// Fails under `mpirun`: every process would have ranks of its own, and the test would say nothing about MPI.
