@@ -1,5 +1,5 @@
 //! Trains with every algorithm in turn, and writes what came of it: the table of docs/algorithms.md, and pictures of
-//! the loss against time and against bytes: `cargo run --release --example compare`.
+//! the loss against time and against bytes: `cargo run --release --example compare --features programs`.
 //!
 //! With names or other arguments for the runs, it prints the table of those, and leaves the documentation alone.
 //!

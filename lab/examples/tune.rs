@@ -1,4 +1,4 @@
-//! Tries step sizes for each algorithm and task, and prints the rows of lab/src/suite/defaults.rs: `cargo run --release
+//! Tries step sizes for each algorithm and task, and prints the rows of lab/src/learning_rates.rs: `cargo run --release
 //! -p hexagram-lab --example tune`. With names of algorithms, or spellings of variants, only these are tuned.
 
 use hexagram::Result;

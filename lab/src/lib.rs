@@ -31,19 +31,25 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod arithmetic;
+mod learning_rates;
 mod link;
 mod outcome;
 pub mod picture;
 pub mod program;
 mod random;
 pub mod run;
+#[cfg(feature = "programs")]
 pub mod suite;
 pub mod task;
 mod training;
 mod virtual_ranks;
 
+pub use learning_rates::{Tuned, tuned};
 pub use link::{Link, Work};
-pub use outcome::{Outcome, Point, Simulated, Step};
+pub use outcome::{Outcome, Point, Step};
+#[cfg(feature = "programs")]
 pub use program::main;
 pub use task::{Evaluation, Task};
-pub use training::{OnCluster, Training, train, train_on, train_on_cluster};
+#[cfg(feature = "programs")]
+pub use training::{OnCluster, Simulated, train_on_cluster};
+pub use training::{Training, train, train_on};

@@ -62,17 +62,6 @@ pub struct Outcome {
     pub replicas: Vec<u64>,
 }
 
-/// Record of a training on a simulated cluster.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Simulated {
-    /// Record of the training, in the cluster's time.
-    pub outcome: Outcome,
-    /// Number of departures and arrivals of messages.
-    pub events: u64,
-    /// Hash of all of them, with their times.
-    pub fingerprint: u64,
-}
-
 impl Outcome {
     /// Returns the state after the last step.
     pub fn last(&self) -> &Point {

@@ -13,6 +13,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs`, `advise.rs` | each program, with its options |
+//! | `command.rs` | the command line that chooses one of them |
 //! | `setting.rs`, `stepping.rs` | options of several: task, data and ranks; optimizer and learning rate |
 //! | `names.rs` | algorithms as they are typed, what is printed of them, and the names of their runs' folders |
 //! | `record.rs` | the figures of a training on disk |
@@ -20,94 +21,56 @@
 //! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and what carries their messages |
 //! | `say.rs`, `table.rs` | what programs print |
 
+#[cfg(feature = "programs")]
 mod advise;
+#[cfg(feature = "programs")]
+mod command;
+#[cfg(feature = "programs")]
 mod compare;
 mod names;
 pub mod ranks;
+#[cfg(feature = "programs")]
 mod record;
 mod rehearsal;
 pub mod say;
+#[cfg(feature = "programs")]
 mod setting;
+#[cfg(feature = "programs")]
 mod simulate;
+#[cfg(feature = "programs")]
 mod step;
 mod stepping;
+#[cfg(feature = "programs")]
 mod suite;
 pub mod table;
+#[cfg(feature = "programs")]
 mod train;
 pub mod transports;
 
+#[cfg(feature = "programs")]
 pub use advise::{AdviseOptions, advise};
+#[cfg(feature = "programs")]
+pub use command::main;
+#[cfg(feature = "programs")]
 pub use compare::{CompareOptions, compare};
 pub use names::{Chosen, folder_name, information};
 pub use rehearsal::rehearse;
+#[cfg(feature = "programs")]
 pub use setting::Setting;
+#[cfg(feature = "programs")]
 pub use simulate::{JobOptions, SimulateOptions, simulate};
-pub use step::{Passes, StepOptions, step};
-pub use stepping::{Stepper, Stepping};
+#[cfg(feature = "programs")]
+pub use step::{StepOptions, step};
+pub use stepping::{Passes, Stepper, Stepping};
+#[cfg(feature = "programs")]
 pub use suite::{SuiteOptions, suite};
+#[cfg(feature = "programs")]
 pub use train::{TrainOptions, train};
 
-use clap::{Parser, Subcommand};
-use hexagram::algorithms::Registry;
-use hexagram::physical::health::SILENCE_HELP;
 use hexagram::physical::stdout;
 use hexagram::physical::world::log_level;
-use say::Failure;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-
-/// Trains, compares and measures the algorithms of this program.
-#[derive(Parser)]
-#[command(arg_required_else_help = true, after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
-struct Program {
-    #[command(subcommand)]
-    command: Command,
-}
-
-const AFTER_HELP: &str = "\
-`list` prints the algorithms, and `help:NAME` the options of an algorithm, a codec or a graph; `train --optimizer list` and \
-`train --optimizer help:NAME` do so for the optimizers.
-
-Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads the \
-output any more.";
-
-#[derive(Subcommand)]
-enum Command {
-    Train(TrainOptions),
-    Compare(CompareOptions),
-    Suite(SuiteOptions),
-    Step(StepOptions),
-    Simulate(Box<SimulateOptions>),
-    Advise(Box<AdviseOptions>),
-}
-
-/// Runs the program that the command line asks for, with the algorithms of a registry; returns what to exit with.
-pub fn main(registry: Registry) -> ExitCode {
-    if let Err(code) = prepare("") {
-        return code;
-    }
-    let asked = std::env::args().nth(1).and_then(|word| information(&registry, &word, None));
-    if let Some(text) = asked {
-        return say::ended(&say::name(""), printed(text));
-    }
-    let program = match Program::try_parse() {
-        Ok(program) => program,
-        Err(shown) => return say::instead(&say::name(""), &shown),
-    };
-    match program.command {
-        Command::Train(options) => say::ended(&say::name("train"), train(&registry, &options)),
-        Command::Compare(options) => say::ended(&say::name("compare"), compare(&registry, &options)),
-        Command::Suite(options) => say::ended(&say::name("suite"), suite(&registry, &options).map(|()| 0)),
-        Command::Step(options) => say::ended(&say::name("step"), step(&registry, &options)),
-        Command::Simulate(options) => say::ended(&say::name("simulate"), simulate(&registry, &options)),
-        Command::Advise(options) => say::ended(&say::name("advise"), advise(&registry, &options)),
-    }
-}
-
-fn printed(text: hexagram::Result<String>) -> Result<u8, Failure> {
-    say::print(&text?)?;
-    Ok(0)
-}
 
 /// Prepares a program: prints warnings on standard error, such as who keeps everyone waiting (HEXAGRAM_LOG=info and so
 /// on print more), and makes sure that somebody can see what it prints.

@@ -1,6 +1,5 @@
 //! The suite: every algorithm on every task, with data alike and not, few ranks and many, several seeds.
 
-mod defaults;
 mod errors;
 mod estimate;
 mod kept;
@@ -11,7 +10,6 @@ mod record;
 mod results;
 mod tuning;
 
-pub use defaults::{Tuned, tuned};
 pub use errors::{Difference, ErrorsAbove};
 pub use estimate::Estimate;
 use kept::keep;
@@ -23,6 +21,7 @@ pub use record::{Record, State};
 pub use results::{Measure, Place, Results};
 pub use tuning::{Found, tune};
 
+use crate::learning_rates::tuned;
 use crate::task::{Digits, Quadratics, Task, Text};
 use crate::training::{Training, train};
 use hexagram::algorithms::registry;

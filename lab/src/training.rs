@@ -6,18 +6,22 @@
 //! Replicas are copied out of the ranks between two steps and judged after the training, so that judging them neither
 //! sends nor changes anything.
 
-use crate::outcome::{Outcome, Simulated, Snapshot, Step, gathered, own, point};
+#[cfg(feature = "programs")]
+mod on_cluster;
+
+#[cfg(feature = "programs")]
+pub use on_cluster::{OnCluster, Simulated, train_on_cluster};
+
+use crate::outcome::{Outcome, Snapshot, Step, gathered, own, point};
 use crate::random::Random;
 use crate::task::{Task, Values};
-use crate::virtual_ranks::{guarded, in_virtual_time};
+use crate::virtual_ranks::in_virtual_time;
 use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Members, Mode, Optimizer,
     Order, ParameterGroup, Sgd, optimizer,
 };
-use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::runtime;
-use hexagram::physical::sim::Simulation;
 use hexagram::sampler::Partition;
 use hexagram::{Buffer, Communicator, Error, Result};
 use std::sync::Arc;
@@ -140,41 +144,6 @@ pub fn train(training: &Training) -> Result<Outcome> {
     let own = training.clone();
     let ran = in_virtual_time(training.ranks, move |comm| record(&own, comm, &shares, &|_, _| {}))?;
     Ok(training.outcome_of(ran))
-}
-
-/// Simulated cluster on which a training runs.
-pub struct OnCluster<'a> {
-    /// Ranks, hosts, links and rates, and the seed of what messages meet.
-    pub simulation: Simulation,
-    /// Factor by which the passes of each rank take longer.
-    pub slowness: Vec<f64>,
-    /// Is told after which step of rank 0 a state was recorded, and how many seconds after the beginning.
-    pub watch: &'a (dyn Fn(u64, f64) + Sync),
-}
-
-/// Runs a training with real numbers on the ranks of a simulated cluster, and returns what was recorded, in the
-/// cluster's time. [`Training::ranks`] does not count.
-///
-/// # Errors
-/// As [`train`].
-pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simulated> {
-    let ranks = on.simulation.cluster.hosts().len();
-    let training = Training { ranks, ..training.clone() };
-    training.check()?;
-    let shares = training.shares()?;
-    let ran = on.simulation.run(|world| {
-        let rank = world.rank();
-        let slowness = on.slowness.get(rank).copied().unwrap_or(1.0);
-        let own = Training { compute: training.compute.mul_f64(slowness), ..training.clone() };
-        let watch = |step, seconds| {
-            if rank == 0 {
-                (on.watch)(step, seconds);
-            }
-        };
-        guarded(&world, &|comm: &Communicator| record(&own, comm, &shares, &watch))
-    })?;
-    let outcome = training.outcome_of(all_or_cause(ran.results)?);
-    Ok(Simulated { outcome, events: ran.events, fingerprint: ran.fingerprint })
 }
 
 /// Runs this rank's part of a training on the ranks of a communicator, whatever carries its messages; returns on rank 0

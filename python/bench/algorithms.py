@@ -6,7 +6,7 @@
     python python/bench/algorithms.py --only rust --epochs 1 --losses python/tests/digits_losses.json
 
 Both sides begin with the same parameters and take the same samples in the same steps, by the learning rates of
-`lab/src/suite/defaults.rs`; the optimizer is PyTorch's SGD in Python, where the algorithm does not name its own, and the
+`lab/src/learning_rates.rs`; the optimizer is PyTorch's SGD in Python, where the algorithm does not name its own, and the
 engine's in Rust. Every run is a line of `--kept`, and is not made again: what was interrupted goes on where it ended. `--losses` writes what
 `python/tests` compares the first steps from Python with.
 """

@@ -25,7 +25,7 @@ from hexagram.torch.data_parallel import DataParallel
 
 FILE = Path(__file__).parents[2] / "lab" / "data" / "digits.csv.gz"
 
-#: Learning rates other than 0.15, as `lab/src/suite/defaults.rs` has them for candle.
+#: Learning rates other than 0.15, as `lab/src/learning_rates.rs` has them for candle.
 RATES = {
     "qadam": 0.002,
     "qadam-8bit": 0.002,

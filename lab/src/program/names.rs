@@ -1,12 +1,13 @@
 //! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`.
 
+use hexagram::Result;
 use hexagram::algorithms::registry::Help;
 use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};
 use hexagram::logical::spelling::Catalogues;
 use hexagram::physical::hash;
-use hexagram::{Error, Result};
 
 /// Word that stands for all algorithms of the registry, where a list of them is asked for.
+#[cfg(feature = "programs")]
 pub(super) const ALL: &str = "all";
 
 /// Returns what is printed instead of a training, where `list` or `help:NAME` stands in place of an algorithm (whose
@@ -81,13 +82,17 @@ impl Chosen {
     ///
     /// # Errors
     /// One line that says what is wrong with the first wrong one, or that there is none.
+    #[cfg(feature = "programs")]
     pub(super) fn listed(registry: &Registry, list: &str) -> Result<Vec<Self>> {
         if list == ALL {
             return Self::all(registry, &[]);
         }
         let texts = apart(list);
         if texts.is_empty() {
-            return Err(Error::usage("--algorithm names none", "name some, separated by commas, or `all`"));
+            return Err(hexagram::Error::usage(
+                "--algorithm names none",
+                "name some, separated by commas, or `all`",
+            ));
         }
         Self::all(registry, &texts)
     }
@@ -112,6 +117,7 @@ impl Chosen {
 }
 
 /// Returns the texts between the commas that are in no brackets.
+#[cfg(feature = "programs")]
 fn apart(text: &str) -> Vec<String> {
     let mut depth = 0usize;
     let mut parts = vec![String::new()];
@@ -145,7 +151,7 @@ pub fn folder_name(spelling: &str) -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "programs"))]
 mod tests {
     use super::*;
     use hexagram::algorithms::slowmo::SlowMo;

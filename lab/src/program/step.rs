@@ -11,11 +11,11 @@ use super::ranks::Ranks;
 use super::rehearsal::rehearse;
 use super::say::{self, Failure, PrintError, print};
 use super::table::Table;
-use super::{Chosen, stepping, transports};
-use clap::{Parser, ValueEnum};
+use super::{Chosen, Passes, stepping, transports};
+use clap::Parser;
 use compute::Processor;
 pub(super) use compute::spent;
-use hexagram::algorithms::{Optimizer, Overlap, Registry};
+use hexagram::algorithms::{Optimizer, Registry};
 use hexagram::{Communicator, EngineOptions, Error, JoinOptions, Result, TransportKind};
 use profile::Profile;
 use std::path::PathBuf;
@@ -86,25 +86,6 @@ pub struct StepOptions {
     /// Steps before those
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub warmup: u32,
-}
-
-/// Passes that a step's communication runs beside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Passes {
-    /// [`Overlap::Backward`].
-    Backward,
-    /// [`Overlap::Forward`].
-    Forward,
-}
-
-impl Passes {
-    /// Returns it as the engine's option.
-    pub fn overlap(self) -> Overlap {
-        match self {
-            Passes::Backward => Overlap::Backward,
-            Passes::Forward => Overlap::Forward,
-        }
-    }
 }
 
 /// Name that stands for no communication.

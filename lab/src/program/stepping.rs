@@ -2,8 +2,8 @@
 //! checked before any rank starts.
 
 use crate::training::groups;
-use clap::Args;
-use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Optimizer, optimizer};
+use clap::{Args, ValueEnum};
+use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Optimizer, Overlap, optimizer};
 use hexagram::{Error, Result};
 use std::sync::Arc;
 
@@ -102,4 +102,23 @@ fn rate_for(text: &str, own: &str, of_algorithm: f64) -> f64 {
     let word = |text: &str| text.split('(').next().unwrap_or_default().trim().to_owned();
     let found = OF_OPTIMIZERS.iter().find(|(name, _)| *name == word(text) && *name != word(own));
     found.map_or(of_algorithm, |(_, rate)| *rate)
+}
+
+/// Passes that a step's communication runs beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Passes {
+    /// [`Overlap::Backward`].
+    Backward,
+    /// [`Overlap::Forward`].
+    Forward,
+}
+
+impl Passes {
+    /// Returns it as the engine's option.
+    pub fn overlap(self) -> Overlap {
+        match self {
+            Passes::Backward => Overlap::Backward,
+            Passes::Forward => Overlap::Forward,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::program::ranks::{Ran, Ranks, start_of_program};
 use crate::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse, say};
-use crate::suite::tuned;
+use crate::tuned;
 use clap::Args;
 use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
@@ -87,7 +87,7 @@ pub struct Subject {
     pub program: &'static str,
     /// Name of the model.
     pub model: String,
-    /// Column of the table of [learning rates](crate::suite::tuned).
+    /// Column of the table of [learning rates](crate::tuned).
     pub rates: &'static str,
     /// Type of the parameters.
     pub dtype: &'static str,

@@ -1,4 +1,4 @@
-//! Search for the step sizes of [`tuned`](super::tuned): one procedure for every algorithm and task.
+//! Search for the step sizes of [`tuned`](crate::tuned): one procedure for every algorithm and task.
 //!
 //! 1. γ starts at what the table has (0.1 for a new algorithm), and walks on the grid …, 0.03, 0.1, 0.3, … to where the
 //!    loss rises on both sides.
@@ -11,7 +11,8 @@
 //! The loss is that of the replicas, one by one, after the suite's number of steps, on Dirichlet(1) data of 8 ranks,
 //! with a seed that the suite has not.
 
-use super::{Lesson, PARTITIONS, tuned};
+use super::{Lesson, PARTITIONS};
+use crate::learning_rates::tuned;
 use crate::training::{Training, train};
 use hexagram::algorithms::registry;
 use hexagram::{AnyAlgorithm, Result};

@@ -4,7 +4,7 @@ use super::model::Model;
 use super::pace::{PaceOptions, Paces};
 use super::report::Row;
 use super::run::Scene;
-use crate::program::step::Passes;
+use crate::program::Passes;
 use crate::program::{Chosen, stepping};
 use clap::Args;
 use hexagram::algorithms::trace::Trace;

@@ -3,11 +3,11 @@
 use super::SimulateOptions;
 use super::job::{JobOptions, Point, check_time};
 use super::report::Report;
-use crate::outcome::Simulated;
+use crate::program::Passes;
 use crate::program::say::{self, Failure, bytes, markdown_row, percent};
-use crate::program::step::Passes;
 use crate::program::stepping::Stepping;
 use crate::program::{Chosen, Setting, record};
+use crate::training::Simulated;
 use crate::training::{OnCluster, Training, train_on_cluster};
 use clap::Args;
 use hexagram::physical::device::DeviceChoice;

@@ -1,0 +1,64 @@
+//! The command line: which program runs, with which options.
+
+use super::say::{self, Failure};
+use super::{
+    AdviseOptions, CompareOptions, SimulateOptions, StepOptions, SuiteOptions, TrainOptions, advise, compare,
+    information, prepare, simulate, step, suite, train,
+};
+use clap::{Parser, Subcommand};
+use hexagram::algorithms::Registry;
+use hexagram::physical::health::SILENCE_HELP;
+use std::process::ExitCode;
+
+/// Trains, compares and measures the algorithms of this program.
+#[derive(Parser)]
+#[command(arg_required_else_help = true, after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+`list` prints the algorithms, and `help:NAME` the options of an algorithm, a codec or a graph; `train --optimizer list` and \
+`train --optimizer help:NAME` do so for the optimizers.
+
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads the \
+output any more.";
+
+#[derive(Subcommand)]
+enum Command {
+    Train(TrainOptions),
+    Compare(CompareOptions),
+    Suite(SuiteOptions),
+    Step(StepOptions),
+    Simulate(Box<SimulateOptions>),
+    Advise(Box<AdviseOptions>),
+}
+
+/// Runs the program that the command line asks for, with the algorithms of a registry; returns what to exit with.
+pub fn main(registry: Registry) -> ExitCode {
+    if let Err(code) = prepare("") {
+        return code;
+    }
+    let asked = std::env::args().nth(1).and_then(|word| information(&registry, &word, None));
+    if let Some(text) = asked {
+        return say::ended(&say::name(""), printed(text));
+    }
+    let program = match Program::try_parse() {
+        Ok(program) => program,
+        Err(shown) => return say::instead(&say::name(""), &shown),
+    };
+    match program.command {
+        Command::Train(options) => say::ended(&say::name("train"), train(&registry, &options)),
+        Command::Compare(options) => say::ended(&say::name("compare"), compare(&registry, &options)),
+        Command::Suite(options) => say::ended(&say::name("suite"), suite(&registry, &options).map(|()| 0)),
+        Command::Step(options) => say::ended(&say::name("step"), step(&registry, &options)),
+        Command::Simulate(options) => say::ended(&say::name("simulate"), simulate(&registry, &options)),
+        Command::Advise(options) => say::ended(&say::name("advise"), advise(&registry, &options)),
+    }
+}
+
+fn printed(text: hexagram::Result<String>) -> Result<u8, Failure> {
+    say::print(&text?)?;
+    Ok(0)
+}

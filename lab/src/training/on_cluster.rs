@@ -1,0 +1,54 @@
+//! A training on the ranks of a simulated cluster.
+
+use super::{Training, record};
+use crate::outcome::Outcome;
+use crate::virtual_ranks::guarded;
+use hexagram::logical::testing::all_or_cause;
+use hexagram::physical::sim::Simulation;
+use hexagram::{Communicator, Result};
+
+/// Record of a training on a simulated cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Simulated {
+    /// Record of the training, in the cluster's time.
+    pub outcome: Outcome,
+    /// Number of departures and arrivals of messages.
+    pub events: u64,
+    /// Hash of all of them, with their times.
+    pub fingerprint: u64,
+}
+
+/// Simulated cluster on which a training runs.
+pub struct OnCluster<'a> {
+    /// Ranks, hosts, links and rates, and the seed of what messages meet.
+    pub simulation: Simulation,
+    /// Factor by which the passes of each rank take longer.
+    pub slowness: Vec<f64>,
+    /// Is told after which step of rank 0 a state was recorded, and how many seconds after the beginning.
+    pub watch: &'a (dyn Fn(u64, f64) + Sync),
+}
+
+/// Runs a training with real numbers on the ranks of a simulated cluster, and returns what was recorded, in the
+/// cluster's time. [`Training::ranks`] does not count.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simulated> {
+    let ranks = on.simulation.cluster.hosts().len();
+    let training = Training { ranks, ..training.clone() };
+    training.check()?;
+    let shares = training.shares()?;
+    let ran = on.simulation.run(|world| {
+        let rank = world.rank();
+        let slowness = on.slowness.get(rank).copied().unwrap_or(1.0);
+        let own = Training { compute: training.compute.mul_f64(slowness), ..training.clone() };
+        let watch = |step, seconds| {
+            if rank == 0 {
+                (on.watch)(step, seconds);
+            }
+        };
+        guarded(&world, &|comm: &Communicator| record(&own, comm, &shares, &watch))
+    })?;
+    let outcome = training.outcome_of(all_or_cause(ran.results)?);
+    Ok(Simulated { outcome, events: ran.events, fingerprint: ran.fingerprint })
+}
