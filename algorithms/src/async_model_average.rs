@@ -102,6 +102,7 @@ impl Algorithm for AsyncModelAverage {
             if self.codec.is_some() { "compressed-async-model-average" } else { "async-model-average" },
             Trigram { centralized: true, synchronous: false, full_precision: self.codec.is_none() },
         )
+        .period(1)
         .source("Gan et al., Bagua, VLDB 2022; encoded after Koloskova, Stich and Jaggi, ICML 2019")
         .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }

@@ -44,6 +44,7 @@ impl Algorithm for ByteGrad {
 
     fn about(&self) -> About {
         About::new("bytegrad", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .period(1)
             .source("Gan et al., Bagua: scaling up distributed learning with system relaxations, VLDB 2022")
     }
 

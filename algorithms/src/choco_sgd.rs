@@ -92,6 +92,7 @@ impl Algorithm for ChocoSgd {
 
     fn about(&self) -> About {
         About::new("choco-sgd", Trigram { centralized: false, synchronous: true, full_precision: false })
+            .period(1)
             .source("Koloskova, Stich and Jaggi, ICML 2019; Koloskova, Lin, Stich and Jaggi, ICLR 2020")
             .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }

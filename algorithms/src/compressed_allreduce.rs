@@ -158,6 +158,7 @@ impl Algorithm for CompressedAllReduce {
         };
         let full_precision = matches!(self, Self::Any(averaging) if averaging.is_exact());
         About::new(name, Trigram { centralized: true, synchronous: true, full_precision })
+            .period(1)
             .source(source)
             .clipping(match self {
                 Self::Any(Averaging { feedback: Feedback::None, .. }) => Clipping::Outcome,

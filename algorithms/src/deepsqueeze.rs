@@ -52,6 +52,7 @@ impl Algorithm for DeepSqueeze {
 
     fn about(&self) -> About {
         About::new("deepsqueeze", Trigram { centralized: false, synchronous: true, full_precision: false })
+            .period(1)
             .source("Tang et al., DeepSqueeze: decentralization meets error-compensated compression, 2019")
             .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }

@@ -79,6 +79,7 @@ impl Algorithm for Ef21 {
 
     fn about(&self) -> About {
         About::new("ef21", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .period(1)
             .source("Richtárik, Sokolov and Fatkhullin, EF21, NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, NeurIPS 2023")
             .clipping(Clipping::Together)
     }

@@ -45,6 +45,7 @@ impl Algorithm for ExactDiffusion {
 
     fn about(&self) -> About {
         About::new("exact-diffusion", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .period(1)
             .source(
                 "Yuan, Ying, Zhao and Sayed, IEEE Trans. Signal Processing 2019; Tang et al., D², ICML 2018",
             )

@@ -49,6 +49,7 @@ impl Algorithm for Extra {
 
     fn about(&self) -> About {
         About::new("extra", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .period(1)
             .source("Shi, Ling, Wu and Yin, SIAM J. Optim. 2015")
             .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }

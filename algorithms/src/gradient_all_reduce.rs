@@ -26,6 +26,7 @@ impl Algorithm for GradientAllReduce {
             "gradient-allreduce",
             Trigram { centralized: true, synchronous: true, full_precision: true },
         )
+        .period(1)
         .source("Li et al., PyTorch Distributed, VLDB 2020")
     }
 

@@ -60,6 +60,7 @@ impl Algorithm for GradientTracking {
             "gradient-tracking",
             Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() },
         )
+        .period(1)
         .source(
             "Di Lorenzo and Scutari, 2016; Nedić, Olshevsky and Shi, SIAM J. Optim. 2017; Liao et al., 2022",
         )

@@ -68,6 +68,7 @@ impl Algorithm for LoCo {
 
     fn about(&self) -> About {
         About::new("loco", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .period(1)
             .source("Xie, Lin, Toh and Zhou, LoCo, 2024; Wang et al., ZeRO++, 2023")
             .clipping(Clipping::Together)
     }

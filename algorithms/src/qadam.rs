@@ -104,6 +104,7 @@ impl Algorithm for QAdam {
             },
             Trigram { centralized: true, synchronous: true, full_precision: false },
         )
+        .period(1)
         .source("Tang et al., 1-bit Adam, ICML 2021")
         .clipping(Clipping::Together)
         .optimizers(Optimizers::Sgd(

@@ -83,6 +83,7 @@ impl Algorithm for RelaySgd {
 
     fn about(&self) -> About {
         About::new("relaysgd", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .period(1)
             .source(
                 "Vogels et al., RelaySum for decentralized deep learning on heterogeneous data, NeurIPS 2021",
             )

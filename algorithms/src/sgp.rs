@@ -43,6 +43,7 @@ impl Algorithm for Sgp {
 
     fn about(&self) -> About {
         About::new("sgp", Trigram { centralized: false, synchronous: true, full_precision: true })
+            .period(1)
             .source("Assran, Loizou, Ballas and Rabbat, ICML 2019")
             .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }

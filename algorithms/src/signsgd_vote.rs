@@ -45,6 +45,7 @@ impl Algorithm for SignSgdVote {
 
     fn about(&self) -> About {
         About::new("signsgd-vote", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .period(1)
             .source("Bernstein et al., signSGD with majority vote, ICLR 2019")
             .clipping(match self.momentum {
                 0.0 => Clipping::Refused(

@@ -73,7 +73,7 @@ impl Algorithm for Alone {
     type State = ();
 
     fn about(&self) -> About {
-        About::new("alone", Trigram { centralized: true, synchronous: true, full_precision: true })
+        About::new("alone", Trigram { centralized: true, synchronous: true, full_precision: true }).period(1)
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
@@ -132,17 +132,17 @@ impl Algorithm for SlowMo {
     fn about(&self) -> About {
         let base = self.base();
         let full_precision = self.averaging.is_exact() && base.trigram().full_precision;
-        About::new("slowmo", Trigram { full_precision, ..base.trigram() })
+        // The least common multiple of τ and the base's period.
+        let period = base.period().map(|of_base| {
+            (self.period / greatest_common_divisor(self.period, of_base)).saturating_mul(of_base)
+        });
+        let about = About::new("slowmo", Trigram { full_precision, ..base.trigram() });
+        About { period, ..about }
             .source("Wang, Tantia, Ballas and Rabbat, SlowMo, ICLR 2020")
             // Replicas are equal only after every τ-th step.
             .keeps_replicas_identical(false)
             // x₀.
             .remembers_parameters(true)
-            // The least common multiple of τ and the base's period.
-            .period(
-                (self.period / greatest_common_divisor(self.period, base.period()))
-                    .saturating_mul(base.period()),
-            )
             .needs(Needs { parameters: true, ..base.needs() })
             .clipping(base.clipping())
             .optimizers(base.optimizers())

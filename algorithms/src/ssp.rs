@@ -112,6 +112,7 @@ impl Algorithm for Ssp {
             if self.is_encoded() { "compressed-ssp" } else { "ssp" },
             Trigram { centralized: true, synchronous: false, full_precision: !self.is_encoded() },
         )
+        .period(1)
         .source("Ho et al., NeurIPS 2013")
         .keeps_replicas_identical(self.staleness == 0)
         .needs(Needs { buckets: Buckets::Whole, parameters: true })

@@ -26,6 +26,19 @@ fn each_rank_is_told_its_place() {
 }
 
 #[test]
+fn a_launcher_whose_variables_are_not_read_is_named() {
+    for (name, is_named) in [("FLUX_TASK_RANK", true), ("PMIX_RANK", true), ("RANK", false)] {
+        let mut command = shell(&["-n", "2"], "true");
+        command.env(name, "1");
+        let ended = run(command);
+        assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+        let named =
+            ended.stderr.iter().filter(|line| line.contains(&format!("{name}=1: each process"))).count();
+        assert_eq!(named, usize::from(is_named), "{:?}", ended.stderr);
+    }
+}
+
+#[test]
 fn ranks_share_a_secret_that_is_theirs_alone() {
     let ended =
         run(shell(&["-n", "3"], "cat $HEXAGRAM_SECRET_FILE; echo; stat -Lc %a $HEXAGRAM_SECRET_FILE"));

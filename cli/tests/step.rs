@@ -20,7 +20,7 @@ fn a_step_sends_what_its_algorithm_says() {
         (&["gradient-allreduce"], 160_000, 161_000),
         (&["gradient-allreduce", "--overlap", "forward"], 160_000, 161_000),
         (&["gradient-allreduce", "--accelerator"], 160_000, 161_000),
-        (&["local-sgd", "--period", "4"], 40_000, 41_000),
+        (&["local-sgd(period=8)"], 20_000, 21_000),
         (&["local-sgd(period=2)"], 80_000, 81_000),
     ] {
         for transport in ["thread", "tcp"] {
@@ -45,11 +45,10 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
     let nowhere = "--profile=/does/not/exist";
     for (arguments, word) in [
         (["--algorithm", "magic"], "`magic`"),
-        (["--period", "3"], "--period"),
         (["--algorithm=demo", "--optimizer=adam"], "adam does not fit demo, since"),
         (["--algorithm=d-psgd(graph=hypercube)", "--ranks=3"], "3 ranks make no hypercube"),
         (["--algorithm", "dgc(fraction=2)"], "fraction of dgc is 2; choose a number, above 0, 1 at most"),
-        (["--algorithm=local-sgd", "--period=0"], "--period"),
+        (["--algorithm=local-sgd(period=0)", "--steps=1"], "period of local-sgd is 0"),
         (["--algorithm=d-psgd", "--overlap=forward"], "a step of d-psgd cannot be communicated beside"),
         ([nowhere, "--steps=1"], "profile"),
         (["--profile=/dev/zero", "--steps=1"], "it is a pipe or a device, not a regular file"),

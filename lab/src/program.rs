@@ -16,6 +16,7 @@
 //! | `command.rs` | the command line that chooses one of them |
 //! | `setting.rs`, `stepping.rs` | options of several: task, data and ranks; optimizer and learning rate |
 //! | `names.rs` | algorithms as they are typed, what is printed of them, and the names of their runs' folders |
+//! | `periods.rs` | numbers of steps that are whole periods of an algorithm |
 //! | `record.rs` | the figures of a training on disk |
 //! | `rehearsal.rs` | what is found before ranks start |
 //! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and what carries their messages |
@@ -28,6 +29,8 @@ mod command;
 #[cfg(feature = "programs")]
 mod compare;
 mod names;
+#[cfg(feature = "programs")]
+mod periods;
 pub mod ranks;
 #[cfg(feature = "programs")]
 mod record;

@@ -17,13 +17,21 @@ pub(crate) fn at_first() -> Duration {
 
 /// Decodes the value of `HEXAGRAM_DEADLINE`.
 pub(crate) fn from_seconds(text: &str) -> Result<Duration> {
-    let deadline = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    deadline.filter(|deadline| DEADLINES.contains(deadline)).ok_or_else(|| {
+    parse_seconds(text).filter(|deadline| DEADLINES.contains(deadline)).ok_or_else(|| {
         let low = DEADLINES.start().as_secs();
         let high = DEADLINES.end().as_secs();
         let what = format!("{DEADLINE}={text} is no time for which an operation may stand still");
         Error::setup(what, format!("set it to {low} to {high} seconds, or unset it"))
     })
+}
+
+/// Decodes a number of seconds as people write one: digits, and a point at most.
+pub(crate) fn parse_seconds(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    if !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return None;
+    }
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
 #[cfg(test)]
@@ -35,7 +43,7 @@ mod tests {
         for (text, millis) in [("1", 1000), (" 2.5 ", 2500), ("86400", 86_400_000)] {
             assert_eq!(from_seconds(text).unwrap(), Duration::from_millis(millis));
         }
-        for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e30"] {
+        for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e3", "+5", ".", ""] {
             let error = from_seconds(text).unwrap_err().to_string();
             assert!(error.contains(&format!("={text} ")) && error.contains("1 to 86400 seconds"), "{error}");
         }

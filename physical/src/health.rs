@@ -4,6 +4,7 @@
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
 
 use crate::bootstrap::exhausted;
+use crate::deadline::parse_seconds;
 use crate::doorbell::Bell;
 use crate::environment::variable;
 use crate::error::{During, Error, Peer, Result, Straggler};
@@ -61,8 +62,7 @@ impl Vigilance {
 
     /// Decodes the value of `HEXAGRAM_SILENCE`.
     pub(crate) fn from_seconds(text: &str) -> Result<Self> {
-        let silence = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        match silence.filter(|silence| SILENCES.contains(silence)) {
+        match parse_seconds(text).filter(|silence| SILENCES.contains(silence)) {
             Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
             None => {
                 let low = SILENCES.start().as_secs();

@@ -4,7 +4,9 @@ pub use crate::bootstrap::parent::STARTERS;
 pub use crate::bootstrap::registered::{RegisteredFlags, VARIABLE as REGISTERED};
 pub use crate::bootstrap::report::{EndedRank, RendezvousAccess};
 pub use crate::bootstrap::secret::{draw, read_given};
-pub use crate::bootstrap::{MAX_SIZE, QUEUE, exhausted, host_and_port, of_launchers, random};
+pub use crate::bootstrap::{
+    MAX_SIZE, QUEUE, exhausted, host_and_port, of_launchers, random, warn_of_rank_given,
+};
 pub use crate::doorbell::Doorbell;
 pub use crate::limits::{LAUNCHER as DESCRIPTORS, more_open_files, more_threads, raise_open_files};
 pub use crate::process::signal_all;

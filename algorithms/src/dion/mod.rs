@@ -76,6 +76,7 @@ impl Algorithm for Dion {
 
     fn about(&self) -> About {
         About::new("dion", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .period(1)
             .source("Ahn et al., Dion: distributed orthonormalized updates, 2025")
             .clipping(Clipping::Together)
             .optimizers(Optimizers::Sgd(

@@ -27,8 +27,9 @@ pub struct About {
     /// it, the default, the mean of the replicas goes along with whatever all of them are moved by.
     pub remembers_parameters: bool,
     /// Number of steps, 1 or more, after which what is communicated repeats itself, once warm-ups are over: what is
-    /// measured of whole periods holds for all later steps. 1, the default, if every step communicates alike.
-    pub period: u64,
+    /// measured of whole periods holds for all later steps. 1 if every step communicates alike. `None`, the default, if it
+    /// is unknown, as of an algorithm that adapts: then every step is measured or simulated.
+    pub period: Option<u64>,
     /// What the engine is to provide.
     pub needs: Needs,
     /// Gradients that are clipped, where the engine's options ask for that.
@@ -46,11 +47,19 @@ impl About {
             source: "",
             keeps_replicas_identical: trigram.centralized && trigram.synchronous,
             remembers_parameters: false,
-            period: 1,
+            period: None,
             needs: Needs::default(),
             clipping: Clipping::default(),
             optimizers: Optimizers::default(),
         }
+    }
+}
+
+impl About {
+    /// Sets `period`.
+    #[must_use]
+    pub fn period(self, period: u64) -> Self {
+        About { period: Some(period), ..self }
     }
 }
 
@@ -70,7 +79,6 @@ setters! {
     source: &'static str,
     keeps_replicas_identical: bool,
     remembers_parameters: bool,
-    period: u64,
     needs: Needs,
     clipping: Clipping,
     optimizers: Optimizers,

@@ -259,8 +259,8 @@ impl Context {
         }
     }
 
-    /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(bufferᵢ))`; hierarchically, to the same bits,
-    /// only leaders exchange votes, which they count before.
+    /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(bufferᵢ))`, where sgn(0) is 1; hierarchically,
+    /// to the same bits, only leaders exchange votes, which they count before.
     ///
     /// # Errors
     /// As [`Communicator::majority_vote`].

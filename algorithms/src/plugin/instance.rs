@@ -58,8 +58,8 @@ impl AnyAlgorithm {
     }
 
     /// Returns [`About::period`](About#structfield.period).
-    pub fn period(&self) -> u64 {
-        self.0.about().period.max(1)
+    pub fn period(&self) -> Option<u64> {
+        self.0.about().period.map(|period| period.max(1))
     }
 
     /// Returns [`Algorithm::reads_slots`].

@@ -6,31 +6,32 @@ use super::{say, transports};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::physical::bootstrap::variable;
 use hexagram::physical::stdout::READER_GONE;
+use hexagram::physical::world::check_environment;
 use hexagram::{Error, JoinOptions, Placement, Result, TransportKind, World};
 use std::fmt::Display;
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-/// Variable that tells ranks when the process that starts them began, in seconds since 1970.
+/// Variable that tells ranks when the process that starts them began, in seconds of this machine's monotonic clock.
 const STARTED: &str = "HEXAGRAM_EXAMPLE_STARTED";
 
-/// Returns the time at which this process first asked.
-#[allow(clippy::disallowed_methods, reason = "other processes of this machine compare theirs with it")]
-pub fn start_of_program() -> SystemTime {
-    static START: OnceLock<SystemTime> = OnceLock::new();
-    *START.get_or_init(SystemTime::now)
+/// Returns the time of this machine's monotonic clock at which this process first asked. Nobody can set that clock, and
+/// all processes of the machine have the same one.
+pub fn start_of_program() -> Duration {
+    static START: OnceLock<Duration> = OnceLock::new();
+    *START.get_or_init(now)
 }
 
 /// Returns the time since the launch: that of the process that started the ranks, or else of this one.
 pub fn since_launch() -> Duration {
-    let launch = variable(STARTED).and_then(|seconds| since_1970(&seconds)).unwrap_or_else(start_of_program);
-    launch.elapsed().unwrap_or_default()
+    let launch =
+        variable(STARTED).and_then(|seconds| Duration::try_from_secs_f64(seconds.parse().ok()?).ok());
+    now().saturating_sub(launch.unwrap_or_else(start_of_program))
 }
 
-/// Returns the time so many seconds after the beginning of 1970; `None` if no clock can show it.
-fn since_1970(seconds: &str) -> Option<SystemTime> {
-    let since = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-    UNIX_EPOCH.checked_add(since)
+fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Ranks that a program was asked to run on.
@@ -102,13 +103,14 @@ impl Ranks {
         &self,
         rank: impl Fn(&World) -> std::result::Result<R, E> + Sync,
     ) -> Result<Ran<std::result::Result<R, E>>> {
+        check_environment()?;
         let Some(ranks) = self.to_start()? else {
             return Ok(Ran::Here(vec![as_rank(self.join()?, |world| rank(&world))]));
         };
         if self.transport == TransportKind::Thread {
             return as_threads(ranks, |world| as_rank(world, |world| rank(&world))).map(Ran::Here);
         }
-        let started = start_of_program().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let started = start_of_program().as_secs_f64();
         let environment = vec![(STARTED.into(), started.to_string().into())];
         let outcome = Job { environment, ..Job::of_this_program(ranks)? }.run()?;
         let code = u8::try_from(outcome.exit_code()).unwrap_or(1);
@@ -132,19 +134,6 @@ impl Ranks {
                 let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
                 Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"))
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_time_of_a_launch_is_none() {
-        assert_eq!(since_1970("1.5"), Some(UNIX_EPOCH + Duration::from_millis(1500)));
-        for other in ["", "yesterday", "-1", "nan", "inf", "1e19", "1e300"] {
-            assert_eq!(since_1970(other), None, "{other}");
         }
     }
 }

@@ -21,6 +21,7 @@ mod train;
 
 use super::Chosen;
 use super::names::information;
+use super::periods::whole_periods;
 use super::say::{Failure, print};
 use clap::Parser;
 use faults::FaultOptions;
@@ -86,7 +87,7 @@ pub struct SimulateOptions {
     /// many as --ranks and --hosts say, or on one with fewer
     #[arg(long, value_name = "WHAT=V,V,…")]
     pub sweep: Option<String>,
-    /// Steps that are measured, or made by --train [default: 20, or the task's own, 200 or 300]
+    /// Steps that are measured, or made by --train [default: 20, or as many as are whole periods of the algorithm; with --train the task's own, 200 or 300]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: Option<u32>,
     /// Steps before those
@@ -149,12 +150,15 @@ impl SimulateOptions {
     /// Measures the steps of each algorithm on each cluster, and reports them.
     fn measure(&self, chosen: &[Chosen], points: &[Point], swept: Option<Swept>) -> Result<(), Failure> {
         let job = self.job.job()?;
-        let steps = Steps { warmup: self.warmup, counted: self.steps.unwrap_or(STEPS) };
+        let steps = |chosen: &Chosen| {
+            let counted = self.steps.unwrap_or_else(|| whole_periods(&chosen.algorithm, STEPS));
+            Steps { warmup: self.warmup, counted }
+        };
         let mut report = Report::new(self, &about(&self.job.model, &job.model), &HEADING);
         let mut rows = Vec::new();
         for point in points {
             for chosen in chosen {
-                let row = job.row(chosen, point, steps)?;
+                let row = job.row(chosen, point, steps(chosen))?;
                 report.add(&row.told(), row.json())?;
                 rows.extend(swept.map(|swept| (swept.of(point), row)));
             }
@@ -165,7 +169,7 @@ impl SimulateOptions {
             }
         }
         if let (Some(file), [chosen], [point]) = (&self.trace, chosen, points) {
-            job.trace(chosen, point, steps)?.save(file)?;
+            job.trace(chosen, point, steps(chosen))?.save(file)?;
         }
         report.finish()
     }

@@ -7,6 +7,7 @@ mod measure;
 pub(super) mod profile;
 
 use super::names::information;
+use super::periods::whole_periods;
 use super::ranks::Ranks;
 use super::rehearsal::rehearse;
 use super::say::{self, Failure, PrintError, print};
@@ -16,7 +17,7 @@ use clap::Parser;
 use compute::Processor;
 pub(super) use compute::spent;
 use hexagram::algorithms::{Optimizer, Registry};
-use hexagram::{Communicator, EngineOptions, Error, JoinOptions, Result, TransportKind};
+use hexagram::{Communicator, EngineOptions, JoinOptions, Result, TransportKind};
 use profile::Profile;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,10 +54,6 @@ pub struct StepOptions {
     #[arg(long)]
     pub optimizer: Option<String>,
 
-    /// For local-sgd: steps from one mean to the next
-    #[arg(long, value_name = "H")]
-    pub period: Option<u64>,
-
     /// Computation that communication runs beside: the backward pass, or also the next forward pass, in which each layer
     /// then waits for its own parameters
     #[arg(long, value_enum, default_value_t = Passes::Backward)]
@@ -79,14 +76,17 @@ pub struct StepOptions {
     #[arg(long)]
     pub accelerator: bool,
 
-    /// Steps that are measured
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
-    pub steps: u32,
+    /// Steps that are measured [default: 32, or as many as are whole periods of the algorithm]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: Option<u32>,
 
     /// Steps before those
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub warmup: u32,
 }
+
+/// Steps that are measured at least, unless the caller says otherwise.
+const STEPS: u32 = 32;
 
 /// Name that stands for no communication.
 const NONE: &str = "none";
@@ -124,6 +124,8 @@ pub(super) struct Measurement<'a> {
     chosen: Option<Chosen>,
     optimizer: Arc<dyn Optimizer>,
     profile: Profile,
+    /// Number of steps that are measured.
+    steps: u32,
     /// True to communicate within hosts first.
     pub(super) hierarchical: bool,
 }
@@ -133,12 +135,12 @@ impl<'a> Measurement<'a> {
     fn agreed(&self) -> String {
         let options = self.options;
         let algorithm = self.chosen.as_ref().map_or(NONE, |chosen| &chosen.spelling);
-        format!("step: {algorithm}, {} steps after {}", options.steps, options.warmup)
+        format!("step: {algorithm}, {} steps after {}", self.steps, options.warmup)
     }
 
     fn new(registry: &Registry, options: &'a StepOptions) -> Result<Self> {
         let profile = Profile::read(options.profile.as_deref())?;
-        let chosen = match &*options.spelling()? {
+        let chosen = match options.algorithm.as_str() {
             NONE => None,
             text => Some(Chosen::named(registry, text)?),
         };
@@ -153,7 +155,9 @@ impl<'a> Measurement<'a> {
     pub(super) fn of(options: &'a StepOptions, chosen: Option<Chosen>, profile: Profile) -> Result<Self> {
         let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
         let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;
-        Ok(Measurement { options, chosen, optimizer, profile, hierarchical: false })
+        let by_default = || chosen.as_ref().map_or(STEPS, |chosen| whole_periods(&chosen.algorithm, STEPS));
+        let steps = options.steps.unwrap_or_else(by_default);
+        Ok(Measurement { options, chosen, optimizer, profile, steps, hierarchical: false })
     }
 
     fn processor(&self) -> Processor {
@@ -179,22 +183,10 @@ impl<'a> Measurement<'a> {
             self.options.transport,
             measured.step_s * 1e3,
             measured.bytes,
-            self.options.steps
+            self.steps
         );
         let mut table = Table::new(comm);
         table.line(&line)?;
         Ok(table.finish())
-    }
-}
-
-impl StepOptions {
-    /// Returns the spelling of the algorithm, with its period if that is an option of its own.
-    fn spelling(&self) -> Result<String> {
-        match (self.algorithm.as_str(), self.period) {
-            ("local-sgd", Some(0)) => Err(Error::usage("--period is 0", "give 1 step or more")),
-            ("local-sgd", Some(period)) => Ok(format!("local-sgd(period={period})")),
-            (_, Some(_)) => Err(Error::usage("--period is for local-sgd", "leave it out")),
-            (text, None) => Ok(text.to_owned()),
-        }
     }
 }

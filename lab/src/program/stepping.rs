@@ -107,9 +107,9 @@ fn rate_for(text: &str, own: &str, of_algorithm: f64) -> f64 {
 /// Passes that a step's communication runs beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Passes {
-    /// [`Overlap::Backward`].
+    /// Communication overlaps the backward pass
     Backward,
-    /// [`Overlap::Forward`].
+    /// Communication overlaps the backward pass and the next forward pass
     Forward,
 }
 

@@ -245,7 +245,11 @@ impl<'a> Log<'a> {
         let told = match options.json {
             true => report.json().to_string(),
             false => {
-                format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display())
+                let files = match self.is_lost {
+                    false => "metrics.jsonl and plot.svg are in",
+                    true => "the figures could not all be written to",
+                };
+                format!("{}\n{files} {}", report.text(), directory.display())
             }
         };
         let is_kept = !self.is_lost && !saves.lacks_the_last();

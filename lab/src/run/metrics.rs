@@ -9,7 +9,7 @@
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -85,12 +85,17 @@ impl Metrics {
         let directory = directory.as_ref();
         prepare(directory)?;
         let path = directory.join("metrics.jsonl");
-        match File::create(&path) {
-            Ok(file) => {
-                Ok(Metrics { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
-            }
-            Err(cause) => Err(not_written(&path, cause)),
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(|cause| not_written(&path, cause))?;
+        // Held as long as the file is open: another training would mix its figures with these.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            let what = format!("a training that runs writes its figures to {}", directory.display());
+            return Err(Error::usage(what, "name another folder with --out"));
         }
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            file.set_len(0).map_err(|cause| not_written(&path, cause))?;
+        }
+        Ok(Metrics { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
     }
 
     /// Records a step.

@@ -224,6 +224,7 @@ fn figures_that_cannot_be_kept_end_nothing_and_a_report_that_cannot_be_printed_i
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("test accuracy"), "{err}");
     assert_eq!(err.matches("metrics.jsonl: No space left").count(), 1, "{err}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("plot.svg are in"), "they are not all there");
     clean("no-figures");
     for transport in ["thread", "tcp"] {
         for arguments in [format!("--ranks 2 --epochs 1 --transport {transport}"), "--algorithm list".into()]
@@ -244,6 +245,31 @@ fn figures_that_cannot_be_kept_end_nothing_and_a_report_that_cannot_be_printed_i
         }
     }
     clean("lost");
+}
+
+#[test]
+fn the_folder_of_a_training_that_runs_is_refused() {
+    std::fs::create_dir_all(folder("shared-out")).unwrap();
+    let figures = std::fs::File::create(folder("shared-out").join("metrics.jsonl")).unwrap();
+    figures.lock().unwrap();
+    for transport in ["thread", "shm"] {
+        let output = run("shared-out", &format!("--ranks 2 --epochs 1 --transport {transport}"));
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains("a training that runs writes its figures to") && err.contains("--out"), "{err}");
+    }
+    clean("shared-out");
+}
+
+#[test]
+fn a_secret_that_is_not_there_is_refused_however_the_ranks_start() {
+    for transport in ["thread", "shm"] {
+        let mut command = command("no-secret", &format!("--ranks 2 --epochs 1 --transport {transport}"));
+        let output = command.env("HEXAGRAM_SECRET_FILE", "/nope").output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains("/nope (HEXAGRAM_SECRET_FILE)"), "{err}");
+    }
 }
 
 #[test]

@@ -36,7 +36,9 @@ pub use node::Node;
 pub use outcome::{FirstFailure, Outcome};
 pub use program::this_program;
 
-use hexagram_physical::launcher::{DESCRIPTORS, more_open_files, raise_open_files, warn_of_unknown};
+use hexagram_physical::launcher::{
+    DESCRIPTORS, more_open_files, raise_open_files, warn_of_rank_given, warn_of_unknown,
+};
 use hexagram_physical::world::check_environment;
 use hexagram_physical::{Error, Result};
 use std::ffi::OsString;
@@ -143,6 +145,10 @@ impl Job {
         self.check()?;
         check_environment()?;
         warn_of_unknown(None);
+        // On several machines another launcher may have started one of these on each.
+        if self.node.is_none() {
+            warn_of_rank_given(self.ranks);
+        }
         raise_open_files();
         // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
         thread::scope(|scope| {

@@ -71,7 +71,7 @@ pub use store::Store;
 pub(crate) use stream::Listener;
 pub(crate) use variables::parse_number;
 pub use variables::{Launcher, Placement};
-pub use variables::{MAX_SIZE, host_and_port, of_launchers};
+pub use variables::{MAX_SIZE, host_and_port, of_launchers, warn_of_rank_given};
 
 use std::io;
 use std::time::Duration;

@@ -143,7 +143,7 @@ fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().ok()?;
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    let (_, factor) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
     Some(number * factor).filter(|value| value.is_finite())
 }
 

@@ -6,7 +6,7 @@
 
 use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
-use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
+use crate::bootstrap::{Placement, host_and_port, parse_number, registered, secret};
 use crate::deadline;
 use crate::environment::variable;
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ const KNOWN: [KnownVariable; 22] = [
     judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
     judged("HEXAGRAM_LOCAL_SIZE", "a whole number", is_number),
     judged("HEXAGRAM_ADDR", "`host:port`", |name, text| host_and_port(name, text).map(drop)),
-    free("HEXAGRAM_SECRET_FILE", "a file"),
+    judged("HEXAGRAM_SECRET_FILE", "a file", is_secret),
     free("HEXAGRAM_INTERFACE", "an interface or an address"),
     free("HEXAGRAM_HOST", "any name"),
     judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
@@ -105,6 +105,14 @@ fn parse_level(text: &str) -> Result<LevelFilter> {
         let what = format!("{LOG}={text} is no level");
         Error::setup(what, "use off, error, warn, info, debug or trace, or unset it")
     })
+}
+
+/// Refuses a file that holds no secret. A descriptor is that of a launcher around this process, and may be closed here.
+fn is_secret(_: &str, path: &str) -> Result<()> {
+    if path.starts_with("/proc/self/fd/") {
+        return Ok(());
+    }
+    secret::read_given(path).map(drop)
 }
 
 fn is_number(name: &str, text: &str) -> Result<()> {

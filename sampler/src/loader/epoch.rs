@@ -106,8 +106,12 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     /// Chooses the epoch that the next [`iter`](Self::iter) gives. Without it epochs follow each other.
+    ///
+    /// The epoch that [`resume`](Self::resume) goes on with is not begun anew: a loop may set each epoch that it runs.
     pub fn set_epoch(&mut self, epoch: u64) {
-        self.run.next = (epoch, 0);
+        if self.run.next.0 != epoch {
+            self.run.next = (epoch, 0);
+        }
     }
 
     /// Returns the position of the loader: after the last batch that was handed out.

@@ -236,3 +236,19 @@ fn a_sampler_of_another_seed_is_refused_by_what_differs() {
     }
     assert!(!error.contains("seed 0") && error.contains("their seeds included"), "{error}");
 }
+
+#[test]
+fn setting_the_epoch_that_is_resumed_does_not_begin_it_anew() {
+    let mut first = ranks(1, 0);
+    let (_, states) = steps(&mut first, 2);
+    let left = |set: Option<u64>| {
+        let mut second = ranks(1, 0);
+        second[0].resume(&states[0]).unwrap();
+        set.into_iter().for_each(|epoch| second[0].set_epoch(epoch));
+        steps(&mut second, LEN).0
+    };
+    let all = left(None);
+    assert_eq!(all.len(), LEN - 2 * BATCH);
+    assert_eq!(left(Some(states[0].epoch)), all);
+    assert_eq!(left(Some(states[0].epoch + 1)).len(), LEN);
+}

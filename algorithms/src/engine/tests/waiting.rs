@@ -90,10 +90,10 @@ impl std::fmt::Debug for HeldBack {
 impl Erased for HeldBack {
     fn about(&self) -> About {
         let algorithm = &self.algorithm;
-        About::new(algorithm.name(), algorithm.trigram())
+        let about = About::new(algorithm.name(), algorithm.trigram());
+        About { period: algorithm.period(), ..about }
             .keeps_replicas_identical(algorithm.keeps_replicas_identical())
             .remembers_parameters(algorithm.remembers_parameters())
-            .period(algorithm.period())
             .needs(Needs { buckets: Buckets::BySize, ..algorithm.needs() })
             .clipping(algorithm.clipping())
             .optimizers(algorithm.optimizers())

@@ -1,6 +1,7 @@
 //! Algorithms among which is chosen, each with the steps that show what it takes: whole periods.
 
 use crate::program::names::ALL;
+use crate::program::periods::whole_periods;
 use crate::program::simulate::job::Steps;
 use crate::program::{Chosen, stepping};
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
@@ -64,14 +65,14 @@ impl Candidate {
 /// Returns the steps that show what an algorithm takes: whole periods, after those with which it begins.
 fn steps(algorithm: &AnyAlgorithm) -> Steps {
     let Trigram { centralized, synchronous, .. } = algorithm.trigram();
-    let warmup = match algorithm.name() {
-        "zero-one-adam" => 8,
-        _ if synchronous => 2,
-        _ => 4,
+    let warmup = match algorithm.without_warm_up() {
+        // Even a warm-up that is as short as it may be takes some steps.
+        Some(_) => 8,
+        None if synchronous => 2,
+        None => 4,
     };
-    let period = u32::try_from(algorithm.period()).unwrap_or(u32::MAX);
     let least = if centralized && synchronous { 1 } else { SEVERAL };
-    at_least(least, Steps { warmup, counted: period })
+    Steps { warmup, counted: whole_periods(algorithm, least) }
 }
 
 /// Returns as many times the counted steps as it takes to count so many.
@@ -127,7 +128,7 @@ mod tests {
                 is_period.then(|| argument.value().to_string().parse::<u64>().ok()).flatten()
             };
             let told = spelling.arguments().iter().find_map(named).unwrap_or(1);
-            assert!(algorithm.period().is_multiple_of(told), "{algorithm}");
+            assert!(algorithm.period().unwrap().is_multiple_of(told), "{algorithm}");
         }
     }
 

@@ -254,13 +254,12 @@ fn step_options(options: &AdviseOptions, algorithm: String, steps: Steps) -> Ste
     StepOptions {
         algorithm,
         optimizer: options.job.optimizer.clone(),
-        period: None,
         overlap: options.job.overlap,
         ranks: None,
         transport: options.transport,
         profile: None,
         accelerator: options.accelerator,
-        steps: steps.counted,
+        steps: Some(steps.counted),
         warmup: steps.warmup,
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct StepCost {
 pub(super) struct Repeats {
     ranks: usize,
     counted: usize,
-    /// Steps after which an algorithm communicates alike; `None` to simulate all.
+    /// Steps after which an algorithm communicates alike; `None` to simulate all, as where it is unknown.
     period: Option<usize>,
     progress: Mutex<Progress>,
 }
@@ -54,7 +54,7 @@ impl Repeats {
     pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: Steps, all: bool) -> Self {
         let Trigram { centralized, synchronous, .. } = algorithm.trigram();
         let counted = steps.counted as usize;
-        let period = usize::try_from(algorithm.period()).ok();
+        let period = algorithm.period().and_then(|period| usize::try_from(period).ok());
         let progress =
             Progress { steps: vec![Vec::new(); ranks], made: Vec::new(), begun: 0, end: counted, span: 1 };
         Repeats {

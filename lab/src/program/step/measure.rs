@@ -48,7 +48,7 @@ impl Measurement<'_> {
         comm.block_on(comm.barrier())?;
         let before = comm.world().traffic().payload_sent();
         let began = runtime::now();
-        for _ in 0..self.options.steps {
+        for _ in 0..self.steps {
             replica.step(&self.profile)?;
         }
         replica.complete()?;
@@ -58,7 +58,7 @@ impl Measurement<'_> {
         let mut bytes = [sent as f64];
         comm.blocking().all_reduce(&mut slowest, ReduceOp::Max)?;
         comm.blocking().all_reduce(&mut bytes, ReduceOp::Mean)?;
-        let steps = f64::from(self.options.steps);
+        let steps = f64::from(self.steps);
         Ok(Measured { step_s: slowest[0] / steps, bytes: bytes[0] / steps })
     }
 }

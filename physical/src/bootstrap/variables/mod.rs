@@ -21,7 +21,7 @@ use crate::environment::variable;
 use crate::error::Result;
 use ranks::RankVariables;
 pub(crate) use ranks::parse_number;
-pub use ranks::{MAX_SIZE, of_launchers};
+pub use ranks::{MAX_SIZE, of_launchers, warn_of_rank_given};
 pub use rendezvous::host_and_port;
 use slurm::SlurmStep;
 use std::fmt;
@@ -112,6 +112,9 @@ impl Placement {
             return Err(first.contradicts(&other));
         }
         let step = step.filter(|step| step.set().agrees_with(&first));
+        if let (Launcher::Slurm, Some(step)) = (first.launcher, &step) {
+            step.check_homogeneous()?;
+        }
         let placement = Self::of(&first, step.as_ref(), get)?;
         let Placement { rank, size, rendezvous, launcher, .. } = &placement;
         tracing::info!("rank {rank} of {size}, rendezvous at {rendezvous}, from {launcher} variables");

@@ -1,6 +1,7 @@
 //! Numbers of one launcher, read and checked.
 
 use super::{Launcher, Lookup};
+use crate::environment::variable;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -42,6 +43,22 @@ pub fn of_launchers() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
 }
 
+/// Variables with the rank that launchers set whose other variables this library does not read: Flux, Cray PALS, Cray ALPS
+/// and LSF's jsrun.
+const UNREAD: [&str; 4] = ["FLUX_TASK_RANK", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK"];
+
+/// Warns if a launcher has given this process a rank, although it starts a job of `ranks` ranks: so do the launcher's
+/// other processes. Slurm's rank does not count, since a batch script has it, too, nor does RANK, which is also set by hand.
+pub fn warn_of_rank_given(ranks: usize) {
+    let names = NAMES.into_iter().map(|(_, [rank, ..])| rank).filter(|rank| *rank != "RANK");
+    if let Some((name, value)) = names.chain(UNREAD).find_map(|name| Some((name, variable(name)?))) {
+        tracing::warn!(
+            "{name}={value}: each process that another launcher has started starts a job of {ranks} ranks; start the \
+             ranks by one of the two launchers"
+        );
+    }
+}
+
 /// Numbers of one launcher, free of contradictions.
 pub(super) struct RankVariables {
     /// Launcher that set them.
@@ -66,8 +83,14 @@ impl RankVariables {
         let [rank, size, local_rank, local_size] = names.map(|name| number(name, get));
         let rank = rank?;
         let size = size?;
-        let local_rank = local_rank?;
-        let local_size = local_size?;
+        let [local_rank, local_size] = match launcher {
+            // Other process managers than Hydra name them otherwise.
+            Launcher::Pmi => [
+                local_rank?.or(number("PMI_LOCAL_RANK", get)?),
+                local_size?.or(number("PMI_LOCAL_SIZE", get)?),
+            ],
+            _ => [local_rank?, local_size?],
+        };
         below(names[0], rank, names[1], size)?;
         below(names[2], local_rank, names[3], local_size)?;
         below(names[2], local_rank, names[1], size)?;

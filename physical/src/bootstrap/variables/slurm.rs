@@ -42,6 +42,8 @@ pub(super) struct SlurmStep {
     step: u32,
     /// List of host names, not expanded.
     hosts: Option<String>,
+    /// Number of components of the job; above 1 it is heterogeneous.
+    components: usize,
 }
 
 impl SlurmStep {
@@ -60,8 +62,24 @@ impl SlurmStep {
             Error::setup("SLURM_PROCID is set, but SLURM_JOB_ID is not", "start it with srun")
         })?;
         let local = local(size, get)?;
+        let components = number("SLURM_HET_SIZE", get)?.unwrap_or(1);
         let hosts = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
-        Ok(Some(SlurmStep { rank, size, local, job: job as u64, step, hosts }))
+        Ok(Some(SlurmStep { rank, size, local, job: job as u64, step, hosts, components }))
+    }
+
+    /// Refuses a step of a heterogeneous job, each of whose components counts its own ranks.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] that names the variable.
+    pub(super) fn check_homogeneous(&self) -> Result<()> {
+        if self.components <= 1 {
+            return Ok(());
+        }
+        let what =
+            format!("SLURM_HET_SIZE={}: each component of this job counts its own ranks", self.components);
+        let remedy =
+            "submit one component, or set HEXAGRAM_RANK, HEXAGRAM_SIZE and HEXAGRAM_ADDR for all ranks";
+        Err(Error::setup(what, remedy))
     }
 
     /// Returns the numbers of the step as a set of variables.
@@ -189,7 +207,9 @@ mod tests {
 
     #[test]
     fn ports_differ_between_steps_and_between_jobs() {
-        let step = |job, step| SlurmStep { rank: 0, size: 2, local: None, job, step, hosts: None }.port();
+        let step = |job, step| {
+            SlurmStep { rank: 0, size: 2, local: None, job, step, hosts: None, components: 1 }.port()
+        };
         let mut seen = std::collections::HashSet::new();
         for job in 4_000_000..4_000_768 {
             assert!((0..16).all(|number| seen.insert(step(job, number))), "{job}");

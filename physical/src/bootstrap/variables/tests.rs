@@ -342,3 +342,21 @@ fn an_unreadable_secret_is_an_error() {
     let with_secret = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/does/not/exist")]].concat();
     assert!(refusal(&with_secret).contains("/does/not/exist"));
 }
+
+#[test]
+fn a_heterogeneous_job_of_slurm_is_refused_unless_other_variables_win() {
+    let components = [("SLURM_HET_SIZE", "2")];
+    let message = refusal(&and(step(), &components));
+    assert!(message.contains("SLURM_HET_SIZE=2") && message.contains("HEXAGRAM_RANK"), "{message}");
+    let ours = [("HEXAGRAM_RANK", "3"), ("HEXAGRAM_SIZE", "4"), ("HEXAGRAM_ADDR", "127.0.0.1:4000")];
+    assert_eq!(place(&and(and(step(), &components), &ours)).launcher, Launcher::Hexagram);
+    assert_eq!(place(&and(step(), &[("SLURM_HET_SIZE", "1")])).launcher, Launcher::Slurm);
+}
+
+#[test]
+fn local_numbers_of_pmi_have_two_names() {
+    let pmi = |rank, size| [("PMI_RANK", "3"), ("PMI_SIZE", "4"), (rank, "1"), (size, "2"), OURS[2]];
+    for (rank, size) in [("MPI_LOCALRANKID", "MPI_LOCALNRANKS"), ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")] {
+        assert_eq!(numbers(&place(&pmi(rank, size))), [3, 4, 1, 2], "{rank}");
+    }
+}
