@@ -11,6 +11,7 @@
 mod advise;
 mod bench;
 mod check;
+mod denied;
 mod faults;
 mod harness;
 mod nodes;

@@ -24,9 +24,11 @@ impl Doorbell {
     /// # Errors
     /// [`Error::System`] if the system gives no descriptor.
     pub fn new() -> Result<Self> {
-        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map(Doorbell)
-            .map_err(|cause| Error::system("create an eventfd", cause, limits::more_files()))
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Doorbell).map_err(|cause| {
+            let cause = std::io::Error::from(cause);
+            let remedy = limits::more_files(&cause);
+            Error::system("create an eventfd", cause, remedy)
+        })
     }
 
     /// Forgets the rings so far.

@@ -67,6 +67,7 @@ mod library;
 mod limits;
 mod matching;
 pub mod memory;
+mod memory_file;
 mod message;
 mod mixed;
 #[cfg(feature = "mpi")]

@@ -7,7 +7,7 @@
 //! before.
 
 use crate::error::Error;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io;
 
 /// Highest soft limit of open files that is set, even if the hard limit is higher or absent. Programs that close every
@@ -21,6 +21,15 @@ const OWN: u64 = 32;
 const PER_PEER: u64 = 4;
 /// Address space of a thread, in bytes: its stack, and what the allocator reserves for it.
 const THREAD: u64 = 80 << 20;
+
+/// Returns a limit of this process; none where the system does not tell it.
+fn getrlimit(resource: Resource) -> Rlimit {
+    let mut found = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the place is there for one limit. Where the call fails, the place is left as it is.
+    unsafe { libc::getrlimit(resource as _, &mut found) };
+    let bound = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
+    Rlimit { current: bound(found.rlim_cur), maximum: bound(found.rlim_max) }
+}
 
 /// Raises this process's limit of open files as far as the system lets it.
 pub fn raise_open_files() {
@@ -85,12 +94,25 @@ impl Error {
     }
 }
 
-/// Returns the advice for a process that was refused one more file.
-pub(crate) fn more_files() -> String {
+/// Returns the advice for a process that was refused a descriptor, for `cause`: a limit, or a container that denies the
+/// call.
+pub(crate) fn more_files(cause: &io::Error) -> String {
+    if ![Some(libc::EMFILE), Some(libc::ENFILE)].contains(&cause.raw_os_error()) {
+        return "see whether eventfd2 and epoll_create1 are allowed here: a container may deny them"
+            .to_owned();
+    }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     format!(
         "raise the hard limit of open files there (ulimit -Hn, or nofile in limits.conf), which is {allowed} now"
     )
+}
+
+/// Fails if this process may write no file of `size` bytes: the system would end it by SIGXFSZ.
+pub(crate) fn check_file_size(size: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current.filter(|allowed| *allowed < size) {
+        None => Ok(()),
+        Some(allowed) => Err(io::Error::other(format!("files may have {allowed} bytes at most (ulimit -f)"))),
+    }
 }
 
 /// Returns the advice for a thread or process that could not be started.

@@ -159,8 +159,12 @@ impl Job {
         })
     }
 
-    /// Creates the error of a launcher that could open no more files.
+    /// Creates the error of a launcher that the system gave no descriptor.
     fn out_of_files(&self, doing: String, cause: io::Error) -> Error {
+        if ![Some(libc::EMFILE), Some(libc::ENFILE)].contains(&cause.raw_os_error()) {
+            let remedy = "see whether epoll_create1, eventfd2 and pidfd_open are allowed here: a container may deny them";
+            return Error::system(doing, cause, remedy);
+        }
         // A descriptor of the process, one that guards it, two for its output, and two for the files that keep it.
         let each =
             2 + if self.output == Output::Prefixed { 2 } else { 0 } + if self.logs.is_some() { 2 } else { 0 };

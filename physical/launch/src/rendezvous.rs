@@ -5,9 +5,10 @@
 //! program must leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
 
 use crate::Job;
-use hexagram_physical::launcher::{QUEUE, RegisteredFlags, draw, read_given};
+use hexagram_physical::launcher::{QUEUE, RegisteredFlags, draw, memory_file, read_given};
 use hexagram_physical::{Error, Result};
-use rustix::fs::{MemfdFlags, Mode, SealFlags};
+use rustix::fs::{Mode, SealFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -78,16 +79,15 @@ fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Returns a memory file that nobody can alter. Each rank reads it from its start, through `/proc/self/fd`.
+/// Returns a memory file that cannot be altered, where the system has seals. Each rank reads it from its start, through `/proc/self/fd`.
 fn keep(secret: &[u8]) -> io::Result<OwnedFd> {
-    let memory =
-        rustix::fs::memfd_create("hexagram-secret", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut file = File::from(memory);
+    let mut file = File::from(memory_file("hexagram-secret")?);
     file.write_all(secret)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
-    rustix::fs::fcntl_add_seals(
-        &file,
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-    )?;
-    Ok(file.into())
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    match rustix::fs::fcntl_add_seals(&file, seals) {
+        // A file that is no memfd, as there is none here, has no seals.
+        Ok(()) | Err(Errno::INVAL) => Ok(file.into()),
+        Err(cause) => Err(cause.into()),
+    }
 }

@@ -87,8 +87,10 @@ impl<A: Accept> Acceptor<A> {
             Ok(poller)
         };
         let poller = watch();
-        let poller =
-            poller.map_err(|cause| Error::system("watch for connections", cause, limits::more_files()))?;
+        let poller = poller.map_err(|cause| {
+            let remedy = limits::more_files(&cause);
+            Error::system("watch for connections", cause, remedy)
+        })?;
         Ok(Acceptor {
             listener,
             key: key.to_vec(),

@@ -182,7 +182,10 @@ impl Opening<'_> {
         let Opening { peer, channel, limit, health } = self;
         let mut waited = Stopwatch::with_gap(longest + SLACK);
         let who = &health.peers()[*peer];
-        let refused = |what: String| Err(Error::setup(what, "all ranks must open the same channels"));
+        let refused = |what: String| {
+            let remedy = "make the same communicators and engines, in the same order, on all ranks";
+            Err(Error::setup(what, remedy))
+        };
         loop {
             // Before the look: a peer that has left has connected before.
             let left = health.has_left(*peer);
@@ -197,7 +200,10 @@ impl Opening<'_> {
                     return refused(format!("channel {channel} was given up"));
                 }
                 None if waited.elapsed() > *limit => {
-                    return refused(format!("{who} did not open channel {channel} within {limit:?}"));
+                    let what = format!(
+                        "{who} is late: it did not open channel {channel} within {limit:?} (HEXAGRAM_DEADLINE)"
+                    );
+                    return refused(what);
                 }
                 None => {}
             }

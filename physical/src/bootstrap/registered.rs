@@ -6,7 +6,8 @@
 
 use super::variables::{Launcher, Placement};
 use crate::environment::variable;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use crate::memory_file::memory_file;
+use rustix::fs::ftruncate;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ pub struct RegisteredFlags(Arc<OwnedFd>);
 impl RegisteredFlags {
     /// Creates the flags of so many `ranks`, none of them set.
     pub fn open(ranks: usize) -> io::Result<Self> {
-        let file = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
+        let file = memory_file(NAME)?;
         ftruncate(&file, ranks as u64)?;
         Ok(RegisteredFlags(Arc::new(file)))
     }

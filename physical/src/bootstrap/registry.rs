@@ -109,8 +109,10 @@ impl Registry {
     /// Creates the record of a job in which only rank 0 has joined.
     pub(super) fn new(mine: JoinRequest) -> Result<Self> {
         let poller = Poller::new();
-        let poller =
-            poller.map_err(|cause| Error::system("watch joining ranks", cause, limits::more_files()))?;
+        let poller = poller.map_err(|cause| {
+            let remedy = limits::more_files(&cause);
+            Error::system("watch joining ranks", cause, remedy)
+        })?;
         let peers = (0..mine.settings.size).map(|_| None).collect();
         let mut reach = Reachability::default();
         reach.add(&mine);

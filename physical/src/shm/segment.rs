@@ -19,6 +19,7 @@ use super::shape::{COUNTERS, Shape};
 use crate::bootstrap::random;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::transport::Bell;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -68,6 +69,7 @@ enum RingMaps {
 /// error here and not a SIGBUS at the first access, and sealed, so that no peer can truncate it.
 pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T>) -> Result<(OwnedFd, T)> {
     let make = || -> io::Result<(OwnedFd, T)> {
+        limits::check_file_size(size as u64)?;
         let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         reserve::reserve(&file, size as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;

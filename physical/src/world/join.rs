@@ -12,6 +12,7 @@ use crate::bootstrap::registered;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::store::{Met, StoreMeeting};
 use crate::bootstrap::{Launcher, Listener, Placement, Store};
+use crate::deadline;
 use crate::error::{Error, Peer, Result};
 use crate::health::Health;
 use crate::limits;
@@ -217,7 +218,8 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         hosts: Arc::clone(&hosts),
         health: Arc::clone(&health),
         traffic: Arc::default(),
-        limit,
+        // A rank may load its data before it opens a channel, as before any other operation.
+        limit: limit.max(deadline::at_first()),
     });
     let fabric = prepared.connect(member);
     let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;

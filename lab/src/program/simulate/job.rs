@@ -81,7 +81,8 @@ pub struct JobOptions {
     /// Link between the ranks of a host: what each rank has to the others together
     #[arg(long, value_name = "LINK", default_value = "300gbit,2us")]
     pub intra: LinkSpec,
-    /// Model: vgg16, resnet50, bert-large, gpt2, llama-7b, or a file, which may be the trace of a real run
+    /// Model: vgg16, resnet50, bert-large, gpt2, llama-7b, a number of parameters as 25M (with --compute), or a file, which may
+    /// be the trace of a real run or a profile of `step`
     #[arg(long, value_name = "MODEL", default_value = "vgg16")]
     pub model: String,
     /// Time of a forward and a backward pass, in milliseconds [default: the model's own]

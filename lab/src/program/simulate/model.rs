@@ -2,6 +2,7 @@
 
 use super::job::in_file;
 use super::trace;
+use crate::program::step::profile;
 use hexagram::algorithms::Parameter;
 use hexagram::logical::spelling::{nearest, no_such};
 use hexagram::physical::input;
@@ -14,6 +15,9 @@ use std::time::Duration;
 const LONGEST: u64 = 64 << 20;
 /// Elements of one parameter that are likely a slip of the finger.
 const MOST: usize = 1 << 36;
+
+/// Number of equal parts of a model of which only the number of elements is known.
+const PARTS: usize = 16;
 
 /// One parameter of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +37,7 @@ pub(in crate::program) struct Model {
 }
 
 /// Ratio of the time of a forward pass to that of the backward pass, which multiplies twice as many matrices.
-const FORWARD: f64 = 0.5;
+pub(in crate::program) const FORWARD: f64 = 0.5;
 
 /// Models that are known by name, with the time of their passes on a V100: docs/simulation.md says whence.
 pub(super) const NAMES: [(&str, Duration); 5] = [
@@ -51,6 +55,9 @@ impl Model {
     /// One line with the file, the line and what is right.
     pub(super) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
         let Some((_, usual)) = NAMES.iter().find(|(name, _)| *name == text) else {
+            if let Some(elements) = number(text) {
+                return Self::of_elements(text, elements, compute);
+            }
             let model = Self::read(Path::new(text))?;
             return Ok(match compute {
                 Some(time) => model.taking(time),
@@ -68,6 +75,19 @@ impl Model {
             .into_iter()
             .map(|(name, elements, work)| Layer::new(name, elements, Duration::from_secs_f64(1e3 * work)));
         Ok(Model { layers: layers.collect() }.taking(compute.unwrap_or(*usual)))
+    }
+
+    /// Returns a model of so many elements in equal parts, whose passes take this time.
+    fn of_elements(text: &str, elements: usize, compute: Option<Duration>) -> Result<Self> {
+        let Some(time) = compute else {
+            let what = format!("--model {text} says nothing of the time of a forward and a backward pass");
+            return Err(Error::usage(what, "give it with --compute MS"));
+        };
+        let part = |at: usize| {
+            let share = elements / PARTS + usize::from(at < elements % PARTS);
+            Layer::new(format!("part{at}"), share, Duration::ZERO)
+        };
+        Ok(Model { layers: (0..PARTS.min(elements)).map(part).collect() }.taking(time))
     }
 
     fn read(path: &Path) -> Result<Self> {
@@ -170,8 +190,27 @@ fn unreadable(path: &Path, cause: io::Error) -> Error {
     Error::system(format!("read the model {}", path.display()), cause, remedy)
 }
 
-/// Decodes a line.
+/// Decodes a number of elements, such as `25M` or `1.3B`.
+fn number(text: &str) -> Option<usize> {
+    let unit = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let factor = match &text[unit..] {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" => 1e6,
+        "B" | "G" => 1e9,
+        _ => return None,
+    };
+    let elements = text[..unit].parse::<f64>().ok()? * factor;
+    (1.0..=MOST as f64).contains(&elements).then_some(elements as usize)
+}
+
+/// Decodes a line: of three words, or of four as `step` has them.
 fn layer(line: &str) -> Option<Layer> {
+    if line.split_whitespace().count() == 4 {
+        let layer = profile::layer(line).ok()?;
+        let elements = layer.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        return Some(Layer { name: layer.name, elements, forward: layer.forward, backward: layer.backward });
+    }
     let mut words = line.split_whitespace();
     let name = words.next()?.to_owned();
     let elements = words.next()?.parse().ok().filter(|elements| (1..=MOST).contains(elements))?;
@@ -313,6 +352,18 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_elements_is_a_model_of_equal_parts() {
+        let time = Some(Duration::from_millis(96));
+        for (text, elements) in [("25M", 25_000_000), ("1.3B", 1_300_000_000), ("7", 7), ("350k", 350_000)] {
+            let model = Model::named(text, time).unwrap();
+            assert_eq!(model.elements(), elements, "{text}");
+            assert!((model.passes().as_secs_f64() - 0.096).abs() < 1e-6, "{text}");
+        }
+        assert!(Model::named("25M", None).unwrap_err().to_string().contains("--compute MS"));
+        assert!(Model::named("25X", time).is_err());
+    }
+
+    #[test]
     fn a_wrong_line_of_a_file_is_named() {
         let path = std::env::temp_dir().join(format!("hexagram-model-{}", std::process::id()));
         let read = |text: &str| {
@@ -321,13 +372,15 @@ mod tests {
         };
         let model = read("# two layers\na 10 1.5\n\nb 20 3 # the last\n").unwrap();
         assert_eq!(model.layers[1], Layer::new("b".into(), 20, Duration::from_millis(3)));
-        for wrong in ["a 10", "a ten 1", "a 10 -1", "a 0 1", "a 10 1 1"] {
+        for wrong in ["a 10", "a ten 1", "a 10 -1", "a 0 1", "a 10 1 x", "a 10 1 1 1"] {
             let error = read(&format!("a 1 1\n{wrong}\n")).unwrap_err();
             assert!(
                 error.contains("line 2") && error.contains(wrong) && error.contains("ELEMENTS"),
                 "{error}"
             );
         }
+        let four = read("c 3x4,3 0.5 1e-3\n").unwrap();
+        assert_eq!((four.elements(), four.passes()), (15, Duration::from_millis(501)));
         assert!(read("# nothing\n").unwrap_err().contains("no parameters"));
         std::fs::remove_file(&path).unwrap();
         let missing = |text| Model::named(text, None).unwrap_err();

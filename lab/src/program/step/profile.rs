@@ -1,5 +1,6 @@
 //! A model's layers, and the CPU time that each takes: read from a file, or the default.
 
+use crate::program::simulate::model::{FORWARD, matrix};
 use hexagram::algorithms::Parameter;
 use hexagram::physical::input;
 use hexagram::{DType, Error, Result};
@@ -82,8 +83,11 @@ impl Default for Profile {
 }
 
 /// Parses `name 1024x1024,1024 0.002 0.004`, or says why it is not that.
-fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
+pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
     let words: Vec<&str> = line.split_whitespace().collect();
+    if let [name, elements, backward] = words[..] {
+        return of_elements(name, elements, backward);
+    }
     let [name, shapes, forward, backward] = words[..] else { return Err("it has not four words") };
     let seconds = |word: &str| {
         let time = word.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -95,6 +99,16 @@ fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
         forward: seconds(forward)?,
         backward: seconds(backward)?,
     })
+}
+
+/// Parses `name 1049600 4`, as `simulate` has it: elements, and milliseconds of the backward pass.
+fn of_elements(name: &str, elements: &str, backward: &str) -> std::result::Result<Layer, &'static str> {
+    let elements = elements.parse().ok().filter(|elements| (1..=MOST).contains(elements));
+    let elements = elements.ok_or("elements are a whole number, 1 or more, 2147483648 at most")?;
+    let millis = backward.parse().ok().filter(|millis: &f64| (0.0..1e9).contains(millis));
+    let backward = Duration::from_secs_f64(millis.ok_or("milliseconds are a number of 0 or more")? / 1e3);
+    let shapes = vec![matrix(elements)];
+    Ok(Layer { name: name.to_owned(), shapes, forward: backward.mul_f64(FORWARD), backward })
 }
 
 fn shape(text: &str) -> std::result::Result<Vec<usize>, &'static str> {
@@ -124,12 +138,19 @@ mod tests {
         let shapes = vec![vec![3, 4], vec![3]];
         assert_eq!(profile.layers, [Layer { name: "fc".to_owned(), shapes, forward, backward }]);
         let parameters = profile.parameters();
+        let short = Profile::parse("fc 15 4\n").unwrap().layers.remove(0);
+        assert_eq!(
+            (short.shapes, short.forward, short.backward.as_millis()),
+            (vec![vec![15]], Duration::from_millis(2), 4)
+        );
         assert_eq!((parameters[0].len(), parameters[1].len(), &*parameters[1].name), (12, 3, "fc.1"));
     }
 
     #[test]
     fn bad_profiles_are_refused_by_line() {
-        for line in ["fc", "fc 3xx4 1 1", "fc 3 1", "fc 3 1 -1", "fc 3 1 nan", "fc 3 1 1 1", "fc a 1 1"] {
+        for line in
+            ["fc", "fc 3xx4 1 1", "fc 3x4 1", "fc 3 -1", "fc 3 1 -1", "fc 3 1 nan", "fc 3 1 1 1", "fc a 1 1"]
+        {
             let text = Profile::parse(&format!("fc 3 0 0\n{line}")).unwrap_err().to_string();
             assert!(text.contains("line 2"), "{line}: {text}");
         }

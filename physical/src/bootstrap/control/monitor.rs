@@ -205,8 +205,11 @@ impl Monitor {
             }
         } else if silence > limit && !self.health.has_left(peer) {
             let silence = silence.as_secs_f32();
-            let cause =
-                format!("has been silent for {silence:.1} s (it is stopped, or its host or link is down)");
+            let cause = format!(
+                "has been silent for {silence:.1} s (it is stopped, or its host or link is down; HEXAGRAM_SILENCE \
+                     is {})",
+                limit.as_secs_f32()
+            );
             self.fail(peer, &cause);
         }
     }

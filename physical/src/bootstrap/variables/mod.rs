@@ -19,6 +19,7 @@ use super::rendezvous::{ListenContext, Rendezvous};
 use super::secret;
 use crate::environment::variable;
 use crate::error::Result;
+use crate::hash::{START, of_bytes};
 use ranks::RankVariables;
 pub(crate) use ranks::parse_number;
 pub use ranks::{MAX_SIZE, of_launchers, warn_of_rank_given};
@@ -142,5 +143,9 @@ impl Placement {
 /// Returns the rendezvous, on one host, of this user's `job`.
 fn local_name(job: &str) -> Rendezvous {
     let user = rustix::process::geteuid().as_raw();
-    Rendezvous::Local(format!("hexagram-{user}-{job}"))
+    // The name of a socket has 107 bytes at most.
+    match job.len() {
+        ..=64 => Rendezvous::Local(format!("hexagram-{user}-{job}")),
+        _ => Rendezvous::Local(format!("hexagram-{user}-{:016x}", of_bytes(START, job.bytes()))),
+    }
 }

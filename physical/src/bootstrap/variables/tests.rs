@@ -360,3 +360,17 @@ fn local_numbers_of_pmi_have_two_names() {
         assert_eq!(numbers(&place(&pmi(rank, size))), [3, 4, 1, 2], "{rank}");
     }
 }
+
+#[test]
+fn a_long_name_of_a_job_fits_the_name_of_a_socket() {
+    let name = |namespace: &str| {
+        let pmix = [("PMIX_NAMESPACE", namespace), ("OMPI_MCA_ess_base_jobid", "")];
+        let Rendezvous::Local(name) = place(&and(MPI.to_vec(), &pmix)).rendezvous else {
+            panic!("it is local")
+        };
+        name
+    };
+    let [one, other] = ["a", "b"].map(|end| name(&format!("{}{end}", "prterun-host-".repeat(20))));
+    assert!(one != other && one.len() < 108, "{one}");
+    assert!(name("short").ends_with("-short"));
+}
