@@ -100,14 +100,15 @@ fn two_jobs_at_once_never_collide() {
 
 #[test]
 fn cores_are_shared_out_unless_the_user_has_done_so() {
-    let script = "echo ${RAYON_NUM_THREADS-unset}";
+    let script = "echo ${RAYON_NUM_THREADS-unset} ${OMP_NUM_THREADS-unset}";
     let cores = thread::available_parallelism().unwrap().get();
-    assert_eq!(run(shell(&["-n", "1"], script)).stdout, [format!("[0] {cores}")]);
+    assert_eq!(run(shell(&["-n", "1"], script)).stdout, [format!("[0] {cores} {cores}")]);
     let ended = run(shell(&["-n", "2"], script));
-    assert!(ended.stdout.iter().all(|line| line.ends_with(&format!("] {}", (cores / 2).max(1)))));
+    let half = (cores / 2).max(1);
+    assert!(ended.stdout.iter().all(|line| line.ends_with(&format!("] {half} {half}"))));
     let mut command = shell(&["-n", "1"], script);
-    command.env("RAYON_NUM_THREADS", "77");
-    assert_eq!(run(command).stdout, ["[0] 77"]);
+    command.env("RAYON_NUM_THREADS", "77").env("OMP_NUM_THREADS", "78");
+    assert_eq!(run(command).stdout, ["[0] 77 78"]);
 }
 
 // What becomes of their output.

@@ -9,7 +9,7 @@
 //! | `HEXAGRAM_SECRET_FILE` | file with the job's secret |
 //! | `HEXAGRAM_ATTENDANCE_FD` | descriptor of the file in which the rank notes that rank 0 has registered it |
 //! | `HEXAGRAM_LAUNCHER` | launchers of the rank, as ranks read them |
-//! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
+//! | `RAYON_NUM_THREADS`, `OMP_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
 use crate::Job;
 use crate::rendezvous::RendezvousSetup;
@@ -38,8 +38,9 @@ pub(super) fn describe(
     setup: &mut RendezvousSetup,
 ) -> Vec<Arc<OwnedFd>> {
     forget_rank(command);
-    if variable("RAYON_NUM_THREADS").is_none() {
-        command.env("RAYON_NUM_THREADS", threads_per_rank(job.ranks).to_string());
+    // MKL and OpenBLAS follow OpenMP's, unless they are told otherwise.
+    for name in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].into_iter().filter(|name| variable(name).is_none()) {
+        command.env(name, threads_per_rank(job.ranks).to_string());
     }
     command.envs(job.environment.iter().map(|(name, value)| (name, value)));
 

@@ -9,6 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Most threads that load: far above the processors of any machine.
+const MAX_WORKERS: usize = 1024;
+
 /// Longest wait of a loader with workers for a batch unless told otherwise: long enough for slow storage, short enough
 /// that a stuck worker is found the same day.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -35,7 +38,7 @@ pub struct LoaderOptions {
     /// Sampler that says which batches come in which order, instead of `batch_size`, `shuffle`, `sampler` and
     /// `drop_last`.
     pub batch_sampler: Option<Box<dyn Sampler<Item = Vec<usize>>>>,
-    /// Threads that load; with 0 the caller's thread does, when a batch is asked for.
+    /// Threads that load, 1024 at most; with 0 the caller's thread does, when a batch is asked for.
     pub workers: usize,
     /// Leaves out a last batch that is not full; of an iterable dataset, each worker's.
     pub drop_last: bool,
@@ -152,7 +155,7 @@ impl LoaderOptions {
         ]
     }
 
-    fn refusals_of_workers(&self) -> [Refusal; 6] {
+    fn refusals_of_workers(&self) -> [Refusal; 7] {
         let inline = self.workers == 0;
         let remedy = "set `workers` to 1 or more, or leave it out";
         [
@@ -178,6 +181,7 @@ impl LoaderOptions {
             ),
             (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out for five minutes"),
             (self.prefetch_factor == Some(0), "`prefetch_factor` is 0", "set it to 1 or more"),
+            (self.workers > MAX_WORKERS, "`workers` is above 1024", "use some workers for each processor"),
         ]
     }
 

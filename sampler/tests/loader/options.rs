@@ -34,6 +34,7 @@ fn contradictions_are_refused() {
         (LoaderOptions { batch_size: None, ..options(1, 0) }, "`DataLoader::unbatched`"),
         (LoaderOptions { prefetch_factor: Some(2), ..options(1, 0) }, "`prefetch_factor` is for workers"),
         (LoaderOptions { prefetch_factor: Some(0), ..options(1, 1) }, "`prefetch_factor` is 0"),
+        (LoaderOptions { workers: 40_000, ..options(1, 1) }, "`workers` is above 1024"),
         (LoaderOptions { persistent_workers: true, ..options(1, 0) }, "`persistent_workers` keeps workers"),
         (
             LoaderOptions { timeout: Some(Duration::from_secs(1)), ..options(1, 0) },
