@@ -14,7 +14,8 @@ pub struct Point {
     pub evaluation: Evaluation,
     /// Consensus distance √(Σᵢ ‖xᵢ − x̄‖² / n) of the replicas.
     pub consensus: f64,
-    /// Bytes that each rank has sent so far, with message headers.
+    /// Bytes that each rank has sent so far. In virtual time and on a simulated cluster headers of messages count; on real
+    /// ranks they do not, and all transports count alike.
     pub bytes: Vec<u64>,
     /// Messages that each rank has sent so far.
     pub messages: Vec<u64>,

@@ -22,6 +22,7 @@ use hexagram::algorithms::{
 };
 use hexagram::physical::device::DeviceChoice;
 use hexagram::physical::runtime;
+use hexagram::physical::transport::Traffic;
 use hexagram::sampler::Partition;
 use hexagram::{Buffer, Communicator, Error, Result};
 use std::sync::Arc;
@@ -154,7 +155,9 @@ pub fn train(training: &Training) -> Result<Outcome> {
 pub fn train_on(comm: &Communicator, training: &Training) -> Result<Option<Outcome>> {
     let training = Training { ranks: comm.size(), compute: Duration::ZERO, ..training.clone() };
     training.check()?;
-    let Recorded { snapshots, taken } = record(&training, comm, &training.shares()?, &|_, _| {})?;
+    // Some transports carry collectives by themselves, and count no messages of theirs.
+    let rank = Rank::new(&training, comm, training.shares()?[comm.rank()].clone(), Traffic::payload_sent)?;
+    let Recorded { snapshots, taken } = rank.train(&|_, _| {})?;
     let ranks = gathered(comm, &snapshots)?;
     Ok((comm.rank() == 0).then(|| training.outcome(&ranks, taken)))
 }
@@ -166,7 +169,7 @@ fn record(
     shares: &[Vec<usize>],
     watch: &dyn Fn(u64, f64),
 ) -> Result<Recorded> {
-    Rank::new(training, comm, shares[comm.rank()].clone())?.train(watch)
+    Rank::new(training, comm, shares[comm.rank()].clone(), Traffic::bytes_sent)?.train(watch)
 }
 
 /// Returns the parameter groups of every training: biases and norms, which do not decay.
@@ -180,6 +183,9 @@ struct Recorded {
     taken: Vec<Step>,
 }
 
+/// Count of the bytes that a rank has sent.
+type Sent = fn(&Traffic) -> u64;
+
 /// One rank of a training.
 struct Rank<'a> {
     training: &'a Training,
@@ -191,14 +197,16 @@ struct Rank<'a> {
     began: runtime::Instant,
     /// Bytes and messages that this rank has sent before the training.
     sent_before: [u64; 2],
+    /// Returns the bytes that a rank has sent.
+    sent: Sent,
     /// Steps so far.
     taken: Vec<Step>,
 }
 
 impl<'a> Rank<'a> {
-    fn new(training: &'a Training, comm: &Communicator, share: Vec<usize>) -> Result<Self> {
+    fn new(training: &'a Training, comm: &Communicator, share: Vec<usize>, sent: Sent) -> Result<Self> {
         let traffic = comm.world().traffic();
-        let sent_before = [traffic.bytes_sent(), traffic.messages_sent()];
+        let sent_before = [sent(traffic), traffic.messages_sent()];
         let queue = training.device.queue(comm.world().local_rank())?;
         let options = EngineOptions { queue, ..training.engine()? };
         let parameters = training.task.parameters();
@@ -212,7 +220,7 @@ impl<'a> Rank<'a> {
         let random = Random::new(training.seed.wrapping_mul(1009).wrapping_add(comm.rank() as u64 + 1));
         let began = runtime::now();
         let taken = Vec::new();
-        Ok(Rank { training, engine, parameters: count, share, random, began, sent_before, taken })
+        Ok(Rank { training, engine, parameters: count, share, random, began, sent_before, sent, taken })
     }
 
     /// Makes all steps. The algorithm's threads end with its engine.
@@ -277,7 +285,7 @@ impl<'a> Rank<'a> {
         let [bytes, messages] = self.sent_before;
         Ok(Snapshot {
             values: self.values()?,
-            bytes: traffic.bytes_sent() - bytes,
+            bytes: (self.sent)(traffic) - bytes,
             messages: traffic.messages_sent() - messages,
             seconds: self.began.elapsed().as_secs_f64(),
         })

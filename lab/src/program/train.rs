@@ -86,7 +86,7 @@ fn told(training: &Training, outcome: &Outcome) -> String {
     let last = outcome.last();
     let steps = training.steps as f64;
     let costs = format!(
-        "{:.3} ms and {} a rank and step, headers included; loss of the replicas one by one {:.4}",
+        "{:.3} ms and {} a rank and step, without headers; loss of the replicas one by one {:.4}",
         1e3 * last.seconds / steps,
         bytes((last.mean_bytes() / steps) as u64),
         outcome.own.loss
