@@ -293,7 +293,9 @@ impl Replica {
             self.told(self.publish())?;
         }
         let mut gradients = GradStore::default();
-        for (index, Entry { var, .. }) in self.parameters.iter().enumerate() {
+        // After an overflow there is nothing to step with.
+        let parameters = if self.engine.loss_scaling().overflowed() { &[] } else { &self.parameters[..] };
+        for (index, Entry { var, .. }) in parameters.iter().enumerate() {
             let gradient = self.home.to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
             gradients.insert(var, gradient);
         }
@@ -477,7 +479,7 @@ impl Synchronized<'_> {
         &mut self.gradients
     }
 
-    /// Takes one step of `optimizer` with these gradients.
+    /// Takes one step of `optimizer` with these gradients; none after an overflow of a scaled loss, which has none.
     ///
     /// # Errors
     /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No
@@ -489,7 +491,9 @@ impl Synchronized<'_> {
         }
         let fits = self.replica.engine.check_framework_optimizer(form, type_name::<O>());
         self.replica.told(fits.map_err(Error::from))?;
-        let outcome = optimizer.step(&self.gradients).map_err(Error::from);
+        // candle's optimizers count a step without gradients, too.
+        let skips = self.replica.engine.loss_scaling().overflowed();
+        let outcome = if skips { Ok(()) } else { optimizer.step(&self.gradients).map_err(Error::from) };
         let outcome = outcome.and_then(|()| self.replica.stepped());
         self.replica.told(outcome)
     }

@@ -231,7 +231,7 @@ impl Replica {
         let bucket = &mut self.buckets.as_mut().ok_or_else(not_here)?[bucket];
         let parameters = bucket.parameters.as_mut().ok_or_else(at_work)?;
         optimizer.step(Update {
-            step: present.step,
+            step: present.updates,
             learning_rate,
             tensors: &bucket.tensors,
             sections: &bucket.sections,

@@ -277,10 +277,27 @@ impl DataParallel {
         self.checked(outcome)
     }
 
+    /// Takes note that the step after the last pass is left out, as a loop does that has scaled the loss by itself and found
+    /// an overflow. Neither the optimizer nor its bias correction counts it, and no warm-up of an algorithm that works
+    /// on gradients alone. One that works on parameters does its part and counts a step, since other ranks may have made
+    /// theirs.
+    ///
+    /// # Errors
+    /// Errors of the communication.
+    pub fn left_out(&mut self) -> Result<()> {
+        let outcome = self.complete().and_then(|()| self.end_step(false));
+        self.checked(outcome)
+    }
+
     fn after_step(&mut self) -> Result<()> {
-        if !self.overflowed() {
+        self.end_step(true)
+    }
+
+    fn end_step(&mut self, has_stepped: bool) -> Result<()> {
+        if !self.overflowed() && (has_stepped || self.algorithm.needs().parameters) {
             self.hooks_after_step()?;
             self.present.step += 1;
+            self.present.updates += u64::from(has_stepped);
             self.present.evaluation = 0;
             self.forwarded = false;
         }

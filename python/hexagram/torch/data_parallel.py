@@ -102,6 +102,8 @@ class DataParallel(nn.Module):
         )
         self._fixed_rate = learning_rate
         self._uneven = bool(options.get("uneven"))
+        self._scales_loss = options.get("loss_scale") is not None
+        self._has_overflowed = False
         self._traits = self._engine.traits()
         self._views = Views(self._engine, parameters)
         self._overlap: ForwardOverlap | None = None
@@ -245,12 +247,17 @@ class DataParallel(nn.Module):
 
     def _receive(self, generation: int | None) -> None:
         self._views.refresh(generation)
+        self._owes_step = True
+        self._has_overflowed = self._scales_loss and self._engine.overflowed
+        if self._has_overflowed:
+            # There is nothing to step with, whatever steps.
+            self._views.clear()
+            return
         self._views.receive(later=self._overlap is not None)
         if self._overlap is not None:
             self._overlap.leave()
         elif self._traits["needs_parameters"] and self._driver is None:
             self._views.publish()
-        self._owes_step = True
         if self._driver is not None:
             self._driver.after_backward(self._rate())
 
@@ -258,7 +265,7 @@ class DataParallel(nn.Module):
         """Lets the engine go on where a step was left out, as GradScaler does after an overflow, or not all have stepped."""
         if self._owes_step:
             self._wait_for_all()
-            # Where the loop steps by itself, nobody tells whether it has.
+            # Where the loop steps by itself, nothing tells whether it has.
             self._end_step(has_stepped=bool(self._stepped_so_far) or self.optimizer is None)
 
     def _wait_for_all(self) -> None:
@@ -286,15 +293,18 @@ class DataParallel(nn.Module):
         self._stepped_so_far.clear()
         if has_stepped and self._traits["has_parameters"]:
             self._views.collect()
-        if self._driver is not None:
+        self._drive_after_step(has_stepped)
+        self._after_step(self._engine.stepped() if has_stepped else self._engine.left_out())
+
+    def _drive_after_step(self, has_stepped: bool = True) -> None:
+        """Runs the hooks of an algorithm in Python after a step; without their part a step that was left out is none."""
+        if self._driver is not None and not self._has_overflowed and (has_stepped or self._driver.works_after_step):
             self._driver.after_step(self._rate())
-        self._after_step(self._engine.stepped())
 
     def _step(self) -> None:
         """Makes a step of the engine's optimizer."""
         generation = self._engine.step(self._rate())
-        if self._driver is not None:
-            self._driver.after_step(self._rate())
+        self._drive_after_step()
         if self._overlap is None:
             self._after_step(generation)
             return
@@ -330,7 +340,8 @@ class DataParallel(nn.Module):
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Returns a loss multiplied by the engine's scale, for the option ``loss_scale``.
 
-        Gradients are divided by it after the backward pass; a step whose gradients overflowed on any rank is skipped.
+        Gradients are divided by it after the backward pass. Where they overflowed on any rank there are none on all ranks:
+        each ``.grad`` is None, so that no optimizer steps, and nothing counts the step.
         """
         return loss * self._engine.loss_scale
 
@@ -449,7 +460,11 @@ class DataParallel(nn.Module):
 
     @property
     def steps(self) -> int:
-        """Number of steps so far; one that was left out counts from the next forward pass on."""
+        """Number of steps so far.
+
+        One that was left out counts, from the next forward pass on, for algorithms that work on parameters alone: other
+        ranks may have made theirs.
+        """
         return self._engine.steps
 
     @property

@@ -102,6 +102,12 @@ class Views:
                     self.fetch(index)
             parameter.grad = view
 
+    def clear(self) -> None:
+        """Takes all gradients away, after a pass that has overflowed."""
+        self.untold.clear()
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def given(self, index: int) -> Tensor | None:
         """Returns the gradient that :meth:`receive` gave a parameter, if it is still there."""
         view = self.gradients[index]

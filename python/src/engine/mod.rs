@@ -103,6 +103,10 @@ impl Engine {
         self.call(py, |engine| engine.stepped().map(|()| engine.generation()))
     }
 
+    fn left_out(&self, py: Python<'_>) -> PyResult<u64> {
+        self.call(py, |engine| engine.left_out().map(|()| engine.generation()))
+    }
+
     /// Waits for what the last step has left on its way of these parameters; returns the generation.
     fn wait_for(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<u64> {
         self.call(py, move |engine| engine.wait_for(&parameters).map(|()| engine.generation()))

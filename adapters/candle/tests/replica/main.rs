@@ -9,6 +9,7 @@ use candle_core::{
     CpuStorage, CustomOp1, DType, Device, Layout, Module, ModuleT, Result, Shape, Tensor, Var,
 };
 use candle_nn::{BatchNorm, Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
+use hexagram_algorithms::engine::LossScale;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, NOTICE_BYTES, TransportKind};
@@ -351,6 +352,35 @@ fn all_fail(what: &str, body: impl Fn(&Communicator) -> hexagram_candle::Result<
         let text = error.unwrap_err();
         assert!(text.contains(what), "{text}");
     }
+}
+
+#[test]
+fn an_overflow_of_a_scaled_loss_leaves_nothing_to_step_with() {
+    let trained = |overflow: Option<f64>| {
+        spawn(TransportKind::Thread, 2, |comm| {
+            let varmap = same_start(DType::F32);
+            let engine = EngineOptions {
+                loss_scale: Some(LossScale { initial: 4.0, ..LossScale::default() }),
+                ..EngineOptions::default()
+            };
+            let options = ReplicaOptions { engine, ..ReplicaOptions::default() };
+            let (net, mut replica) = Replica::build(&comm, &varmap, options, Net::new).unwrap();
+            let mut optimizer = candle_nn::AdamW::new_lr(varmap.all_vars(), 0.1).unwrap();
+            for step in 0..3 {
+                let scale = replica.engine().loss_scaling().scale();
+                let scale = match (step, overflow) {
+                    (1, None) => continue,
+                    (1, Some(factor)) if comm.rank() == 1 => factor,
+                    _ => scale,
+                };
+                let loss = (net.loss(&batch(step, DType::F32)).unwrap() * scale).unwrap();
+                replica.backward_step(&mut optimizer, &loss).unwrap();
+            }
+            Ok((values(&varmap), replica.engine().steps()))
+        })
+        .unwrap()
+    };
+    assert_eq!(trained(Some(f64::INFINITY)), trained(None));
 }
 
 #[test]

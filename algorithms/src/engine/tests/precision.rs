@@ -2,6 +2,7 @@
 
 use super::super::runner::Stage;
 use super::*;
+use crate::optimizer::AdamW;
 
 /// Numbers in 16 bits.
 fn halves(dtype: DType, numbers: &[f32]) -> Buffer {
@@ -195,4 +196,27 @@ fn the_scale_is_part_of_the_initial_state() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn steps_that_are_left_out_are_not_counted() {
+    let trained = |gap: Option<f32>, algorithm: fn() -> AnyAlgorithm| {
+        let parameters = spawn(TransportKind::Thread, 2, |comm| {
+            let options = EngineOptions { optimizer: Some(Arc::new(AdamW::default())), ..options(40, 40) };
+            let mut engine = trained_by(&comm, parameters(2, 10), algorithm(), options, (0.1, 1.0))?;
+            for step in 0..5 {
+                let Some(g) = (if step == 2 { gap } else { Some(step as f32 + 1.0) }) else { continue };
+                engine.forward()?;
+                pass(&mut engine, Mode::Synchronize, &[vec![g; 10], vec![-g; 10]])?;
+                if step == 2 { engine.left_out() } else { engine.step() }?;
+            }
+            Ok((value(&engine, 1), engine.steps()))
+        });
+        parameters.unwrap()[0].clone()
+    };
+    let gradients = || GradientAllReduce.into();
+    let local = || AnyAlgorithm::from(LocalSgd { period: 1, ..LocalSgd::default() });
+    assert_eq!(trained(Some(7.0), gradients), trained(None, gradients));
+    let (with_gap, steps) = trained(Some(7.0), local);
+    assert_eq!((with_gap, steps), (trained(None, local).0, 5), "other ranks may have made that step");
 }
