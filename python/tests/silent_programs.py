@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 import hexagram
@@ -25,9 +26,8 @@ class Averaging(Algorithm):
     """Local SGD in Python."""
 
     def after_step(self, context, state, bucket):
-        """Averages the parameters after every second step."""
-        if context.step % 2:
-            context.mean(bucket.parameters)
+        """Averages the parameters."""
+        context.mean(bucket.parameters)
 
 
 def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -129,8 +129,212 @@ def gaps(world):
     return told
 
 
+def moved_by_vector(model, optimizer):
+    """Gives all parameters one new memory."""
+    vector_to_parameters(parameters_to_vector(model.parameters()) * 0.5, model.parameters())
+
+
+def moved_by_data(model, optimizer):
+    """Gives one parameter new memory."""
+    model[0].weight.data = model[0].weight.data * 0.5
+
+
+def moved_by_sharing(model, optimizer):
+    """Moves all storages to shared memory, as a model handed to another process has them."""
+    model.share_memory()
+
+
+def moved_there_and_back(model, optimizer):
+    """Converts the model twice."""
+    model.double().float()
+
+
+def changed_in_place(model, optimizer):
+    """Loads other values into the parameters that there are."""
+    model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+
+
+#: What can be taken up exactly: nothing of the training must differ from one by PyTorch alone.
+MOVES = (moved_by_vector, moved_by_data, moved_by_sharing, moved_there_and_back, changed_in_place)
+
+
+def assigned(model):
+    """Puts other parameters in the place of all."""
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def appended(model):
+    """Adds a layer."""
+    model.append(nn.Linear(1, 1))
+
+
+def replaced(model):
+    """Replaces a layer."""
+    model[2] = nn.Linear(8, 1)
+
+
+def unfrozen(model):
+    """Trains a parameter that was frozen."""
+    model[2].bias.requires_grad_()
+
+
+#: What cannot be taken up, each with the parameter to be named.
+REFUSED = {
+    "assigned": (assigned, "`0.weight`"),
+    "double": (lambda model: model.double(), "`0.weight` is float64"),
+    "bfloat16": (lambda model: model.bfloat16(), "`0.weight` is bfloat16"),
+    "appended": (appended, "`3.weight`"),
+    "replaced": (replaced, "`2.weight`"),
+    "unfrozen": (unfrozen, "`2.bias`"),
+}
+
+#: Optimizers and algorithms that leave the parameters to the loop, or have them in the engine's buckets.
+TRAINED = (
+    ("the engine's", "gradient-allreduce"),
+    ("sgd", "local-sgd(period=1)"),
+    ("sgd", "d-psgd"),
+    ("sgd", "bytegrad"),
+)
+
+
+def trained_with(world, kind: str, algorithm: str, move: Callable | None, when: str, dtype: torch.dtype) -> Tensor:
+    """Trains four steps, of which the second does something to the model before its pass or its step."""
+    model = net(dtype=dtype)
+    ours = wrapped(model, kind, algorithm, world)
+    for step in range(4):
+        if step == 1 and when == "before":
+            move(model, ours.optimizer)
+        ours.optimizer.zero_grad()
+        ours(batch(0, step, dtype)).pow(2).mean().backward()
+        if step == 1 and when == "step":
+            move(model, ours.optimizer)
+        ours.optimizer.step()
+    ours.average()
+    ours.close()
+    return flat(model)
+
+
+def moves(world):
+    """Moves parameters: is the training the same as with the same values in place? All ranks have the same data."""
+    told = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for kind, algorithm in TRAINED[:3] if dtype is torch.float32 else TRAINED[:2]:
+            for move in MOVES:
+                halved = changed_in_place if move in MOVES[:2] + MOVES[4:] else lambda *_: None
+                if move is moved_by_data:
+                    halved = halve_the_first
+                expected = trained_with(world, kind, algorithm, halved, "before", dtype)
+                if move is moved_there_and_back and dtype is torch.bfloat16:
+                    continue
+                found = trained_with(world, kind, algorithm, move, "before", dtype)
+                told[f"{move.__name__} {kind} {algorithm} {dtype}"] = torch.equal(found, expected)
+    expected = trained_with(world, "the engine's", "gradient-allreduce", changed_in_place, "step", torch.float32)
+    found = trained_with(world, "the engine's", "gradient-allreduce", moved_by_vector, "step", torch.float32)
+    told["between backward pass and step"] = torch.equal(found, expected)
+    return told
+
+
+def halve_the_first(model, optimizer):
+    """Does in place what `moved_by_data` does with new memory."""
+    with torch.no_grad():
+        model[0].weight.mul_(0.5)
+
+
+def refusals(world):
+    """Changes a model in ways that cannot be taken up; returns what is told, by the way and the algorithm."""
+    told = {}
+    for name, (change, _) in REFUSED.items():
+        for kind, algorithm in TRAINED:
+            model = net()
+            model[2].bias.requires_grad_(name != "unfrozen")
+            ours = wrapped(model, kind, algorithm, world)
+            train(ours, world, 2)
+            change(model)
+            sent = world.traffic[1]
+            text = told_by(lambda ours=ours: train(ours, world, 1))
+            told[f"{name} {kind} {algorithm}"] = (text, world.traffic[1] - sent)
+            told_by(ours.close)
+    return told
+
+
+def train(ours: DataParallel, world, steps: int) -> None:
+    """Makes steps, each rank on its own samples."""
+    dtype = next(ours.parameters()).dtype
+    for step in range(steps):
+        ours.optimizer.zero_grad()
+        ours(batch(world.rank, step, dtype)).pow(2).mean().backward()
+        ours.optimizer.step()
+
+
+def gradients(world):
+    """Changes gradients before the step of the engine's optimizer: is that what it steps with?"""
+    told = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for overlap in ("backward", "forward"):
+            trained = []
+            for how in ("in place", "anew"):
+                model = net(dtype=dtype)
+                ours = DataParallel(model, "sgd", world=world, learning_rate=0.5, overlap=overlap)
+                for step in range(3):
+                    ours.optimizer.zero_grad()
+                    ours(batch(world.rank, step, dtype)).pow(2).mean().backward()
+                    kept = flat(model[2])
+                    for parameter in model[0].parameters():
+                        if how == "in place":
+                            parameter.grad.mul_(0.25)
+                        else:
+                            parameter.grad = parameter.grad * 0.25
+                    for parameter in model[2].parameters():
+                        parameter.grad = None
+                    before = flat(model[0])
+                    ours.optimizer.step()
+                    assert torch.equal(flat(model[2]), kept) and not torch.equal(flat(model[0]), before)
+                trained.append(flat(model))
+                ours.close()
+            plain = net(dtype=dtype)
+            told[f"{dtype} {overlap}"] = torch.equal(*trained) and not torch.equal(trained[0], flat(plain))
+    return told
+
+
+class Branches(nn.Module):
+    """Three layers, of which a pass uses some."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.all, self.some, self.none = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, with_some):
+        """Returns the sum of the layers that are used."""
+        return self.all(x) + self.some(x) if with_some else self.all(x)
+
+
+def unused(world):
+    """Leaves layers out, as `unused="zero"` allows; returns what they are as DDP over Gloo would leave them."""
+    told = {}
+    for kind in OPTIMIZERS:
+        for algorithm in ("gradient-allreduce", "bytegrad", "local-sgd(period=1)", Averaging()):
+            model = Branches()
+            ours = wrapped(model, kind, algorithm, world, unused="zero", clip_norm=100.0)
+            seen = []
+            for step in range(4):
+                ours.optimizer.zero_grad()
+                # Both layers are used in the first step, so that momentum would move them later.
+                x = batch(world.rank, step)
+                loss = ours(x, world.rank == 0).sum() + (model.none(x).sum() if step == 0 else 0)
+                loss.backward()
+                before = flat(model.some), flat(model.none)
+                is_none = model.none.weight.grad is None
+                ours.optimizer.step()
+                moved = not torch.equal(flat(model.some), before[0]), not torch.equal(flat(model.none), before[1])
+                seen.append((is_none, *moved))
+            told[f"{kind} {algorithm}"] = seen
+            ours.close()
+    return told
+
+
 def one_after_another(world):
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)
-    programs = (overflows, gaps)
+    programs = (overflows, gaps, moves, refusals, gradients, unused)
     return {program.__name__: program(world) for program in programs}

@@ -296,6 +296,10 @@ impl Replica {
         // After an overflow there is nothing to step with.
         let parameters = if self.engine.loss_scaling().overflowed() { &[] } else { &self.parameters[..] };
         for (index, Entry { var, .. }) in parameters.iter().enumerate() {
+            if self.engine.is_idle(index) {
+                // Without a gradient candle's optimizers leave it as it is.
+                continue;
+            }
             let gradient = self.home.to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
             gradients.insert(var, gradient);
         }

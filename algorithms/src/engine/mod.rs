@@ -34,6 +34,7 @@ mod communication_hook;
 mod evaluations;
 mod fit;
 mod hooks;
+mod idle;
 mod initial;
 mod join;
 mod mean;

@@ -17,7 +17,9 @@ pub enum Unused {
     /// The pass is refused, by the parameter's name, on every rank.
     #[default]
     Error,
-    /// This rank's gradient counts as zero. The other ranks' gradients still count.
+    /// This rank's gradient counts as zero. The other ranks' gradients still count; a step leaves a parameter as it is,
+    /// on all ranks, that none of them has used, for which each step of a synchronous algorithm has a message of a byte
+    /// for each parameter.
     Zero,
 }
 

@@ -115,6 +115,7 @@ impl DataParallel {
         if self.scaler.is_some() && self.while_waiting(Self::overflows)? {
             return Ok(None);
         }
+        self.agree_on_idle()?;
         let held = self.holds_gradients();
         if self.waits_for_the_end() {
             if !self.started {
@@ -226,7 +227,9 @@ impl DataParallel {
         let gradients = backward.buffer(bucket)?;
         let bytes = gradients.len() * gradients.dtype().size();
         self.record_step((step, bucket, bytes), &gradients.queue(), || {
-            self.replica.borrow_mut().step(&*optimizer, step, bucket, gradients)
+            let mut replica = self.replica.borrow_mut();
+            let idle = replica.parts_of(backward.plan(), bucket, backward.idle());
+            replica.step(&*optimizer, step, bucket, gradients, &idle)
         })
     }
 

@@ -35,6 +35,7 @@ from .options import engine_options
 from .tensors import span
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
+from .watched import Watched
 from .work import passes_on_stack
 from .worlds import world_of
 
@@ -102,6 +103,7 @@ class DataParallel(nn.Module):
         )
         self._fixed_rate = learning_rate
         self._uneven = bool(options.get("uneven"))
+        self._asks_for_idle = options.get("unused") == "zero"
         self._scales_loss = options.get("loss_scale") is not None
         self._has_overflowed = False
         self._traits = self._engine.traits()
@@ -151,6 +153,8 @@ class DataParallel(nn.Module):
         if isinstance(algorithm, Algorithm):
             self._driver = Driver(algorithm, self._world, self._views, names)
         self._attach()
+        self._watched = Watched(self.module, names, self._views, has_parameters, self._wait_for_all)
+        self._has_looked = False
 
     def _attach(self) -> None:
         """Lets the model and its optimizers tell what happens."""
@@ -188,12 +192,18 @@ class DataParallel(nn.Module):
             self._overlap.wait_for_all()
         if trains and self._require_sync:
             self._settle_step()
+            self._look()
+            self._has_looked = True
             if buffers := model_buffers(self.module):
                 self._with_plain(buffers, self._engine.synchronize_buffers)
             if self._driver is not None:
                 self._driver.before_forward(self._rate())
             elif self._traits["needs_parameters"] or self._uneven:
                 self._engine.forward(self._rate())
+
+    def _look(self, within_step: bool = False) -> None:
+        """Takes up parameters that lie elsewhere than they did; raises `UsageError` if the model is not what it was."""
+        self._watched.look(may_take_up=not (within_step and self._traits["needs_parameters"]))
 
     def _check_open(self) -> None:
         """Raises `UsageError` where no step can follow."""
@@ -219,7 +229,7 @@ class DataParallel(nn.Module):
                 parameter.grad = None
                 return
             is_sparse = gradient.layout is not torch.strided
-            if is_sparse or gradient.data_ptr() != view.data_ptr():
+            if is_sparse or gradient.data_ptr() != self._views.places[index]:
                 view.copy_(gradient.detach().to_dense() if is_sparse else gradient.detach())
                 parameter.grad = view
             self._engine.ready(index)
@@ -234,13 +244,15 @@ class DataParallel(nn.Module):
                 "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
         self._between_steps()
+        if not self._has_looked:
+            self._look()
         self._engine.begin(not self._require_sync, self._rate())
         self._is_open = True
         Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         """Ends a backward pass: gradients are what the algorithm left, if they were to be communicated."""
-        self._is_open = False
+        self._is_open = self._has_looked = False
         generation = self._engine.finish()
         if self._require_sync:
             self._receive(generation)
@@ -253,7 +265,8 @@ class DataParallel(nn.Module):
             # There is nothing to step with, whatever steps.
             self._views.clear()
             return
-        self._views.receive(later=self._overlap is not None)
+        idle = self._engine.idle(len(self._parameters_in_order)) if self._asks_for_idle else []
+        self._views.receive(idle, later=self._overlap is not None)
         if self._overlap is not None:
             self._overlap.leave()
         elif self._traits["needs_parameters"] and self._driver is None:
@@ -293,6 +306,7 @@ class DataParallel(nn.Module):
         self._stepped_so_far.clear()
         if has_stepped and self._traits["has_parameters"]:
             self._views.collect()
+        self._look(within_step=True)
         self._drive_after_step(has_stepped)
         self._after_step(self._engine.stepped() if has_stepped else self._engine.left_out())
 
@@ -303,6 +317,8 @@ class DataParallel(nn.Module):
 
     def _step(self) -> None:
         """Makes a step of the engine's optimizer."""
+        self._look(within_step=True)
+        self._take_gradients()
         generation = self._engine.step(self._rate())
         self._drive_after_step()
         if self._overlap is None:
@@ -310,6 +326,15 @@ class DataParallel(nn.Module):
             return
         self._owes_step = False
         self._overlap.stepped(generation)
+
+    def _take_gradients(self) -> None:
+        """Takes up gradients that the loop has put in the place of those in the buckets, or has taken away."""
+        if not self._owes_step or self._has_overflowed:
+            return
+        if changed := self._views.changed_gradients():
+            self._wait_for_all()
+            self._engine.leave_idle([index for index in changed if self._parameters_in_order[index].grad is None])
+            self._views.take_gradients(changed)
 
     def _after_step(self, generation: int | None) -> None:
         self._owes_step = False

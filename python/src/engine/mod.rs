@@ -103,6 +103,20 @@ impl Engine {
         self.call(py, |engine| engine.stepped().map(|()| engine.generation()))
     }
 
+    /// Returns the numbers of the parameters that the next step leaves as they are, since no rank has used them.
+    fn idle(&self, py: Python<'_>, parameters: usize) -> PyResult<Vec<usize>> {
+        self.call(py, move |engine| Ok((0..parameters).filter(|index| engine.is_idle(*index)).collect()))
+    }
+
+    fn leave_idle(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<()> {
+        self.call(py, move |engine| engine.leave_idle(&parameters))
+    }
+
+    fn set_gradient(&self, py: Python<'_>, parameter: usize, gradient: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = lent_to_read(gradient)?;
+        self.call(py, move |engine| engine.set_gradient(parameter, &buffer))
+    }
+
     fn left_out(&self, py: Python<'_>) -> PyResult<u64> {
         self.call(py, |engine| engine.left_out().map(|()| engine.generation()))
     }
