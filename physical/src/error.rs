@@ -233,6 +233,9 @@ fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     if *mine == (Fingerprint { codec: mine.codec, ..*theirs }) {
         return "give all ranks the same codec, feedback, seed and options";
     }
+    if *mine == (Fingerprint { rate: mine.rate, ..*theirs }) {
+        return "give all ranks the same learning rate, for which a schedule must not look at what a rank alone sees";
+    }
     if mine.operation == OperationKind::Gossip && *mine == (Fingerprint { root: mine.root, ..*theirs }) {
         return "give all ranks the same schedule and step";
     }

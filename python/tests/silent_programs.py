@@ -333,8 +333,86 @@ def unused(world):
     return told
 
 
+class Buffered(nn.Module):
+    """A layer with buffers of many types."""
+
+    def __init__(self, rank: int):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.norm = nn.BatchNorm1d(4)
+        self.frozen = nn.Parameter(torch.full((2,), float(rank)), requires_grad=False)
+        buffers = {
+            "in_float": torch.tensor([1.0 + rank]),
+            "in_half": torch.tensor([1.0 + rank], dtype=torch.bfloat16),
+            "in_double": torch.tensor([1.0 + rank], dtype=torch.float64),
+            "complex": torch.tensor([1.0 + rank + 2j]),
+            "float8": torch.tensor([1.0 + rank]).to(torch.float8_e4m3fn),
+            "integer": torch.tensor([1 + rank]),
+            "unsigned": torch.tensor([1 + rank], dtype=torch.uint16),
+            "gaps": torch.arange(4.0)[::2] + rank,
+        }
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
+
+    def forward(self, x):
+        """Returns the layer's outputs of normalized inputs."""
+        return self.layer(self.norm(x))
+
+    def told(self) -> dict[str, Any]:
+        """Returns the buffers' numbers by name."""
+        return {name: buffer.tolist() for name, buffer in self.named_buffers()}
+
+
+def buffers(world):
+    """Averages buffers; returns them while the mean is evaluated, after that, and after :meth:`average`."""
+    told = {}
+    for kind, algorithm in TRAINED:
+        model = Buffered(world.rank)
+        ours = wrapped(model, kind, algorithm, world, buffers="off")
+        frozen = model.frozen.tolist()
+        for name, buffer in Buffered(world.rank).named_buffers():
+            model.get_buffer(name).copy_(buffer)
+        train(ours, world, 1)
+        own = model.told()
+        seen, _ = ours.evaluate_mean(lambda model=model: model.told())
+        is_put_back = model.told() == own
+        means = {name: torch.zeros(world.size, 4) for name in ("running_mean", "running_var")}
+        for name, mean in means.items():
+            world.communicator.all_gather(model.norm.get_buffer(name), mean)
+        parted = told_by(ours.check_replicas)
+        ours.average()
+        is_mean = all(torch.allclose(model.norm.get_buffer(name), mean.mean(0)) for name, mean in means.items())
+        told[f"{kind} {algorithm}"] = (seen, is_put_back, model.told() == seen, is_mean, frozen, parted)
+        ours.close()
+    return told
+
+
+def parted(world):
+    """Lets replicas part; returns what `average` and `check_replicas` tell."""
+    told = {}
+    for kind in OPTIMIZERS:
+        ours = wrapped(net(), kind, "gradient-allreduce", world)
+        train(ours, world, 1)
+        ours.check_replicas()
+        with torch.no_grad():
+            ours.module[2].weight.add_(world.rank)
+        told[kind] = [told_by(ours.average), told_by(ours.check_replicas)]
+        ours.close()
+    return told
+
+
+def rates(world, kind, algorithm):
+    """Trains with learning rates that part; returns what is told of it."""
+    torch.set_num_threads(1)
+    ours = wrapped(net(), kind, algorithm, world)
+    train(ours, world, 1)
+    for group in ours.optimizer.param_groups:
+        group["lr"] = [0.5, 0.25][world.rank]
+    return told_by(lambda: train(ours, world, 2))
+
+
 def one_after_another(world):
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)
-    programs = (overflows, gaps, moves, refusals, gradients, unused)
+    programs = (overflows, gaps, moves, refusals, gradients, unused, buffers, parted)
     return {program.__name__: program(world) for program in programs}

@@ -54,3 +54,28 @@ def test_a_layer_that_no_rank_uses_is_left_as_it_is(told):
     for rank in told:
         for name, seen in rank["unused"].items():
             assert seen == [(False, True, True)] + [(True, True, False)] * 3, name
+
+
+def test_buffers_are_averaged_with_the_parameters(told):
+    for rank in told:
+        for name, (seen, is_put_back, is_averaged, is_mean, frozen, parted) in rank["buffers"].items():
+            assert seen["in_float"] == seen["in_half"] == seen["in_double"] == seen["float8"] == [1.5], (name, seen)
+            assert seen["complex"] == [1.5 + 2j] and seen["gaps"] == [0.5, 2.5], (name, seen)
+            assert seen["integer"] == seen["unsigned"] == [1], (name, seen)
+            assert is_put_back and is_averaged and is_mean, name
+            assert frozen == [0.0, 0.0], "rank 0's, as under DDP"
+            assert parted is not None and "rank 1" in parted, (name, parted)
+
+
+def test_replicas_that_have_parted_are_an_error_by_name(told):
+    for rank in told:
+        for name, texts in rank["parted"].items():
+            for text in texts:
+                assert text is not None and "`2.weight` of rank 1" in text, (name, text)
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [("sgd", "gradient-allreduce"), ("the engine's", "bytegrad")])
+def test_learning_rates_that_part_are_an_error_with_both(kind, algorithm):
+    texts = spawn(2, programs.rates, kind, algorithm, timeout=300, deadline=60)
+    assert all(texts), texts
+    assert any(text.startswith("Mismatch") and "rate 0.5" in text and "rate 0.25" in text for text in texts), texts

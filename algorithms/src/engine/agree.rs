@@ -77,12 +77,17 @@ pub(super) fn agree(
 }
 
 /// Returns true if all ranks have the same numbers. A collective call.
-fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
+pub(super) fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
+    Ok(which_are_alike(comm, mine)?.into_iter().all(|alike| alike))
+}
+
+/// Returns for each number whether all ranks have the same. A collective call.
+pub(super) fn which_are_alike(comm: &Communicator, mine: &[i64]) -> Result<Vec<bool>> {
     // The complement of the least number is the largest of the complements.
     let mut most: Vec<i64> = mine.iter().copied().chain(mine.iter().map(|number| !number)).collect();
     comm.blocking().all_reduce(&mut most, ReduceOp::Max)?;
     let (most, of_complements) = most.split_at(mine.len());
-    Ok(most.iter().zip(of_complements).all(|(most, complement)| *most == !complement))
+    Ok(most.iter().zip(of_complements).map(|(most, complement)| *most == !complement).collect())
 }
 
 /// Returns what a rank and rank 0 say differently. A collective call.

@@ -46,6 +46,7 @@ mod programs;
 mod queues;
 mod rate;
 mod replica;
+mod replicas;
 mod runner;
 mod scheduler;
 mod shared;

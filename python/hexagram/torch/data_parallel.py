@@ -27,12 +27,12 @@ from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
 from .attached import Attached
-from .checkpoint import restored, saved
+from .between import Between
 from .initial import share_optimizers
-from .model import check_apart, described, model_buffers, model_parameters
+from .model import check_apart, described, model_buffers, model_frozen, model_parameters
 from .optimizer import EngineOptimizer, form
 from .options import engine_options
-from .tensors import span
+from .tensors import numbers, span
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
 from .watched import Watched
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class DataParallel(nn.Module):
+class DataParallel(Between):
     """A model that is trained on all ranks together, each with samples of its own.
 
     `optimizer` is one of PyTorch (or several); the engine's own by its spelling, such as ``"adamw(weight_decay=0.1)"``;
@@ -138,7 +138,7 @@ class DataParallel(nn.Module):
         if has_parameters:
             check_apart(names, self._parameters_in_order)
         self._views.adopt() if has_parameters else self._views.refresh()
-        tensors = model_buffers(self.module)
+        tensors = [*model_buffers(self.module), *model_frozen(self.module).values()]
         if not has_parameters:
             tensors += [parameter.detach() for parameter in self._parameters_in_order]
         self._with_plain(tensors, self._engine.broadcast_state)
@@ -166,12 +166,12 @@ class DataParallel(nn.Module):
         self._attached.attach(handles)
 
     def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
-        """Calls `work` with spans of tensors, and copies back what is not contiguous."""
-        plain = [tensor.contiguous() for tensor in tensors]
-        work([span(tensor) for tensor in plain])
-        for tensor, copy in zip(tensors, plain, strict=True):
-            if copy.data_ptr() != tensor.data_ptr():
-                tensor.copy_(copy)
+        """Calls `work` with spans of tensors as :func:`numbers` has them, and copies back what these are not the memory of."""
+        forms = [numbers(tensor) for tensor in tensors]
+        work([span(plain) for plain, _ in forms])
+        for _, finish in forms:
+            if finish is not None:
+                finish()
 
     # A step.
 
@@ -410,74 +410,6 @@ class DataParallel(nn.Module):
             self._views.collect()
         share_optimizers(self._stepping, self._world, partial(self._with_plain, work=broadcast), last)
 
-    # Between steps.
-
-    def evaluate_mean(self, evaluate: Callable[[], Result]) -> tuple[Result, float]:
-        """Returns what `evaluate` returns while the mean of all replicas is in the place of each, and their distance.
-
-        The distance is the root mean square of the replicas' distances from the mean; 0 where the algorithm keeps them
-        identical. Replicas are put back as they were. A collective call, between steps.
-
-        `evaluate` runs the model under ``torch.no_grad()``. What else it asks of this class raises `UsageError`.
-        """
-        self._between_steps()
-        if not self._traits["has_parameters"]:
-            return evaluate(), 0.0
-        if not self._traits["synchronous"]:
-            self.settle()
-        self._engine.begin_mean()
-        try:
-            self._views.publish()
-            result = evaluate()
-        finally:
-            distance = self._engine.end_mean()
-            self._after_step(None)
-        return result, distance
-
-    def average(self) -> None:
-        """Replaces all replicas by their mean, after the last step: the model to evaluate and to save."""
-        self._between_steps()
-        if self._traits["has_parameters"]:
-            self._engine.average()
-            self._after_step(None)
-
-    def settle(self) -> None:
-        """Ends what the algorithm has under way in the background: call it after the last step, on all ranks."""
-        self._between_steps()
-        self._engine.settle()
-        self._after_step(None)
-
-    def switch(self, algorithm: str) -> None:
-        """Goes on with another algorithm from the next step on. A collective call, between steps.
-
-        Raises `UsageError` if the new one works on parameters, and neither the old one nor the engine's optimizer did.
-        """
-        self._between_steps()
-        generation = self._engine.switch(algorithm)
-        self._driver = None
-        self._traits = self._engine.traits()
-        self._after_step(generation)
-
-    def checkpoint(self) -> dict[str, Any]:
-        """Returns the state of engine, model and optimizers, for ``torch.save`` on each rank.
-
-        What else the next steps depend on is the program's to save: random generators, learning rate schedules, a
-        ``GradScaler``, and where the loader is. A collective call, between steps. Every rank saves its own, as replicas
-        may differ.
-        """
-        self._between_steps()
-        return saved(self._engine, self.module, self._optimizers(), self._driver)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first.
-
-        Raises `UsageError` on all ranks if one rank's checkpoint is not whole, or of another model, algorithm, optimizer or
-        number of ranks: nothing is changed then, and training can go on as it was.
-        """
-        self._between_steps()
-        generation = restored(state, self._engine, self.module, self._optimizers(), self._driver)
-        self._after_step(generation)
-
     @property
     def algorithm(self) -> str:
         """Spelling of the algorithm in use; of one in Python, its class and attributes."""
@@ -501,19 +433,6 @@ class DataParallel(nn.Module):
     def blocked(self) -> float:
         """Time that training has waited for communication so far, in seconds."""
         return self._engine.blocked
-
-    def begin_trace(self) -> None:
-        """Begins to record what all ranks do. A collective call, between steps."""
-        self._between_steps()
-        self._engine.begin_trace()
-
-    def collect_trace(self, file: str | None = None) -> str | None:
-        """Ends the recording; returns its report on rank 0, which also writes the trace to `file`.
-
-        Raises `UsageError` if nothing is being recorded.
-        """
-        self._between_steps()
-        return self._engine.collect_trace(file)
 
     def close(self) -> None:
         """Ends the engine, after the last step on all ranks, and takes its hooks away. The interpreter's end does it, too.

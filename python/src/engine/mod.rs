@@ -169,6 +169,25 @@ impl Engine {
         self.call(py, move |engine| engine.synchronize_buffers(&mut tensors))
     }
 
+    fn average_buffers(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let mut tensors = buffers(&tensors)?;
+        self.call(py, move |engine| engine.average_buffers(&mut tensors))
+    }
+
+    /// Compares these tensors, and what parameters the engine has, between ranks.
+    fn check_replicas(
+        &self,
+        py: Python<'_>,
+        names: Vec<String>,
+        tensors: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let tensors = tensors.iter().map(lent_to_read).collect::<PyResult<Vec<_>>>()?;
+        self.call(py, move |engine| {
+            let named: Vec<_> = names.into_iter().zip(&tensors).collect();
+            engine.check_replicas(&named)
+        })
+    }
+
     fn bucket_memory(&self, py: Python<'_>) -> PyResult<(u64, Vec<BucketMemory>)> {
         let (generation, buckets) =
             self.call(py, |engine| Ok((engine.generation(), engine.bucket_memory()?)))?;

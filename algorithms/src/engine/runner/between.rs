@@ -67,6 +67,7 @@ impl HookRunner {
         };
         self.lanes = buckets.enumerate().map(lane).collect();
         self.works_after_backward = algorithm.written().after_backward;
+        self.compares_rates = algorithm.keeps_replicas_identical() && algorithm.trigram().synchronous;
         self.algorithm = Some(algorithm);
     }
 

@@ -159,6 +159,8 @@ pub(super) struct HookRunner {
     algorithm: Option<AnyAlgorithm>,
     /// True if the algorithm writes the hook after the backward pass: buckets then stay for it.
     works_after_backward: bool,
+    /// True if replicas would part silently where ranks step with different learning rates.
+    compares_rates: bool,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
@@ -190,6 +192,7 @@ impl HookRunner {
             streams,
             algorithm: None,
             works_after_backward: false,
+            compares_rates: false,
             lanes,
             running,
             upcoming: VecDeque::new(),
@@ -280,11 +283,12 @@ impl HookRunner {
             lane.waiting.pop_front();
             lane.busy = true;
             self.upcoming.pop_front();
-            let hierarchy = lane.hierarchy.clone();
+            let rate = present.learning_rate.filter(|_| self.compares_rates);
+            let hierarchy = lane.hierarchy.as_ref().map(|hierarchy| hierarchy.with_learning_rate(rate));
             let metrics = lane.metrics.clone();
             let queue = lane.memory.buffer().map_or_else(Queue::host, Buffer::queue);
             let elements = lane.memory.buffer().map_or(0, Buffer::len);
-            let comm = lane.comm.clone();
+            let comm = lane.comm.with_learning_rate(rate);
             let bytes = lane.memory.bytes();
             let span = self.trace.as_ref().map(|t| hook_begins(t, stage, present, bucket, bytes, &queue));
             let context = Context { comm, hierarchy, bucket, present, metrics, queue, elements };
