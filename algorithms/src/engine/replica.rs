@@ -102,6 +102,14 @@ impl Replica {
         plan.packed(|tensor| self.optimizer.as_ref().map_or(0, |optimizer| optimizer.slot_len(slot, tensor)))
     }
 
+    /// Lets the optimizer step with other parameter groups.
+    pub(super) fn set_groups(&mut self, groups: Vec<ParameterGroup>) {
+        self.groups = groups;
+        for bucket in self.buckets.iter_mut().flatten() {
+            bucket.sections = sections(&self.groups, &bucket.tensors);
+        }
+    }
+
     pub(super) fn has_parameters(&self) -> bool {
         self.buckets.is_some()
     }

@@ -28,10 +28,11 @@ from hexagram._native import Engine
 from .algorithm import Algorithm, Driver
 from .attached import Attached
 from .between import Between
+from .groups import all_groups, names_of
 from .initial import share_optimizers
 from .model import check_apart, described, model_buffers, model_frozen, model_parameters
-from .optimizer import EngineOptimizer, form
-from .options import engine_options
+from .optimizer import EngineOptimizer, compared_rate, form, rate_of
+from .options import check_takes_groups, engine_options
 from .tensors import numbers, span
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
@@ -51,7 +52,13 @@ class DataParallel(Between):
     `optimizer` is one of PyTorch (or several); the engine's own by its spelling, such as ``"adamw(weight_decay=0.1)"``;
     or None where the algorithm names its optimizer. What steps is then `self.optimizer`. `algorithm` is any of the
     registry, in any spelling, or an :class:`Algorithm` in Python. `learning_rate`, the same on all ranks, is for the
-    engine's optimizer and, where there is none, for algorithms that ask for it. `world` is by default the one that this
+    engine's optimizer and, where there is none, for algorithms that ask for it. `groups` are parameters that the engine's
+    optimizer steps with a learning rate or a weight decay of their own, as PyTorch's take them; its ``param_groups`` then
+    are all others, and these::
+
+        model = DataParallel(model, "adamw", learning_rate=1e-3, groups=[{"params": biases, "weight_decay": 0.0}])
+
+    `world` is by default the one that this
     process has joined, or joins by the launcher's variables.
 
     `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
@@ -79,6 +86,7 @@ class DataParallel(Between):
         algorithm: str | Algorithm = "gradient-allreduce",
         *,
         learning_rate: float | None = None,
+        groups: Sequence[dict[str, Any]] | None = None,
         world: World | None = None,
         **options: Any,
     ):
@@ -92,6 +100,10 @@ class DataParallel(Between):
         self._owes_step = False
         self._is_closed = False
         checked = engine_options(options, optimizer, algorithm, learning_rate)
+        self._groups = all_groups(groups, names, parameters)
+        if groups:
+            check_takes_groups(optimizer, algorithm)
+            checked["groups"] = names_of(self._groups, names, parameters)
         if options.get("uneven"):
             check_uneven(module)
         self._world = world_of(world)
@@ -124,7 +136,8 @@ class DataParallel(Between):
         is_own = isinstance(optimizer, str) or (optimizer is None and self._traits["names_optimizer"] is not None)
         self._stepping: list[Optimizer] = []
         if is_own:
-            self.optimizer: Any = EngineOptimizer(self._parameters_in_order, rate, self._step)
+            parameters = self._parameters_in_order
+            self.optimizer: Any = EngineOptimizer(self._engine, parameters, self._groups, rate, self._step)
             return
         self.optimizer = optimizer
         if optimizer is not None:
@@ -246,7 +259,8 @@ class DataParallel(Between):
         self._between_steps()
         if not self._has_looked:
             self._look()
-        self._engine.begin(not self._require_sync, self._rate())
+        compared = compared_rate(self._optimizers(), self._engine.steps) if self._has_several_rates() else None
+        self._engine.begin(not self._require_sync, self._rate(), compared)
         self._is_open = True
         Variable._execution_engine.queue_callback(self._finish)
 
@@ -319,7 +333,7 @@ class DataParallel(Between):
         """Makes a step of the engine's optimizer."""
         self._look(within_step=True)
         self._take_gradients()
-        generation = self._engine.step(self._rate())
+        generation = self._engine.step(self.optimizer.follow_groups())
         self._drive_after_step()
         if self._overlap is None:
             self._after_step(generation)
@@ -349,7 +363,11 @@ class DataParallel(Between):
     def _rate(self) -> float | None:
         """Returns the learning rate of the step under way."""
         optimizer = self._stepping[0] if self._stepping else self.optimizer
-        return self._fixed_rate if optimizer is None else optimizer.param_groups[0]["lr"]
+        return self._fixed_rate if optimizer is None else rate_of(optimizer)
+
+    def _has_several_rates(self) -> bool:
+        """Returns whether what steps has several groups, each with a learning rate."""
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers()) > 1
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

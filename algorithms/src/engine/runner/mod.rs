@@ -283,7 +283,7 @@ impl HookRunner {
             lane.waiting.pop_front();
             lane.busy = true;
             self.upcoming.pop_front();
-            let rate = present.learning_rate.filter(|_| self.compares_rates);
+            let rate = present.compared_rate.or(present.learning_rate).filter(|_| self.compares_rates);
             let hierarchy = lane.hierarchy.as_ref().map(|hierarchy| hierarchy.with_learning_rate(rate));
             let metrics = lane.metrics.clone();
             let queue = lane.memory.buffer().map_or_else(Queue::host, Buffer::queue);
