@@ -64,6 +64,7 @@ impl Algorithm for QgDsgdm {
             "qg-dsgdm",
             Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() },
         )
+        .needs_learning_rate(true)
         .source("Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum, ICML 2021")
         .needs(Needs { buckets: Buckets::Whole, parameters: true })
         .clipping(Clipping::Together)

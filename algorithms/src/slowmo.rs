@@ -133,6 +133,7 @@ impl Algorithm for SlowMo {
         let base = self.base();
         let full_precision = self.averaging.is_exact() && base.trigram().full_precision;
         About::new("slowmo", Trigram { full_precision, ..base.trigram() })
+            .needs_learning_rate(true)
             .source("Wang, Tantia, Ballas and Rabbat, SlowMo, ICLR 2020")
             // Replicas are equal only after every τ-th step.
             .keeps_replicas_identical(false)

@@ -29,6 +29,8 @@ pub struct About {
     /// Number of steps, 1 or more, after which what is communicated repeats itself, once warm-ups are over: what is
     /// measured of whole periods holds for all later steps. 1, the default, if every step communicates alike.
     pub period: u64,
+    /// True if its hooks ask for the [learning rate](crate::Context::learning_rate). By default they do not.
+    pub needs_learning_rate: bool,
     /// What the engine is to provide.
     pub needs: Needs,
     /// Gradients that are clipped, where the engine's options ask for that.
@@ -47,6 +49,7 @@ impl About {
             keeps_replicas_identical: trigram.centralized && trigram.synchronous,
             remembers_parameters: false,
             period: 1,
+            needs_learning_rate: false,
             needs: Needs::default(),
             clipping: Clipping::default(),
             optimizers: Optimizers::default(),
@@ -71,6 +74,7 @@ setters! {
     keeps_replicas_identical: bool,
     remembers_parameters: bool,
     period: u64,
+    needs_learning_rate: bool,
     needs: Needs,
     clipping: Clipping,
     optimizers: Optimizers,

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch import nn
-
 from .checkpoint import restored, saved
+from .copies import Copied
 from .model import model_buffers, model_frozen, named_buffers
 from .tensors import numbers, span
 
 Result = TypeVar("Result")
 
 
-class Between(nn.Module):
+class Between(Copied):
     """The part of :class:`DataParallel` that is called between steps."""
 
     # What it works on is set up by DataParallel.

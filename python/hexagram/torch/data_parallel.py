@@ -74,6 +74,9 @@ class DataParallel(Between):
 
     See :mod:`hexagram.torch.overlap` for what compiled code means for it.
 
+    ``copy.deepcopy``, ``pickle`` and PyTorch's ``AveragedModel`` take it as they take the model: see
+    :mod:`hexagram.torch.copies`.
+
     A collective call: rank 0's parameters, buffers and optimizer state are those of all from then on. Raises `UsageError`
     on all ranks if these differ in model, optimizer, algorithm or options; for a value that an option does not take; and
     for parameters that are not in host memory.
@@ -119,6 +122,11 @@ class DataParallel(Between):
         self._scales_loss = options.get("loss_scale") is not None
         self._has_overflowed = False
         self._traits = self._engine.traits()
+        if optimizer is None and learning_rate is None and self._needs_rate():
+            self._engine.close()
+            raise UsageError(
+                f"{algorithm} asks for the learning rate of its steps; pass optimizer=…, or learning_rate=…, to DataParallel"
+            )
         self._views = Views(self._engine, parameters)
         self._overlap: ForwardOverlap | None = None
         if options.get("overlap") == "forward":
@@ -220,6 +228,8 @@ class DataParallel(Between):
 
     def _check_open(self) -> None:
         """Raises `UsageError` where no step can follow."""
+        if self._is_closed and self._attached is None:
+            self._engine.begin()
         if self._is_closed:
             raise UsageError("this DataParallel was closed; make another one to train on, or call eval() before")
         if self._is_open and passes_on_stack() == 0:
@@ -365,6 +375,10 @@ class DataParallel(Between):
         optimizer = self._stepping[0] if self._stepping else self.optimizer
         return self._fixed_rate if optimizer is None else rate_of(optimizer)
 
+    def _needs_rate(self) -> bool:
+        """Returns whether the algorithm asks for the learning rate, and no optimizer has one."""
+        return self._traits["needs_learning_rate"] and self._traits["names_optimizer"] is None
+
     def _has_several_rates(self) -> bool:
         """Returns whether what steps has several groups, each with a learning rate."""
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers()) > 1
@@ -465,4 +479,5 @@ class DataParallel(Between):
                 self._engine.close()
         finally:
             self._is_closed = True
-            self._attached.remove()
+            if self._attached is not None:
+                self._attached.remove()

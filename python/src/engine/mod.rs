@@ -6,7 +6,7 @@ mod state;
 mod thread;
 mod view;
 
-pub(crate) use options::algorithms;
+pub(crate) use options::{algorithms, needs_learning_rate};
 pub(crate) use thread::{answer, end_all};
 pub(crate) use view::BucketView;
 

@@ -108,6 +108,13 @@ pub(crate) fn algorithms() -> Vec<(&'static str, String, &'static str)> {
     registry::all().iter().map(told).collect()
 }
 
+/// Returns true if the hooks of an algorithm ask for the learning rate.
+#[pyfunction]
+pub(crate) fn needs_learning_rate(py: Python<'_>, algorithm: &str) -> PyResult<bool> {
+    let named = registry::named(algorithm).map_err(|error| crate::error::exception(py, &error))?;
+    Ok(named.needs_learning_rate())
+}
+
 /// Returns the value of a word; the default without one.
 fn one_of<T: Copy + Default>(
     py: Python<'_>,

@@ -51,7 +51,7 @@ impl Engine {
                 algorithm.name(),
                 algorithm.trigram(),
                 algorithm.keeps_replicas_identical(),
-                algorithm.needs().parameters,
+                (algorithm.needs().parameters, algorithm.needs_learning_rate()),
                 named,
                 engine.works_on_parameters(),
                 optimizer.map(|optimizer| (optimizer.spelled(), optimizer.weight_decay())),
@@ -61,7 +61,8 @@ impl Engine {
         told.set_item("name", name)?;
         told.set_item("synchronous", trigram.synchronous)?;
         told.set_item("identical", identical)?;
-        told.set_item("needs_parameters", needs)?;
+        told.set_item("needs_parameters", needs.0)?;
+        told.set_item("needs_learning_rate", needs.1)?;
         told.set_item("names_optimizer", named)?;
         told.set_item("has_parameters", works)?;
         let (spelled, decay) = decay.unzip();
