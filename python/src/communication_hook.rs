@@ -37,7 +37,8 @@ impl CommunicationHook {
     ) -> PyResult<Self> {
         let world = world.member().get(py)?.world;
         let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
-        let options = HookOptions { seed, hierarchical, learning_rate, ..HookOptions::default() };
+        let options =
+            HookOptions { seed, hierarchical, learning_rate, skip_overflows: true, ..HookOptions::default() };
         let made = interruptible(py, move || {
             let comm = Communicator::open(&world, world.fresh_channel()?)?;
             Hook::new(&comm, algorithm, options)

@@ -77,6 +77,25 @@ def hooked(model: nn.Module, algorithm: str, world, steps: int = 3, **options) -
     return flat(model)
 
 
+def overflown(world, algorithm: str) -> tuple:
+    """Overflows on one rank under a GradScaler and a hook; returns when parameters moved, and the scale."""
+    model = net()
+    ddp = DistributedDataParallel(model)
+    optimizer = SGD(ddp.parameters(), 0.01)
+    ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, world=world))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    moved = []
+    for step in range(4):
+        before = flat(model)
+        optimizer.zero_grad()
+        loss = ddp(batch(world.rank, step)).pow(2).mean()
+        scaler.scale(loss * (float("inf") if step == 1 and world.rank == 1 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append(not torch.equal(flat(model), before))
+    return moved, scaler.get_scale(), bool(flat(model).isfinite().all())
+
+
 class Sparse(nn.Module):
     """An embedding with sparse gradients."""
 
@@ -125,6 +144,8 @@ def hooks(world) -> dict:
     before = flat(partly.unused)
     hooked(partly, "gradient-allreduce", world, find_unused_parameters=True)
     told["unused"] = torch.equal(flat(partly.unused), before)
+    for algorithm in ("bytegrad", "topk-ef(fraction=50%)", "powersgd(rank=1, start=0)"):
+        told[f"overflow {algorithm}"] = overflown(world, algorithm)
     told["sparse"] = told_by(lambda: hooked(Sparse(), "gradient-allreduce", world))
     dist.destroy_process_group()
     return told

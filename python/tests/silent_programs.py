@@ -411,8 +411,43 @@ def rates(world, kind, algorithm):
     return told_by(lambda: train(ours, world, 2))
 
 
+#: Algorithms whose codecs refuse what is not finite.
+ENCODED = ("bytegrad", "topk-ef(fraction=50%)", "powersgd(rank=1, start=0)", "qadam(warmup=1)", "dgc")
+
+
+def encoded(world):
+    """Overflows under a GradScaler on one rank, where gradients are encoded; returns what becomes of the step."""
+    told = {}
+    for algorithm in ENCODED:
+        for kind in ("sgd", "the engine's"):
+            model = net()
+            if kind == "sgd":
+                optimizer, rate = SGD(model.parameters(), 0.01), None
+            else:
+                optimizer, rate = "sgd", 0.01
+            ours = DataParallel(model, optimizer, algorithm, learning_rate=rate, world=world)
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+            moved = []
+            for step in range(4):
+                before = flat(model)
+                ours.optimizer.zero_grad()
+                loss = ours(batch(world.rank, step)).pow(2).mean()
+                scaler.scale(loss * (float("inf") if step == 1 and world.rank == 1 else 1.0)).backward()
+                scaler.step(ours.optimizer)
+                scaler.update()
+                moved.append(not torch.equal(flat(model), before))
+            ours.check_replicas()
+            steps, scale = ours.steps, scaler.get_scale()
+            ours.optimizer.zero_grad()
+            (ours(batch(world.rank, 5)).pow(2).mean() * float("nan")).backward()
+            refused = told_by(ours.optimizer.step)
+            told[f"{algorithm} {kind}"] = (moved, steps, scale, bool(flat(model).isfinite().all()), refused)
+            told_by(ours.close)
+    return told
+
+
 def one_after_another(world):
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)
-    programs = (overflows, gaps, moves, refusals, gradients, unused, buffers, parted)
+    programs = (overflows, gaps, moves, refusals, gradients, unused, buffers, parted, encoded)
     return {program.__name__: program(world) for program in programs}

@@ -38,3 +38,9 @@ def test_complex_gradients_are_carried_and_sparse_ones_named(told):
         assert rank["hooks"]["unused"], "DDP leaves it as it is"
         text = rank["hooks"]["sparse"]
         assert text is not None and "sparse=True" in text and "[10, 4]" in text, text
+
+
+def test_an_overflow_under_a_hook_is_left_to_the_scaler_of_every_rank(told):
+    for rank in told:
+        for algorithm in ("bytegrad", "topk-ef(fraction=50%)", "powersgd(rank=1, start=0)"):
+            assert rank["hooks"][f"overflow {algorithm}"] == ([True, False, True, True], 2.0, True), algorithm

@@ -74,6 +74,15 @@ def test_replicas_that_have_parted_are_an_error_by_name(told):
                 assert text is not None and "`2.weight` of rank 1" in text, (name, text)
 
 
+def test_an_overflow_under_a_codec_is_left_to_the_scaler_of_every_rank(told):
+    for rank in told:
+        assert len(rank["encoded"]) == len(programs.ENCODED) * 2
+        for name, (moved, steps, scale, is_finite, refused) in rank["encoded"].items():
+            assert moved == [True, False, True, True] and is_finite, (name, moved)
+            assert steps == 3 and scale == 2.0, (name, steps, scale)
+            assert refused is not None and refused.startswith("NotFinite") and "`0.weight`" in refused, (name, refused)
+
+
 @pytest.mark.parametrize(("kind", "algorithm"), [("sgd", "gradient-allreduce"), ("the engine's", "bytegrad")])
 def test_learning_rates_that_part_are_an_error_with_both(kind, algorithm):
     texts = spawn(2, programs.rates, kind, algorithm, timeout=300, deadline=60)

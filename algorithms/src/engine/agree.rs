@@ -161,6 +161,7 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         streams,
         clip_norm,
         loss_scale,
+        skip_overflows,
         uneven,
         queue: _,
         seed,
@@ -179,6 +180,7 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         said("streams", streams),
         said_if("clip_norm", clip_norm.as_ref()),
         said_if("loss_scale", loss_scale.as_ref()),
+        said("skip_overflows", skip_overflows),
         said("uneven", uneven),
         said("seed", seed),
         said_if("autotune", autotune.as_ref()),
@@ -226,7 +228,8 @@ mod tests {
 
     #[test]
     fn every_option_counts_but_for_the_queue() {
-        let changes: [fn(&mut EngineOptions); 16] = [
+        let changes: [fn(&mut EngineOptions); 17] = [
+            |options| options.skip_overflows = true,
             |options| options.bucket_bytes += 1,
             |options| options.first_bucket_bytes += 1,
             |options| options.order = Order::Listed,

@@ -40,6 +40,7 @@ mod initial;
 mod join;
 mod mean;
 mod options;
+mod overflow;
 mod pending;
 mod plan;
 mod precision;
@@ -197,6 +198,7 @@ impl DataParallel {
         let options = with_named_optimizer(&algorithm, options)?;
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
         let scheduler = Scheduler::start(comm, options.streams, options.hierarchical)?;
+        scheduler.watch_overflows(options.skip_overflows)?;
         let queues = Queues::new(&options, comm.world().deadline())?;
         let replica = Replica::new(&plan, &options, &queues, algorithm.needs().parameters)?;
         let gradients = zeroed_gradients(&plan, &queues)?;

@@ -102,7 +102,7 @@ impl DataParallel {
         }
         self.take_back_all(sent)?;
         self.queues.check()?;
-        self.clip_after()
+        if self.overflowed() { Ok(()) } else { self.clip_after() }
     }
 
     /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
@@ -124,7 +124,10 @@ impl DataParallel {
             self.begin_forward()?;
         }
         if held {
-            self.clip_before()?;
+            if self.clip_before()? {
+                hooks::lock(&self.backward).set_results(Results::Overflowed);
+                return Ok(None);
+            }
             sent = hooks::lock(&self.backward).send_all()?;
         }
         Ok(Some(sent))
@@ -350,6 +353,7 @@ impl DataParallel {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: replica.lend(bucket, parameters)?,
                 slots: if slots { replica.lend_slots(bucket) } else { None },
+                overflowed: false,
             };
             self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
         }
@@ -364,6 +368,9 @@ impl DataParallel {
     pub(super) fn take_back(&self) -> Result<usize> {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;
+        if memory.overflowed {
+            hooks::lock(&self.backward).set_results(Results::Overflowed);
+        }
         if let Some(gradients) = memory.gradients {
             hooks::lock(&self.backward).take_back(bucket, gradients);
         }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from .checkpoint import restored, saved
 from .copies import Copied
+from .initial import share_optimizers
 from .model import model_buffers, model_frozen, named_buffers
 from .tensors import numbers, span
 
@@ -88,12 +90,18 @@ class Between(Copied):
     def switch(self, algorithm: str) -> None:
         """Goes on with another algorithm from the next step on. A collective call, between steps.
 
+        Where replicas differed and are to be identical, they become their mean, and PyTorch's optimizers rank 0's.
+
         Raises `UsageError` if the new one works on parameters, and neither the old one nor the engine's optimizer did.
         """
         self._between_steps()
         generation = self._engine.switch(algorithm)
         self._driver = None
+        may_differ = not self._traits["identical"]
         self._traits = self._engine.traits()
+        if may_differ and self._traits["identical"]:
+            # Each rank's own would part the replicas, which are one from here on.
+            share_optimizers(self._stepping, self._world, partial(self._with_plain, work=self._engine.broadcast_state))
         self._after_step(generation)
 
     def checkpoint(self) -> dict[str, Any]:

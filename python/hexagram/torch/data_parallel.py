@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from hexagram import UsageError, World
+from hexagram import NotFinite, UsageError, World
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
@@ -120,6 +120,8 @@ class DataParallel(Between):
         self._uneven = bool(options.get("uneven"))
         self._asks_for_idle = options.get("unused") == "zero"
         self._scales_loss = options.get("loss_scale") is not None
+        # By the engine's scale, or by a GradScaler's under a codec.
+        self._may_overflow = self._scales_loss or checked["skip_overflows"]
         self._has_overflowed = False
         self._traits = self._engine.traits()
         if optimizer is None and learning_rate is None and self._needs_rate():
@@ -180,6 +182,7 @@ class DataParallel(Between):
     def _attach(self) -> None:
         """Lets the model and its optimizers tell what happens."""
         handles = [optimizer.register_step_post_hook(self._after_optimizer) for optimizer in self._stepping]
+        handles += [optimizer.register_step_pre_hook(self._check_finite) for optimizer in self._stepping]
         for index, parameter in enumerate(self._parameters_in_order):
             handles.append(parameter.register_post_accumulate_grad_hook(self._hook(index)))
         if self._overlap is not None:
@@ -284,10 +287,10 @@ class DataParallel(Between):
     def _receive(self, generation: int | None) -> None:
         self._views.refresh(generation)
         self._owes_step = True
-        self._has_overflowed = self._scales_loss and self._engine.overflowed
+        self._has_overflowed = self._may_overflow and self._engine.overflowed
         if self._has_overflowed:
-            # There is nothing to step with, whatever steps.
-            self._views.clear()
+            # There is nothing to step with, whatever steps; a GradScaler is to find what has overflowed.
+            self._views.clear() if self._scales_loss else self._views.show_overflow()
             return
         idle = self._engine.idle(len(self._parameters_in_order)) if self._asks_for_idle else []
         self._views.receive(idle, later=self._overlap is not None)
@@ -342,6 +345,7 @@ class DataParallel(Between):
     def _step(self) -> None:
         """Makes a step of the engine's optimizer."""
         self._look(within_step=True)
+        self._check_finite()
         self._take_gradients()
         generation = self._engine.step(self.optimizer.follow_groups())
         self._drive_after_step()
@@ -350,6 +354,16 @@ class DataParallel(Between):
             return
         self._owes_step = False
         self._overlap.stepped(generation)
+
+    def _check_finite(self, optimizer: Optimizer | None = None, *_: Any) -> None:
+        """Raises `NotFinite` for a step with gradients that have overflowed, which a GradScaler would have left out."""
+        found = getattr(optimizer, "found_inf", None)
+        if self._has_overflowed and not self._scales_loss and not (found is not None and bool(found)):
+            name = self._watched.names[self._views.not_finite()]
+            raise NotFinite(
+                f"gradients such as that of `{name}` are not finite on some rank, and {self.algorithm} cannot encode them; see "
+                "why training diverges, or skip the step, as torch.amp.GradScaler does"
+            )
 
     def _take_gradients(self) -> None:
         """Takes up gradients that the loop has put in the place of those in the buckets, or has taken away."""
@@ -380,8 +394,8 @@ class DataParallel(Between):
         return self._traits["needs_learning_rate"] and self._traits["names_optimizer"] is None
 
     def _has_several_rates(self) -> bool:
-        """Returns whether what steps has several groups, each with a learning rate."""
-        return sum(len(optimizer.param_groups) for optimizer in self._optimizers()) > 1
+        """Returns whether what steps has several learning rates, which a rank without data cannot know."""
+        return not self._uneven and sum(len(optimizer.param_groups) for optimizer in self._optimizers()) > 1
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

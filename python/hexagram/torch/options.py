@@ -93,6 +93,8 @@ def engine_options(
     own = {
         "optimizer": optimizer if isinstance(optimizer, str) else None,
         "groups": None,
+        # For a GradScaler. Where the next forward pass waits for buckets, each is stepped with before all are known.
+        "skip_overflows": options.get("loss_scale") is None and options.get("overlap") != "forward",
         # PyTorch's have their own.
         "learning_rate": rate if optimizer is None or isinstance(optimizer, str) else None,
     }

@@ -137,6 +137,17 @@ class Views:
         for parameter in self.parameters:
             parameter.grad = None
 
+    def show_overflow(self) -> None:
+        """Gives every parameter its gradient after a pass in which some have overflowed: those of 16 bits are all NaN."""
+        for parameter, view in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = torch.full_like(parameter, torch.nan) if view is None else view
+
+    def not_finite(self) -> int:
+        """Returns the first parameter whose gradient has a number that is not finite; 0 if none has."""
+        gradients = (parameter.grad for parameter in self.parameters)
+        found = (at for at, one in enumerate(gradients) if one is not None and not bool(one.isfinite().all()))
+        return next(found, 0)
+
     def given(self, index: int) -> Tensor | None:
         """Returns the gradient that :meth:`receive` gave a parameter, if it is still there."""
         view = self.gradients[index]

@@ -11,6 +11,7 @@
 mod between;
 mod urgency;
 
+use super::overflow;
 use super::plan::name_tensor;
 use super::trace::{OpenHook, hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
@@ -58,6 +59,8 @@ pub(super) struct Memory {
     pub(super) parameters: Option<Buffer>,
     /// Optimizer's memory, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
     pub(super) slots: Option<Slots>,
+    /// True if gradients of some rank are not finite, for which all have NaN.
+    pub(super) overflowed: bool,
 }
 
 impl Memory {
@@ -161,6 +164,10 @@ pub(super) struct HookRunner {
     works_after_backward: bool,
     /// True if replicas would part silently where ranks step with different learning rates.
     compares_rates: bool,
+    /// True if the engine's options ask for it.
+    skips_overflows: bool,
+    /// True if gradients that are not finite are an overflow, before the hook that would refuse them.
+    watches_overflows: bool,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
@@ -193,6 +200,8 @@ impl HookRunner {
             algorithm: None,
             works_after_backward: false,
             compares_rates: false,
+            skips_overflows: false,
+            watches_overflows: false,
             lanes,
             running,
             upcoming: VecDeque::new(),
@@ -296,6 +305,7 @@ impl HookRunner {
                 algorithm: self.algorithm.clone(),
                 tensors: Arc::clone(&lane.tensors),
                 parameters: lane.parameters,
+                watches_overflows: self.watches_overflows,
                 instance: lane.instance.take(),
                 memory: std::mem::take(&mut lane.memory),
             };
@@ -367,6 +377,7 @@ impl HookRunner {
         lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
         lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);
+        lane.memory.overflowed |= memory.overflowed;
         let stays = stage == Stage::Forward || (stage == Stage::Gradients && self.works_after_backward);
         if !stays {
             runtime::catch_up();
@@ -381,6 +392,7 @@ struct HookCall {
     algorithm: Option<AnyAlgorithm>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
+    watches_overflows: bool,
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
 }
@@ -409,13 +421,18 @@ impl HookCall {
             None => gradients.beside(gradients.dtype(), 0)?,
         };
         let mut slots = self.memory.slots.take();
+        let mut overflowed = self.memory.overflowed;
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
+        if stage == Stage::Gradients && self.watches_overflows {
+            overflowed = overflow::somewhere(context.comm(), &bucket.gradients).await?;
+        }
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
             (Stage::Start, none, Some(algorithm)) => {
                 let made = algorithm.instance(context, &bucket).await;
                 made.map(|instance| *none = Some(instance))
             }
             (Stage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
+            (Stage::Gradients | Stage::Backward, ..) if overflowed => overflow::show(&bucket.gradients),
             (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
             (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
             (Stage::Step, Some(instance), _) => {
@@ -432,7 +449,7 @@ impl HookCall {
             _ => Err(missing()),
         };
         let parameters = self.parameters.then_some(bucket.parameters);
-        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots };
+        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots, overflowed };
         outcome
     }
 }

@@ -220,3 +220,39 @@ fn steps_that_are_left_out_are_not_counted() {
     let (with_gap, steps) = trained(Some(7.0), local);
     assert_eq!((with_gap, steps), (trained(None, local).0, 5), "other ranks may have made that step");
 }
+
+#[test]
+fn an_overflow_under_a_codec_is_one_on_all_ranks() {
+    for clip_norm in [None, Some(100.0)] {
+        for (name, rate) in [("bytegrad", None), ("topk-ef", Some(0.5))] {
+            spawn(TransportKind::Thread, 2, |comm| {
+                let options = EngineOptions { skip_overflows: true, clip_norm, ..options(40, 40) };
+                let algorithm = crate::registry::named(name)?;
+                let mut engine = DataParallel::new(&comm, parameters(2, 10), algorithm, options)?;
+                rate.into_iter().for_each(|rate: f64| engine.set_learning_rate(rate));
+                for step in 0..3 {
+                    let g = if step == 1 && comm.rank() == 1 { f32::INFINITY } else { 1.0 };
+                    pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10], vec![g; 10]])?;
+                    assert_eq!(engine.loss_scaling().overflowed(), step == 1, "{name}");
+                    if step == 1 { engine.left_out() } else { engine.stepped() }?;
+                }
+                assert_eq!(engine.steps(), 2);
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+    let refused = spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine = DataParallel::new(
+            &comm,
+            parameters(1, 10),
+            crate::registry::named("bytegrad")?,
+            options(40, 40),
+        )?;
+        Ok(pass(&mut engine, Mode::Synchronize, &[vec![f32::NAN; 10]]).err())
+    });
+    for error in refused.unwrap() {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("NaN"), "an error that names the element, unless asked otherwise: {text}");
+    }
+}
