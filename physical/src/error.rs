@@ -61,7 +61,7 @@ pub enum Error {
         /// Operation that this rank called.
         mine: Fingerprint,
         /// Operation that the peer called.
-        theirs: Fingerprint,
+        theirs: Box<Fingerprint>,
         /// Rank that differs from this one.
         peer: Peer,
     },

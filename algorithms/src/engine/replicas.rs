@@ -31,8 +31,7 @@ impl DataParallel {
         for (name, buffer) in others {
             list.push((name.clone(), hashed(&buffer.read_all()?.bytes_on_host()?)));
         }
-        let outcome = self.check_alike(&list);
-        outcome
+        self.check_alike(&list)
     }
 
     /// Fails unless all ranks have the same hashes.

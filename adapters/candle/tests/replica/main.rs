@@ -76,7 +76,7 @@ fn options(dtype: DType) -> ReplicaOptions {
 
 fn hexagram<T>(outcome: hexagram_candle::Result<T>) -> hexagram_algorithms::logical::Result<T> {
     outcome.map_err(|error| match error {
-        Error::Hexagram(error) => error,
+        Error::Hexagram(error) => *error,
         other => panic!("{other}"),
     })
 }
