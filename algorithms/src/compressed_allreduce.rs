@@ -160,6 +160,10 @@ impl Algorithm for CompressedAllReduce {
         About::new(name, Trigram { centralized: true, synchronous: true, full_precision })
             .period(1)
             .source(source)
+            .needs_learning_rate(match self {
+                Self::Any(averaging) => averaging.feedback.error_kept().is_some(),
+                Self::TopK { .. } | Self::LowRank { .. } => true,
+            })
             .clipping(match self {
                 Self::Any(Averaging { feedback: Feedback::None, .. }) => Clipping::Outcome,
                 _ => Clipping::Together,

@@ -177,6 +177,7 @@ impl Algorithm for Dgc {
     fn about(&self) -> About {
         About::new("dgc", Trigram { centralized: true, synchronous: true, full_precision: false })
             .period(1)
+            .needs_learning_rate(true)
             .source("Lin, Han, Mao, Wang and Dally, Deep gradient compression, ICLR 2018")
             .needs(Needs { parameters: self.weight_decay > 0.0, ..Needs::default() })
             .clipping(Clipping::Together)

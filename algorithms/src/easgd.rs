@@ -78,6 +78,7 @@ impl Algorithm for Easgd {
             "easgd",
             Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() },
         )
+        .needs_learning_rate(self.momentum != 0.0)
         .source("Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015")
         // Each replica explores on its own.
         .keeps_replicas_identical(false)

@@ -65,6 +65,7 @@ impl Algorithm for QgDsgdm {
             Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() },
         )
         .period(1)
+        .needs_learning_rate(true)
         .source("Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum, ICML 2021")
         .needs(Needs { buckets: Buckets::Whole, parameters: true })
         .clipping(Clipping::Together)

@@ -138,6 +138,7 @@ impl Algorithm for SlowMo {
         });
         let about = About::new("slowmo", Trigram { full_precision, ..base.trigram() });
         About { period, ..about }
+            .needs_learning_rate(true)
             .source("Wang, Tantia, Ballas and Rabbat, SlowMo, ICLR 2020")
             // Replicas are equal only after every τ-th step.
             .keeps_replicas_identical(false)

@@ -118,6 +118,7 @@ impl Algorithm for ZeroOneAdam {
     fn about(&self) -> About {
         let reason = "it counts on steps of γ times what it leaves, and reads them off the parameters";
         About::new("zero-one-adam", Trigram { centralized: true, synchronous: true, full_precision: false })
+            .needs_learning_rate(true)
             .source("Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023")
             // Replicas are equal only up to the freeze, and in every kₗ-th step after it.
             .keeps_replicas_identical(false)

@@ -128,7 +128,11 @@ impl Communicator {
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
         let lane = if kind == Kind::Collective { self.lane_number() } else { 0 };
         let communicator = self.group().communicator(kind);
-        Ok(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
+        let rate = self.rate().filter(|_| kind == Kind::Collective && fingerprint.root.is_none());
+        Ok(Label {
+            tag: Tag::new(communicator, lane, sequence, 0)?,
+            fingerprint: Fingerprint { rate, ..fingerprint },
+        })
     }
 
     /// Starts an operation under a label that is not of this communicator's own counting.

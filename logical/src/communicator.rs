@@ -4,6 +4,7 @@ use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
 use crate::centralized::HostGroups;
 use crate::group::Group;
+use hexagram_physical::fingerprint::Rate;
 use hexagram_physical::operation::Poison;
 use hexagram_physical::transport::{Bell, Transport};
 use hexagram_physical::{Buffer, DType, Error, Queue, Result, TransportKind, World, drive};
@@ -38,6 +39,8 @@ pub struct Communicator {
     sequence: Rc<Cell<u64>>,
     /// Deadline of its operations, in place of the world's.
     deadline: Option<Duration>,
+    /// Learning rate that ranks compare with each operation.
+    rate: Option<Rate>,
 }
 
 /// State that all groups over one endpoint share.
@@ -174,7 +177,7 @@ impl Communicator {
 
     fn on_lane(shared: &Rc<GroupShare>, lane: usize) -> Self {
         let sequence = Rc::clone(shared.lanes.borrow_mut().entry(lane).or_default());
-        Communicator { shared: Rc::clone(shared), lane, sequence, deadline: None }
+        Communicator { shared: Rc::clone(shared), lane, sequence, deadline: None, rate: None }
     }
 
     /// Notes that it goes from thread to thread, as those of an executor do, so that nothing of it may be bound to one.
@@ -187,7 +190,7 @@ impl Communicator {
     ///
     /// Asking for a lane twice gives the same lane: its operations are counted on.
     pub fn lane(&self, lane: usize) -> Self {
-        Communicator { deadline: self.deadline, ..Self::on_lane(&self.shared, lane) }
+        Communicator { deadline: self.deadline, rate: self.rate, ..Self::on_lane(&self.shared, lane) }
     }
 
     /// Returns the same communicator with a deadline of its own: the longest time in which no byte of one of *its*
@@ -205,6 +208,17 @@ impl Communicator {
     /// ```
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Communicator { deadline: Some(deadline), ..self.clone() }
+    }
+
+    /// Returns the same communicator for operations of a training step with this learning rate, which ranks then compare:
+    /// those whose rates differ fail with [`Error::Mismatch`], which has both. It rides in the operations' messages and
+    /// costs none, and is of those that have no root. Both count the same operations.
+    pub fn with_learning_rate(&self, rate: Option<f64>) -> Self {
+        Communicator { rate: rate.map(Rate::of), ..self.clone() }
+    }
+
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        self.rate
     }
 
     /// Returns the deadline of operations that begin now: its own if it has one, else the world's.

@@ -61,7 +61,7 @@ pub enum Error {
         /// Operation that this rank called.
         mine: Fingerprint,
         /// Operation that the peer called.
-        theirs: Fingerprint,
+        theirs: Box<Fingerprint>,
         /// Rank that differs from this one.
         peer: Peer,
     },
@@ -232,6 +232,9 @@ fn subject(sequence: u64, mine: &Fingerprint) -> String {
 fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     if *mine == (Fingerprint { codec: mine.codec, ..*theirs }) {
         return "give all ranks the same codec, feedback, seed and options";
+    }
+    if *mine == (Fingerprint { rate: mine.rate, ..*theirs }) {
+        return "give all ranks the same learning rate, for which a schedule must not look at what a rank alone sees";
     }
     if mine.operation == OperationKind::Gossip && *mine == (Fingerprint { root: mine.root, ..*theirs }) {
         return "give all ranks the same schedule and step";

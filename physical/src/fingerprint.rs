@@ -88,12 +88,31 @@ pub struct Fingerprint {
     /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip or
     /// a push-sum, the digest of its graph; of blocks of unequal length, that of their counts.
     pub root: Option<u32>,
+    /// Learning rate of the step that it belongs to, where ranks compare that: of operations that have no root.
+    pub rate: Option<Rate>,
     /// True if it works on registered memory, as it then must on all ranks.
     pub registered: bool,
     /// Encoding of the elements; `None` if they travel as they are.
     pub codec: Option<CodecDigest>,
     /// Elements, below 2^48: of the whole buffer, or of the one message where counts may differ by pair.
     pub count: u64,
+}
+
+/// Learning rate as ranks compare it: rounded to f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rate(u32);
+
+impl Rate {
+    /// Returns a learning rate as ranks compare it.
+    pub fn of(rate: f64) -> Self {
+        Rate((rate as f32).to_bits())
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "learning rate {}", f32::from_bits(self.0))
+    }
 }
 
 /// Sixteen bits of a codec's name and parameters: enough for ranks to notice that they encode differently.
@@ -116,6 +135,8 @@ impl fmt::Display for CodecDigest {
 
 const NONE_U8: u8 = u8::MAX;
 const NONE_U32: u32 = u32::MAX;
+/// Flag beside that of registered memory: what else has the root is a learning rate.
+const HAS_RATE: u8 = 2;
 /// Largest count: no memory holds more.
 const MOST: u64 = (1 << 48) - 1;
 
@@ -123,7 +144,16 @@ impl Fingerprint {
     /// Creates a fingerprint without reduction and root.
     pub fn new(operation: OperationKind, dtype: DType, count: usize) -> Self {
         let count = (count as u64).min(MOST);
-        Fingerprint { operation, dtype, reduce: None, root: None, registered: false, codec: None, count }
+        Fingerprint {
+            operation,
+            dtype,
+            reduce: None,
+            root: None,
+            rate: None,
+            registered: false,
+            codec: None,
+            count,
+        }
     }
 
     /// Returns the bytes that go over the wire.
@@ -132,8 +162,10 @@ impl Fingerprint {
         bytes[0] = self.operation as u8;
         bytes[1] = self.dtype as u8;
         bytes[2] = self.reduce.map_or(NONE_U8, |op| op as u8);
-        bytes[3] = self.registered.into();
-        bytes[4..8].copy_from_slice(&self.root.unwrap_or(NONE_U32).to_le_bytes());
+        let rate = self.rate.filter(|_| self.root.is_none());
+        bytes[3] = u8::from(self.registered) | if rate.is_some() { HAS_RATE } else { 0 };
+        let word = rate.map_or(self.root.unwrap_or(NONE_U32), |rate| rate.0);
+        bytes[4..8].copy_from_slice(&word.to_le_bytes());
         let codec = self.codec.map_or(0, |codec| codec.0.get());
         bytes[8..16].copy_from_slice(&(self.count & MOST | u64::from(codec) << 48).to_le_bytes());
         bytes
@@ -141,15 +173,17 @@ impl Fingerprint {
 
     /// Reads the bytes from the wire; returns `None` if they name something that this version does not know.
     pub fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
-        let [operation, dtype, reduce, registered, r0, r1, r2, r3, tail @ ..] = *bytes;
+        let [operation, dtype, reduce, flags, r0, r1, r2, r3, tail @ ..] = *bytes;
         let tail = u64::from_le_bytes(tail);
-        let root = u32::from_le_bytes([r0, r1, r2, r3]);
+        let word = u32::from_le_bytes([r0, r1, r2, r3]);
+        let has_rate = flags & HAS_RATE != 0;
         Some(Fingerprint {
             operation: OperationKind::ALL.iter().find(|(kind, _)| *kind as u8 == operation)?.0,
             dtype: DType::from_code(dtype)?,
             reduce: if reduce == NONE_U8 { None } else { Some(ReduceOp::from_code(reduce)?) },
-            root: (root != NONE_U32).then_some(root),
-            registered: registered != 0,
+            root: (!has_rate && word != NONE_U32).then_some(word),
+            rate: has_rate.then_some(Rate(word)),
+            registered: flags & !HAS_RATE != 0,
             codec: NonZeroU16::new((tail >> 48) as u16).map(CodecDigest),
             count: tail & MOST,
         })
@@ -171,6 +205,9 @@ impl fmt::Display for Fingerprint {
                 _ => write!(f, ", root {root}")?,
             }
         }
+        if let Some(rate) = self.rate {
+            write!(f, ", {rate}")?;
+        }
         if self.registered {
             f.write_str(", registered")?;
         }
@@ -191,7 +228,8 @@ mod tests {
         let codec = Some(CodecDigest::of("sign"));
         let full =
             Fingerprint { reduce: Some(ReduceOp::Product), root: Some(7), registered: true, codec, ..plain };
-        for fingerprint in [plain, full] {
+        let rated = Fingerprint { root: None, rate: Some(Rate::of(0.1)), ..full };
+        for fingerprint in [plain, full, rated, Fingerprint { rate: Some(Rate::of(-f64::NAN)), ..plain }] {
             assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
         }
     }
@@ -235,6 +273,8 @@ mod tests {
             ..Fingerprint::new(OperationKind::AllReduce, DType::F32, 12)
         };
         assert_eq!(fingerprint.to_string(), "all_reduce(12 × f32, mean)");
+        let rated = Fingerprint { rate: Some(Rate::of(0.1)), ..fingerprint };
+        assert_eq!(rated.to_string(), "all_reduce(12 × f32, mean, learning rate 0.1)");
         let gossip = Fingerprint::new(OperationKind::Gossip, DType::F32, 12);
         let gossip = Fingerprint { root: Some(0xbee), ..gossip };
         assert_eq!(gossip.to_string(), "gossip(12 × f32, graph #00000bee)");

@@ -25,7 +25,12 @@ impl Label {
 
     /// Returns the error of a rank that meets `theirs` under its own label.
     pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
-        Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
+        Error::Mismatch {
+            sequence: self.tag.sequence(),
+            mine: self.fingerprint,
+            theirs: Box::new(theirs),
+            peer,
+        }
     }
 
     /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same

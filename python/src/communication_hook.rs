@@ -27,10 +27,18 @@ type Bucket<'py> = (usize, bool, Bound<'py, PyAny>, Vec<(String, Vec<usize>)>);
 #[pymethods]
 impl CommunicationHook {
     #[new]
-    fn new(py: Python<'_>, world: &World, algorithm: &str, seed: u64, hierarchical: bool) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        world: &World,
+        algorithm: &str,
+        seed: u64,
+        hierarchical: bool,
+        learning_rate: Option<f64>,
+    ) -> PyResult<Self> {
         let world = world.member().get(py)?.world;
         let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
-        let options = HookOptions { seed, hierarchical, ..HookOptions::default() };
+        let options =
+            HookOptions { seed, hierarchical, learning_rate, skip_overflows: true, ..HookOptions::default() };
         let made = interruptible(py, move || {
             let comm = Communicator::open(&world, world.fresh_channel()?)?;
             Hook::new(&comm, algorithm, options)

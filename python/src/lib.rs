@@ -59,6 +59,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::BucketView>()?;
     module.add_function(wrap_pyfunction!(engine::algorithms, module)?)?;
+    module.add_function(wrap_pyfunction!(engine::needs_learning_rate, module)?)?;
     module.add_class::<communication_hook::CommunicationHook>()?;
     module.add_class::<memory::Span>()?;
     module.add_class::<memory::Memory>()?;

@@ -12,10 +12,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// Error of hexagram: communication, or a parameter without gradient.
     #[error(transparent)]
-    Hexagram(#[from] logical::Error),
+    Hexagram(Box<logical::Error>),
     /// Error of candle: shapes, types, the user's model.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+impl From<logical::Error> for Error {
+    fn from(error: logical::Error) -> Self {
+        Error::Hexagram(Box::new(error))
+    }
 }
 
 impl fmt::Debug for Error {
@@ -27,13 +33,13 @@ impl fmt::Debug for Error {
 
 impl Error {
     pub(crate) fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Error::Hexagram(logical::Error::usage(what, remedy))
+        logical::Error::usage(what, remedy).into()
     }
 
     /// Returns what the other ranks are told when this one cannot go on.
     pub(crate) fn to_hexagram(&self) -> logical::Error {
         match self {
-            Error::Hexagram(error) => error.clone(),
+            Error::Hexagram(error) => (**error).clone(),
             Error::Candle(error) => {
                 logical::Error::usage(format!("candle failed: {error}"), "see this rank's own error")
             }

@@ -78,11 +78,13 @@ mod overlap;
 mod parameters;
 mod replica;
 mod sync_batch_norm;
+mod synchronized;
 mod tap;
 mod values;
 
 pub use error::{Error, Result};
 /// The layers below: algorithms, engine options, communicators.
 pub use hexagram_algorithms as algorithms;
-pub use replica::{Replica, ReplicaOptions, Synchronized};
+pub use replica::{Replica, ReplicaOptions};
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
+pub use synchronized::Synchronized;

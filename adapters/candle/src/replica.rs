@@ -3,18 +3,17 @@
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::parameters::{Entries, Entry, Tapped};
+use crate::synchronized::Synchronized;
 use crate::tap::Engine;
 use crate::values::dtype;
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Shape, Tensor};
-use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
+use candle_nn::{Optimizer, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReadView, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Mode, Overlap, Parameter,
-    StepForm,
 };
-use std::any::{TypeId, type_name};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -75,13 +74,6 @@ pub struct Replica {
     pub(crate) awaited: RefCell<BTreeSet<usize>>,
     /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
     pub(crate) unreached: Option<&'static str>,
-}
-
-/// Synchronized gradients, to be used in one optimizer step.
-#[must_use = "without a step the gradients are lost"]
-pub struct Synchronized<'a> {
-    replica: &'a mut Replica,
-    gradients: GradStore,
 }
 
 impl Replica {
@@ -293,7 +285,13 @@ impl Replica {
             self.told(self.publish())?;
         }
         let mut gradients = GradStore::default();
-        for (index, Entry { var, .. }) in self.parameters.iter().enumerate() {
+        // After an overflow there is nothing to step with.
+        let parameters = if self.engine.loss_scaling().overflowed() { &[] } else { &self.parameters[..] };
+        for (index, Entry { var, .. }) in parameters.iter().enumerate() {
+            if self.engine.is_idle(index) {
+                // Without a gradient candle's optimizers leave it as it is.
+                continue;
+            }
             let gradient = self.home.to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
             gradients.insert(var, gradient);
         }
@@ -373,7 +371,7 @@ impl Replica {
     }
 
     /// Lets the algorithm do its part, now that candle's optimizer has stepped.
-    fn stepped(&mut self) -> Result<()> {
+    pub(crate) fn stepped(&mut self) -> Result<()> {
         self.refresh()?;
         self.loss = 0.0;
         self.engine.stepped()?;
@@ -469,28 +467,4 @@ fn announce(entry: &Entry) -> Result<Parameter> {
     let dtype = dtype(&entry.var)?;
     let shape = entry.var.dims().to_vec();
     Ok(Parameter { name, dtype, shape })
-}
-
-impl Synchronized<'_> {
-    /// Returns the gradients, to look at or to clip.
-    pub fn gradients(&mut self) -> &mut GradStore {
-        &mut self.gradients
-    }
-
-    /// Takes one step of `optimizer` with these gradients.
-    ///
-    /// # Errors
-    /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No
-    /// rank can go on afterwards.
-    pub fn step<O: Optimizer + 'static>(self, optimizer: &mut O) -> Result<()> {
-        let form = if TypeId::of::<O>() == TypeId::of::<SGD>() { StepForm::Plain } else { StepForm::Other };
-        if form == StepForm::Other {
-            self.replica.unreached = Some(type_name::<O>());
-        }
-        let fits = self.replica.engine.check_framework_optimizer(form, type_name::<O>());
-        self.replica.told(fits.map_err(Error::from))?;
-        let outcome = optimizer.step(&self.gradients).map_err(Error::from);
-        let outcome = outcome.and_then(|()| self.replica.stepped());
-        self.replica.told(outcome)
-    }
 }

@@ -141,7 +141,7 @@ fn evaluating_the_mean_leaves_every_replica_as_it_was() {
             let run = |looks: bool| {
                 spawn(TransportKind::Thread, 3, |comm| {
                     trained(&comm, dtype, options(local, engine), looks).map_err(|error| match error {
-                        Error::Hexagram(error) => error,
+                        Error::Hexagram(error) => *error,
                         other => panic!("{other}"),
                     })
                 })

@@ -50,7 +50,7 @@ fn adam_w(varmap: &VarMap) -> AdamW {
 
 fn hexagram<T>(outcome: hexagram_candle::Result<T>) -> hexagram_algorithms::logical::Result<T> {
     outcome.map_err(|error| match error {
-        Error::Hexagram(error) => error,
+        Error::Hexagram(error) => *error,
         other => panic!("{other}"),
     })
 }

@@ -62,6 +62,7 @@ impl Algorithm for DeMo {
     fn about(&self) -> About {
         About::new("demo", Trigram { centralized: true, synchronous: true, full_precision: false })
             .period(1)
+            .needs_learning_rate(true)
             .source("Peng, Quesnelle and Kingma, DeMo: decoupled momentum optimization, 2024")
             .clipping(Clipping::Together)
             .optimizers(Optimizers::Sgd("it leaves signs, and its momentum is before the exchange"))

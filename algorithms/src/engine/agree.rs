@@ -77,12 +77,17 @@ pub(super) fn agree(
 }
 
 /// Returns true if all ranks have the same numbers. A collective call.
-fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
+pub(super) fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
+    Ok(which_are_alike(comm, mine)?.into_iter().all(|alike| alike))
+}
+
+/// Returns for each number whether all ranks have the same. A collective call.
+pub(super) fn which_are_alike(comm: &Communicator, mine: &[i64]) -> Result<Vec<bool>> {
     // The complement of the least number is the largest of the complements.
     let mut most: Vec<i64> = mine.iter().copied().chain(mine.iter().map(|number| !number)).collect();
     comm.blocking().all_reduce(&mut most, ReduceOp::Max)?;
     let (most, of_complements) = most.split_at(mine.len());
-    Ok(most.iter().zip(of_complements).all(|(most, complement)| *most == !complement))
+    Ok(most.iter().zip(of_complements).map(|(most, complement)| *most == !complement).collect())
 }
 
 /// Returns what a rank and rank 0 say differently. A collective call.
@@ -156,6 +161,7 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         streams,
         clip_norm,
         loss_scale,
+        skip_overflows,
         uneven,
         queue: _,
         seed,
@@ -174,6 +180,7 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
         said("streams", streams),
         said_if("clip_norm", clip_norm.as_ref()),
         said_if("loss_scale", loss_scale.as_ref()),
+        said("skip_overflows", skip_overflows),
         said("uneven", uneven),
         said("seed", seed),
         said_if("autotune", autotune.as_ref()),
@@ -221,7 +228,8 @@ mod tests {
 
     #[test]
     fn every_option_counts_but_for_the_queue() {
-        let changes: [fn(&mut EngineOptions); 16] = [
+        let changes: [fn(&mut EngineOptions); 17] = [
+            |options| options.skip_overflows = true,
             |options| options.bucket_bytes += 1,
             |options| options.first_bucket_bytes += 1,
             |options| options.order = Order::Listed,

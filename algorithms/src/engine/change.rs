@@ -77,9 +77,10 @@ impl DataParallel {
             ));
         }
         self.settle()?;
-        let mut step = [self.present.step as i64];
-        self.comm.blocking().all_reduce(&mut step, ReduceOp::Max)?;
-        self.present.step = step[0] as u64;
+        let mut steps = [self.present.step as i64, self.present.updates as i64];
+        self.comm.blocking().all_reduce(&mut steps, ReduceOp::Max)?;
+        self.present.step = steps[0] as u64;
+        self.present.updates = steps[1] as u64;
         self.present.begun = self.present.step;
         self.forwarded = false;
         self.tune_anew();

@@ -15,8 +15,9 @@
 //! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is
 //! that of the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
+use super::hooks::Results;
 use super::plan::Plan;
-use super::{DataParallel, hooks};
+use super::{DataParallel, hooks, overflow};
 use crate::bytes::on_host;
 use crate::plugin::{Clipping, with_float};
 use hexagram_logical::device::measure;
@@ -38,15 +39,24 @@ impl DataParallel {
         self.limit(Clipping::Outcome).is_some()
     }
 
-    /// Clips the gradients of all ranks by one factor, if that is asked for before the first hook.
-    pub(super) fn clip_before(&mut self) -> Result<()> {
-        let Some(limit) = self.limit(Clipping::Together) else { return Ok(()) };
+    /// Clips the gradients of all ranks by one factor, if that is asked for before the first hook. Returns true if they
+    /// have overflowed instead, where that is no error, and are NaN.
+    pub(super) fn clip_before(&mut self) -> Result<bool> {
+        let Some(limit) = self.limit(Clipping::Together) else { return Ok(false) };
         let backward = hooks::lock(&self.backward);
-        let own = norm(backward.plan(), &backward.buffers()?)?;
+        let own = match norm(backward.plan(), &backward.buffers()?) {
+            Err(_) if self.options.skip_overflows => f64::INFINITY,
+            norm => norm?,
+        };
         drop(backward);
         let mut mean = [own.powi(2)];
         self.while_waiting(|engine| engine.comm.blocking().all_reduce(&mut mean, ReduceOp::Mean))?;
-        scale_down(&hooks::lock(&self.backward).buffers()?, mean[0].sqrt(), limit)
+        let backward = hooks::lock(&self.backward);
+        if self.options.skip_overflows && !mean[0].is_finite() {
+            backward.buffers()?.into_iter().try_for_each(overflow::show)?;
+            return Ok(true);
+        }
+        scale_down(&backward.buffers()?, mean[0].sqrt(), limit).map(|()| false)
     }
 
     /// Clips what the hooks have left, if that is asked for.
@@ -54,6 +64,16 @@ impl DataParallel {
         let Some(limit) = self.limit(Clipping::Outcome) else { return Ok(()) };
         let backward = hooks::lock(&self.backward);
         let gradients = backward.buffers()?;
+        // Where replicas are identical, all ranks find it.
+        if self.options.skip_overflows
+            && self.algorithm.keeps_replicas_identical()
+            && not_finite(&gradients)?.is_some()
+        {
+            drop(gradients);
+            drop(backward);
+            hooks::lock(&self.backward).set_results(Results::Overflowed);
+            return Ok(());
+        }
         scale_down(&gradients, norm(backward.plan(), &gradients)?, limit)
     }
 }

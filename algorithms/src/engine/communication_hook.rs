@@ -31,11 +31,22 @@ pub struct HookOptions {
     pub streams: usize,
     /// True to communicate within each host first, and then between hosts. Default: false.
     pub hierarchical: bool,
+    /// True to take gradients that are not finite for an overflow, as [`EngineOptions::skip_overflows`]. Default: false.
+    pub skip_overflows: bool,
+    /// Learning rate γ of the first steps, for algorithms that ask for it; later ones are told by
+    /// [`CommunicationHook::set_learning_rate`]. Default: none.
+    pub learning_rate: Option<f64>,
 }
 
 impl Default for HookOptions {
     fn default() -> Self {
-        HookOptions { seed: 0, streams: usize::MAX, hierarchical: false }
+        HookOptions {
+            seed: 0,
+            streams: usize::MAX,
+            hierarchical: false,
+            skip_overflows: false,
+            learning_rate: None,
+        }
     }
 }
 
@@ -84,16 +95,30 @@ impl CommunicationHook {
         options: HookOptions,
     ) -> Result<Self> {
         let algorithm = algorithm.into();
-        let HookOptions { seed, streams, hierarchical } = options;
-        let engine = EngineOptions { seed, streams, hierarchical, ..EngineOptions::default() };
+        let HookOptions { seed, streams, hierarchical, skip_overflows, learning_rate } = options;
+        let rate = learning_rate.map(Into::into);
+        let engine = EngineOptions {
+            seed,
+            streams,
+            hierarchical,
+            skip_overflows,
+            learning_rate: rate,
+            ..EngineOptions::default()
+        };
         agree(comm, &[], &algorithm, &engine)?;
         engine.check()?;
         check_works_on_gradients(&algorithm)?;
         check_algorithm(&algorithm, &engine)?;
+        if algorithm.needs_learning_rate() && learning_rate.is_none() {
+            let what = format!("{} asks for the learning rate of its steps", algorithm.name());
+            return Err(Error::usage(what, "set the option `learning_rate` of the hook"));
+        }
+        let scheduler = Scheduler::start(comm, streams, hierarchical)?;
+        scheduler.watch_overflows(skip_overflows)?;
         Ok(CommunicationHook {
-            scheduler: Scheduler::start(comm, streams, hierarchical)?,
+            scheduler,
             algorithm,
-            present: StepInfo { seed, ..StepInfo::default() },
+            present: StepInfo { seed, learning_rate, ..StepInfo::default() },
             layout: Vec::new(),
             is_settled: false,
             arrived: Vec::new(),
@@ -174,8 +199,12 @@ impl CommunicationHook {
                 self.send(Stage::Gradients, index, gradients)?;
             }
         }
-        (0..self.layout.len()).try_for_each(|_| self.scheduler.wait().map(drop))?;
-        self.present.step += 1;
+        let mut overflowed = false;
+        for _ in 0..self.layout.len() {
+            overflowed |= self.scheduler.wait()?.1.overflowed;
+        }
+        // The framework's scaler skips its step.
+        self.present.step += u64::from(!overflowed);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! have the same of both.
 
 use super::{DataParallel, EngineOptions, Overlap};
-use crate::optimizer::{self, Optimizer};
+use crate::optimizer::{self, Optimizer, ParameterGroup};
 use crate::plugin::{AnyAlgorithm, Clipping, Optimizers, StepForm};
 use hexagram_logical::{Error, Result};
 
@@ -18,7 +18,7 @@ pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions)
     if !algorithm.optimizers().fit(&**optimizer) {
         return Err(unfit(algorithm, &optimizer.spelled()));
     }
-    check_groups(algorithm, options)
+    check_groups(algorithm, &options.groups)
 }
 
 impl Optimizers {
@@ -92,9 +92,9 @@ fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
 }
 
 /// Fails if parameters have learning rates of their own under an algorithm that counts on one for all.
-fn check_groups(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
+pub(super) fn check_groups(algorithm: &AnyAlgorithm, groups: &[ParameterGroup]) -> Result<()> {
     let Optimizers::BareSgd(reason) = algorithm.optimizers() else { return Ok(()) };
-    let Some(group) = options.groups.iter().find(|group| group.learning_rate != 1.0) else { return Ok(()) };
+    let Some(group) = groups.iter().find(|group| group.learning_rate != 1.0) else { return Ok(()) };
     let name = algorithm.name();
     let what = format!("a learning rate for {:?} alone does not fit {name}, since {reason}", group.members);
     Err(Error::usage(what, "leave the parameter groups' learning rates at 1"))

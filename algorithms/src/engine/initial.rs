@@ -2,7 +2,7 @@
 
 use super::shared::flat_broadcast;
 use super::{DataParallel, hooks};
-use crate::plugin::Fields;
+use crate::plugin::{Fields, StepInfo};
 use hexagram_logical::{Buffer, Result};
 
 /// Preparations before the first step: see [`DataParallel::initial`].
@@ -55,10 +55,11 @@ impl DataParallel {
         for buffer in self.replica.get_mut().buffers(true)? {
             self.comm.block_on(self.comm.broadcast(buffer, 0))?;
         }
-        let mut steps = [self.present.step as i64, self.present.begun as i64];
+        let StepInfo { step, begun, updates, .. } = self.present;
+        let mut steps = [step as i64, begun as i64, updates as i64];
         self.comm.blocking().broadcast(&mut steps, 0)?;
-        self.present.step = steps[0] as u64;
-        self.present.begun = steps[1] as u64;
+        let [step, begun, updates] = steps.map(|steps| steps as u64);
+        self.present = StepInfo { step, begun, updates, ..self.present };
         if let Some(scaler) = &mut self.scaler {
             let mut fields = Fields::saving();
             scaler.checkpoint(&mut fields)?;

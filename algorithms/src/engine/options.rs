@@ -17,7 +17,9 @@ pub enum Unused {
     /// The pass is refused, by the parameter's name, on every rank.
     #[default]
     Error,
-    /// This rank's gradient counts as zero. The other ranks' gradients still count.
+    /// This rank's gradient counts as zero. The other ranks' gradients still count; a step leaves a parameter as it is,
+    /// on all ranks, that none of them has used, for which each step of a synchronous algorithm has a message of a byte
+    /// for each parameter.
     Zero,
 }
 
@@ -108,6 +110,12 @@ pub struct EngineOptions {
     /// Scaling of the loss, for gradients in 16 bits. Buckets then wait for the end of the backward pass, as no rank
     /// may step if a gradient of any rank has overflowed: nothing overlaps. Default: none.
     pub loss_scale: Option<LossScale>,
+    /// True to take gradients that are not finite for an overflow, where an algorithm of low precision refuses such: for a
+    /// framework that scales the loss by itself. Then all ranks have NaN in that bucket, and
+    /// [`LossScaling::overflowed`](super::LossScaling::overflowed) says that there is nothing to step with; for which each
+    /// bucket of a synchronous algorithm has a message of 4 bytes. Default: false, so that it is an error that names the
+    /// element.
+    pub skip_overflows: bool,
     /// True if ranks may run out of data at different times, and then [`join`](super::Uneven::join). Each step of a
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
     /// Default: false.
@@ -137,6 +145,7 @@ impl Default for EngineOptions {
             streams: usize::MAX,
             clip_norm: None,
             loss_scale: None,
+            skip_overflows: false,
             uneven: false,
             queue: Queue::host(),
             seed: 0,

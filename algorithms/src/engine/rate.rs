@@ -15,6 +15,13 @@ impl DataParallel {
         self.follow_rate();
     }
 
+    /// Sets the learning rate that ranks compare with each other in the messages of the next steps, where the framework's
+    /// optimizer has several, such as one for each group; `None` for that of
+    /// [`set_learning_rate`](Self::set_learning_rate).
+    pub fn compare_rate(&mut self, rate: Option<f64>) {
+        self.present.compared_rate = rate;
+    }
+
     /// Returns the learning rate of the next step, or of the one under way; `None` if it was not told.
     pub fn learning_rate(&self) -> Option<f64> {
         self.rate.map(|rate| rate.at(self.present.step))

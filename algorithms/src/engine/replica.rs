@@ -7,6 +7,7 @@ use super::queues::Queues;
 use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
 use crate::plugin::{Slots, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Error, ReadView, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Parameters of one bucket, and the optimizer's state of them.
@@ -40,7 +41,7 @@ pub(super) struct Kept<'a> {
 
 impl Kept<'_> {
     /// Returns the buffer with what is kept of a parameter, and the range there; `None` if nothing is.
-    pub(super) fn of(&self, parameter: usize) -> Option<(&Buffer, std::ops::Range<usize>)> {
+    pub(super) fn of(&self, parameter: usize) -> Option<(&Buffer, Range<usize>)> {
         let (bucket, range) = self.places.get(parameter)?;
         let buffer = self.buffers.get(*bucket)?;
         let slot_without = range.is_empty() && self.name != PARAMETER;
@@ -101,6 +102,14 @@ impl Replica {
         plan.packed(|tensor| self.optimizer.as_ref().map_or(0, |optimizer| optimizer.slot_len(slot, tensor)))
     }
 
+    /// Lets the optimizer step with other parameter groups.
+    pub(super) fn set_groups(&mut self, groups: Vec<ParameterGroup>) {
+        self.groups = groups;
+        for bucket in self.buckets.iter_mut().flatten() {
+            bucket.sections = sections(&self.groups, &bucket.tensors);
+        }
+    }
+
     pub(super) fn has_parameters(&self) -> bool {
         self.buckets.is_some()
     }
@@ -143,7 +152,7 @@ impl Replica {
         buckets.get(bucket).map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work)).transpose()
     }
 
-    fn of(&self, plan: &Plan, parameter: usize) -> Result<(&Buffer, std::ops::Range<usize>)> {
+    fn of(&self, plan: &Plan, parameter: usize) -> Result<(&Buffer, Range<usize>)> {
         let (bucket, range) = plan.place(parameter)?;
         let bucket = self.buckets.as_ref().and_then(|buckets| buckets.get(bucket)).ok_or_else(not_here)?;
         Ok((bucket.parameters.as_ref().ok_or_else(at_work)?, range))
@@ -214,13 +223,30 @@ impl Replica {
         }
     }
 
-    /// Makes one step of the optimizer on a bucket.
+    /// Returns the parts of a bucket's memory that are of the parameters of `chosen`: each the number of a buffer, 0 for
+    /// the parameters and then the optimizer's slots, and its elements there.
+    pub(super) fn parts_of(&self, plan: &Plan, bucket: usize, chosen: &[bool]) -> Vec<(usize, Range<usize>)> {
+        let members = plan.buckets()[bucket].members.iter().filter(|(index, _)| chosen[*index]);
+        let members: Vec<&(usize, Range<usize>)> = members.collect();
+        if members.is_empty() {
+            return Vec::new();
+        }
+        let mut parts: Vec<_> = members.iter().map(|(_, range)| (0, range.clone())).collect();
+        for (at, slot) in self.slots().enumerate() {
+            let places = self.places(plan, slot).0;
+            parts.extend(members.iter().map(|(index, _)| (at + 1, places[*index].1.clone())));
+        }
+        parts
+    }
+
+    /// Makes one step of the optimizer on a bucket, which leaves some parts of its memory as they are.
     pub(super) fn step(
         &mut self,
         optimizer: &dyn Optimizer,
         present: StepInfo,
         bucket: usize,
         gradients: &Buffer,
+        idle: &[(usize, Range<usize>)],
     ) -> Result<()> {
         let Some(learning_rate) = present.learning_rate else {
             return Err(Error::usage(
@@ -230,16 +256,33 @@ impl Replica {
         };
         let bucket = &mut self.buckets.as_mut().ok_or_else(not_here)?[bucket];
         let parameters = bucket.parameters.as_mut().ok_or_else(at_work)?;
+        let kept = kept_apart(parameters, &bucket.memory, idle)?;
         optimizer.step(Update {
-            step: present.step,
+            step: present.updates,
             learning_rate,
             tensors: &bucket.tensors,
             sections: &bucket.sections,
             gradients,
             parameters,
             slots: &mut bucket.memory,
-        })
+        })?;
+        for ((buffer, range), values) in idle.iter().zip(kept) {
+            let to = buffer.checked_sub(1).map_or(&*parameters, |slot| &bucket.memory[slot]);
+            to.write(range.clone())?.copy_from(&values.read_all()?)?;
+        }
+        Ok(())
     }
+}
+
+/// Returns copies of parts of a bucket's memory.
+fn kept_apart(parameters: &Buffer, slots: &[Buffer], parts: &[(usize, Range<usize>)]) -> Result<Vec<Buffer>> {
+    let copy = |(buffer, range): &(usize, Range<usize>)| {
+        let from = buffer.checked_sub(1).map_or(parameters, |slot| &slots[slot]);
+        let copy = from.beside(from.dtype(), range.len())?;
+        copy.write_all()?.copy_from(&from.read(range.clone())?)?;
+        Ok(copy)
+    };
+    parts.iter().map(copy).collect()
 }
 
 fn at_work() -> Error {

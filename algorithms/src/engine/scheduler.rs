@@ -59,6 +59,17 @@ impl Scheduler {
         receive(&self.done).unwrap_or_else(|_| Err(died()))
     }
 
+    /// Lets the communication thread take gradients that are not finite for an overflow, if asked for.
+    pub(super) fn watch_overflows(&self, asked: bool) -> Result<()> {
+        if !asked {
+            return Ok(());
+        }
+        self.call(async |runner| {
+            runner.watch_overflows();
+            Ok(())
+        })
+    }
+
     /// Makes the communication thread do something between two steps, and waits for it.
     pub(super) fn call<R: Send + 'static>(
         &self,

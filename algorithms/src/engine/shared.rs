@@ -32,15 +32,27 @@ impl DataParallel {
 
     /// Makes the model to evaluate and to save: [settles](DataParallel::settle), and replaces every replica's
     /// parameters by their mean over all ranks, bit for bit the same on each. Replicas that the algorithm keeps
-    /// identical are that already. The optimizer's state stays each rank's own, and so does the algorithm's. A
-    /// collective call, between steps.
+    /// identical are to be that already. The optimizer's state stays each rank's own, and so does the algorithm's; of the
+    /// model's buffers [`average_buffers`](Self::average_buffers) makes the same. A collective call, between steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the engine does not have the parameters; errors of the communication.
+    /// [`Error::Usage`] if the engine does not have the parameters, and on all ranks where replicas have parted that the
+    /// algorithm keeps identical; errors of the communication.
     pub fn average(&mut self) -> Result<()> {
         self.check_has_parameters()?;
         self.settle()?;
         let outcome = self.mean_of_replicas(false);
+        self.checked(outcome)?;
+        if self.algorithm.keeps_replicas_identical() { self.check_replicas(&[]) } else { Ok(()) }
+    }
+
+    /// Replaces buffers of the model, such as running statistics, by their means over all ranks; those of integers by
+    /// rank 0's. A collective call, between steps: beside [`average`](Self::average).
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn average_buffers(&mut self, buffers: &mut [Buffer]) -> Result<()> {
+        let outcome = flat_mean(&self.comm, buffers.iter_mut().collect());
         self.checked(outcome)
     }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
+//! updates                                the steps without those that the loop has left out
 //! optimizer-options                      optimizer, groups and learning rate of the options
 //! algorithm-begun                        the step that was the algorithm's first
 //! tuned/…                                what autotune has found
@@ -151,6 +152,7 @@ impl DataParallel {
         record.note("ranks", self.comm.size());
         record.note("rank", self.comm.rank());
         record.note("step", self.present.step);
+        record.note("updates", self.present.updates);
         record.note("algorithm-begun", self.present.begun);
         record.note("model", model(hooks::lock(&self.backward).plan()));
         record.note("optimizer-options", self.optimizer_options());
@@ -279,6 +281,8 @@ impl DataParallel {
             }
         }
         self.present.step = record.noted("step")?;
+        self.present.updates =
+            if record.notes("updates") { record.noted("updates")? } else { self.present.step };
         self.present.begun = record.noted("algorithm-begun")?;
         if record.notes("learning-rate") {
             self.rate = Some(record.noted("learning-rate")?);

@@ -102,7 +102,7 @@ impl DataParallel {
         }
         self.take_back_all(sent)?;
         self.queues.check()?;
-        self.clip_after()
+        if self.overflowed() { Ok(()) } else { self.clip_after() }
     }
 
     /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
@@ -115,6 +115,7 @@ impl DataParallel {
         if self.scaler.is_some() && self.while_waiting(Self::overflows)? {
             return Ok(None);
         }
+        self.agree_on_idle()?;
         let held = self.holds_gradients();
         if self.waits_for_the_end() {
             if !self.started {
@@ -123,7 +124,10 @@ impl DataParallel {
             self.begin_forward()?;
         }
         if held {
-            self.clip_before()?;
+            if self.clip_before()? {
+                hooks::lock(&self.backward).set_results(Results::Overflowed);
+                return Ok(None);
+            }
             sent = hooks::lock(&self.backward).send_all()?;
         }
         Ok(Some(sent))
@@ -226,7 +230,9 @@ impl DataParallel {
         let gradients = backward.buffer(bucket)?;
         let bytes = gradients.len() * gradients.dtype().size();
         self.record_step((step, bucket, bytes), &gradients.queue(), || {
-            self.replica.borrow_mut().step(&*optimizer, step, bucket, gradients)
+            let mut replica = self.replica.borrow_mut();
+            let idle = replica.parts_of(backward.plan(), bucket, backward.idle());
+            replica.step(&*optimizer, step, bucket, gradients, &idle)
         })
     }
 
@@ -277,10 +283,27 @@ impl DataParallel {
         self.checked(outcome)
     }
 
+    /// Takes note that the step after the last pass is left out, as a loop does that has scaled the loss by itself and found
+    /// an overflow. Neither the optimizer nor its bias correction counts it, and no warm-up of an algorithm that works
+    /// on gradients alone. One that works on parameters does its part and counts a step, since other ranks may have made
+    /// theirs.
+    ///
+    /// # Errors
+    /// Errors of the communication.
+    pub fn left_out(&mut self) -> Result<()> {
+        let outcome = self.complete().and_then(|()| self.end_step(false));
+        self.checked(outcome)
+    }
+
     fn after_step(&mut self) -> Result<()> {
-        if !self.overflowed() {
+        self.end_step(true)
+    }
+
+    fn end_step(&mut self, has_stepped: bool) -> Result<()> {
+        if !self.overflowed() && (has_stepped || self.algorithm.needs().parameters) {
             self.hooks_after_step()?;
             self.present.step += 1;
+            self.present.updates += u64::from(has_stepped);
             self.present.evaluation = 0;
             self.forwarded = false;
         }
@@ -330,6 +353,7 @@ impl DataParallel {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: replica.lend(bucket, parameters)?,
                 slots: if slots { replica.lend_slots(bucket) } else { None },
+                overflowed: false,
             };
             self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
         }
@@ -344,6 +368,9 @@ impl DataParallel {
     pub(super) fn take_back(&self) -> Result<usize> {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;
+        if memory.overflowed {
+            hooks::lock(&self.backward).set_results(Results::Overflowed);
+        }
         if let Some(gradients) = memory.gradients {
             hooks::lock(&self.backward).take_back(bucket, gradients);
         }

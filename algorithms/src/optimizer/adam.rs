@@ -19,6 +19,7 @@ use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Launch, Module};
 use hexagram_logical::spelling::{Options, Spelled};
+use std::sync::Arc;
 
 /// Modules of Adam's step and of AdamW's.
 #[cfg(feature = "cuda")]
@@ -68,6 +69,14 @@ impl<const DECOUPLED: bool> Spelled for AdaptiveMoments<DECOUPLED> {
 impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
     fn slots(&self) -> &'static [&'static str] {
         &SLOTS
+    }
+
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(Self { weight_decay, ..*self }))
     }
 
     fn check(&self) -> Result<()> {

@@ -6,6 +6,7 @@
 
 use crate::plugin::{Tensor, check_option};
 use hexagram_logical::{Error, Result};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Parameters whose learning rate and weight decay are multiplied with factors of their own.
@@ -42,6 +43,8 @@ pub enum Members {
     Vectors,
     /// Parameters with such a name, in which `*` stands for any characters, or none.
     Named(String),
+    /// Parameters with one of these names.
+    Listed(BTreeSet<String>),
 }
 
 impl ParameterGroup {
@@ -65,6 +68,7 @@ impl Members {
         match self {
             Members::Vectors => tensor.shape.len() < 2,
             Members::Named(pattern) => matches(pattern, &tensor.name),
+            Members::Listed(names) => names.contains(&*tensor.name),
         }
     }
 }

@@ -25,6 +25,7 @@ use hexagram_logical::device::sums::Sums;
 use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::spelling::{Options, Spelled, truth};
 use std::ops::Range;
+use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 pub(super) static MODULE: Module = Module { name: "lamb", code: Code::Packed(hexagram_ptx::LAMB) };
@@ -66,6 +67,14 @@ impl Spelled for Lamb {
 impl Optimizer for Lamb {
     fn slots(&self) -> &'static [&'static str] {
         &SLOTS
+    }
+
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(Self { weight_decay, ..*self }))
     }
 
     fn check(&self) -> Result<()> {

@@ -25,6 +25,7 @@ use hexagram_logical::device::{Kernel, Operands};
 use hexagram_logical::spelling::{Options, Spelled, above, truth};
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 pub(super) static MODULE: Module = Module { name: "lars", code: Code::Packed(hexagram_ptx::LARS) };
@@ -83,6 +84,14 @@ impl Spelled for Lars {
 impl Optimizer for Lars {
     fn slots(&self) -> &'static [&'static str] {
         &["momentum"]
+    }
+
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(Self { weight_decay, ..*self }))
     }
 
     fn check(&self) -> Result<()> {

@@ -20,6 +20,7 @@ use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Code, Module};
 use hexagram_logical::spelling::{Options, Spelled};
+use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 pub(super) static MODULE: Module = Module { name: "lion", code: Code::Packed(hexagram_ptx::LION) };
@@ -56,6 +57,14 @@ impl Spelled for Lion {
 impl Optimizer for Lion {
     fn slots(&self) -> &'static [&'static str] {
         &["momentum"]
+    }
+
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(Self { weight_decay, ..*self }))
     }
 
     fn check(&self) -> Result<()> {

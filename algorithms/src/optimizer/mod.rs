@@ -109,6 +109,18 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
         StepForm::default()
     }
 
+    /// Returns the weight decay λ that a [group's factor](ParameterGroup) is of; `None` if it has no such option, or more
+    /// than one.
+    fn weight_decay(&self) -> Option<f64> {
+        None
+    }
+
+    /// Returns the same optimizer with another weight decay, if it has that one option.
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        let _ = weight_decay;
+        None
+    }
+
     /// Refuses options that cannot be meant.
     ///
     /// # Errors

@@ -109,6 +109,15 @@ impl Optimizer for Muon {
         if slot == SLOTS[1] && self.matrix(tensor).is_some() { 0 } else { tensor.elements.len() }
     }
 
+    fn weight_decay(&self) -> Option<f64> {
+        (self.weight_decay == self.rest.weight_decay).then_some(self.weight_decay)
+    }
+
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        let rest = AdamW { weight_decay, ..self.rest };
+        Some(Arc::new(Self { weight_decay, rest, ..self.clone() }))
+    }
+
     fn check(&self) -> Result<()> {
         checked(self)
     }

@@ -19,6 +19,7 @@ use hexagram_logical::Result;
 #[cfg(feature = "cuda")]
 use hexagram_logical::device::program::{Argument, Code, Module};
 use hexagram_logical::spelling::{Options, Spelled, truth};
+use std::sync::Arc;
 
 /// Stochastic gradient descent: x ← x − γ u.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -59,6 +60,14 @@ impl Optimizer for Sgd {
             (true, false) => StepForm::Decaying,
             (false, _) => StepForm::Other,
         }
+    }
+
+    fn weight_decay(&self) -> Option<f64> {
+        Some(self.weight_decay)
+    }
+
+    fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
+        Some(Arc::new(Self { weight_decay, ..*self }))
     }
 
     fn check(&self) -> Result<()> {

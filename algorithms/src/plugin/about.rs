@@ -30,6 +30,8 @@ pub struct About {
     /// measured of whole periods holds for all later steps. 1 if every step communicates alike. `None`, the default, if it
     /// is unknown, as of an algorithm that adapts: then every step is measured or simulated.
     pub period: Option<u64>,
+    /// True if its hooks ask for the [learning rate](crate::Context::learning_rate). By default they do not.
+    pub needs_learning_rate: bool,
     /// What the engine is to provide.
     pub needs: Needs,
     /// Gradients that are clipped, where the engine's options ask for that.
@@ -48,6 +50,7 @@ impl About {
             keeps_replicas_identical: trigram.centralized && trigram.synchronous,
             remembers_parameters: false,
             period: None,
+            needs_learning_rate: false,
             needs: Needs::default(),
             clipping: Clipping::default(),
             optimizers: Optimizers::default(),
@@ -79,6 +82,7 @@ setters! {
     source: &'static str,
     keeps_replicas_identical: bool,
     remembers_parameters: bool,
+    needs_learning_rate: bool,
     needs: Needs,
     clipping: Clipping,
     optimizers: Optimizers,

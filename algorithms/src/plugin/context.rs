@@ -29,7 +29,11 @@ pub(crate) struct StepInfo {
     pub(crate) step: u64,
     /// Number of steps before the algorithm's first.
     pub(crate) begun: u64,
+    /// Number of the optimizer's steps before this one on this rank: fewer where the loop has left some out.
+    pub(crate) updates: u64,
     pub(crate) learning_rate: Option<f64>,
+    /// Learning rate to compare with the other ranks, where the optimizer has several.
+    pub(crate) compared_rate: Option<f64>,
     /// This rank's loss, if the training loop has told it.
     pub(crate) loss: Option<f64>,
     /// Seed of the engine's options.

@@ -82,7 +82,7 @@ impl Request {
         }
         let peer = peer.clone();
         let theirs = self.fingerprint;
-        Err(Error::Mismatch { sequence: self.number, mine: *mine, theirs, peer })
+        Err(Error::Mismatch { sequence: self.number, mine: *mine, theirs: Box::new(theirs), peer })
     }
 
     /// Returns the error of a handler that does not know the verb.

@@ -74,6 +74,19 @@ pub(crate) struct HostGroups {
 /// Rank of the leader in its host's group.
 const LEADER: usize = 0;
 
+impl Hierarchy {
+    /// Returns the same hierarchy for operations of a step with this learning rate, as
+    /// [`Communicator::with_learning_rate`].
+    pub fn with_learning_rate(&self, rate: Option<f64>) -> Self {
+        Hierarchy {
+            all: self.all.with_learning_rate(rate),
+            host: self.host.with_learning_rate(rate),
+            leaders: self.leaders.as_ref().map(|leaders| leaders.with_learning_rate(rate)),
+            ..self.clone()
+        }
+    }
+}
+
 impl Communicator {
     /// Splits the group into hosts and their leaders, in groups of their own. All ranks of the group call it: one all-reduce
     /// of 8 bytes.

@@ -147,6 +147,11 @@ class Driver:
         self.buckets: list[PythonBucket] = []
         self.states: list[Any] = []
 
+    @property
+    def works_after_step(self) -> bool:
+        """True if the algorithm has a part after a step, in which ranks may wait for each other."""
+        return "after_step" in self.written
+
     def follow(self) -> None:
         """Makes buckets and states anew where the engine has cut its buckets anew."""
         if self.generation == self.views.generation:

@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 
 from hexagram._native import Engine
 
+from .optimizer import EngineOptimizer
+
 if TYPE_CHECKING:
     from .algorithm import Driver
 
@@ -40,7 +42,7 @@ def saved(engine: Engine, module: nn.Module, optimizers: Sequence[Optimizer], dr
         "tensors": {name: (kind, shape, as_tensor(data)) for name, (kind, shape, data) in tensors.items()},
         "checksum": checksum,
         "model": {name: copied(value) for name, value in module.state_dict().items()},
-        "optimizers": [deepcopy(optimizer.state_dict()) for optimizer in optimizers],
+        "optimizers": [deepcopy(state_of(optimizer)) for optimizer in optimizers],
         "python": None if driver is None else driver.saved(),
     }
 
@@ -58,10 +60,20 @@ def restored(
     module.load_state_dict(state["model"])
     for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
         # It would go on with these very tensors.
-        optimizer.load_state_dict(deepcopy(own))
+        load_state(optimizer, deepcopy(own))
     if driver is not None:
         driver.restore(state["python"])
     return generation
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns an optimizer's state; of the engine's only the groups, as its state is the engine's."""
+    return optimizer.groups_dict() if isinstance(optimizer, EngineOptimizer) else optimizer.state_dict()
+
+
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Puts back what :func:`state_of` returned."""
+    optimizer.load_groups(state) if isinstance(optimizer, EngineOptimizer) else optimizer.load_state_dict(state)
 
 
 def mistake(state: Any, module: nn.Module, optimizers: Sequence[Optimizer], driver: Driver | None) -> str | None:

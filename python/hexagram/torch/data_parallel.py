@@ -22,19 +22,21 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from hexagram import UsageError, World
+from hexagram import NotFinite, UsageError, World
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
 from .attached import Attached
-from .checkpoint import restored, saved
+from .between import Between
+from .groups import all_groups, names_of
 from .initial import share_optimizers
-from .model import check_apart, described, model_buffers, model_parameters
-from .optimizer import EngineOptimizer, form
-from .options import engine_options
-from .tensors import span
+from .model import check_apart, described, model_buffers, model_frozen, model_parameters
+from .optimizer import EngineOptimizer, compared_rate, form, rate_of
+from .options import check_takes_groups, engine_options
+from .tensors import numbers, span
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
+from .watched import Watched
 from .work import passes_on_stack
 from .worlds import world_of
 
@@ -44,13 +46,19 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class DataParallel(nn.Module):
+class DataParallel(Between):
     """A model that is trained on all ranks together, each with samples of its own.
 
     `optimizer` is one of PyTorch (or several); the engine's own by its spelling, such as ``"adamw(weight_decay=0.1)"``;
     or None where the algorithm names its optimizer. What steps is then `self.optimizer`. `algorithm` is any of the
     registry, in any spelling, or an :class:`Algorithm` in Python. `learning_rate`, the same on all ranks, is for the
-    engine's optimizer and, where there is none, for algorithms that ask for it. `world` is by default the one that this
+    engine's optimizer and, where there is none, for algorithms that ask for it. `groups` are parameters that the engine's
+    optimizer steps with a learning rate or a weight decay of their own, as PyTorch's take them; its ``param_groups`` then
+    are all others, and these::
+
+        model = DataParallel(model, "adamw", learning_rate=1e-3, groups=[{"params": biases, "weight_decay": 0.0}])
+
+    `world` is by default the one that this
     process has joined, or joins by the launcher's variables.
 
     `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
@@ -66,6 +74,9 @@ class DataParallel(nn.Module):
 
     See :mod:`hexagram.torch.overlap` for what compiled code means for it.
 
+    ``copy.deepcopy``, ``pickle`` and PyTorch's ``AveragedModel`` take it as they take the model: see
+    :mod:`hexagram.torch.copies`.
+
     A collective call: rank 0's parameters, buffers and optimizer state are those of all from then on. Raises `UsageError`
     on all ranks if these differ in model, optimizer, algorithm or options; for a value that an option does not take; and
     for parameters that are not in host memory.
@@ -78,6 +89,7 @@ class DataParallel(nn.Module):
         algorithm: str | Algorithm = "gradient-allreduce",
         *,
         learning_rate: float | None = None,
+        groups: Sequence[dict[str, Any]] | None = None,
         world: World | None = None,
         **options: Any,
     ):
@@ -91,6 +103,10 @@ class DataParallel(nn.Module):
         self._owes_step = False
         self._is_closed = False
         checked = engine_options(options, optimizer, algorithm, learning_rate)
+        self._groups = all_groups(groups, names, parameters)
+        if groups:
+            check_takes_groups(optimizer, algorithm)
+            checked["groups"] = names_of(self._groups, names, parameters)
         if options.get("uneven"):
             check_uneven(module)
         self._world = world_of(world)
@@ -102,7 +118,17 @@ class DataParallel(nn.Module):
         )
         self._fixed_rate = learning_rate
         self._uneven = bool(options.get("uneven"))
+        self._asks_for_idle = options.get("unused") == "zero"
+        self._scales_loss = options.get("loss_scale") is not None
+        # By the engine's scale, or by a GradScaler's under a codec.
+        self._may_overflow = self._scales_loss or checked["skip_overflows"]
+        self._has_overflowed = False
         self._traits = self._engine.traits()
+        if optimizer is None and learning_rate is None and self._needs_rate():
+            self._engine.close()
+            raise UsageError(
+                f"{algorithm} asks for the learning rate of its steps; pass optimizer=…, or learning_rate=…, to DataParallel"
+            )
         self._views = Views(self._engine, parameters)
         self._overlap: ForwardOverlap | None = None
         if options.get("overlap") == "forward":
@@ -120,7 +146,8 @@ class DataParallel(nn.Module):
         is_own = isinstance(optimizer, str) or (optimizer is None and self._traits["names_optimizer"] is not None)
         self._stepping: list[Optimizer] = []
         if is_own:
-            self.optimizer: Any = EngineOptimizer(self._parameters_in_order, rate, self._step)
+            parameters = self._parameters_in_order
+            self.optimizer: Any = EngineOptimizer(self._engine, parameters, self._groups, rate, self._step)
             return
         self.optimizer = optimizer
         if optimizer is not None:
@@ -134,7 +161,7 @@ class DataParallel(nn.Module):
         if has_parameters:
             check_apart(names, self._parameters_in_order)
         self._views.adopt() if has_parameters else self._views.refresh()
-        tensors = model_buffers(self.module)
+        tensors = [*model_buffers(self.module), *model_frozen(self.module).values()]
         if not has_parameters:
             tensors += [parameter.detach() for parameter in self._parameters_in_order]
         self._with_plain(tensors, self._engine.broadcast_state)
@@ -149,10 +176,13 @@ class DataParallel(nn.Module):
         if isinstance(algorithm, Algorithm):
             self._driver = Driver(algorithm, self._world, self._views, names)
         self._attach()
+        self._watched = Watched(self.module, names, self._views, has_parameters, self._wait_for_all)
+        self._has_looked = False
 
     def _attach(self) -> None:
         """Lets the model and its optimizers tell what happens."""
         handles = [optimizer.register_step_post_hook(self._after_optimizer) for optimizer in self._stepping]
+        handles += [optimizer.register_step_pre_hook(self._check_finite) for optimizer in self._stepping]
         for index, parameter in enumerate(self._parameters_in_order):
             handles.append(parameter.register_post_accumulate_grad_hook(self._hook(index)))
         if self._overlap is not None:
@@ -160,12 +190,12 @@ class DataParallel(nn.Module):
         self._attached.attach(handles)
 
     def _with_plain(self, tensors: Sequence[Tensor], work: Callable[[list], None]) -> None:
-        """Calls `work` with spans of tensors, and copies back what is not contiguous."""
-        plain = [tensor.contiguous() for tensor in tensors]
-        work([span(tensor) for tensor in plain])
-        for tensor, copy in zip(tensors, plain, strict=True):
-            if copy.data_ptr() != tensor.data_ptr():
-                tensor.copy_(copy)
+        """Calls `work` with spans of tensors as :func:`numbers` has them, and copies back what these are not the memory of."""
+        forms = [numbers(tensor) for tensor in tensors]
+        work([span(plain) for plain, _ in forms])
+        for _, finish in forms:
+            if finish is not None:
+                finish()
 
     # A step.
 
@@ -186,6 +216,8 @@ class DataParallel(nn.Module):
             self._overlap.wait_for_all()
         if trains and self._require_sync:
             self._settle_step()
+            self._look()
+            self._has_looked = True
             if buffers := model_buffers(self.module):
                 self._with_plain(buffers, self._engine.synchronize_buffers)
             if self._driver is not None:
@@ -193,8 +225,14 @@ class DataParallel(nn.Module):
             elif self._traits["needs_parameters"] or self._uneven:
                 self._engine.forward(self._rate())
 
+    def _look(self, within_step: bool = False) -> None:
+        """Takes up parameters that lie elsewhere than they did; raises `UsageError` if the model is not what it was."""
+        self._watched.look(may_take_up=not (within_step and self._traits["needs_parameters"]))
+
     def _check_open(self) -> None:
         """Raises `UsageError` where no step can follow."""
+        if self._is_closed and self._attached is None:
+            self._engine.begin()
         if self._is_closed:
             raise UsageError("this DataParallel was closed; make another one to train on, or call eval() before")
         if self._is_open and passes_on_stack() == 0:
@@ -217,7 +255,7 @@ class DataParallel(nn.Module):
                 parameter.grad = None
                 return
             is_sparse = gradient.layout is not torch.strided
-            if is_sparse or gradient.data_ptr() != view.data_ptr():
+            if is_sparse or gradient.data_ptr() != self._views.places[index]:
                 view.copy_(gradient.detach().to_dense() if is_sparse else gradient.detach())
                 parameter.grad = view
             self._engine.ready(index)
@@ -232,25 +270,34 @@ class DataParallel(nn.Module):
                 "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
         self._between_steps()
-        self._engine.begin(not self._require_sync, self._rate())
+        if not self._has_looked:
+            self._look()
+        compared = compared_rate(self._optimizers(), self._engine.steps) if self._has_several_rates() else None
+        self._engine.begin(not self._require_sync, self._rate(), compared)
         self._is_open = True
         Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         """Ends a backward pass: gradients are what the algorithm left, if they were to be communicated."""
-        self._is_open = False
+        self._is_open = self._has_looked = False
         generation = self._engine.finish()
         if self._require_sync:
             self._receive(generation)
 
     def _receive(self, generation: int | None) -> None:
         self._views.refresh(generation)
-        self._views.receive(later=self._overlap is not None)
+        self._owes_step = True
+        self._has_overflowed = self._may_overflow and self._engine.overflowed
+        if self._has_overflowed:
+            # There is nothing to step with, whatever steps; a GradScaler is to find what has overflowed.
+            self._views.clear() if self._scales_loss else self._views.show_overflow()
+            return
+        idle = self._engine.idle(len(self._parameters_in_order)) if self._asks_for_idle else []
+        self._views.receive(idle, later=self._overlap is not None)
         if self._overlap is not None:
             self._overlap.leave()
         elif self._traits["needs_parameters"] and self._driver is None:
             self._views.publish()
-        self._owes_step = True
         if self._driver is not None:
             self._driver.after_backward(self._rate())
 
@@ -258,7 +305,7 @@ class DataParallel(nn.Module):
         """Lets the engine go on where a step was left out, as GradScaler does after an overflow, or not all have stepped."""
         if self._owes_step:
             self._wait_for_all()
-            # Where the loop steps by itself, nobody tells whether it has.
+            # Where the loop steps by itself, nothing tells whether it has.
             self._end_step(has_stepped=bool(self._stepped_so_far) or self.optimizer is None)
 
     def _wait_for_all(self) -> None:
@@ -286,20 +333,46 @@ class DataParallel(nn.Module):
         self._stepped_so_far.clear()
         if has_stepped and self._traits["has_parameters"]:
             self._views.collect()
-        if self._driver is not None:
+        self._look(within_step=True)
+        self._drive_after_step(has_stepped)
+        self._after_step(self._engine.stepped() if has_stepped else self._engine.left_out())
+
+    def _drive_after_step(self, has_stepped: bool = True) -> None:
+        """Runs the hooks of an algorithm in Python after a step; without their part a step that was left out is none."""
+        if self._driver is not None and not self._has_overflowed and (has_stepped or self._driver.works_after_step):
             self._driver.after_step(self._rate())
-        self._after_step(self._engine.stepped())
 
     def _step(self) -> None:
         """Makes a step of the engine's optimizer."""
-        generation = self._engine.step(self._rate())
-        if self._driver is not None:
-            self._driver.after_step(self._rate())
+        self._look(within_step=True)
+        self._check_finite()
+        self._take_gradients()
+        generation = self._engine.step(self.optimizer.follow_groups())
+        self._drive_after_step()
         if self._overlap is None:
             self._after_step(generation)
             return
         self._owes_step = False
         self._overlap.stepped(generation)
+
+    def _check_finite(self, optimizer: Optimizer | None = None, *_: Any) -> None:
+        """Raises `NotFinite` for a step with gradients that have overflowed, which a GradScaler would have left out."""
+        found = getattr(optimizer, "found_inf", None)
+        if self._has_overflowed and not self._scales_loss and not (found is not None and bool(found)):
+            name = self._watched.names[self._views.not_finite()]
+            raise NotFinite(
+                f"gradients such as that of `{name}` are not finite on some rank, and {self.algorithm} cannot encode them; see "
+                "why training diverges, or skip the step, as torch.amp.GradScaler does"
+            )
+
+    def _take_gradients(self) -> None:
+        """Takes up gradients that the loop has put in the place of those in the buckets, or has taken away."""
+        if not self._owes_step or self._has_overflowed:
+            return
+        if changed := self._views.changed_gradients():
+            self._wait_for_all()
+            self._engine.leave_idle([index for index in changed if self._parameters_in_order[index].grad is None])
+            self._views.take_gradients(changed)
 
     def _after_step(self, generation: int | None) -> None:
         self._owes_step = False
@@ -314,7 +387,15 @@ class DataParallel(nn.Module):
     def _rate(self) -> float | None:
         """Returns the learning rate of the step under way."""
         optimizer = self._stepping[0] if self._stepping else self.optimizer
-        return self._fixed_rate if optimizer is None else optimizer.param_groups[0]["lr"]
+        return self._fixed_rate if optimizer is None else rate_of(optimizer)
+
+    def _needs_rate(self) -> bool:
+        """Returns whether the algorithm asks for the learning rate, and no optimizer has one."""
+        return self._traits["needs_learning_rate"] and self._traits["names_optimizer"] is None
+
+    def _has_several_rates(self) -> bool:
+        """Returns whether what steps has several learning rates, which a rank without data cannot know."""
+        return not self._uneven and sum(len(optimizer.param_groups) for optimizer in self._optimizers()) > 1
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -330,7 +411,8 @@ class DataParallel(nn.Module):
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Returns a loss multiplied by the engine's scale, for the option ``loss_scale``.
 
-        Gradients are divided by it after the backward pass; a step whose gradients overflowed on any rank is skipped.
+        Gradients are divided by it after the backward pass. Where they overflowed on any rank there are none on all ranks:
+        each ``.grad`` is None, so that no optimizer steps, and nothing counts the step.
         """
         return loss * self._engine.loss_scale
 
@@ -374,74 +456,6 @@ class DataParallel(nn.Module):
             self._views.collect()
         share_optimizers(self._stepping, self._world, partial(self._with_plain, work=broadcast), last)
 
-    # Between steps.
-
-    def evaluate_mean(self, evaluate: Callable[[], Result]) -> tuple[Result, float]:
-        """Returns what `evaluate` returns while the mean of all replicas is in the place of each, and their distance.
-
-        The distance is the root mean square of the replicas' distances from the mean; 0 where the algorithm keeps them
-        identical. Replicas are put back as they were. A collective call, between steps.
-
-        `evaluate` runs the model under ``torch.no_grad()``. What else it asks of this class raises `UsageError`.
-        """
-        self._between_steps()
-        if not self._traits["has_parameters"]:
-            return evaluate(), 0.0
-        if not self._traits["synchronous"]:
-            self.settle()
-        self._engine.begin_mean()
-        try:
-            self._views.publish()
-            result = evaluate()
-        finally:
-            distance = self._engine.end_mean()
-            self._after_step(None)
-        return result, distance
-
-    def average(self) -> None:
-        """Replaces all replicas by their mean, after the last step: the model to evaluate and to save."""
-        self._between_steps()
-        if self._traits["has_parameters"]:
-            self._engine.average()
-            self._after_step(None)
-
-    def settle(self) -> None:
-        """Ends what the algorithm has under way in the background: call it after the last step, on all ranks."""
-        self._between_steps()
-        self._engine.settle()
-        self._after_step(None)
-
-    def switch(self, algorithm: str) -> None:
-        """Goes on with another algorithm from the next step on. A collective call, between steps.
-
-        Raises `UsageError` if the new one works on parameters, and neither the old one nor the engine's optimizer did.
-        """
-        self._between_steps()
-        generation = self._engine.switch(algorithm)
-        self._driver = None
-        self._traits = self._engine.traits()
-        self._after_step(generation)
-
-    def checkpoint(self) -> dict[str, Any]:
-        """Returns the state of engine, model and optimizers, for ``torch.save`` on each rank.
-
-        What else the next steps depend on is the program's to save: random generators, learning rate schedules, a
-        ``GradScaler``, and where the loader is. A collective call, between steps. Every rank saves its own, as replicas
-        may differ.
-        """
-        self._between_steps()
-        return saved(self._engine, self.module, self._optimizers(), self._driver)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint of this rank, bit for bit. A collective call, between steps or before the first.
-
-        Raises `UsageError` on all ranks if one rank's checkpoint is not whole, or of another model, algorithm, optimizer or
-        number of ranks: nothing is changed then, and training can go on as it was.
-        """
-        self._between_steps()
-        generation = restored(state, self._engine, self.module, self._optimizers(), self._driver)
-        self._after_step(generation)
-
     @property
     def algorithm(self) -> str:
         """Spelling of the algorithm in use; of one in Python, its class and attributes."""
@@ -449,7 +463,11 @@ class DataParallel(nn.Module):
 
     @property
     def steps(self) -> int:
-        """Number of steps so far; one that was left out counts from the next forward pass on."""
+        """Number of steps so far.
+
+        One that was left out counts, from the next forward pass on, for algorithms that work on parameters alone: other
+        ranks may have made theirs.
+        """
         return self._engine.steps
 
     @property
@@ -461,19 +479,6 @@ class DataParallel(nn.Module):
     def blocked(self) -> float:
         """Time that training has waited for communication so far, in seconds."""
         return self._engine.blocked
-
-    def begin_trace(self) -> None:
-        """Begins to record what all ranks do. A collective call, between steps."""
-        self._between_steps()
-        self._engine.begin_trace()
-
-    def collect_trace(self, file: str | None = None) -> str | None:
-        """Ends the recording; returns its report on rank 0, which also writes the trace to `file`.
-
-        Raises `UsageError` if nothing is being recorded.
-        """
-        self._between_steps()
-        return self._engine.collect_trace(file)
 
     def close(self) -> None:
         """Ends the engine, after the last step on all ranks, and takes its hooks away. The interpreter's end does it, too.
@@ -488,4 +493,5 @@ class DataParallel(nn.Module):
                 self._engine.close()
         finally:
             self._is_closed = True
-            self._attached.remove()
+            if self._attached is not None:
+                self._attached.remove()

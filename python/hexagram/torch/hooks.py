@@ -15,10 +15,10 @@ import torch
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from hexagram import World
-from hexagram._native import CommunicationHook
+from hexagram import UsageError, World
+from hexagram._native import CommunicationHook, needs_learning_rate
 
-from .tensors import span
+from .tensors import readable, span
 from .worlds import world_of
 
 
@@ -49,14 +49,22 @@ def communicate(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
     complete the futures, and a failure is raised from ``backward()`` as what it is, such as ``hexagram.PeerFailed``.
     """
     gradients = bucket.buffer()
+    if gradients.layout is not torch.strided:
+        raise UsageError(
+            f"bucket {bucket.index()} of DDP has a sparse gradient, of a parameter of shape {list(gradients.shape)}, and "
+            "hooks work on dense ones; make the layer without sparse=True, or train with hexagram.torch.DataParallel, which "
+            "takes sparse gradients"
+        )
     if bucket.index() == 0:
         state.pending.clear()
         if state.optimizer is not None:
             state.native.set_learning_rate(state.optimizer.param_groups[0]["lr"])
-    tensors = [(f"{bucket.index()}.{at}", list(part.shape)) for at, part in enumerate(bucket.gradients())]
+    # A complex number is two real ones, as it lies in the bucket, of which DDP's own views are too short.
+    shapes = [[*part.shape, 2] if part.is_complex() else list(part.shape) for part in bucket.parameters()]
+    tensors = [(f"{bucket.index()}.{at}", shape) for at, shape in enumerate(shapes)]
     future: Future[torch.Tensor] = Future()
     state.pending.append((future, gradients))
-    state.native.ready((bucket.index(), bucket.is_last(), span(gradients), tensors))
+    state.native.ready((bucket.index(), bucket.is_last(), span(readable(gradients)), tensors))
     if bucket.is_last():
         for earlier, result in state.pending:
             earlier.set_result(result)
@@ -68,6 +76,7 @@ def hook(
     algorithm: str,
     *,
     optimizer: torch.optim.Optimizer | None = None,
+    learning_rate: float | None = None,
     world: World | None = None,
     seed: int = 0,
     hierarchical: bool = False,
@@ -75,14 +84,21 @@ def hook(
     """Returns what ``register_comm_hook`` takes: a state and a function.
 
     `algorithm` is a spelling of the registry: ``"bytegrad"``, ``"topk-ef(fraction=5%)"``. `optimizer` tells the learning
-    rate to algorithms that ask for it. `world` is by default that of the process group. `seed` is that of the
+    rate to algorithms that ask for it; without it `learning_rate` is that of the first steps, and
+    :meth:`HookState.set_learning_rate` tells others. `world` is by default that of the process group. `seed` is that of the
     algorithm's random numbers; with `hierarchical`, ranks of one host communicate first.
 
-    Raises `UsageError`, on all ranks, for an algorithm that works on parameters or names its optimizer. A collective
-    call::
+    Raises `UsageError`, on all ranks, for an algorithm that works on parameters or names its optimizer, and for one that
+    asks for the learning rate where neither tells it. A collective call::
 
         ddp = DistributedDataParallel(model)
         ddp.register_comm_hook(*hexagram.torch.hook("powersgd(rank=4)", optimizer=optimizer))
     """
-    native = CommunicationHook(world_of(world), algorithm, seed, hierarchical)
+    if optimizer is not None:
+        learning_rate = float(optimizer.param_groups[0]["lr"])
+    if learning_rate is None and needs_learning_rate(algorithm):
+        raise UsageError(
+            f'{algorithm} asks for the learning rate of its steps; pass optimizer=…, or learning_rate=…, to hook("{algorithm}")'
+        )
+    native = CommunicationHook(world_of(world), algorithm, seed, hierarchical, learning_rate)
     return HookState(native, optimizer), communicate

@@ -42,11 +42,28 @@ def model_buffers(module: nn.Module) -> list[Tensor]:
 
     Raises `UsageError` for one that is not a dense tensor in host memory.
     """
+    return list(named_buffers(module).values())
+
+
+def named_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Returns what :func:`model_buffers` does, by name."""
     left_out = ignored(module)
-    named = [(name, buffer) for name, buffer in module.named_buffers() if name not in left_out]
-    for name, buffer in named:
+    named = {name: buffer for name, buffer in module.named_buffers() if name not in left_out}
+    for name, buffer in named.items():
         check_place(f"buffer `{name}`", buffer)
-    return [buffer for _, buffer in named]
+    return named
+
+
+def model_frozen(module: nn.Module) -> dict[str, Tensor]:
+    """Returns the model's parameters that are not trained, by name, but for those to be ignored.
+
+    All ranks have rank 0's, as under DDP. What is not a dense tensor in host memory stays each rank's own.
+    """
+    left_out = ignored(module)
+    named = ((name, one) for name, one in module.named_parameters() if not one.requires_grad and name not in left_out)
+    return {
+        name: one.detach() for name, one in named if one.is_cpu and one.layout is torch.strided and not one.is_quantized
+    }
 
 
 def check_apart(names: Sequence[str], parameters: Sequence[Tensor]) -> None:

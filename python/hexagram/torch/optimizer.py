@@ -2,22 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import SGD, Optimizer
+
+from hexagram import UsageError
+from hexagram._native import Engine
+
+from .groups import factors
+from .slots import load_slots, slots
+
+#: Options of optimizers that the engine's have in their spelling.
+SPELLED = ("momentum", "dampening", "nesterov", "betas", "eps", "amsgrad", "maximize")
 
 
 class EngineOptimizer(Optimizer):
     """The engine's optimizer as one of PyTorch: learning rate schedules and loops take it for one.
 
-    Its state is the engine's, and goes with :meth:`DataParallel.checkpoint`. All parameters have the learning rate of the
-    first group.
+    Each group has a learning rate ``lr`` and a ``weight_decay``, which may be changed from step to step. `state_dict` has
+    what the engine's optimizer remembers; with :meth:`DataParallel.checkpoint` it goes by itself.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], learning_rate: float | None, step: Callable[[], None]):
-        super().__init__(list(parameters), {"lr": learning_rate})
+    def __init__(
+        self,
+        engine: Engine,
+        parameters: Sequence[torch.nn.Parameter],
+        groups: Sequence[dict[str, Any]],
+        learning_rate: float | None,
+        step: Callable[[], None],
+    ):
+        traits = engine.traits()
+        self.engine = engine
+        self.spelled = traits["optimizer"]
+        #: Weight decay that the engine is told factors of; None if the optimizer has none, or several.
+        self.own_decay: float | None = traits["weight_decay"]
+        self.parameters = list(parameters)
+        self._is_made = False
+        self._told: list[tuple[float, float]] | None = None
+        defaults = {"lr": learning_rate, "weight_decay": traits["spelled_decay"] or 0.0}
+        super().__init__([dict(group) for group in groups], defaults)
+        self._is_made = True
         self._step = step
+        # What cannot be is said before the first step.
+        self.group_factors()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises `UsageError` once the optimizer is made: groups are named with `DataParallel`."""
+        if self._is_made:
+            raise UsageError(
+                "the engine's optimizer has the parameters that the model had when DataParallel was made, each in one group; "
+                "name groups there: groups=[{'params': …, 'lr': …, 'weight_decay': …}]"
+            )
+        super().add_param_group(param_group)
+
+    def group_factors(self) -> tuple[float | None, list[tuple[float, float]]]:
+        """Returns the learning rate of the step, and each group's factors of it and of the weight decay.
+
+        Raises `UsageError` for an option of a group that the engine does not follow.
+        """
+        for group in self.param_groups:
+            if strange := [name for name in SPELLED if name in group]:
+                raise UsageError(
+                    f"a group of the engine's optimizer has `{strange[0]}`, which is one for all groups; say it in the "
+                    f"spelling, as in adamw(beta1=0.8) or sgd(momentum=0.9), of which this one is {self.spelled}"
+                )
+        return factors(self.param_groups, self.own_decay, self.spelled)
+
+    def rate(self) -> float | None:
+        """Returns the learning rate of the step, as algorithms and the other ranks are told it."""
+        return self.group_factors()[0]
+
+    def follow_groups(self) -> float | None:
+        """Tells the engine of groups that have changed; returns the learning rate of the step."""
+        rate, now = self.group_factors()
+        if now != (self._told or [(1.0, 1.0)] * len(now)):
+            self.engine.set_group_factors(now)
+            self._told = now
+        return rate
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
@@ -28,6 +92,51 @@ class EngineOptimizer(Optimizer):
                 loss = closure()
         self._step()
         return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns groups and state in PyTorch's form: for each parameter ``step``, and the tensors that are remembered.
+
+        These are named as the engine's optimizer has them, such as ``first-moment``. Between steps; of this rank's own.
+        """
+        return self.groups_dict() | {"state": slots(self.engine, self.in_groups(), self.parameters)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with a state that :meth:`state_dict` returned, which all ranks must load. Between steps.
+
+        Raises `UsageError` for the state of another optimizer, and then changes nothing.
+        """
+        load_slots(self.engine, self.in_groups(), self.parameters, state_dict, self.spelled)
+        self.load_groups(state_dict)
+
+    def groups_dict(self) -> dict[str, Any]:
+        """Returns the groups as `state_dict` has them, without a state: a checkpoint has that of the engine."""
+        return super().state_dict()
+
+    def load_groups(self, state_dict: dict[str, Any]) -> None:
+        """Takes over the groups of a state."""
+        super().load_state_dict(state_dict | {"state": {}})
+        for group in self.param_groups:
+            # A checkpoint of an earlier version has none.
+            group.setdefault("weight_decay", self.defaults["weight_decay"])
+
+    def in_groups(self) -> list[int]:
+        """Returns the parameters' numbers in the order of the groups."""
+        number = {id(parameter): index for index, parameter in enumerate(self.parameters)}
+        return [number[id(parameter)] for group in self.param_groups for parameter in group["params"]]
+
+
+def rate_of(optimizer: Any) -> float | None:
+    """Returns the learning rate of an optimizer as algorithms are told it: that of its first group."""
+    return optimizer.rate() if isinstance(optimizer, EngineOptimizer) else optimizer.param_groups[0]["lr"]
+
+
+def compared_rate(optimizers: Sequence[Optimizer], step: int) -> float | None:
+    """Returns the learning rate that ranks compare in a step: with several groups each in its turn."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if len(groups) < 2:
+        return None
+    rate = groups[step % len(groups)]["lr"]
+    return float(rate) if isinstance(rate, float | int | Tensor) else None
 
 
 def form(optimizer: Optimizer) -> str:

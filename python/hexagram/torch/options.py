@@ -92,6 +92,9 @@ def engine_options(
             )
     own = {
         "optimizer": optimizer if isinstance(optimizer, str) else None,
+        "groups": None,
+        # For a GradScaler. Where the next forward pass waits for buckets, each is stepped with before all are known.
+        "skip_overflows": options.get("loss_scale") is None and options.get("overlap") != "forward",
         # PyTorch's have their own.
         "learning_rate": rate if optimizer is None or isinstance(optimizer, str) else None,
     }
@@ -130,3 +133,16 @@ def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
             'overlap="forward" needs an optimizer that steps on each bucket when it is there, and PyTorch\'s steps on all '
             'parameters at once; pass the spelling of one of the engine\'s, such as "sgd(momentum=0.9)" or "adamw"'
         )
+
+
+def check_takes_groups(optimizer: Any, algorithm: str | Algorithm) -> None:
+    """Raises `UsageError` where groups are given, and the engine's optimizer is not named that would have them."""
+    if isinstance(optimizer, str):
+        return
+    if optimizer is None:
+        raise UsageError(
+            f'groups are of the engine\'s optimizer, and none is named; name the one of {algorithm}, such as "adamw"'
+        )
+    raise UsageError(
+        "groups are of the engine's optimizer; give those of PyTorch's to itself, as torch.optim takes them"
+    )

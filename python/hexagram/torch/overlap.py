@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,13 +149,7 @@ class ForwardOverlap:
 
     def hook(self, own: list[int]) -> Callable:
         """Returns what waits for these parameters before a module's forward pass; for all where nothing is trained."""
-
-        @torch.compiler.disable
-        def wait(module: nn.Module, _: Any) -> None:
-            if self.under_way:
-                self.wait(own) if module.training and torch.is_grad_enabled() else self.wait_for_all()
-
-        return wait
+        return Waiting(self, own)
 
     def leave(self) -> None:
         """Takes note that all parameters and gradients are on their way."""
@@ -224,6 +219,33 @@ class ForwardOverlap:
         for tensor, kind in self.tensors_of(index, nn.Parameter, Tensor):
             if WAITED_BY.pop(id(tensor), None):
                 tensor.__class__ = kind
+
+
+class Waiting:
+    """The hook before a module's forward pass. A copy of the module has none: it waits for nothing."""
+
+    def __init__(self, overlap: ForwardOverlap, own: list[int]):
+        self.overlap = overlap
+        self.own = own
+
+    @torch.compiler.disable
+    def __call__(self, module: nn.Module, _: Any) -> None:
+        """Waits for the module's own parameters, or for all where nothing is trained."""
+        if self.overlap.under_way:
+            is_training = module.training and torch.is_grad_enabled()
+            self.overlap.wait(self.own) if is_training else self.overlap.wait_for_all()
+
+    def __deepcopy__(self, memo: dict) -> Callable:
+        """Returns the hook of a copy."""
+        return nothing
+
+    def __reduce__(self) -> tuple:
+        """Returns how the hook of a pickled copy is made."""
+        return partial, (nothing,)
+
+
+def nothing(*_: Any) -> None:
+    """Waits for nothing."""
 
 
 def without_hooks(module: nn.Module) -> bool:

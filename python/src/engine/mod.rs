@@ -6,7 +6,7 @@ mod state;
 mod thread;
 mod view;
 
-pub(crate) use options::algorithms;
+pub(crate) use options::{algorithms, needs_learning_rate};
 pub(crate) use thread::{answer, end_all};
 pub(crate) use view::BucketView;
 
@@ -26,6 +26,8 @@ use thread::EngineThread;
 pub(crate) struct Engine {
     thread: Arc<EngineThread>,
     hooks: Hooks,
+    /// Weight decay of the optimizer as it is spelled: that of groups that name none.
+    spelled_decay: Option<f64>,
     /// End of the evaluation of the mean that is under way.
     evaluating: Mutex<Option<state::Evaluating>>,
 }
@@ -46,7 +48,7 @@ impl Engine {
         let world = world.member().get(py)?.world;
         let parameters = options::parameters(py, parameters)?;
         let algorithm = algorithm.algorithm().map_err(|error| exception(py, &error))?;
-        let options = options.read(py)?;
+        let (options, spelled_decay) = options.read(py)?;
         let made: Arc<OnceLock<Hooks>> = Arc::default();
         let hooks = Arc::clone(&made);
         let thread = EngineThread::start(py, world, move |comm| {
@@ -59,7 +61,7 @@ impl Engine {
             Some(hooks) => hooks.clone(),
             None => thread.call(py, |engine| Ok(engine.hooks()))?,
         };
-        Ok(Engine { thread, hooks, evaluating: Mutex::default() })
+        Ok(Engine { thread, hooks, spelled_decay, evaluating: Mutex::default() })
     }
 
     fn forward(&self, py: Python<'_>, learning_rate: Option<f64>) -> PyResult<()> {
@@ -69,10 +71,19 @@ impl Engine {
         })
     }
 
-    fn begin(&self, py: Python<'_>, accumulate: bool, learning_rate: Option<f64>) -> PyResult<()> {
+    /// Begins a pass of a step with this learning rate, and with another one to compare with the other ranks if one is
+    /// told.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        accumulate: bool,
+        learning_rate: Option<f64>,
+        compared: Option<f64>,
+    ) -> PyResult<()> {
         let mode = if accumulate { Mode::Accumulate } else { Mode::Synchronize };
         self.call(py, move |engine| {
             follow(engine, learning_rate);
+            engine.compare_rate(compared);
             engine.begin(mode)
         })
     }
@@ -101,6 +112,28 @@ impl Engine {
 
     fn stepped(&self, py: Python<'_>) -> PyResult<u64> {
         self.call(py, |engine| engine.stepped().map(|()| engine.generation()))
+    }
+
+    /// Returns the numbers of the parameters that the next step leaves as they are, since no rank has used them.
+    fn idle(&self, py: Python<'_>, parameters: usize) -> PyResult<Vec<usize>> {
+        self.call(py, move |engine| Ok((0..parameters).filter(|index| engine.is_idle(*index)).collect()))
+    }
+
+    fn leave_idle(&self, py: Python<'_>, parameters: Vec<usize>) -> PyResult<()> {
+        self.call(py, move |engine| engine.leave_idle(&parameters))
+    }
+
+    fn set_gradient(&self, py: Python<'_>, parameter: usize, gradient: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = lent_to_read(gradient)?;
+        self.call(py, move |engine| engine.set_gradient(parameter, &buffer))
+    }
+
+    fn set_group_factors(&self, py: Python<'_>, factors: Vec<(f64, f64)>) -> PyResult<()> {
+        self.call(py, move |engine| engine.set_group_factors(&factors))
+    }
+
+    fn left_out(&self, py: Python<'_>) -> PyResult<u64> {
+        self.call(py, |engine| engine.left_out().map(|()| engine.generation()))
     }
 
     /// Waits for what the last step has left on its way of these parameters; returns the generation.
@@ -149,6 +182,25 @@ impl Engine {
     fn synchronize_buffers(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let mut tensors = buffers(&tensors)?;
         self.call(py, move |engine| engine.synchronize_buffers(&mut tensors))
+    }
+
+    fn average_buffers(&self, py: Python<'_>, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let mut tensors = buffers(&tensors)?;
+        self.call(py, move |engine| engine.average_buffers(&mut tensors))
+    }
+
+    /// Compares these tensors, and what parameters the engine has, between ranks.
+    fn check_replicas(
+        &self,
+        py: Python<'_>,
+        names: Vec<String>,
+        tensors: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let tensors = tensors.iter().map(lent_to_read).collect::<PyResult<Vec<_>>>()?;
+        self.call(py, move |engine| {
+            let named: Vec<_> = names.into_iter().zip(&tensors).collect();
+            engine.check_replicas(&named)
+        })
     }
 
     fn bucket_memory(&self, py: Python<'_>) -> PyResult<(u64, Vec<BucketMemory>)> {

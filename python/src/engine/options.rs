@@ -3,9 +3,11 @@
 
 use super::outside::Outside;
 use crate::error::usage;
+use hexagram::algorithms::optimizer::{Members, ParameterGroup};
 use hexagram::algorithms::{Overlap, optimizer, registry};
 use hexagram::{AnyAlgorithm, Autotune, Buffers, EngineOptions, LossScale, Order, Parameter, Result, Unused};
 use pyo3::prelude::*;
+use std::collections::BTreeSet;
 
 /// Options of an engine, by the names that the Rust ones have; `None` stands for the default.
 #[derive(FromPyObject)]
@@ -13,6 +15,8 @@ use pyo3::prelude::*;
 pub(super) struct Options {
     optimizer: Option<String>,
     learning_rate: Option<f64>,
+    /// Names of the parameters of each group, and the largest weight decay that one asks for.
+    groups: Option<(Vec<BTreeSet<String>>, f64)>,
     bucket_bytes: Option<usize>,
     first_bucket_bytes: Option<usize>,
     order: Option<String>,
@@ -22,6 +26,7 @@ pub(super) struct Options {
     streams: Option<usize>,
     clip_norm: Option<f64>,
     loss_scale: Option<f64>,
+    skip_overflows: Option<bool>,
     uneven: Option<bool>,
     seed: Option<u64>,
     autotune: Option<bool>,
@@ -46,11 +51,19 @@ impl Chosen {
 }
 
 impl Options {
-    pub(super) fn read(self, py: Python<'_>) -> PyResult<EngineOptions> {
+    /// Returns the engine's options, and the weight decay of the optimizer as it is spelled, if one is.
+    pub(super) fn read(self, py: Python<'_>) -> PyResult<(EngineOptions, Option<f64>)> {
         let usual = EngineOptions::default();
         let optimizer = self.optimizer.map(|spelling| optimizer::named(&spelling)).transpose();
-        Ok(EngineOptions {
-            optimizer: optimizer.map_err(|error| crate::error::exception(py, &error))?,
+        let optimizer = optimizer.map_err(|error| crate::error::exception(py, &error))?;
+        let (groups, most) = self.groups.unwrap_or_default();
+        // Groups have factors of the optimizer's weight decay.
+        let spelled = optimizer.as_ref().and_then(|optimizer| optimizer.weight_decay());
+        let decaying = optimizer.as_ref().filter(|it| most > 0.0 && it.weight_decay() == Some(0.0));
+        let decaying = decaying.and_then(|optimizer| optimizer.with_weight_decay(most));
+        let options = EngineOptions {
+            optimizer: decaying.or(optimizer),
+            groups: groups.into_iter().map(|names| ParameterGroup::of(Members::Listed(names))).collect(),
             learning_rate: self.learning_rate.map(Into::into),
             bucket_bytes: self.bucket_bytes.unwrap_or(usual.bucket_bytes),
             first_bucket_bytes: self.first_bucket_bytes.unwrap_or(usual.first_bucket_bytes),
@@ -71,6 +84,7 @@ impl Options {
             streams: self.streams.unwrap_or(usual.streams),
             clip_norm: self.clip_norm,
             loss_scale: self.loss_scale.map(|initial| LossScale { initial, ..LossScale::default() }),
+            skip_overflows: self.skip_overflows.unwrap_or(usual.skip_overflows),
             uneven: self.uneven.unwrap_or(usual.uneven),
             seed: self.seed.unwrap_or(usual.seed),
             autotune: self.autotune.unwrap_or(false).then(Autotune::default),
@@ -81,7 +95,8 @@ impl Options {
                 &[("backward", Overlap::Backward), ("forward", Overlap::Forward)],
             )?,
             ..usual
-        })
+        };
+        Ok((options, spelled))
     }
 }
 
@@ -93,6 +108,13 @@ pub(crate) fn algorithms() -> Vec<(&'static str, String, &'static str)> {
         (algorithm.name(), format!("{} {trigram}", trigram.symbol()), algorithm.source())
     };
     registry::all().iter().map(told).collect()
+}
+
+/// Returns true if the hooks of an algorithm ask for the learning rate.
+#[pyfunction]
+pub(crate) fn needs_learning_rate(py: Python<'_>, algorithm: &str) -> PyResult<bool> {
+    let named = registry::named(algorithm).map_err(|error| crate::error::exception(py, &error))?;
+    Ok(named.needs_learning_rate())
 }
 
 /// Returns the value of a word; the default without one.

@@ -6,6 +6,7 @@ use super::thread::{answer, outcome};
 use crate::dtype::named;
 use crate::error::{exception, usage};
 use crate::memory::copied;
+use hexagram::algorithms::engine::OptimizerState;
 use hexagram::algorithms::registry;
 use hexagram::{DataParallel, Error, Record, Result};
 use pyo3::prelude::*;
@@ -27,6 +28,9 @@ pub(super) struct Evaluating {
 /// A tensor of a checkpoint: element type, shape and bytes.
 type SavedTensor<'py> = (String, Vec<usize>, Bound<'py, PyBytes>);
 
+/// What the optimizer remembers of a parameter: slot, the parameter's number, element type and bytes.
+type SavedSlot<'py> = (String, usize, String, Bound<'py, PyBytes>);
+
 /// A checkpoint: facts by name, tensors by name, and the checksum of both.
 type SavedRecord<'py> = (BTreeMap<String, String>, BTreeMap<String, SavedTensor<'py>>, u64);
 
@@ -39,25 +43,33 @@ impl Engine {
 
     /// Returns what is fixed by the algorithm.
     fn traits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (name, trigram, identical, needs, named, works) = self.call(py, |engine| {
+        let (name, trigram, identical, needs, named, works, decay) = self.call(py, |engine| {
             let algorithm = engine.algorithm();
+            let optimizer = engine.options().optimizer.as_ref();
             let named = algorithm.optimizers().by_default().map(str::to_owned);
             Ok((
                 algorithm.name(),
                 algorithm.trigram(),
                 algorithm.keeps_replicas_identical(),
-                algorithm.needs().parameters,
+                (algorithm.needs().parameters, algorithm.needs_learning_rate()),
                 named,
                 engine.works_on_parameters(),
+                optimizer.map(|optimizer| (optimizer.spelled(), optimizer.weight_decay())),
             ))
         })?;
         let told = PyDict::new(py);
         told.set_item("name", name)?;
         told.set_item("synchronous", trigram.synchronous)?;
         told.set_item("identical", identical)?;
-        told.set_item("needs_parameters", needs)?;
+        told.set_item("needs_parameters", needs.0)?;
+        told.set_item("needs_learning_rate", needs.1)?;
         told.set_item("names_optimizer", named)?;
         told.set_item("has_parameters", works)?;
+        let (spelled, decay) = decay.unzip();
+        told.set_item("optimizer", spelled)?;
+        let decay = decay.flatten();
+        told.set_item("weight_decay", decay)?;
+        told.set_item("spelled_decay", self.spelled_decay.or(decay))?;
         Ok(told)
     }
 
@@ -110,6 +122,32 @@ impl Engine {
         };
         drop(readings);
         answer(py, distance)
+    }
+
+    /// Returns the number of the optimizer's steps, and what it remembers: slots, parameters' numbers, types and bytes.
+    fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<(u64, Vec<SavedSlot<'py>>)> {
+        let (steps, slots) = self.call(py, |engine| {
+            let state = engine.optimizer_state()?;
+            let mut slots = Vec::new();
+            for (slot, index, values) in state.slots {
+                slots.push((slot, index, values.dtype(), values.read_all()?.bytes_on_host()?.into_owned()));
+            }
+            Ok((state.steps, slots))
+        })?;
+        let told = slots
+            .into_iter()
+            .map(|(slot, index, dtype, bytes)| (slot, index, dtype.to_string(), PyBytes::new(py, &bytes)));
+        Ok((steps, told.collect()))
+    }
+
+    /// Puts back what [`Engine::optimizer_state`] returned.
+    fn set_optimizer_state(&self, py: Python<'_>, steps: u64, slots: Vec<SavedSlot<'_>>) -> PyResult<()> {
+        let slot = |(slot, index, kind, bytes): SavedSlot<'_>| {
+            Ok((slot, index, copied(named(&kind)?, bytes.as_bytes())?))
+        };
+        let slots = slots.into_iter().map(slot).collect::<Result<Vec<_>>>();
+        let slots = slots.map_err(|error| exception(py, &error))?;
+        self.call(py, move |engine| engine.set_optimizer_state(&OptimizerState { steps, slots }))
     }
 
     /// Returns the engine's state.

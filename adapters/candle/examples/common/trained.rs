@@ -60,7 +60,7 @@ impl run::Trained for Trained {
     fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure> {
         match self.replica.save(checkpoints, own) {
             Ok(_) => Ok(()),
-            Err(hexagram_candle::Error::Hexagram(error)) => Err(error.into()),
+            Err(hexagram_candle::Error::Hexagram(error)) => Err((*error).into()),
             Err(error) => Err(error.into()),
         }
     }

@@ -9,10 +9,11 @@ use candle_core::{
     CpuStorage, CustomOp1, DType, Device, Layout, Module, ModuleT, Result, Shape, Tensor, Var,
 };
 use candle_nn::{BatchNorm, Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
+use hexagram_algorithms::engine::LossScale;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, NOTICE_BYTES, TransportKind};
-use hexagram_algorithms::{EngineOptions, Order, Sgd};
+use hexagram_algorithms::{EngineOptions, Order, Sgd, Unused};
 use hexagram_candle::{Error, Replica, ReplicaOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,7 +76,7 @@ fn options(dtype: DType) -> ReplicaOptions {
 
 fn hexagram<T>(outcome: hexagram_candle::Result<T>) -> hexagram_algorithms::logical::Result<T> {
     outcome.map_err(|error| match error {
-        Error::Hexagram(error) => error,
+        Error::Hexagram(error) => *error,
         other => panic!("{other}"),
     })
 }
@@ -350,6 +351,66 @@ fn all_fail(what: &str, body: impl Fn(&Communicator) -> hexagram_candle::Result<
     for error in errors {
         let text = error.unwrap_err();
         assert!(text.contains(what), "{text}");
+    }
+}
+
+#[test]
+fn an_overflow_of_a_scaled_loss_leaves_nothing_to_step_with() {
+    let trained = |overflow: Option<f64>| {
+        spawn(TransportKind::Thread, 2, |comm| {
+            let varmap = same_start(DType::F32);
+            let engine = EngineOptions {
+                loss_scale: Some(LossScale { initial: 4.0, ..LossScale::default() }),
+                ..EngineOptions::default()
+            };
+            let options = ReplicaOptions { engine, ..ReplicaOptions::default() };
+            let (net, mut replica) = Replica::build(&comm, &varmap, options, Net::new).unwrap();
+            let mut optimizer = candle_nn::AdamW::new_lr(varmap.all_vars(), 0.1).unwrap();
+            for step in 0..3 {
+                let scale = replica.engine().loss_scaling().scale();
+                let scale = match (step, overflow) {
+                    (1, None) => continue,
+                    (1, Some(factor)) if comm.rank() == 1 => factor,
+                    _ => scale,
+                };
+                let loss = (net.loss(&batch(step, DType::F32)).unwrap() * scale).unwrap();
+                replica.backward_step(&mut optimizer, &loss).unwrap();
+            }
+            Ok((values(&varmap), replica.engine().steps()))
+        })
+        .unwrap()
+    };
+    assert_eq!(trained(Some(f64::INFINITY)), trained(None));
+}
+
+#[test]
+fn a_layer_that_no_rank_uses_is_left_as_it_is() {
+    for own in [false, true] {
+        let moved = spawn(TransportKind::Thread, 2, |comm| {
+            let varmap = same_start(DType::F32);
+            let optimizer = own.then(|| Arc::new(hexagram_algorithms::AdamW::default()) as Arc<_>);
+            let engine = EngineOptions { unused: Unused::Zero, optimizer, ..EngineOptions::default() };
+            let options = ReplicaOptions { engine, ..ReplicaOptions::default() };
+            let (net, mut replica) = Replica::build(&comm, &varmap, options, Net::new).unwrap();
+            replica.set_learning_rate(0.1);
+            let mut adam = candle_nn::AdamW::new_lr(varmap.all_vars(), 0.1).unwrap();
+            let read = |layer: &Linear| layer.weight().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let mut moved = Vec::new();
+            for step in 0..3 {
+                let before = (read(&net.first), read(&net.second));
+                let x = net.first.forward(&batch(step, DType::F32)).unwrap();
+                // In the first step all ranks use both layers, then one does, then none.
+                let uses = step == 0 || step == 1 && comm.rank() == 0;
+                let loss =
+                    if uses { net.second.forward(&x).unwrap() } else { x }.sqr().unwrap().mean_all().unwrap();
+                if own { replica.step(&loss) } else { replica.backward_step(&mut adam, &loss) }.unwrap();
+                moved.push((read(&net.first) != before.0, read(&net.second) != before.1));
+            }
+            Ok(moved)
+        });
+        for moved in moved.unwrap() {
+            assert_eq!(moved, [(true, true), (true, true), (true, false)], "the engine's optimizer: {own}");
+        }
     }
 }
 

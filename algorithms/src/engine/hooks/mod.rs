@@ -211,6 +211,8 @@ pub(super) struct Backward {
     held: bool,
     slots: Vec<GradientBucket>,
     gradients: Vec<Gradient>,
+    /// For each parameter, true if the step after the last pass leaves it as it is.
+    idle: Vec<bool>,
     /// Mode of the pass under way, if there is one.
     open: Option<Mode>,
     /// Number of buckets handed over in this pass.

@@ -25,6 +25,7 @@ impl Backward {
     pub(in crate::engine) fn new(plan: Plan, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
+        let idle = vec![false; gradients.len()];
         Backward {
             plan,
             generation: 0,
@@ -32,6 +33,7 @@ impl Backward {
             held: false,
             slots,
             gradients,
+            idle,
             open: None,
             sent: 0,
             results: Results::None,
@@ -83,6 +85,15 @@ impl Backward {
     /// Takes the gradients of one bucket, while no pass is under way.
     pub(in crate::engine) fn take(&mut self, bucket: usize) -> Result<Buffer> {
         self.slots[bucket].buffer.take().ok_or_else(on_their_way)
+    }
+
+    /// Returns for each parameter whether the step after the last pass leaves it as it is.
+    pub(in crate::engine) fn idle(&self) -> &[bool] {
+        &self.idle
+    }
+
+    pub(in crate::engine) fn idle_mut(&mut self) -> &mut [bool] {
+        &mut self.idle
     }
 
     pub(in crate::engine) fn set_present(&mut self, present: StepInfo) {
@@ -154,6 +165,9 @@ impl Backward {
         };
         self.open = None;
         outcome?;
+        if mode == Mode::Synchronize {
+            self.idle = self.gradients.iter().map(|gradient| *gradient == Gradient::Missing).collect();
+        }
         for gradient in &mut self.gradients {
             *gradient = match (mode, *gradient) {
                 (Mode::Accumulate, Gradient::Ready) => Gradient::Partial,

@@ -21,6 +21,11 @@ impl HookRunner {
         (self.trace.take(), self.comm.activity().take())
     }
 
+    /// Takes gradients that are not finite for an overflow, under algorithms that may refuse them.
+    pub(in crate::engine) fn watch_overflows(&mut self) {
+        self.skips_overflows = true;
+    }
+
     /// Lets the buckets that the next forward pass needs first go first, if the order is given.
     pub(in crate::engine) fn set_urgency(&mut self, order: Option<Vec<usize>>) {
         self.urgency = order;
@@ -67,6 +72,11 @@ impl HookRunner {
         };
         self.lanes = buckets.enumerate().map(lane).collect();
         self.works_after_backward = algorithm.written().after_backward;
+        self.compares_rates = algorithm.keeps_replicas_identical() && algorithm.trigram().synchronous;
+        // Where parameters are communicated, a rank that steps with its own gradients skips by itself.
+        let encodes = algorithm.keeps_replicas_identical() || !algorithm.needs().parameters;
+        let refuses = encodes && !algorithm.trigram().full_precision;
+        self.watches_overflows = self.skips_overflows && refuses && algorithm.trigram().synchronous;
         self.algorithm = Some(algorithm);
     }
 

@@ -11,6 +11,7 @@
 mod between;
 mod urgency;
 
+use super::overflow;
 use super::plan::name_tensor;
 use super::trace::{OpenHook, hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
@@ -58,6 +59,8 @@ pub(super) struct Memory {
     pub(super) parameters: Option<Buffer>,
     /// Optimizer's memory, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
     pub(super) slots: Option<Slots>,
+    /// True if gradients of some rank are not finite, for which all have NaN.
+    pub(super) overflowed: bool,
 }
 
 impl Memory {
@@ -159,6 +162,12 @@ pub(super) struct HookRunner {
     algorithm: Option<AnyAlgorithm>,
     /// True if the algorithm writes the hook after the backward pass: buckets then stay for it.
     works_after_backward: bool,
+    /// True if replicas would part silently where ranks step with different learning rates.
+    compares_rates: bool,
+    /// True if the engine's options ask for it.
+    skips_overflows: bool,
+    /// True if gradients that are not finite are an overflow, before the hook that would refuse them.
+    watches_overflows: bool,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
@@ -190,6 +199,9 @@ impl HookRunner {
             streams,
             algorithm: None,
             works_after_backward: false,
+            compares_rates: false,
+            skips_overflows: false,
+            watches_overflows: false,
             lanes,
             running,
             upcoming: VecDeque::new(),
@@ -280,11 +292,12 @@ impl HookRunner {
             lane.waiting.pop_front();
             lane.busy = true;
             self.upcoming.pop_front();
-            let hierarchy = lane.hierarchy.clone();
+            let rate = present.compared_rate.or(present.learning_rate).filter(|_| self.compares_rates);
+            let hierarchy = lane.hierarchy.as_ref().map(|hierarchy| hierarchy.with_learning_rate(rate));
             let metrics = lane.metrics.clone();
             let queue = lane.memory.buffer().map_or_else(Queue::host, Buffer::queue);
             let elements = lane.memory.buffer().map_or(0, Buffer::len);
-            let comm = lane.comm.clone();
+            let comm = lane.comm.with_learning_rate(rate);
             let bytes = lane.memory.bytes();
             let span = self.trace.as_ref().map(|t| hook_begins(t, stage, present, bucket, bytes, &queue));
             let context = Context { comm, hierarchy, bucket, present, metrics, queue, elements };
@@ -292,6 +305,7 @@ impl HookRunner {
                 algorithm: self.algorithm.clone(),
                 tensors: Arc::clone(&lane.tensors),
                 parameters: lane.parameters,
+                watches_overflows: self.watches_overflows,
                 instance: lane.instance.take(),
                 memory: std::mem::take(&mut lane.memory),
             };
@@ -363,6 +377,7 @@ impl HookRunner {
         lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
         lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);
+        lane.memory.overflowed |= memory.overflowed;
         let stays = stage == Stage::Forward || (stage == Stage::Gradients && self.works_after_backward);
         if !stays {
             runtime::catch_up();
@@ -377,6 +392,7 @@ struct HookCall {
     algorithm: Option<AnyAlgorithm>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
+    watches_overflows: bool,
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
 }
@@ -405,13 +421,18 @@ impl HookCall {
             None => gradients.beside(gradients.dtype(), 0)?,
         };
         let mut slots = self.memory.slots.take();
+        let mut overflowed = self.memory.overflowed;
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
+        if stage == Stage::Gradients && self.watches_overflows {
+            overflowed = overflow::somewhere(context.comm(), &bucket.gradients).await?;
+        }
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
             (Stage::Start, none, Some(algorithm)) => {
                 let made = algorithm.instance(context, &bucket).await;
                 made.map(|instance| *none = Some(instance))
             }
             (Stage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
+            (Stage::Gradients | Stage::Backward, ..) if overflowed => overflow::show(&bucket.gradients),
             (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
             (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
             (Stage::Step, Some(instance), _) => {
@@ -428,7 +449,7 @@ impl HookCall {
             _ => Err(missing()),
         };
         let parameters = self.parameters.then_some(bucket.parameters);
-        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots };
+        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots, overflowed };
         outcome
     }
 }

@@ -108,3 +108,30 @@ fn parameters_that_differ_are_named() {
     let said = "the number of parameters is 3 on rank 0, and parameter 3 is `p3` of f32 [4] on rank 2";
     assert!(text.contains(said), "{text}");
 }
+
+#[test]
+fn learning_rates_that_differ_are_an_error_with_both() {
+    for transport in transports() {
+        for optimizer in [None, Some(Arc::new(Sgd::default()) as Arc<dyn crate::optimizer::Optimizer>)] {
+            for hierarchical in [false, true] {
+                let errors = spawn(transport, 2, |comm| {
+                    let options =
+                        EngineOptions { optimizer: optimizer.clone(), hierarchical, ..options(40, 40) };
+                    let mut engine = engine(&comm, parameters(2, 10), options)?;
+                    let mut step = |rate: f64| {
+                        engine.set_learning_rate(rate);
+                        pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10], vec![1.0; 10]])?;
+                        if optimizer.is_some() { engine.step() } else { engine.stepped() }
+                    };
+                    step(0.5)?;
+                    Ok(step([0.5, 0.25][comm.rank()]).unwrap_err().to_string())
+                });
+                let errors = errors.unwrap();
+                let has_both = |error: &String| {
+                    ["rate 0.5", "rate 0.25", "same learning rate"].iter().all(|part| error.contains(part))
+                };
+                assert!(errors.iter().any(has_both), "{transport}, {hierarchical}: {errors:?}");
+            }
+        }
+    }
+}

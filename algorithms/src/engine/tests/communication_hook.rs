@@ -28,8 +28,11 @@ fn lent(values: &mut [f32], index: usize, is_last: bool) -> FrameworkBucket {
 
 /// Gradients after each of five passes, by a hook.
 fn hooked(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Vec<[Vec<f32>; 2]>> {
-    let mut hook = CommunicationHook::new(comm, algorithm, HookOptions::default())?;
-    hook.set_learning_rate(0.1);
+    let mut hook = CommunicationHook::new(
+        comm,
+        algorithm,
+        HookOptions { learning_rate: Some(0.1), ..HookOptions::default() },
+    )?;
     let mut all = Vec::new();
     for pass in 0..5 {
         let mut own = gradients(comm.rank(), pass);
@@ -111,4 +114,18 @@ fn what_cannot_be_is_refused_on_all_ranks() {
     let told = told.unwrap();
     assert!(told[1].contains("bucket 1 came where bucket 0 was next"), "{told:?}");
     assert!(told[0].contains("bucket 1 came") || told[0].contains("rank 1"), "{told:?}");
+}
+
+#[test]
+fn a_hook_that_lacks_the_learning_rate_is_refused_when_it_is_made() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let made = |learning_rate| {
+            let options = HookOptions { learning_rate, ..HookOptions::default() };
+            CommunicationHook::new(&comm, crate::registry::named("powersgd")?, options).map(drop)
+        };
+        let text = made(None).unwrap_err().to_string();
+        assert!(text.contains("powersgd") && text.contains("`learning_rate`"), "{text}");
+        made(Some(0.1))
+    })
+    .unwrap();
 }

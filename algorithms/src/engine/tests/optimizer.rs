@@ -1,7 +1,7 @@
 //! The engine's optimizers against closed forms, and options that are refused.
 
 use super::*;
-use crate::optimizer::{Adam, AdamW, Optimizer};
+use crate::optimizer::{Adam, AdamW, Members, Optimizer, ParameterGroup};
 
 /// The parameter after each step of these gradients, from `start`, with γ = 0.1.
 fn run(optimizer: impl Optimizer + Clone, start: f64, gradients: &[f64]) -> Vec<f64> {
@@ -175,6 +175,43 @@ fn nothing_is_stepped_with_after_a_pass_that_only_accumulated() {
         engine.hooks().ready_slice(0, &[1.0f32])?;
         let text = engine.finish_and_step().unwrap_err().to_string();
         assert!(text.contains("no synchronized gradients"), "{text}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn groups_change_while_training_and_the_state_goes_on_elsewhere() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let listed = Members::Listed(["p1".to_owned()].into());
+        let made = |groups: Vec<ParameterGroup>| {
+            let optimizer = Some(Arc::new(Sgd { momentum: 0.5, ..Sgd::default() }) as Arc<_>);
+            let options = EngineOptions { optimizer, groups, ..options(40, 40) };
+            trained_by(&comm, parameters(2, 10), GradientAllReduce, options, (1.0, 0.0))
+        };
+        let step = |engine: &mut DataParallel| {
+            pass(engine, Mode::Synchronize, &[vec![1.0; 10], vec![1.0; 10]])?;
+            engine.step()?;
+            Ok::<_, Error>([value(engine, 0)[0], value(engine, 1)[0]])
+        };
+        let mut engine = made(vec![ParameterGroup::of(listed)])?;
+        engine.set_group_factors(&[(0.25, 1.0)])?;
+        assert_eq!(step(&mut engine)?, [-1.0, -0.25]);
+        engine.set_group_factors(&[(0.0, 1.0)])?;
+        assert_eq!(step(&mut engine)?, [-2.5, -0.25]);
+        let refused = engine.set_group_factors(&[(-1.0, 1.0)]).unwrap_err().to_string();
+        assert!(refused.contains("learning_rate of the parameter group"), "{refused}");
+        engine.set_group_factors(&[]).unwrap_err();
+
+        let state = engine.optimizer_state()?;
+        assert_eq!((state.steps, state.slots.len()), (2, 2));
+        let mut other = made(Vec::new())?;
+        other.set_optimizer_state(&state)?;
+        assert_eq!(step(&mut other)?, [-1.75; 2], "a momentum of 1.5 goes on");
+        other.set_group_factors(&[(0.0, 1.0)])?;
+        assert_eq!(step(&mut other)?, [-1.75; 2], "all are one group where none is named");
+        let foreign = OptimizerState { slots: Vec::new(), ..state };
+        other.set_optimizer_state(&foreign).unwrap_err();
         Ok(())
     })
     .unwrap();

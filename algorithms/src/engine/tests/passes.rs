@@ -1,6 +1,7 @@
 //! Passes: overlap, order, accumulation, and that no gradient is ever silently left out.
 
 use super::*;
+use crate::optimizer::AdamW;
 use crate::sgp::Sgp;
 
 #[test]
@@ -133,6 +134,47 @@ fn an_unused_parameter_counts_as_zero_when_asked() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn a_parameter_that_no_rank_uses_is_left_as_it_is() {
+    let bare = || AnyAlgorithm::from(GradientAllReduce);
+    let local = || AnyAlgorithm::from(LocalSgd { period: 1, ..LocalSgd::default() });
+    for (algorithm, overlap) in
+        [(bare(), Overlap::Backward), (local(), Overlap::Backward), (bare(), Overlap::Forward)]
+    {
+        spawn(TransportKind::Thread, 2, |comm| {
+            let options = EngineOptions {
+                unused: Unused::Zero,
+                optimizer: Some(Arc::new(AdamW { weight_decay: 0.5, ..AdamW::default() })),
+                overlap,
+                ..options(80, 80)
+            };
+            let mut engine = trained_by(&comm, parameters(3, 10), algorithm.clone(), options, (0.1, 1.0))?;
+            let hooks = engine.hooks();
+            let mut before = vec![vec![1.0; 10]; 3];
+            for step in 0..4 {
+                engine.forward()?;
+                engine.begin(Mode::Synchronize)?;
+                // Parameter 1 on rank 0 only, parameter 2 in the first step, so that momentum would move it later.
+                for index in 0..3 {
+                    if index == 0 || index == 1 && comm.rank() == 0 || index == 2 && step == 0 {
+                        hooks.ready_slice(index, &[1.0f32; 10])?;
+                    }
+                }
+                engine.finish()?;
+                assert_eq!([0, 1, 2].map(|index| engine.is_idle(index)), [false, false, step > 0]);
+                engine.step()?;
+                let now: Vec<_> = (0..3).map(|index| value(&engine, index)).collect();
+                let moved = [0, 1, 2].map(|index| now[index] != before[index]);
+                assert_eq!(moved, [true, true, step == 0], "step {step}");
+                before = now;
+            }
+            engine.leave_idle(&[3]).unwrap_err();
+            Ok(())
+        })
+        .unwrap();
+    }
 }
 
 #[test]

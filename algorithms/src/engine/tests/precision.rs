@@ -2,6 +2,7 @@
 
 use super::super::runner::Stage;
 use super::*;
+use crate::optimizer::AdamW;
 
 /// Numbers in 16 bits.
 fn halves(dtype: DType, numbers: &[f32]) -> Buffer {
@@ -195,4 +196,63 @@ fn the_scale_is_part_of_the_initial_state() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn steps_that_are_left_out_are_not_counted() {
+    let trained = |gap: Option<f32>, algorithm: fn() -> AnyAlgorithm| {
+        let parameters = spawn(TransportKind::Thread, 2, |comm| {
+            let options = EngineOptions { optimizer: Some(Arc::new(AdamW::default())), ..options(40, 40) };
+            let mut engine = trained_by(&comm, parameters(2, 10), algorithm(), options, (0.1, 1.0))?;
+            for step in 0..5 {
+                let Some(g) = (if step == 2 { gap } else { Some(step as f32 + 1.0) }) else { continue };
+                engine.forward()?;
+                pass(&mut engine, Mode::Synchronize, &[vec![g; 10], vec![-g; 10]])?;
+                if step == 2 { engine.left_out() } else { engine.step() }?;
+            }
+            Ok((value(&engine, 1), engine.steps()))
+        });
+        parameters.unwrap()[0].clone()
+    };
+    let gradients = || GradientAllReduce.into();
+    let local = || AnyAlgorithm::from(LocalSgd { period: 1, ..LocalSgd::default() });
+    assert_eq!(trained(Some(7.0), gradients), trained(None, gradients));
+    let (with_gap, steps) = trained(Some(7.0), local);
+    assert_eq!((with_gap, steps), (trained(None, local).0, 5), "other ranks may have made that step");
+}
+
+#[test]
+fn an_overflow_under_a_codec_is_one_on_all_ranks() {
+    for clip_norm in [None, Some(100.0)] {
+        for (name, rate) in [("bytegrad", None), ("topk-ef", Some(0.5))] {
+            spawn(TransportKind::Thread, 2, |comm| {
+                let options = EngineOptions { skip_overflows: true, clip_norm, ..options(40, 40) };
+                let algorithm = crate::registry::named(name)?;
+                let mut engine = DataParallel::new(&comm, parameters(2, 10), algorithm, options)?;
+                rate.into_iter().for_each(|rate: f64| engine.set_learning_rate(rate));
+                for step in 0..3 {
+                    let g = if step == 1 && comm.rank() == 1 { f32::INFINITY } else { 1.0 };
+                    pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10], vec![g; 10]])?;
+                    assert_eq!(engine.loss_scaling().overflowed(), step == 1, "{name}");
+                    if step == 1 { engine.left_out() } else { engine.stepped() }?;
+                }
+                assert_eq!(engine.steps(), 2);
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+    let refused = spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine = DataParallel::new(
+            &comm,
+            parameters(1, 10),
+            crate::registry::named("bytegrad")?,
+            options(40, 40),
+        )?;
+        Ok(pass(&mut engine, Mode::Synchronize, &[vec![f32::NAN; 10]]).err())
+    });
+    for error in refused.unwrap() {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("NaN"), "an error that names the element, unless asked otherwise: {text}");
+    }
 }

@@ -198,3 +198,28 @@ fn states_that_were_made_before_the_broadcast_are_made_of_what_it_brings() {
     });
     assert_eq!(found.unwrap(), [[1.0; 4]; 2]);
 }
+
+#[test]
+fn buffers_are_averaged_and_replicas_compared() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let own = comm.rank() as f32;
+        let mut engine =
+            trained_by(&comm, parameters(2, 3), Arc::new(GradientAllReduce), options(40, 40), (1.0, 0.0))?;
+        let count = Buffer::from_slice(&[comm.rank() as i64])?;
+        let mut buffers = [buffer(&[own, 4.0]), count];
+        engine.average_buffers(&mut buffers)?;
+        assert_eq!(floats(&buffers[0].read_all()?.bytes_on_host()?), [0.5, 4.0]);
+        assert_eq!(buffers[1].host::<i64>()?[0], 0, "rank 0's");
+        let [statistic, _] = &buffers;
+        engine.check_replicas(&[("statistic".to_owned(), statistic)])?;
+        engine.average()?;
+        let parted = buffer(&[own]);
+        let told = engine.check_replicas(&[("statistic".to_owned(), &parted)]).unwrap_err().to_string();
+        assert!(told.contains("`statistic` of rank 1") && told.contains("1 of 3 tensors"), "{told}");
+        engine.set_parameter(1, &buffer(&[own; 3]))?;
+        let told = engine.average().unwrap_err().to_string();
+        assert!(told.contains("`p1` of rank 1"), "{told}");
+        Ok(())
+    })
+    .unwrap();
+}

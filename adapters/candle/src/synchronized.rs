@@ -1,0 +1,41 @@
+//! Gradients between a backward pass and the step of one of candle's optimizers.
+
+use crate::error::{Error, Result};
+use crate::replica::Replica;
+use candle_core::backprop::GradStore;
+use candle_nn::{Optimizer, SGD};
+use hexagram_algorithms::StepForm;
+use std::any::{TypeId, type_name};
+
+/// Synchronized gradients, to be used in one optimizer step.
+#[must_use = "without a step the gradients are lost"]
+pub struct Synchronized<'a> {
+    pub(crate) replica: &'a mut Replica,
+    pub(crate) gradients: GradStore,
+}
+
+impl Synchronized<'_> {
+    /// Returns the gradients, to look at or to clip.
+    pub fn gradients(&mut self) -> &mut GradStore {
+        &mut self.gradients
+    }
+
+    /// Takes one step of `optimizer` with these gradients; none after an overflow of a scaled loss, which has none.
+    ///
+    /// # Errors
+    /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No
+    /// rank can go on afterwards.
+    pub fn step<O: Optimizer + 'static>(self, optimizer: &mut O) -> Result<()> {
+        let form = if TypeId::of::<O>() == TypeId::of::<SGD>() { StepForm::Plain } else { StepForm::Other };
+        if form == StepForm::Other {
+            self.replica.unreached = Some(type_name::<O>());
+        }
+        let fits = self.replica.engine.check_framework_optimizer(form, type_name::<O>());
+        self.replica.told(fits.map_err(Error::from))?;
+        // candle's optimizers count a step without gradients, too.
+        let skips = self.replica.engine.loss_scaling().overflowed();
+        let outcome = if skips { Ok(()) } else { optimizer.step(&self.gradients).map_err(Error::from) };
+        let outcome = outcome.and_then(|()| self.replica.stepped());
+        self.replica.told(outcome)
+    }
+}

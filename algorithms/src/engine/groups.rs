@@ -1,0 +1,96 @@
+//! The optimizer's parameter groups and its state while training, for a framework that has both in objects of its own.
+
+use super::fit::check_groups;
+use super::{DataParallel, EngineOptions, hooks};
+use crate::optimizer::{Members, ParameterGroup};
+use hexagram_logical::{Buffer, Error, Result};
+
+/// State of the engine's optimizer: see [`DataParallel::optimizer_state`].
+pub struct OptimizerState {
+    /// Number of the steps that it has made on this rank.
+    pub steps: u64,
+    /// Values of each slot and parameter: the slot's name, the parameter's number, and a copy.
+    pub slots: Vec<(String, usize, Buffer)>,
+}
+
+impl DataParallel {
+    /// Gives the groups of [`EngineOptions::groups`], or all parameters where there are none, other factors of learning
+    /// rate and weight decay, in their order, from the next [`step`](Self::step) on. All ranks must give the same.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless there are two factors for each group, of 0 or more, and the algorithm allows them.
+    pub fn set_group_factors(&mut self, factors: &[(f64, f64)]) -> Result<()> {
+        let all = [ParameterGroup::of(Members::Named("*".to_owned()))];
+        let groups = if self.options.groups.is_empty() { &all[..] } else { &self.options.groups };
+        if factors.len() != groups.len() {
+            let what = format!("{} pairs of factors were given for {} groups", factors.len(), groups.len());
+            return Err(Error::usage(what, "give one for each group of the options"));
+        }
+        let changed = groups.iter().zip(factors).map(|(group, (learning_rate, weight_decay))| {
+            ParameterGroup { learning_rate: *learning_rate, weight_decay: *weight_decay, ..group.clone() }
+        });
+        let changed: Vec<ParameterGroup> = changed.collect();
+        changed.iter().try_for_each(ParameterGroup::check)?;
+        check_groups(&self.algorithm, &changed)?;
+        self.replica.get_mut().set_groups(changed);
+        Ok(())
+    }
+
+    /// Returns what the engine's optimizer remembers, on this rank. Between steps.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] while the algorithm works on parameters; errors of the communication of the last step.
+    pub fn optimizer_state(&mut self) -> Result<OptimizerState> {
+        self.wait_for_all()?;
+        let plan = hooks::lock(&self.backward).plan().clone();
+        let mut slots = Vec::new();
+        for kept in self.replica.get_mut().memories(&plan)? {
+            let Some(slot) = kept.name.strip_prefix("optimizer/") else { continue };
+            for index in 0..plan.parameters().len() {
+                let Some((buffer, range)) = kept.of(index) else { continue };
+                let copy = buffer.beside(buffer.dtype(), range.len())?;
+                copy.write_all()?.copy_from(&buffer.read(range)?)?;
+                slots.push((slot.to_owned(), index, copy));
+            }
+        }
+        Ok(OptimizerState { steps: self.present.updates, slots })
+    }
+
+    /// Puts back what [`optimizer_state`](Self::optimizer_state) returned. Between steps, on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is of another optimizer or model, and then nothing is changed.
+    pub fn set_optimizer_state(&mut self, state: &OptimizerState) -> Result<()> {
+        let own = self.optimizer_state()?;
+        let outline = |state: &OptimizerState| {
+            let mut all: Vec<_> = state
+                .slots
+                .iter()
+                .map(|(slot, index, v)| (slot.clone(), *index, v.dtype() as u8, v.len()))
+                .collect();
+            all.sort();
+            all
+        };
+        if outline(&own) != outline(state) {
+            let what = "the state is of another optimizer than the engine's, or of another model";
+            return Err(Error::usage(what, "give it what optimizer_state returned"));
+        }
+        let plan = hooks::lock(&self.backward).plan().clone();
+        for kept in self.replica.get_mut().memories(&plan)? {
+            for (slot, index, values) in &state.slots {
+                if kept.name.strip_prefix("optimizer/") == Some(slot)
+                    && let Some((buffer, range)) = kept.of(*index)
+                {
+                    buffer.write(range)?.copy_from(&values.read_all()?)?;
+                }
+            }
+        }
+        self.present.updates = state.steps;
+        Ok(())
+    }
+
+    /// Returns the options that the engine was made with, and the optimizer that the algorithm names.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+}
