@@ -323,7 +323,7 @@ fn ranks_that_differ_learn_of_it_at_once() {
     else {
         panic!("no mismatch")
     };
-    assert_eq!((mine, theirs), (other.fingerprint, sum(0, 1).fingerprint));
+    assert_eq!((mine, *theirs), (other.fingerprint, sum(0, 1).fingerprint));
 }
 
 #[test]

@@ -97,8 +97,8 @@ impl Loaded {
         }
         match load(gpu, module) {
             Ok(loaded) => slot.insert(Ok(Arc::new(loaded))).clone(),
-            Err(NotLoaded { error, may_pass: true }) => Err(error),
-            Err(NotLoaded { error, may_pass: false }) => slot.insert(Err(error)).clone(),
+            Err(NotLoaded { error, may_pass: true }) => Err(*error),
+            Err(NotLoaded { error, may_pass: false }) => slot.insert(Err(*error)).clone(),
         }
     }
 
@@ -115,14 +115,14 @@ impl Loaded {
 
 /// Failure to load a module.
 struct NotLoaded {
-    error: Error,
+    error: Box<Error>,
     /// True if another attempt may succeed.
     may_pass: bool,
 }
 
 impl From<Error> for NotLoaded {
     fn from(error: Error) -> Self {
-        NotLoaded { error, may_pass: false }
+        NotLoaded { error: error.into(), may_pass: false }
     }
 }
 
@@ -141,7 +141,7 @@ fn load(gpu: &Gpu, module: &'static Module) -> std::result::Result<InDriver, Not
     let (status, handle, reason) = loaded;
     let may_pass = !status.is_of_code();
     gpu.expect(status, &format!("load the kernels of {}{reason}", module.name))
-        .map_err(|error| NotLoaded { error, may_pass })?;
+        .map_err(|error| NotLoaded { error: error.into(), may_pass })?;
     let loaded = InDriver { module: handle, text, entries: Mutex::default() };
     for name in entry_names(&loaded.text) {
         let entry = loaded.find(gpu, module, name)?;
