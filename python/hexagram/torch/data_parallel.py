@@ -32,7 +32,7 @@ from .groups import all_groups, names_of
 from .initial import share_optimizers
 from .model import check_apart, described, model_buffers, model_frozen, model_parameters
 from .optimizer import EngineOptimizer, compared_rate, form, rate_of
-from .options import check_takes_groups, engine_options
+from .options import check_rate, check_takes_groups, engine_options
 from .tensors import numbers, span
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
@@ -103,9 +103,9 @@ class DataParallel(Between):
         self._owes_step = False
         self._is_closed = False
         checked = engine_options(options, optimizer, algorithm, learning_rate)
+        check_takes_groups(groups, optimizer, algorithm)
         self._groups = all_groups(groups, names, parameters)
         if groups:
-            check_takes_groups(optimizer, algorithm)
             checked["groups"] = names_of(self._groups, names, parameters)
         if options.get("uneven"):
             check_uneven(module)
@@ -117,18 +117,9 @@ class DataParallel(Between):
             checked,
         )
         self._fixed_rate = learning_rate
-        self._uneven = bool(options.get("uneven"))
-        self._asks_for_idle = options.get("unused") == "zero"
-        self._scales_loss = options.get("loss_scale") is not None
-        # By the engine's scale, or by a GradScaler's under a codec.
-        self._may_overflow = self._scales_loss or checked["skip_overflows"]
-        self._has_overflowed = False
+        self._note_options(checked)
         self._traits = self._engine.traits()
-        if optimizer is None and learning_rate is None and self._needs_rate():
-            self._engine.close()
-            raise UsageError(
-                f"{algorithm} asks for the learning rate of its steps; pass optimizer=…, or learning_rate=…, to DataParallel"
-            )
+        check_rate(self._engine, optimizer, algorithm, learning_rate)
         self._views = Views(self._engine, parameters)
         self._overlap: ForwardOverlap | None = None
         if options.get("overlap") == "forward":
@@ -139,6 +130,15 @@ class DataParallel(Between):
             self._before_forward = torch.compiler.disable(self._before_forward)
         self._adopt_optimizer(optimizer, learning_rate)
         self._start(algorithm, names, options.get("order") == "listed")
+
+    def _note_options(self, options: dict[str, Any]) -> None:
+        """Takes note of the options that a step looks at."""
+        self._uneven = bool(options["uneven"])
+        self._asks_for_idle = options["unused"] == "zero"
+        self._scales_loss = options["loss_scale"] is not None
+        # By the engine's scale, or by a GradScaler's under a codec.
+        self._may_overflow = self._scales_loss or options["skip_overflows"]
+        self._has_overflowed = False
 
     def _adopt_optimizer(self, optimizer: Optimizer | Sequence[Optimizer] | str | None, rate: float | None) -> None:
         """Takes what steps: the engine's optimizer, or PyTorch's, whose steps are noticed."""
@@ -272,7 +272,8 @@ class DataParallel(Between):
         self._between_steps()
         if not self._has_looked:
             self._look()
-        compared = compared_rate(self._optimizers(), self._engine.steps) if self._has_several_rates() else None
+        # A rank that has run out of data knows but one.
+        compared = compared_rate([] if self._uneven else self._optimizers(), self._engine)
         self._engine.begin(not self._require_sync, self._rate(), compared)
         self._is_open = True
         Variable._execution_engine.queue_callback(self._finish)
@@ -388,14 +389,6 @@ class DataParallel(Between):
         """Returns the learning rate of the step under way."""
         optimizer = self._stepping[0] if self._stepping else self.optimizer
         return self._fixed_rate if optimizer is None else rate_of(optimizer)
-
-    def _needs_rate(self) -> bool:
-        """Returns whether the algorithm asks for the learning rate, and no optimizer has one."""
-        return self._traits["needs_learning_rate"] and self._traits["names_optimizer"] is None
-
-    def _has_several_rates(self) -> bool:
-        """Returns whether what steps has several learning rates, which a rank without data cannot know."""
-        return not self._uneven and sum(len(optimizer.param_groups) for optimizer in self._optimizers()) > 1
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -130,12 +130,12 @@ def rate_of(optimizer: Any) -> float | None:
     return optimizer.rate() if isinstance(optimizer, EngineOptimizer) else optimizer.param_groups[0]["lr"]
 
 
-def compared_rate(optimizers: Sequence[Optimizer], step: int) -> float | None:
+def compared_rate(optimizers: Sequence[Optimizer], engine: Engine) -> float | None:
     """Returns the learning rate that ranks compare in a step: with several groups each in its turn."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if len(groups) < 2:
         return None
-    rate = groups[step % len(groups)]["lr"]
+    rate = groups[engine.steps % len(groups)]["lr"]
     return float(rate) if isinstance(rate, float | int | Tensor) else None
 
 

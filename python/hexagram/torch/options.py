@@ -13,6 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hexagram import UsageError
+from hexagram._native import Engine
 
 from .algorithm import Algorithm
 
@@ -135,9 +136,19 @@ def check_overlap(optimizer: Any, algorithm: str | Algorithm) -> None:
         )
 
 
-def check_takes_groups(optimizer: Any, algorithm: str | Algorithm) -> None:
+def check_rate(engine: Engine, optimizer: Any, algorithm: str | Algorithm, rate: float | None) -> None:
+    """Raises `UsageError`, and ends the engine, where the algorithm asks for a learning rate that nothing tells."""
+    traits = engine.traits()
+    if optimizer is None and rate is None and traits["needs_learning_rate"] and traits["names_optimizer"] is None:
+        engine.close()
+        raise UsageError(
+            f"{algorithm} asks for the learning rate of its steps; pass optimizer=…, or learning_rate=…, to DataParallel"
+        )
+
+
+def check_takes_groups(groups: Any, optimizer: Any, algorithm: str | Algorithm) -> None:
     """Raises `UsageError` where groups are given, and the engine's optimizer is not named that would have them."""
-    if isinstance(optimizer, str):
+    if not groups or isinstance(optimizer, str):
         return
     if optimizer is None:
         raise UsageError(

@@ -3,11 +3,12 @@
 
 use super::outside::Outside;
 use crate::error::usage;
-use hexagram::algorithms::optimizer::{Members, ParameterGroup};
+use hexagram::algorithms::optimizer::{Members, Optimizer, ParameterGroup};
 use hexagram::algorithms::{Overlap, optimizer, registry};
 use hexagram::{AnyAlgorithm, Autotune, Buffers, EngineOptions, LossScale, Order, Parameter, Result, Unused};
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Options of an engine, by the names that the Rust ones have; `None` stands for the default.
 #[derive(FromPyObject)]
@@ -16,7 +17,7 @@ pub(super) struct Options {
     optimizer: Option<String>,
     learning_rate: Option<f64>,
     /// Names of the parameters of each group, and the largest weight decay that one asks for.
-    groups: Option<(Vec<BTreeSet<String>>, f64)>,
+    groups: Option<Groups>,
     bucket_bytes: Option<usize>,
     first_bucket_bytes: Option<usize>,
     order: Option<String>,
@@ -54,16 +55,10 @@ impl Options {
     /// Returns the engine's options, and the weight decay of the optimizer as it is spelled, if one is.
     pub(super) fn read(self, py: Python<'_>) -> PyResult<(EngineOptions, Option<f64>)> {
         let usual = EngineOptions::default();
-        let optimizer = self.optimizer.map(|spelling| optimizer::named(&spelling)).transpose();
-        let optimizer = optimizer.map_err(|error| crate::error::exception(py, &error))?;
-        let (groups, most) = self.groups.unwrap_or_default();
-        // Groups have factors of the optimizer's weight decay.
-        let spelled = optimizer.as_ref().and_then(|optimizer| optimizer.weight_decay());
-        let decaying = optimizer.as_ref().filter(|it| most > 0.0 && it.weight_decay() == Some(0.0));
-        let decaying = decaying.and_then(|optimizer| optimizer.with_weight_decay(most));
+        let (optimizer, groups, spelled) = stepping(py, self.optimizer.as_deref(), self.groups)?;
         let options = EngineOptions {
-            optimizer: decaying.or(optimizer),
-            groups: groups.into_iter().map(|names| ParameterGroup::of(Members::Listed(names))).collect(),
+            optimizer,
+            groups,
             learning_rate: self.learning_rate.map(Into::into),
             bucket_bytes: self.bucket_bytes.unwrap_or(usual.bucket_bytes),
             first_bucket_bytes: self.first_bucket_bytes.unwrap_or(usual.first_bucket_bytes),
@@ -98,6 +93,30 @@ impl Options {
         };
         Ok((options, spelled))
     }
+}
+
+/// Groups of an optimizer: the names in each, and the largest weight decay that one asks for.
+type Groups = (Vec<BTreeSet<String>>, f64);
+
+/// An optimizer, its groups, and its weight decay as it is spelled.
+type Stepping = (Option<Arc<dyn Optimizer>>, Vec<ParameterGroup>, Option<f64>);
+
+/// Returns the optimizer of a spelling, its groups, and its weight decay as it is spelled.
+fn stepping(py: Python<'_>, spelling: Option<&str>, groups: Option<Groups>) -> PyResult<Stepping> {
+    let optimizer = spelling.map(optimizer::named).transpose();
+    let optimizer = optimizer.map_err(|error| crate::error::exception(py, &error))?;
+    let spelled = optimizer.as_ref().and_then(|optimizer| optimizer.weight_decay());
+    let (groups, most) = groups.unwrap_or_default();
+    let groups = groups.into_iter().map(|names| ParameterGroup::of(Members::Listed(names))).collect();
+    Ok((optimizer.map(|optimizer| decaying(optimizer, most)), groups, spelled))
+}
+
+/// Returns an optimizer with a weight decay, of which groups have factors, if one of them asks for so much at most.
+fn decaying(optimizer: Arc<dyn Optimizer>, most: f64) -> Arc<dyn Optimizer> {
+    if most == 0.0 || optimizer.weight_decay() != Some(0.0) {
+        return optimizer;
+    }
+    optimizer.with_weight_decay(most).unwrap_or(optimizer)
 }
 
 /// Returns the name of every algorithm of the registry, with its trigram and its source.
