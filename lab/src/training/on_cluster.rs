@@ -32,7 +32,7 @@ pub struct OnCluster<'a> {
 /// cluster's time. [`Training::ranks`] does not count.
 ///
 /// # Errors
-/// As [`train`].
+/// As [`train`](crate::train).
 pub fn train_on_cluster(training: &Training, on: &OnCluster<'_>) -> Result<Simulated> {
     let ranks = on.simulation.cluster.hosts().len();
     let training = Training { ranks, ..training.clone() };
