@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "backends stand on it")]
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::limits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,11 +24,9 @@ impl Doorbell {
     /// # Errors
     /// [`Error::System`] if the system gives no descriptor.
     pub fn new() -> Result<Self> {
-        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Doorbell).map_err(|cause| {
-            let cause = std::io::Error::from(cause);
-            let remedy = limits::more_files(&cause);
-            Error::system("create an eventfd", cause, remedy)
-        })
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map(Doorbell)
+            .map_err(|cause| limits::no_descriptor("create an eventfd", cause))
     }
 
     /// Forgets the rings so far.

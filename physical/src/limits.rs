@@ -6,6 +6,7 @@
 //! program that uses `select` notices nothing as long as fewer than 1024 files are open, and could not have opened more
 //! before.
 
+use crate::bootstrap::exhausted;
 use crate::error::Error;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io;
@@ -94,17 +95,18 @@ impl Error {
     }
 }
 
-/// Returns the advice for a process that was refused a descriptor, for `cause`: a limit, or a container that denies the
-/// call.
-pub(crate) fn more_files(cause: &io::Error) -> String {
-    if ![Some(libc::EMFILE), Some(libc::ENFILE)].contains(&cause.raw_os_error()) {
-        return "see whether eventfd2 and epoll_create1 are allowed here: a container may deny them"
-            .to_owned();
+/// Creates the error of a system that gives no descriptor for `doing`: a limit, or a container that denies the call.
+pub(crate) fn no_descriptor(doing: &str, cause: impl Into<io::Error>) -> Error {
+    let cause = cause.into();
+    if !exhausted(&cause) {
+        let remedy = "see whether eventfd2 and epoll_create1 are allowed here: a container may deny them";
+        return Error::system(doing, cause, remedy);
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
-    format!(
+    let remedy = format!(
         "raise the hard limit of open files there (ulimit -Hn, or nofile in limits.conf), which is {allowed} now"
-    )
+    );
+    Error::system(doing, cause, remedy)
 }
 
 /// Fails if this process may write no file of `size` bytes: the system would end it by SIGXFSZ.

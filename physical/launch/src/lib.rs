@@ -37,7 +37,7 @@ pub use outcome::{FirstFailure, Outcome};
 pub use program::this_program;
 
 use hexagram_physical::launcher::{
-    DESCRIPTORS, more_open_files, raise_open_files, warn_of_rank_given, warn_of_unknown,
+    DESCRIPTORS, exhausted, more_open_files, raise_open_files, warn_of_rank_given, warn_of_unknown,
 };
 use hexagram_physical::world::check_environment;
 use hexagram_physical::{Error, Result};
@@ -161,7 +161,7 @@ impl Job {
 
     /// Creates the error of a launcher that the system gave no descriptor.
     fn out_of_files(&self, doing: String, cause: io::Error) -> Error {
-        if ![Some(libc::EMFILE), Some(libc::ENFILE)].contains(&cause.raw_os_error()) {
+        if !exhausted(&cause) {
             let remedy = "see whether epoll_create1, eventfd2 and pidfd_open are allowed here: a container may deny them";
             return Error::system(doing, cause, remedy);
         }

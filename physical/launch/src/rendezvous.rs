@@ -79,7 +79,8 @@ fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Returns a memory file that cannot be altered, where the system has seals. Each rank reads it from its start, through `/proc/self/fd`.
+/// Returns a memory file that cannot be altered, where the system has seals. Each rank reads it from its start, through
+/// `/proc/self/fd`.
 fn keep(secret: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(memory_file("hexagram-secret")?);
     file.write_all(secret)?;

@@ -15,7 +15,7 @@ use super::exhausted;
 use super::pending::{Authenticated, PendingConnection, Progress};
 use super::poller::Poller;
 use super::rejections::Rejections;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::limits;
 use crate::runtime::{self, Instant, PollFd, PollFlags};
 use std::collections::{BTreeSet, HashMap};
@@ -87,10 +87,7 @@ impl<A: Accept> Acceptor<A> {
             Ok(poller)
         };
         let poller = watch();
-        let poller = poller.map_err(|cause| {
-            let remedy = limits::more_files(&cause);
-            Error::system("watch for connections", cause, remedy)
-        })?;
+        let poller = poller.map_err(|cause| limits::no_descriptor("watch for connections", cause))?;
         Ok(Acceptor {
             listener,
             key: key.to_vec(),

@@ -13,7 +13,7 @@ use super::pending::Authenticated;
 use super::poller::Poller;
 use super::secret::Secret;
 use super::stream::{Listener, Stream};
-use crate::error::{Error, Peer, Result};
+use crate::error::{Peer, Result};
 use crate::limits;
 use crate::stopwatch::Stopwatch;
 use std::collections::HashSet;
@@ -109,10 +109,7 @@ impl Registry {
     /// Creates the record of a job in which only rank 0 has joined.
     pub(super) fn new(mine: JoinRequest) -> Result<Self> {
         let poller = Poller::new();
-        let poller = poller.map_err(|cause| {
-            let remedy = limits::more_files(&cause);
-            Error::system("watch joining ranks", cause, remedy)
-        })?;
+        let poller = poller.map_err(|cause| limits::no_descriptor("watch joining ranks", cause))?;
         let peers = (0..mine.settings.size).map(|_| None).collect();
         let mut reach = Reachability::default();
         reach.add(&mine);

@@ -24,8 +24,9 @@ class Between(Copied):
     def evaluate_mean(self, evaluate: Callable[[], Result]) -> tuple[Result, float]:
         """Returns what `evaluate` returns while the mean of all replicas is in the place of each, and their distance.
 
-        Buffers are their means, too, as :meth:`average` makes them. The distance is the root mean square of the replicas' distances from the mean; 0 where the algorithm keeps them
-        identical. Replicas are put back as they were. A collective call, between steps.
+        Buffers are their means, too, as :meth:`average` makes them. The distance is the root mean square of the replicas'
+        distances from the mean; 0 where the algorithm keeps them identical. Replicas are put back as they were. A
+        collective call, between steps.
 
         `evaluate` runs the model under ``torch.no_grad()``. What else it asks of this class raises `UsageError`.
         """

@@ -208,7 +208,7 @@ impl Monitor {
             let cause = format!(
                 "has been silent for {silence:.1} s (it is stopped, or its host or link is down; HEXAGRAM_SILENCE \
                      is {})",
-                limit.as_secs_f32()
+                self.health.vigilance().silence.as_secs_f32()
             );
             self.fail(peer, &cause);
         }
