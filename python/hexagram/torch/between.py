@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from .checkpoint import restored, saved
 from .copies import Copied
 from .initial import share_optimizers
@@ -31,28 +33,20 @@ class Between(Copied):
         `evaluate` runs the model under ``torch.no_grad()``. What else it asks of this class raises `UsageError`.
         """
         self._between_steps()
+        has_parameters = self._traits["has_parameters"]
         buffers = model_buffers(self.module)
-        kept = [buffer.detach().clone() for buffer in buffers]
-        self._with_plain(buffers, self._engine.average_buffers)
+        own, means = ([buffer.detach().clone() for buffer in buffers] for _ in range(2))
+        self._with_plain(means, self._engine.begin_mean)
         try:
-            return self._evaluate_mean(evaluate)
-        finally:
-            for buffer, own in zip(buffers, kept, strict=True):
-                buffer.copy_(own)
-
-    def _evaluate_mean(self, evaluate: Callable[[], Result]) -> tuple[Result, float]:
-        """Returns what `evaluate` returns with the mean of the parameters, and the replicas' distance."""
-        if not self._traits["has_parameters"]:
-            return evaluate(), 0.0
-        if not self._traits["synchronous"]:
-            self.settle()
-        self._engine.begin_mean()
-        try:
-            self._views.publish()
+            copy_all(means, buffers)
+            if has_parameters:
+                self._views.publish()
             result = evaluate()
         finally:
+            copy_all(own, buffers)
             distance = self._engine.end_mean()
-            self._after_step(None)
+            if has_parameters:
+                self._after_step(None)
         return result, distance
 
     def average(self) -> None:
@@ -137,3 +131,9 @@ class Between(Copied):
         """
         self._between_steps()
         return self._engine.collect_trace(file)
+
+
+def copy_all(sources: list[Tensor], targets: list[Tensor]) -> None:
+    """Copies tensors into others of the same shapes."""
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)

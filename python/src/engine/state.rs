@@ -86,18 +86,25 @@ impl Engine {
         self.call(py, DataParallel::average)
     }
 
-    /// Puts the mean of the replicas in the place of each, until [`Engine::end_mean`].
-    fn begin_mean(&self, py: Python<'_>) -> PyResult<()> {
+    /// Puts the mean of the replicas in the place of each, until [`Engine::end_mean`], and the means of these buffers into
+    /// them. It is one job, so that a rank that is interrupted takes part in all of it, as the others do.
+    fn begin_mean(&self, py: Python<'_>, buffers: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         self.check_no_mean(py)?;
+        let mut buffers = super::buffers(&buffers)?;
         let (tell, there) = channel();
         let (readings, asked) = channel::<Reading>();
         let distance = self.thread.begin(py, move |engine| {
-            let evaluated = engine.with_mean(|engine| {
-                // Whoever waits has gone, or drops its end.
+            engine.average_buffers(&mut buffers)?;
+            let evaluate = |engine: &DataParallel| {
+                // The caller has been interrupted, or reads until it drops its end.
                 let _ = tell.send(Ok(()));
                 asked.into_iter().for_each(|read| read(engine));
-            });
-            evaluated.map(|evaluated| evaluated.consensus_distance)
+            };
+            if engine.works_on_parameters() {
+                return engine.with_mean(evaluate).map(|evaluated| evaluated.consensus_distance);
+            }
+            evaluate(engine);
+            Ok(0.0)
         })?;
         let mut evaluating = self.evaluating.lock().unwrap_or_else(PoisonError::into_inner);
         *evaluating = Some(Evaluating { readings, distance });
