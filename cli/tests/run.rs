@@ -447,6 +447,8 @@ fn a_program_that_cannot_run_is_named_with_a_remedy() {
     );
     let forbidden = run(hexagram(&["-n", "4", "--", "/dev/null"]));
     assert!(forbidden.stderr[0].contains("chmod +x"), "{:?}", forbidden.stderr);
+    let folder = run(hexagram(&["-n", "4", "--", "/usr"]));
+    assert!(folder.stderr[0].contains("it is a folder"), "{:?}", folder.stderr);
     assert_eq!((missing.stderr.len(), forbidden.stderr.len()), (1, 1));
 }
 

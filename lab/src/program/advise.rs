@@ -1,8 +1,9 @@
 //! `advise`: which algorithms pay for a model on a cluster, up to what bandwidth, and what the suite knows of their
 //! errors.
 //!
-//! `candidate` is what is chosen among, `ladder` the bandwidths that are tried, `advice` what comes of it, in figures and
-//! in words, `report` the table and the JSON, `present` what is measured and checked on real ranks.
+//! `candidate` is what is chosen among, `ladder` the bandwidths that are tried, `advice` the figures and what is
+//! recommended, `verdict` that in sentences, `report` the table and the JSON, `present` what is measured and checked on
+//! real ranks.
 
 mod advice;
 mod candidate;
@@ -11,6 +12,7 @@ mod present;
 mod report;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use super::names::{ALL, information};
 use super::say::{Failure, print};
@@ -25,9 +27,12 @@ use hexagram::{Error, JoinOptions, Result, TransportKind};
 
 const AFTER_HELP: &str = "\
 Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
-they are later, over whole periods, and over 20 steps or more where jitter, stalls or paces are drawn. It pays if its step takes 5 % less than that of gradient-allreduce, and pays up to a bandwidth if it does \
-there and not at twice as much; bandwidths are those of --link times 1/32 to 32, and up to at least the last of them is said \
-of one that pays at it.
+they are later, over whole periods, and over 20 steps or more where jitter, stalls or paces are drawn. It pays if its step takes 5 % less than that of gradient-allreduce. \
+Where it stops to pay is looked for among 1, 2, 5, 10 ... Mbit/s up to 500 Gbit/s, whatever --link is: 1gbit–2gbit says that it \
+pays at 1 and not at 2, and `at least` that it pays at the highest.
+
+The column `advice` says which algorithm is recommended, one in low and one in full precision: the fastest that pays and makes \
+no more errors than gradient-allreduce; and why the others are not.
 
 Errors are those on held-out digits of the suite (docs/which-algorithm.md), above those of gradient-allreduce with the \
 same seeds, as mean and half of the 95 % interval: with data that are alike on all ranks, and skewed by Dirichlet(0.1). A \

@@ -58,7 +58,14 @@ pub(super) struct Epoch {
 pub(crate) fn prepare(directory: &Path) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(|cause| {
         let what = format!("create the directory {}", directory.display());
-        Error::system(what, cause, "choose a directory you may write to")
+        let is_adrift = directory.is_relative() && std::env::current_dir().is_err();
+        let remedy = match is_adrift {
+            true => {
+                "the working directory was deleted: change to one that exists, or give --out an absolute path"
+            }
+            false => "choose a directory you may write to",
+        };
+        Error::system(what, cause, remedy)
     })
 }
 

@@ -273,6 +273,17 @@ fn a_secret_that_is_not_there_is_refused_however_the_ranks_start() {
 }
 
 #[test]
+fn a_working_directory_that_was_deleted_is_named() {
+    let gone = folder("gone");
+    std::fs::create_dir_all(&gone).unwrap();
+    let within = format!("cd {0} && rmdir {0} && exec \"$0\" --ranks 2 --epochs 1", gone.display());
+    let output = Command::new("sh").args(["-c", &within]).arg(PROGRAM).output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("the working directory was deleted"), "{err}");
+}
+
+#[test]
 fn a_trace_of_all_ranks_is_left() {
     let file = folder("trace.json");
     report("trace", &format!("--ranks 2 --epochs 1 --trace {}", file.display()));

@@ -185,6 +185,7 @@ fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
         Some(Errno::NOENT) => {
             "check its name; a program that PATH does not list needs its folder, as in ./train".into()
         }
+        Some(Errno::ACCESS) if job.program.is_dir() => "it is a folder: name a program in it".into(),
         Some(Errno::ACCESS) => {
             "make it executable (chmod +x), or name its interpreter first, as in python train.py".into()
         }

@@ -259,7 +259,14 @@ fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
     };
     made.and_then(|()| mine(&path)).map_err(|cause| {
         let doing = format!("keep the job's secret in {}", path.display());
-        Error::system(doing, cause, format!("see who made that folder, or {MAKE}"))
+        let see = match cause.kind() {
+            io::ErrorKind::NotFound => "set TMPDIR to a folder that exists",
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                "set TMPDIR to a folder that you may write to"
+            }
+            _ => "see who made that folder",
+        };
+        Error::system(doing, cause, format!("{see}, or {MAKE}"))
     })?;
     Ok(path)
 }

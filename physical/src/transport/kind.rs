@@ -87,7 +87,10 @@ impl FromStr for TransportKind {
         }
         if name == TransportKind::Mpi.0 {
             let what = "this build has no transport `mpi`";
-            return Err(Error::usage(what, "build it with --features mpi, which needs mpicc and libclang"));
+            return Err(Error::usage(
+                what,
+                "build it with --features mpi, which needs mpicc and libclang; for Python: pip install ./python -C build-args=--features=mpi",
+            ));
         }
         let mut names: Vec<&str> = known.iter().map(|kind| kind.0).collect();
         names.sort_unstable();

@@ -120,9 +120,9 @@ fn is_number(name: &str, text: &str) -> Result<()> {
 }
 
 fn is_transport(name: &str, text: &str) -> Result<()> {
-    text.trim().parse::<TransportKind>().map(drop).map_err(|_| {
-        let what = format!("{name}={text} is no transport of this build");
-        Error::setup(what, "use mixed, shm or tcp, or mpi in a build that has it")
+    text.trim().parse::<TransportKind>().map(drop).map_err(|error| match error {
+        Error::Usage { what, remedy } => Error::setup(format!("{name}={text}: {what}"), remedy),
+        other => other,
     })
 }
 

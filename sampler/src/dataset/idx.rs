@@ -64,6 +64,11 @@ impl Mnist {
         Ok(Mnist { images: Rows::new(pictures), labels: names })
     }
 
+    /// Returns the label of each image.
+    pub fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
     /// Returns the shape of each image: rows, columns.
     pub fn shape(&self) -> &Shape {
         self.images.shape()

@@ -5,7 +5,7 @@ use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, Pool};
 use hexagram_lab::run::Failure;
-use hexagram_lab::task::{Images as Digits, SIDE};
+use hexagram_lab::task::{CLASSES, Images as Digits, SIDE};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,6 +66,7 @@ impl Data {
                 format!("{}: {what}; take both parts from the same data set", folder.display()).into()
             );
         }
+        [&train, &held_out].into_iter().try_for_each(|part| check_labels(part, &folder))?;
         let train = Arc::new(train.map(scaled));
         let held_out = Arc::new(held_out.map(scaled));
         Ok(Data { train, held_out, shape: [1, rows, columns] })
@@ -81,6 +82,21 @@ impl Data {
         let shape = [1, SIDE, SIDE];
         Ok(Data { train: images(&train)?, held_out: images(&held_out)?, shape })
     }
+}
+
+/// Refuses labels of which the nets here have no output.
+///
+/// # Errors
+/// One line with the first image that has such a label.
+fn check_labels(images: &Mnist, folder: &Path) -> Result<(), Failure> {
+    let Some((at, label)) =
+        images.labels().iter().enumerate().find(|(_, label)| usize::from(**label) >= CLASSES)
+    else {
+        return Ok(());
+    };
+    let remedy = "fetch the file again, or take a data set with ten classes";
+    Err(format!("{}: image {at} has the label {label}, not one from 0 to 9; {remedy}", folder.display())
+        .into())
 }
 
 /// Returns a number that differs, most likely, as soon as anything in the images does.
@@ -229,6 +245,8 @@ mod tests {
             let (pixels, label) = first(&data.train);
             assert_eq!((pixels, label), (Array::new([1, 28, 28], vec![0.2; 784]).unwrap(), 7));
         }
+        fs::write(raw.join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 255]).unwrap();
+        assert!(refused(&folder).contains("image 0 has the label 255"), "{}", refused(&folder));
         fs::write(raw.join("t10k-images-idx3-ubyte"), &image(14)[..16 + 14 * 28]).unwrap();
         assert!(refused(&folder).contains("take both parts from the same data set"), "{}", refused(&folder));
         fs::remove_dir_all(&folder).unwrap();

@@ -1,11 +1,10 @@
-//! Advice: what each algorithm takes, up to what bandwidth it pays, and what is said of that in words.
+//! Advice: what each algorithm takes, up to what bandwidth it pays, and which ones are recommended.
 
-use super::candidate::{Candidate, REFERENCE};
-use super::ladder::{Ladder, WORTH, pays, saved};
-use crate::program::say::percent;
+use super::candidate::Candidate;
+use super::ladder::{Ladder, WORTH, saved};
 use crate::program::simulate::job::{Job, Point};
 use crate::program::simulate::report::Row;
-use crate::suite::{Difference, ErrorsAbove};
+use crate::suite::ErrorsAbove;
 use hexagram::algorithms::Trigram;
 use hexagram::physical::sim::LinkSpec;
 use hexagram::{Error, Result};
@@ -19,19 +18,19 @@ pub(super) struct Advised {
     pub(super) row: Row,
     /// Share of the reference's step that it saves.
     pub(super) saved: f64,
-    /// Highest bandwidth at which it pays.
+    /// Where it stops to pay; `None` if it pays at no bandwidth.
     pub(super) pays_up_to: Option<Border>,
     /// Errors on the suite's digits; `None` for options that the suite has not run.
     pub(super) errors: Option<ErrorsAbove>,
 }
 
-/// Highest bandwidth of those that were tried at which an algorithm pays.
-#[derive(Debug, Clone, Copy)]
+/// Bandwidths between which an algorithm stops to pay, in bits a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Border {
-    /// In bits a second.
-    pub(super) bandwidth: f64,
-    /// True if none above it was tried, so that it may pay further.
-    pub(super) is_highest: bool,
+    /// Highest bandwidth that was tried at which it pays.
+    pub(super) pays: f64,
+    /// Next bandwidth that was tried, at which it does not; `None` if it pays at the highest.
+    pub(super) next: Option<f64>,
 }
 
 /// Advice for a job on a cluster.
@@ -45,8 +44,8 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Simulates the algorithms on the cluster, and at other bandwidths as far as it takes to see where they pay. The
-    /// others are compared to the first.
+    /// Simulates the algorithms on the cluster, and at the bandwidths that it takes to see where they pay. The others are compared to
+    /// the first.
     ///
     /// # Errors
     /// That of a rank; [`Error::Usage`] if there is no second.
@@ -55,14 +54,13 @@ impl Advice {
         let first = candidates.next();
         let nothing = || Error::usage("there is no algorithm to compare", "name some");
         let mut ladder = Ladder::new(job, here.clone(), first.ok_or_else(nothing)?);
-        let reference = ladder.reference(0)?;
+        let reference = ladder.reference_here()?;
         let mut advised = Vec::new();
         for candidate in candidates {
-            let row = ladder.simulated(&candidate, 0)?;
-            let highest = ladder.highest(&candidate, pays(&row, &reference))?;
+            let row = ladder.here(&candidate)?;
             advised.push(Advised {
                 saved: saved(&row, &reference),
-                pays_up_to: highest.map(|exponent| ladder.border(exponent)),
+                pays_up_to: ladder.border(&candidate)?,
                 errors: ErrorsAbove::of(&candidate.chosen.spelling),
                 candidate,
                 row,
@@ -73,7 +71,7 @@ impl Advice {
     }
 
     /// Returns the fastest of those that pay and for which something holds.
-    fn best(&self, is_asked: impl Fn(&Advised) -> bool) -> Option<&Advised> {
+    pub(super) fn best(&self, is_asked: impl Fn(&Advised) -> bool) -> Option<&Advised> {
         self.others.iter().find(|one| one.saved >= WORTH && is_asked(one))
     }
 
@@ -90,122 +88,87 @@ impl Advice {
         self.best(Advised::is_compressed).is_some()
     }
 
-    /// Returns what to do, in whole sentences.
-    pub(super) fn verdict(&self) -> Vec<String> {
-        let is_full = |one: &Advised| !one.is_compressed();
-        let mut said = Vec::new();
-        if let Some(fastest) = self.others.iter().find(|one| one.is_compressed()) {
-            said.push(match self.compression_pays() {
-                true => self.pays("Compression pays here", Advised::is_compressed),
-                false => self.does_not_pay(fastest),
-            });
-        }
-        if self.others.iter().any(is_full) {
-            said.push(match self.best(is_full) {
-                Some(_) => {
-                    self.pays("Fewer messages, or not waiting for them, pay in full precision", is_full)
-                }
-                None => format!("Nothing in full precision pays, so that `{REFERENCE}` is right among that."),
-            });
-        }
-        said
+    /// Returns the algorithm to take among those for which something holds: the fastest whose errors are not above the
+    /// reference's, or else the fastest.
+    pub(super) fn recommended(&self, is_asked: impl Fn(&Advised) -> bool) -> Option<&Advised> {
+        self.best(|one| is_asked(one) && one.is_as_good()).or_else(|| self.best(is_asked))
     }
 
-    fn does_not_pay(&self, best: &Advised) -> String {
-        let name = &best.candidate.chosen.spelling;
-        let reference = millis(&self.reference);
-        let figure = match best.saved > 0.0 {
-            true => format!("saves {} of the {reference} of `{REFERENCE}`", percent(best.saved)),
-            false => format!("takes {} where `{REFERENCE}` takes {reference}", millis(&best.row)),
-        };
-        format!("Compression does not pay here: the fastest with it, `{name}`, {figure}.")
+    /// Returns the algorithm with the fewest errors on data that are alike, if they are fewer than the reference's.
+    pub(super) fn fewest_errors(&self) -> Option<&Advised> {
+        let mean = |one: &Advised| one.errors.map_or(f64::NAN, |errors| errors.like.mean);
+        let fewer = self.others.iter().filter(|one| mean(one) < 0.0);
+        fewer.min_by(|one, other| mean(one).total_cmp(&mean(other)))
     }
 
-    /// Says which of those for which something holds is best: the fastest whose errors are not above the reference's,
-    /// and one that is faster still.
-    fn pays(&self, what: &str, is_asked: impl Fn(&Advised) -> bool) -> String {
-        let as_good = self.best(|one| is_asked(one) && one.is_as_good());
-        let fastest = self.best(|one| is_asked(one));
-        let mut said = match as_good.or(fastest) {
-            Some(best) => format!("{what}: {}.", self.praise(best)),
-            None => return String::new(),
-        };
-        match (as_good, fastest) {
-            (Some(good), Some(fast)) if good.saved < fast.saved => {
-                let name = &fast.candidate.chosen.spelling;
-                said += &format!(
-                    " Faster is `{name}`, {}, at a price: {}.",
-                    millis(&fast.row),
-                    fast.told_errors()
-                );
-            }
-            _ => {}
+    /// Returns whether an algorithm is recommended among those of its precision, and why it is not.
+    pub(super) fn standing(&self, one: &Advised) -> Standing {
+        let best = self.recommended(|other| other.is_compressed() == one.is_compressed());
+        match best {
+            _ if one.saved < WORTH => Standing::SavesTooLittle,
+            Some(best) if best.name() == one.name() => Standing::Recommended,
+            Some(best) if one.is_as_good() || !best.is_as_good() => Standing::Slower(best.name().to_owned()),
+            _ if one.errors.is_none() => Standing::Untrained,
+            _ => Standing::MoreErrors,
         }
-        said
     }
+}
 
-    fn praise(&self, best: &Advised) -> String {
-        let up_to = match best.pays_up_to {
-            Some(border) => format!(", up to {border}"),
-            None => String::new(),
-        };
-        format!(
-            "`{}` takes {} in place of {}, {} less{up_to}; {}",
-            best.candidate.chosen.spelling,
-            millis(&best.row),
-            millis(&self.reference),
-            percent(best.saved),
-            best.told_errors()
-        )
+/// Whether an algorithm is recommended, and why it is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    Recommended,
+    /// It saves less than 5 % of a step.
+    SavesTooLittle,
+    /// The named algorithm of the same precision is faster and makes no more errors.
+    Slower(String),
+    /// The suite has not trained with these options, so that its errors are not known.
+    Untrained,
+    /// It makes more errors than the reference.
+    MoreErrors,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Standing::Recommended => f.write_str("recommended"),
+            Standing::SavesTooLittle => write!(f, "saves less than {:.0} %", 100.0 * WORTH),
+            Standing::Slower(best) => write!(f, "slower than `{best}`"),
+            Standing::Untrained => f.write_str("not trained in the suite"),
+            Standing::MoreErrors => f.write_str("more errors"),
+        }
     }
 }
 
 impl Advised {
+    pub(super) fn name(&self) -> &str {
+        &self.candidate.chosen.spelling
+    }
+
     pub(super) fn trigram(&self) -> Trigram {
         self.candidate.chosen.algorithm.trigram()
     }
 
-    fn is_compressed(&self) -> bool {
+    pub(super) fn is_compressed(&self) -> bool {
         !self.trigram().full_precision
     }
 
     /// Returns true if the suite does not tell its errors from the reference's, or finds them below, with data alike.
-    fn is_as_good(&self) -> bool {
+    pub(super) fn is_as_good(&self) -> bool {
         self.errors.is_some_and(|errors| !errors.like.is_worse())
     }
-
-    fn told_errors(&self) -> String {
-        let Some(ErrorsAbove { like, skewed }) = self.errors else {
-            return "the suite has not trained with these options".to_owned();
-        };
-        let told = |difference: Difference| match difference.is_worse() {
-            true => format!("more errors ({})", points(difference)),
-            false => format!("about as many errors ({})", points(difference)),
-        };
-        format!(
-            "on the suite's digits it makes {} with like data and {} with skewed data",
-            told(like),
-            told(skewed)
-        )
-    }
 }
 
-/// Returns the milliseconds of a step.
-pub(super) fn millis(row: &Row) -> String {
-    format!("{:.1} ms", 1e3 * row.figures.step_s)
-}
-
-/// Returns a difference of errors in percentage points.
-pub(super) fn points(difference: Difference) -> String {
-    let Difference { mean, half } = difference;
-    if mean.is_finite() { format!("{mean:+.2} ± {half:.2} points") } else { "a run diverged".to_owned() }
-}
-
-/// Writes the bandwidth as links are typed.
+/// Writes the bandwidths as links are typed.
 impl fmt::Display for Border {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let link = LinkSpec::new(self.bandwidth / 8.0, Duration::ZERO).to_string();
-        let at_least = if self.is_highest { "at least " } else { "" };
-        write!(f, "{at_least}{}", link.split(',').next().unwrap_or_default())
+        let typed = |bits: f64| {
+            let link = LinkSpec::new(bits / 8.0, Duration::ZERO).to_string();
+            link.split(',').next().unwrap_or_default().to_owned()
+        };
+        match self.next {
+            Some(next) => write!(f, "{}–{}", typed(self.pays), typed(next)),
+            None => write!(f, "at least {}", typed(self.pays)),
+        }
     }
 }

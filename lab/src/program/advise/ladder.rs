@@ -1,4 +1,4 @@
-//! Bandwidths up to which an algorithm pays: those of the link times powers of two, of which bisection tries few.
+//! Bandwidths up to which an algorithm pays: bisection tries few of a fixed row of them.
 
 use super::advice::Border;
 use super::candidate::{Candidate, at_least};
@@ -7,8 +7,9 @@ use crate::program::simulate::report::Row;
 use hexagram::Result;
 use std::collections::BTreeMap;
 
-/// Exponent of the largest factor, of which the reciprocal is the least.
-pub(super) const HIGHEST: i32 = 5;
+/// Bandwidths that are tried, in bits a second: the same whatever the link is, so that borders do not depend on it.
+const RUNGS: [f64; 18] =
+    [1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10, 2e10, 5e10, 1e11, 2e11, 5e11];
 
 /// Steps that are counted at least where something of their time is drawn.
 const DRAWN: u32 = 20;
@@ -21,8 +22,8 @@ pub(super) struct Ladder<'a> {
     job: &'a Job<'a>,
     here: Point,
     reference: Candidate,
-    /// Figures of the reference by exponent, each simulated once.
-    known: BTreeMap<i32, Row>,
+    /// Figures of the reference by rung, each simulated once.
+    known: BTreeMap<usize, Row>,
 }
 
 impl<'a> Ladder<'a> {
@@ -30,64 +31,63 @@ impl<'a> Ladder<'a> {
         Ladder { job, here, reference, known: BTreeMap::new() }
     }
 
-    /// Returns the bandwidth of an exponent.
-    pub(super) fn border(&self, exponent: i32) -> Border {
-        Border { bandwidth: self.at(exponent).link.bandwidth * 8.0, is_highest: exponent == HIGHEST }
-    }
-
-    fn at(&self, exponent: i32) -> Point {
-        let mut point = self.here.clone();
-        point.link.bandwidth *= 2f64.powi(exponent);
-        point
-    }
-
-    /// Returns what the reference takes.
+    /// Returns what an algorithm takes on the cluster itself.
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn reference(&mut self, exponent: i32) -> Result<Row> {
-        if let Some(row) = self.known.get(&exponent) {
-            return Ok(row.clone());
-        }
-        let row = self.simulated(&self.reference, exponent)?;
-        self.known.insert(exponent, row.clone());
-        Ok(row)
+    pub(super) fn here(&self, candidate: &Candidate) -> Result<Row> {
+        self.simulated(candidate, &self.here)
     }
 
-    /// Returns what an algorithm takes.
+    /// Returns what the reference takes on the cluster itself.
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn simulated(&self, candidate: &Candidate, exponent: i32) -> Result<Row> {
-        let least = if self.job.varies(&self.here) { DRAWN } else { 1 };
-        self.job.row(&candidate.chosen, &self.at(exponent), at_least(least, candidate.steps))
+    pub(super) fn reference_here(&self) -> Result<Row> {
+        self.here(&self.reference)
     }
 
-    /// Returns the highest exponent with which an algorithm pays, if it pays with one, provided that it does with all
-    /// lower ones, too; `pays_here` says if it does with exponent 0.
+    /// Returns the highest bandwidth at which an algorithm pays, if it pays at one, provided that it does at all lower ones,
+    /// too.
     ///
     /// # Errors
     /// That of a rank.
-    pub(super) fn highest(&mut self, candidate: &Candidate, pays_here: bool) -> Result<Option<i32>> {
-        let range = if pays_here { 0..HIGHEST + 1 } else { -HIGHEST - 1..0 };
-        let highest = last(range, |exponent| self.pays(candidate, exponent))?;
-        Ok((highest >= -HIGHEST).then_some(highest))
+    pub(super) fn border(&mut self, candidate: &Candidate) -> Result<Option<Border>> {
+        // Number 0 is below the lowest rung.
+        let highest = last(0..RUNGS.len() + 1, |number| self.pays(candidate, number - 1))?;
+        let next = RUNGS.get(highest).copied();
+        Ok(highest.checked_sub(1).map(|rung| Border { pays: RUNGS[rung], next }))
     }
 
-    fn pays(&mut self, candidate: &Candidate, exponent: i32) -> Result<bool> {
-        let reference = self.reference(exponent)?;
+    fn pays(&mut self, candidate: &Candidate, rung: usize) -> Result<bool> {
+        let reference = self.reference_at(rung)?;
         // Nothing is faster than no communication at all.
         if reference.communication() < WORTH {
             return Ok(false);
         }
-        let own = self.simulated(candidate, exponent)?;
-        Ok(pays(&own, &reference))
+        let own = self.simulated(candidate, &self.at(rung))?;
+        Ok(saved(&own, &reference) >= WORTH)
     }
-}
 
-/// Returns true if one saves enough against the other.
-pub(super) fn pays(own: &Row, reference: &Row) -> bool {
-    saved(own, reference) >= WORTH
+    fn reference_at(&mut self, rung: usize) -> Result<Row> {
+        if let Some(row) = self.known.get(&rung) {
+            return Ok(row.clone());
+        }
+        let row = self.simulated(&self.reference, &self.at(rung))?;
+        self.known.insert(rung, row.clone());
+        Ok(row)
+    }
+
+    fn at(&self, rung: usize) -> Point {
+        let mut point = self.here.clone();
+        point.link.bandwidth = RUNGS[rung] / 8.0;
+        point
+    }
+
+    fn simulated(&self, candidate: &Candidate, point: &Point) -> Result<Row> {
+        let least = if self.job.varies(&self.here) { DRAWN } else { 1 };
+        self.job.row(&candidate.chosen, point, at_least(least, candidate.steps))
+    }
 }
 
 /// Returns the share of the reference's step that an algorithm saves; below 0 if it is slower.
@@ -98,9 +98,9 @@ pub(super) fn saved(own: &Row, reference: &Row) -> f64 {
 /// Returns the last number of a range for which something holds that holds for its first one, and for no number after
 /// one for which it does not. The first is not tried.
 fn last<E>(
-    range: std::ops::Range<i32>,
-    mut holds: impl FnMut(i32) -> std::result::Result<bool, E>,
-) -> std::result::Result<i32, E> {
+    range: std::ops::Range<usize>,
+    mut holds: impl FnMut(usize) -> std::result::Result<bool, E>,
+) -> std::result::Result<usize, E> {
     let mut low = range.start;
     let mut high = range.end;
     while high - low > 1 {
@@ -116,18 +116,15 @@ mod tests {
 
     #[test]
     fn the_last_that_holds_is_found_in_few_tries() {
-        for border in -6..=5 {
-            for range in [0..6, -6..0] {
-                let mut tries = 0;
-                let holds = |number: i32| {
-                    tries += 1;
-                    assert!(range.contains(&number) && number != range.start);
-                    Ok::<bool, ()>(number <= border)
-                };
-                let found = last(range.clone(), holds).unwrap();
-                assert_eq!(found, border.clamp(range.start, range.end - 1));
-                assert!(tries <= 3, "{tries}");
-            }
+        for border in 0..=18 {
+            let mut tries = 0;
+            let holds = |number: usize| {
+                tries += 1;
+                assert!((1..19).contains(&number));
+                Ok::<bool, ()>(number <= border)
+            };
+            assert_eq!(last(0..19, holds), Ok(border));
+            assert!(tries <= 5, "{tries}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Output of `advise`: a table with a few sentences below it, or one JSON object.
 
 use super::AdviseOptions;
-use super::advice::{Advice, Advised, points};
+use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
+use super::verdict::points;
 use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
 use crate::program::simulate::job::Point;
 use crate::program::simulate::report::Row;
@@ -10,15 +11,17 @@ use crate::suite::Difference;
 use hexagram::physical::sim::Shape;
 use serde_json::{Value, json};
 
-const HEADING: [&str; 8] = [
+const HEADING: [&str; 10] = [
     "algorithm",
     "",
     "ms a step",
     "saves",
     "pays up to",
     "sent a rank and step",
+    "of it to other hosts",
     "errors, like data",
     "errors, skewed data",
+    "advice",
 ];
 
 /// Returns the table, and below it what to do.
@@ -29,7 +32,7 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
         markdown_heading(&HEADING),
     ];
     let told = |row: &Row| match advice.others.iter().find(|one| one.row.algorithm == row.algorithm) {
-        Some(one) => told(one),
+        Some(one) => told(advice, one),
         None => reference(row),
     };
     lines.extend(advice.by_time().into_iter().map(told));
@@ -61,31 +64,35 @@ fn reference(row: &Row) -> String {
         none(),
         none(),
         bytes(row.figures.bytes as u64),
+        bytes(row.figures.network_bytes as u64),
+        none(),
         none(),
         none(),
     ])
 }
 
-fn told(one: &Advised) -> String {
+fn told(advice: &Advice, one: &Advised) -> String {
     let row = &one.row;
     let errors = |side: fn(&crate::suite::ErrorsAbove) -> Difference| {
         one.errors.as_ref().map_or_else(String::new, |errors| points(side(errors)))
     };
     markdown_row(&[
-        format!("`{}`", one.candidate.chosen.spelling),
+        format!("`{}`", one.name()),
         one.trigram().symbol().to_string(),
         format!("{:.2}", row.figures.step_s * 1e3),
         percent(one.saved),
         one.pays_up_to.map_or_else(String::new, |border| border.to_string()),
         bytes(row.figures.bytes as u64),
+        bytes(row.figures.network_bytes as u64),
         errors(|errors| errors.like),
         errors(|errors| errors.skewed),
+        advice.standing(one).to_string(),
     ])
 }
 
 /// Returns all of it as one object.
 pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
-    let results: Vec<Value> = advice.others.iter().map(result).collect();
+    let results: Vec<Value> = advice.others.iter().map(|one| result(advice, one)).collect();
     let mut arguments = options.job.arguments();
     arguments["algorithm"] = json!(options.algorithm);
     arguments["measure"] = json!(options.measure);
@@ -102,7 +109,7 @@ pub(super) fn object(options: &AdviseOptions, advice: &Advice) -> Value {
     })
 }
 
-fn result(one: &Advised) -> Value {
+fn result(advice: &Advice, one: &Advised) -> Value {
     let side = |difference: Difference| {
         let Difference { mean, half } = difference;
         // JSON has no infinity: null is a run that diverged.
@@ -110,8 +117,9 @@ fn result(one: &Advised) -> Value {
     };
     let mut object = one.row.json();
     object["saved_fraction"] = json!(one.saved);
-    object["pays_up_to_bps"] = json!(one.pays_up_to.map(|border| border.bandwidth));
-    object["pays_beyond"] = json!(one.pays_up_to.is_some_and(|border| border.is_highest));
+    object["advice"] = json!(advice.standing(one).to_string());
+    object["pays_up_to_bps"] = json!(one.pays_up_to.map(|border| border.pays));
+    object["stops_paying_at_bps"] = json!(one.pays_up_to.and_then(|border| border.next));
     object["errors"] =
         json!(one.errors.map(|errors| json!({ "like": side(errors.like), "skewed": side(errors.skewed) })));
     object

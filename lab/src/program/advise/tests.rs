@@ -1,9 +1,10 @@
 //! Advice on clusters where the answer is known: a link so slow that bytes are all that counts, and one so fast that
 //! nothing is left to save.
 
-use super::advice::Advice;
+use super::advice::{Advice, Advised, Border, Standing};
 use super::candidate::Candidate;
 use super::{AdviseOptions, report};
+use crate::program::say::bytes;
 use clap::{CommandFactory, Parser};
 use hexagram::algorithms::Registry;
 use serde_json::Value;
@@ -44,7 +45,7 @@ fn the_command_line_has_each_option_once() {
 fn on_a_slow_link_what_sends_less_pays_by_as_much() {
     let advice = advised("4mbit,50us", &["bytegrad", "compressed-allreduce(codec=f16)", "local-sgd"]);
     let saved = |name: &str| {
-        let found = advice.others.iter().find(|one| one.candidate.chosen.spelling == name);
+        let found = advice.others.iter().find(|one| one.name() == name);
         found.unwrap().saved
     };
     assert!((saved("bytegrad") - 0.75).abs() < 0.02, "{}", saved("bytegrad"));
@@ -69,17 +70,55 @@ fn on_a_fast_link_nothing_pays_and_slower_ones_are_named() {
         "{verdict:?}"
     );
     assert!(verdict[1].starts_with("Nothing in full precision pays"), "{verdict:?}");
-    assert!(advice.others.iter().all(|one| one.pays_up_to.is_none_or(|border| border.bandwidth < 40e9)));
+    assert!(advice.others.iter().all(|one| one.pays_up_to.is_none_or(|border| border.pays < 40e9)));
+    assert!(advice.others.iter().all(|one| advice.standing(one) == Standing::SavesTooLittle));
 }
 
 /// The bandwidth is the last of the ladder at which an algorithm saves 5 %, as simulations of both sides of it show.
 #[test]
 fn what_is_said_to_pay_up_to_a_bandwidth_pays_there_and_not_above() {
-    let advice = advised("1gbit,50us", &["bytegrad"]);
-    let up_to = advice.others[0].pays_up_to.unwrap().bandwidth;
+    let border = |link: &str| advised(link, &["bytegrad"]).others[0].pays_up_to.unwrap();
+    let Border { pays, next } = border("1gbit,50us");
     let saved = |bits: f64| advised(&format!("{bits}bit,50us"), &["bytegrad"]).others[0].saved;
-    assert!(up_to > 100e6 && up_to < 32e9, "{up_to}");
-    assert!(saved(up_to) >= 0.05 && saved(2.0 * up_to) < 0.05, "{up_to}");
+    assert!((100e6..32e9).contains(&pays), "{pays}");
+    assert!(saved(pays) >= 0.05 && saved(next.unwrap()) < 0.05, "{pays}");
+    // It is the cluster's, whatever the link has now.
+    assert_eq!(border("1700mbit,50us"), border("3mbit,50us"));
+}
+
+/// Every algorithm is said to be recommended, or why it is not.
+#[test]
+fn what_is_not_recommended_has_a_reason() {
+    let names = ["bytegrad", "compressed-allreduce(codec=f16)", "local-sgd", "d-psgd", "qadam", "loco"];
+    let advice = advised("4mbit,50us", &names);
+    let standing = |name: &str| {
+        let found = advice.others.iter().find(|one| one.name() == name);
+        advice.standing(found.unwrap())
+    };
+    let best = advice.recommended(Advised::is_compressed).unwrap().name();
+    assert_eq!(standing(best), Standing::Recommended);
+    assert_eq!(standing("compressed-allreduce(codec=f16)"), Standing::Untrained);
+    assert_eq!(standing("qadam"), Standing::MoreErrors);
+    let recommended = advice.others.iter().filter(|one| advice.standing(one) == Standing::Recommended);
+    assert_eq!(recommended.count(), 2, "one in low precision, one in full");
+    let slower = Standing::Slower(best.to_owned());
+    assert!(["bytegrad", "loco"].into_iter().any(|name| standing(name) == slower));
+}
+
+/// Four ranks on two hosts send more than crosses between hosts.
+#[test]
+fn bytes_to_other_hosts_stand_next_to_all_bytes() {
+    let mut options = options("4mbit,50us");
+    options.job.hosts = 2;
+    let registry = Registry::built_in();
+    let mut candidates = vec![Candidate::reference(&registry).unwrap()];
+    candidates.extend(Candidate::all(&registry, "bytegrad", None).unwrap());
+    let advice = options.advice(&options.job.job().unwrap(), candidates).unwrap();
+    let figures = &advice.reference.figures;
+    assert!(figures.network_bytes > 0.0 && figures.network_bytes < figures.bytes, "{figures:?}");
+    let row = report::table(&options, &advice);
+    let cells = format!("| {} | {} |", bytes(figures.bytes as u64), bytes(figures.network_bytes as u64));
+    assert!(row.contains(&cells), "{row}");
 }
 
 /// Messages of every step and fewer of them: between hosts a second apart what counts is their number, at every bandwidth.
@@ -87,11 +126,12 @@ fn what_is_said_to_pay_up_to_a_bandwidth_pays_there_and_not_above() {
 fn what_pays_at_the_highest_bandwidth_tried_pays_up_to_at_least_that() {
     let advice = advised("1gbit,1s", &["local-sgd"]);
     let border = advice.others[0].pays_up_to.unwrap();
-    assert_eq!((border.is_highest, border.bandwidth), (true, 32e9));
+    assert_eq!(border, Border { pays: 500e9, next: None });
     let options = options("1gbit,1s");
-    assert!(report::table(&options, &advice).contains("| at least 32gbit |"));
-    assert!(advice.verdict().concat().contains("up to at least 32gbit"), "{:?}", advice.verdict());
-    assert_eq!(report::object(&options, &advice)["results"][0]["pays_beyond"], true);
+    assert!(report::table(&options, &advice).contains("| at least 500gbit |"));
+    assert!(advice.verdict().concat().contains("up to at least 500gbit"), "{:?}", advice.verdict());
+    let result = &report::object(&options, &advice)["results"][0];
+    assert_eq!((&result["pays_up_to_bps"], &result["stops_paying_at_bps"]), (&500e9.into(), &Value::Null));
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub const CLASSES: usize = 10;
 const INK: f32 = 16.0;
 /// The most bytes of a file, and of what it decompresses to: millions of images.
 const LONGEST: u64 = 1 << 30;
+/// First bytes of a gzip file.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Number of characters of a wrong value that are shown.
 const SHOWN: usize = 40;
 /// Every how many images one is held out.
@@ -45,7 +47,7 @@ impl Images {
     }
 
     /// Reads images from a file: a line an image, 64 pixels from 0 (white) to 16 (black), then the label from
-    /// 0 to 9, separated by commas, without a header. A name that ends in `.gz` is decompressed.
+    /// 0 to 9, separated by commas, without a header. A gzip file is decompressed.
     ///
     /// # Errors
     ///
@@ -60,11 +62,14 @@ impl Images {
                 "check the path and that you may read the file",
             )
         })?;
-        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
-            parse(MultiGzDecoder::new(&*bytes), path)
-        } else {
-            parse(&*bytes, path)
+        if bytes.starts_with(&GZIP) {
+            return parse(MultiGzDecoder::new(&*bytes), path);
         }
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
+            let what = format!("{} is not a gzip file", path.display());
+            return Err(Error::usage(what, "fetch the file again; if it is text, name it without .gz"));
+        }
+        parse(&*bytes, path)
     }
 
     /// Returns the number of images.
@@ -293,15 +298,16 @@ mod tests {
         assert_eq!(write("digits.csv.GZ", &whole).unwrap(), plain);
         assert_eq!(write("two.csv.gz", &[whole.clone(), whole.clone()].concat()).unwrap().len(), 600);
 
+        assert_eq!(write("unnamed.csv", &whole).unwrap(), plain);
+
         let messages = [
-            write("cut.csv.gz", &whole[..whole.len() - 9]),
-            write("empty.csv.gz", b""),
-            write("wrong.csv.gz", text.as_bytes()),
-            write("wrong.csv", &whole),
+            (write("cut.csv.gz", &whole[..whole.len() - 9]), "cut short or damaged, so fetch it again"),
+            (write("empty.csv.gz", b""), "is not a gzip file"),
+            (write("wrong.csv.gz", text.as_bytes()), "is not a gzip file"),
         ];
-        for damaged in messages {
+        for (damaged, what) in messages {
             let message = damaged.unwrap_err().to_string();
-            assert!(message.contains("cut short or damaged, so fetch it again"), "{message}");
+            assert!(message.contains(what), "{message}");
             assert!(message.contains(&folder.display().to_string()), "{message}");
         }
         for endless in [Path::new("/dev/zero"), &folder] {
