@@ -101,7 +101,10 @@ fn the_files_from_a_gradient_to_the_socket_exist() {
     let files: Vec<_> = items.map(|line| line.split('`').nth(1).unwrap()).collect();
     assert!(files.len() >= 19, "{files:?}");
     for file in files {
-        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(file).is_file(), "docs/architecture.md names {file}");
+        assert!(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(file).is_file(),
+            "docs/architecture.md names {file}"
+        );
     }
 }
 
