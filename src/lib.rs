@@ -69,7 +69,13 @@ pub mod launch {
     pub use hexagram_physical::ranks::*;
 }
 
-/// The README's Rust, compiled and run as a documentation test.
+/// The Rust programs of the README and of two pages, compiled and run as documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/library.md")]
+    struct Library;
+    #[doc = include_str!("../docs/sampling.md")]
+    struct Sampling;
+}

@@ -69,7 +69,7 @@ const KNOWN: [KnownVariable; 22] = [
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
     judged("HEXAGRAM_DEVICE_PATH", "`auto`, `staging`, `ipc`, `nccl`", |_, text| Wish::parse(text).map(drop)),
     judged("HEXAGRAM_TRANSPORT", "`mixed`, `shm`, `tcp`, `mpi`", is_transport),
-    free("HEXAGRAM_AS", "a backend of PyTorch's"),
+    free("HEXAGRAM_AS", "a PyTorch backend"),
     judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),
     free("HEXAGRAM_TLS_CERT", "a file"),
     free("HEXAGRAM_TLS_KEY", "a file"),
