@@ -27,9 +27,11 @@ from .monitor import MonitoredBarrier
 from .sparse import all_reduce_sparse
 from .steps import Step
 from .tensors import readable, span, writable
+from .uncompiled import uncompiled
 from .work import Finished, Operation, Pending, seconds
 
 
+@uncompiled
 class Operations:
     """Every operation of a group, over a world of its members."""
 
@@ -262,6 +264,7 @@ class Operations:
         self.world.close()
 
 
+@uncompiled
 class HexagramProcessGroup(Operations, dist.ProcessGroup):
     """A process group of PyTorch, all of whose tensors are on the CPU."""
 
@@ -347,6 +350,7 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
         return group
 
 
+@uncompiled
 class HexagramBackend(Operations, Backend):
     """What carries the CPU's tensors in a group of several devices."""
 
