@@ -82,3 +82,25 @@ def polled(rank: int) -> list[list[float]]:
 
 def test_what_was_received_is_there_when_a_work_is_completed():
     assert run("hexagram", 2, polled) == [[[3.0] * 12, [1.0 - rank] * 12] for rank in range(2)]
+
+
+def inferred(rank: int) -> list[list]:
+    """Receives in tensors of ``torch.inference_mode``, with gaps, while this thread and outside of that mode."""
+    import torch.distributed as dist
+
+    with torch.inference_mode():
+        sums, parts = torch.ones(2, 2)[:, 0], [torch.zeros(2, 2)[:, 0] for _ in range(2)]
+        sparse = torch.sparse_coo_tensor([[rank]], [1.0], (2,))
+        works = [dist.all_reduce(sums, async_op=True), dist.all_gather(parts, torch.ones(2) * rank, async_op=True)]
+        dist.all_reduce(sparse)
+    for work in works:
+        work.wait()
+    later = sums.t()
+    dist.all_reduce(later)
+    # Neither is written to by autograd.
+    assert sums.is_inference() and not torch.is_inference_mode_enabled()
+    return [later.tolist(), *(part.tolist() for part in parts), sparse.to_dense().tolist()]
+
+
+def test_tensors_of_inference_mode_receive_outside_of_it():
+    assert run("hexagram", 2, inferred) == [[[4.0] * 2, [0.0] * 2, [1.0] * 2, [1.0] * 2]] * 2

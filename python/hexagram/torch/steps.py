@@ -16,7 +16,19 @@ from torch.distributed import ReduceOp
 
 from hexagram import Communicator, UsageError
 
-from .tensors import Finish, check, check_target, copy_rows, equal_shapes, readable, reduction, rows, span, writable
+from .tensors import (
+    Finish,
+    check,
+    check_target,
+    copy_rows,
+    equal_shapes,
+    put,
+    readable,
+    reduction,
+    rows,
+    span,
+    writable,
+)
 
 
 class Step:
@@ -53,7 +65,7 @@ def all_gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor]) ->
     """Copies the tensor of rank r to `outputs[r]`, on every rank."""
     check_targets(outputs, comm.size)
     if not equal_shapes(outputs):
-        outputs[comm.rank].detach().copy_(tensor.detach().reshape(outputs[comm.rank].shape))
+        put(tensor.detach(), outputs[comm.rank])
         return [broadcast(comm, output, root) for root, output in enumerate(outputs)]
     plain = readable(tensor)
     gathered = rows(comm.size, plain)

@@ -95,8 +95,7 @@ def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
     if plain is tensor or plain.data_ptr() == tensor.data_ptr():
         return plain, None
     check_target(tensor)
-    target = tensor.detach()
-    return plain, lambda: target.copy_(torch.view_as_complex(plain) if target.is_complex() else plain)
+    return plain, lambda: put(torch.view_as_complex(plain) if tensor.is_complex() else plain, tensor)
 
 
 def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
@@ -104,7 +103,13 @@ def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
     if not str(tensor.dtype).startswith("torch.float8"):
         return writable(tensor)
     wide = tensor.detach().float().contiguous()
-    return wide, lambda: tensor.detach().copy_(wide)
+    return wide, lambda: put(wide, tensor)
+
+
+def put(source: Tensor, target: Tensor) -> None:
+    """Copies a tensor to one of as many elements, whoever calls: what `torch.inference_mode` made is written to there alone."""
+    with torch.inference_mode(target.is_inference()):
+        target.detach().copy_(source.reshape(target.shape))
 
 
 def check(tensor: Tensor) -> None:
@@ -170,7 +175,7 @@ def copy_rows(source: Tensor, targets: Sequence[Tensor]) -> None:
     for row, target in zip(source, targets, strict=True):
         if target.is_complex():
             row = torch.view_as_complex(row)
-        target.detach().copy_(row.reshape(target.shape))
+        put(row, target)
 
 
 def equal_shapes(tensors: Sequence[Tensor]) -> bool:
