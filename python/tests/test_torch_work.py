@@ -104,3 +104,31 @@ def inferred(rank: int) -> list[list]:
 
 def test_tensors_of_inference_mode_receive_outside_of_it():
     assert run("hexagram", 2, inferred) == [[[4.0] * 2, [0.0] * 2, [1.0] * 2, [1.0] * 2]] * 2
+
+
+def averaged(rank: int) -> list:
+    """Takes means of integers by each operation that reduces; those of 8 bits would overflow as sums."""
+    import torch.distributed as dist
+
+    mean = dist.ReduceOp.AVG
+    bytes_of, strided = (
+        torch.tensor([200, 201 + rank], dtype=torch.uint8),
+        torch.arange(4).view(2, 2).t()[1] * -1 - rank,
+    )
+    dist.all_reduce(bytes_of, op=mean)
+    dist.all_reduce(strided, op=mean, async_op=True).wait()
+    root, part, uneven = (
+        torch.tensor([3, 4 + rank]),
+        torch.zeros(1, dtype=torch.int32),
+        torch.zeros(1 + rank, dtype=torch.int8),
+    )
+    dist.reduce(root, 0, op=mean)
+    dist.reduce_scatter_tensor(part, torch.tensor([5, 7], dtype=torch.int32) + 4 * rank, op=mean)
+    dist.reduce_scatter(uneven, [torch.full((1 + of,), 100 + of, dtype=torch.int8) for of in range(2)], op=mean)
+    return [bytes_of.tolist(), strided.tolist(), root.tolist() if rank == 0 else None, part.tolist(), uneven.tolist()]
+
+
+def test_means_of_integers_have_no_fraction():
+    # Towards zero: -1.5 becomes -1.
+    both = [[200, 201], [-1, -3]]
+    assert run("hexagram", 2, averaged) == [[*both, [3, 4], [7], [100]], [*both, None, [9], [101, 101]]]

@@ -24,6 +24,7 @@ from .tensors import (
     equal_shapes,
     put,
     readable,
+    reducible,
     reduction,
     rows,
     span,
@@ -43,15 +44,13 @@ class Step:
 
 def all_reduce(comm: Communicator, tensor: Tensor, op: ReduceOp) -> Step:
     """Reduces a tensor over all ranks, in place."""
-    name = reduction(op, tensor)
-    plain, finish = writable(tensor)
+    name, plain, finish = reducible(tensor, op, comm.size)
     return Step(partial(comm.all_reduce, span(plain), name), finish)
 
 
 def reduce(comm: Communicator, tensor: Tensor, op: ReduceOp, root: int) -> Step:
     """Reduces a tensor over all ranks; the result is on `root`, and elsewhere the tensor is undefined."""
-    name = reduction(op, tensor)
-    plain, finish = writable(tensor)
+    name, plain, finish = reducible(tensor, op, comm.size)
     return Step(partial(comm.reduce, span(plain), name, root=root), finish)
 
 
@@ -110,21 +109,40 @@ def scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor] | None
 def reduce_scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor], op: ReduceOp) -> list[Step]:
     """Reduces `tensors[r]` over all ranks to `output` on rank r."""
     check_count(tensors, comm.size, "inputs")
-    name = reduction(op, output)
     if not equal_shapes(tensors):
-        copies = [readable(tensor).clone() for tensor in tensors]
-        steps = [Step(partial(comm.reduce, span(copy), name, root=root)) for root, copy in enumerate(copies)]
-        return [*steps[:-1], Step(steps[-1].call, partial(copy_rows, [copies[comm.rank]], [output]))]
-    plain, finish = writable(output)
-    everything = torch.stack([readable(tensor) for tensor in tensors])
+        return reduce_each(comm, output, tensors, op)
+    name, plain, finish = reducible(output, op, comm.size)
+    everything = as_wide(torch.stack([readable(tensor) for tensor in tensors]), output, plain)
     return [Step(partial(comm.reduce_scatter, span(everything), span(plain), name), finish)]
+
+
+def reduce_each(comm: Communicator, output: Tensor, tensors: Sequence[Tensor], op: ReduceOp) -> list[Step]:
+    """Reduces `tensors[r]`, of a shape of its own, over all ranks to `output` on rank r: one after the other."""
+    reduction(op, output)
+    copies = [readable(tensor).clone() for tensor in tensors]
+    steps = [reduce(comm, copy, op, root) for root, copy in enumerate(copies)]
+    last = steps[-1].finish
+
+    def finish() -> None:
+        if last is not None:
+            last()
+        copy_rows([copies[comm.rank]], [output])
+
+    return [*steps[:-1], Step(steps[-1].call, finish)]
 
 
 def reduce_scatter_single(comm: Communicator, output: Tensor, tensor: Tensor, op: ReduceOp) -> Step:
     """Reduces a tensor over all ranks, and copies part r of the result to `output` on rank r."""
-    name = reduction(op, tensor)
-    plain, finish = writable(output)
-    return Step(partial(comm.reduce_scatter, span(readable(tensor)), span(plain), name), finish)
+    name, plain, finish = reducible(output, op, comm.size)
+    sent = as_wide(readable(tensor), output, plain)
+    return Step(partial(comm.reduce_scatter, span(sent), span(plain), name), finish)
+
+
+def as_wide(sent: Tensor, output: Tensor, plain: Tensor) -> Tensor:
+    """Returns what is sent in the element type in which it is received; raises `UsageError` unless it has the output's."""
+    if sent.dtype is not output.dtype and not output.is_complex():
+        raise UsageError(f"the inputs are {sent.dtype} and the output is {output.dtype}; make them the same type")
+    return sent.to(plain.dtype)
 
 
 def all_to_all(comm: Communicator, outputs: Sequence[Tensor], tensors: Sequence[Tensor]) -> Step:

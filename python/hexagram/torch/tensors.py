@@ -31,6 +31,9 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 
+#: Those of integers.
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 #: Reductions by their names in the native layer.
 REDUCTIONS: dict[ReduceOp.RedOpType, str] = {
     ReduceOp.SUM: "sum",
@@ -104,6 +107,21 @@ def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
         return writable(tensor)
     wide = tensor.detach().float().contiguous()
     return wide, lambda: put(wide, tensor)
+
+
+def reducible(tensor: Tensor, op: ReduceOp | ReduceOp.RedOpType, size: int) -> tuple[str, Tensor, Finish]:
+    """Returns the native name of a reduction over `size` ranks, and what :func:`writable` does.
+
+    A mean of integers is their sum in 64 bits, divided without a remainder as NCCL does it: programs such as Lightning's ask
+    for one. Raises `UsageError` where there is none, or the tensor's elements cannot be reduced so.
+    """
+    name = reduction(op, tensor)
+    if name != "mean" or tensor.dtype not in INTEGERS:
+        return name, *writable(tensor)
+    check(tensor)
+    check_target(tensor)
+    sums = tensor.detach().to(torch.int64, copy=True, memory_format=torch.contiguous_format)
+    return "sum", sums, lambda: put(sums.div(size, rounding_mode="trunc"), tensor)
 
 
 def put(source: Tensor, target: Tensor) -> None:
