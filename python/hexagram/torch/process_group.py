@@ -191,16 +191,19 @@ class Operations:
     # Messages between two ranks.
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        check_tag(tag)
         message = span(readable(single(tensors)))
         return self.post("send", tensors, lambda: self.comm.send(message, rank, tag=tag, async_op=True))
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        check_tag(tag)
         plain, finish = writable(single(tensors))
         return self.post(
             "recv", tensors, lambda: self.comm.recv(span(plain), rank, tag=tag, async_op=True), finish, rank
         )
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
+        check_tag(tag)
         plain, finish = writable(single(tensors))
         return self.post("recvAnySource", tensors, lambda: self.comm.recv(span(plain), tag=tag, async_op=True), finish)
 
@@ -372,3 +375,9 @@ def single(tensors: Sequence[Tensor]) -> Tensor:
     if len(tensors) != 1:
         raise UsageError(f"a message of {len(tensors)} tensors; send one at a time")
     return tensors[0]
+
+
+def check_tag(tag: int) -> None:
+    """Raises `UsageError` for a tag that messages cannot have."""
+    if not 0 <= tag < 1 << 32:
+        raise UsageError(f"messages have no tag {tag}; use a number from 0 to {(1 << 32) - 1}")

@@ -197,8 +197,8 @@ def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> 
                 f"the {side}'s first dimension, {length}, is no multiple of {ranks} ranks; pass split sizes"
             )
         return [length // ranks * row] * ranks
-    if len(sizes) != ranks or sum(sizes) != length:
-        raise UsageError(f"the {side}'s split sizes {list(sizes)} are not {ranks} that add up to {length}")
+    if len(sizes) != ranks or sum(sizes) != length or min(sizes) < 0:
+        raise UsageError(f"the {side}'s split sizes {list(sizes)} are not {ranks} from 0 on that add up to {length}")
     return [size * row for size in sizes]
 
 
