@@ -22,7 +22,7 @@ import hexagram
 from hexagram import UsageError
 
 from . import profile, start, steps
-from .errors import in_job
+from .errors import in_job, of_group
 from .monitor import MonitoredBarrier
 from .sparse import all_reduce_sparse
 from .steps import Step
@@ -52,7 +52,10 @@ class Operations:
         self.backend_name = name
         self.ranks = list(ranks)
         self.timeout = timeout.total_seconds()
-        self.world = start.join(store, self.group_rank, self.group_size, self.timeout, self.timeout)
+        try:
+            self.world = start.join(store, self.group_rank, self.group_size, self.timeout, self.timeout)
+        except hexagram.Error as error:
+            raise of_group(error, self.ranks)
         self.comm = self.world.communicator
         self.monitor = MonitoredBarrier(store, self.group_rank, self.group_size)
 
