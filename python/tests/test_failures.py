@@ -303,6 +303,13 @@ def test_an_uncaught_exception_is_told_to_the_others(two_ranks):
     assert done.stdout == "[0] rank 1 raised ValueError: bad sample\n"
 
 
+def test_an_exception_without_a_text_is_told_by_its_class(two_ranks):
+    inside = "    with world:\n        raise KeyboardInterrupt"
+    for raises in ("    raise KeyboardInterrupt", inside):
+        done = two_ranks(RAISES.replace('    raise ValueError("bad sample")', raises), 100)
+        assert done.stdout == "[0] rank 1 raised KeyboardInterrupt\n", done.stderr
+
+
 ORPHANS = """
 import os, sys, time
 from pathlib import Path
