@@ -149,7 +149,8 @@ impl StoreMeeting<'_> {
 
     /// Reads the cards of all other ranks, and removes them. Returns whether all are on this host, and all addresses.
     fn collect_cards(&self) -> Result<(bool, Vec<IpAddr>)> {
-        let mut waited = Stopwatch::start();
+        // The store is asked once for each rank.
+        let mut waited = Stopwatch::with_gap(self.limit);
         let here = network();
         let mut one_host = true;
         let mut addresses = Vec::new();
@@ -184,7 +185,7 @@ impl StoreMeeting<'_> {
 
     /// Returns the value of a key as the store does, and warns where it is late.
     fn get_or_warn(&self, key: &str, left: Duration, doing: impl Fn() -> String) -> io::Result<Vec<u8>> {
-        let mut waited = Stopwatch::start();
+        let mut waited = Stopwatch::with_gap(left);
         let patience = left.min(self.late);
         let found = self.store.get(key, patience);
         let rest = left.saturating_sub(waited.elapsed());

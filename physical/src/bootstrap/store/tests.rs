@@ -128,6 +128,23 @@ fn a_wait_that_was_told_goes_on_for_what_is_left() {
 }
 
 #[test]
+fn ranks_that_come_late_one_after_the_other_have_one_deadline_together() {
+    let store = SharedMap::default();
+    let limit = Duration::from_secs(3);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for rank in 1..4 {
+                std::thread::sleep(Duration::from_secs(2));
+                store.put(&card(rank), &present()).unwrap();
+            }
+        });
+        let meeting = StoreMeeting { store: &store, rank: 0, size: 4, limit, late: limit };
+        let error = meeting.meet(None).map(drop).unwrap_err().to_string();
+        assert!(error.contains("of 4 in the store"), "{error}");
+    });
+}
+
+#[test]
 fn a_wait_without_time_left_is_not_told() {
     let store = Late::default();
     let late = Duration::from_millis(100);
