@@ -356,6 +356,7 @@ impl World {
         join: impl FnOnce() -> Result<hexagram::World> + Send + 'static,
     ) -> PyResult<Py<Self>> {
         let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
+        crate::log::listen();
         let joined = interruptible(py, move || {
             let world = join()?;
             if let Some(deadline) = deadline {
