@@ -64,6 +64,18 @@ def test_a_message_that_nobody_waits_for_arrives():
     assert copied == [1]
 
 
+def test_a_failed_operation_without_a_wait_prints_nothing():
+    error, copied = UsageError("cannot be"), []
+    native = Ended(error)
+    operation = Operation([native], [lambda: copied.append(1)], [0])
+    operation.finish_alone()
+    for callback in native.callbacks:
+        callback(native)
+    with pytest.raises(UsageError, match="cannot be"):
+        Pending(operation, []).wait()
+    assert len(native.callbacks) == 1 and not copied
+
+
 def polled(rank: int) -> list[list[float]]:
     """Receives in tensors with gaps, and asks only whether it has ended."""
     import torch.distributed as dist

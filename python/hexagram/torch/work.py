@@ -81,7 +81,14 @@ class Operation:
     def finish_alone(self) -> None:
         """Has what follows the end done then, also if nobody waits."""
         if self.finishes and self.natives:
-            self.natives[-1].on_done(lambda _: self.wait())
+            self.natives[-1].on_done(self.finish_quietly)
+
+    def finish_quietly(self, _: object) -> None:
+        """Does what follows the end. A failure of the operation is for who waits, and for what is called next, to tell."""
+        try:
+            self.wait()
+        except Error:
+            pass
 
 
 @uncompiled
