@@ -87,4 +87,4 @@ __all__ = [
 def _leave() -> None:
     """Leaves all worlds before the interpreter ends, and tells the others if an exception ended this program."""
     raised = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    _native.shut_down(None if raised is None else f"raised {type(raised).__name__}: {raised}")
+    _native.shut_down(None if raised is None else f"raised {type(raised).__name__}: {raised}".removesuffix(": "))

@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod fork;
 mod leaving;
+mod log;
 mod memory;
 mod program;
 mod sampler;

@@ -328,6 +328,7 @@ impl World {
     ) -> PyResult<()> {
         let (Some(kind), Some(error)) = (kind, error) else { return self.member.leave(py) };
         let because = format!("raised {}: {error}", kind.name()?);
+        let because = because.trim_end_matches(": ").to_owned();
         py.detach(|| self.member.give_up(&because));
         // The exception that is under way says more than what leaving could.
         match self.member.leave(py) {
@@ -355,6 +356,7 @@ impl World {
         join: impl FnOnce() -> Result<hexagram::World> + Send + 'static,
     ) -> PyResult<Py<Self>> {
         let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
+        crate::log::listen();
         let joined = interruptible(py, move || {
             let world = join()?;
             if let Some(deadline) = deadline {

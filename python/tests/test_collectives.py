@@ -79,6 +79,38 @@ def test_other_collectives(transport):
     spawn(3, all_others, transport=transport)
 
 
+def in_one_memory(world):
+    """Receives around and over what is sent."""
+    comm = world.communicator
+    rank, size = comm.rank, comm.size
+
+    def counted() -> numpy.ndarray:
+        return numpy.arange(2.0 * size, dtype="float32") + 10 * rank
+
+    def own(everything: numpy.ndarray) -> numpy.ndarray:
+        return everything[2 * rank : 2 * rank + 2]
+
+    gathered, reduced, exchanged = counted(), counted(), counted()
+    comm.all_gather(own(gathered), gathered)
+    comm.reduce_scatter(reduced, own(reduced))
+    comm.all_to_all(exchanged, exchanged)
+    unequal, shifted, rooted, spread = counted(), counted(), counted(), counted()
+    comm.all_gather_v(own(unequal), unequal, [2] * size)
+    comm.reduce_scatter_v(shifted, [2] * size, shifted[1:3])
+    comm.gather(own(rooted), rooted if rank == 0 else None, root=0)
+    comm.scatter(spread if rank == 0 else None, spread[1:3], root=0)
+    results = (gathered, own(reduced), exchanged, unequal, shifted[1:3], spread[1:3], own(rooted) if rank else rooted)
+    return [result.tolist() for result in results]
+
+
+def test_what_is_received_may_lie_over_what_is_sent():
+    for rank, results in enumerate(spawn(2, in_one_memory)):
+        both, part = [0.0, 1.0, 12.0, 13.0], [10.0 + 4 * rank, 12.0 + 4 * rank]
+        exchanged = [[0.0, 1.0, 10.0, 11.0], [2.0, 3.0, 12.0, 13.0]][rank]
+        spread, rooted = [2.0 * rank, 2.0 * rank + 1], both if rank == 0 else [12.0, 13.0]
+        assert results == [both, part, exchanged, both, part, spread, rooted]
+
+
 def kinds_of_memory(world):
     comm = world.communicator
     for memory in (array.array("f", [1, 2]), bytearray([1, 2]), memoryview(bytearray([1, 2])), numpy.array([1.0, 2.0])):

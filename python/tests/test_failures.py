@@ -303,6 +303,25 @@ def test_an_uncaught_exception_is_told_to_the_others(two_ranks):
     assert done.stdout == "[0] rank 1 raised ValueError: bad sample\n"
 
 
+@pytest.mark.parametrize(("level", "is_said"), [(None, True), ("error", False)])
+def test_warnings_of_the_library_are_printed(level, is_said):
+    # An unknown variable is one of them; that a rank keeps all others waiting takes 10 s to be another.
+    text = "import hexagram; hexagram.init().close()"
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "HEXAGRAM_TYPO": "1"}
+    environment = os.environ | place | ({"HEXAGRAM_LOG": level} if level else {})
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0 and ("HEXAGRAM_TYPO" in done.stderr) == is_said, done.stderr
+
+
+def test_an_exception_without_a_text_is_told_by_its_class(two_ranks):
+    inside = "    with world:\n        raise KeyboardInterrupt"
+    for raises in ("    raise KeyboardInterrupt", inside):
+        done = two_ranks(RAISES.replace('    raise ValueError("bad sample")', raises), 100)
+        assert done.stdout == "[0] rank 1 raised KeyboardInterrupt\n", done.stderr
+
+
 ORPHANS = """
 import os, sys, time
 from pathlib import Path

@@ -478,9 +478,13 @@ def refuse(rank: int) -> list[str]:
         "another device": lambda: dist.all_reduce(torch.ones(2, device="meta")),
         "sparse": lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
         "rare type": lambda: dist.all_reduce(torch.ones(2, dtype=torch.uint16)),
-        "mean of integers": lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.AVG),
+        "mean of flags": lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), op=dist.ReduceOp.AVG),
         "bits of floats": lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
         "sizes": lambda: dist.all_to_all_single(torch.ones(4), torch.ones(3)),
+        "negative sizes": lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), [3, -1], [3, -1]),
+        "negative tag": lambda: dist.send(torch.ones(2), 1 - rank, tag=-1),
+        "large tag": lambda: dist.recv(torch.ones(2), 1 - rank, tag=2**40),
+        "types": lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(4).double()),
         "sparse by rows": lambda: dist.all_reduce(torch.eye(2).to_sparse_csr()),
         "several in one place": lambda: dist.all_reduce(torch.ones(1).expand(3)),
         "several in one output": lambda: dist.all_gather([torch.ones(1).expand(3)] * 2, torch.ones(3)),
@@ -500,4 +504,4 @@ def refuse(rank: int) -> list[str]:
 
 
 def test_what_cannot_travel_is_refused_and_the_group_goes_on():
-    assert run("hexagram", 2, refuse) == [["UsageError"] * 10 + [2.0]] * 2
+    assert run("hexagram", 2, refuse) == [["UsageError"] * 14 + [2.0]] * 2

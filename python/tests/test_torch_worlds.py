@@ -57,6 +57,24 @@ def test_the_engine_s_world_beside_another_backend_has_the_usual_deadline():
     assert run("gloo", 2, deadlines) == [(300.0, 40.0)] * 2
 
 
+def numbered_otherwise(rank: int) -> str:
+    """Makes a group that the other rank makes under another name, as it has made one more before."""
+    import torch.distributed as dist
+
+    if rank == 0:
+        dist.new_group([0], use_local_synchronization=True)
+    try:
+        dist.new_group([0, 1], use_local_synchronization=True, timeout=timedelta(seconds=3))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_a_group_whose_members_number_it_otherwise_says_so():
+    for text in run("hexagram", 2, numbered_otherwise):
+        assert text.startswith("SystemFailure: ") and "ranks 0, 1 of the job" in text and "new_group" in text, text
+
+
 WITHOUT_STORE = """
 import torch
 import torch.distributed as dist

@@ -188,6 +188,39 @@ def compiled(rank: int) -> list:
     return double(torch.ones(2) * rank).tolist()
 
 
+def compiled_ddp(rank: int) -> list[float]:
+    """Trains under the compiler, with buffers: the backward pass and what synchronizes them call the group from C++."""
+    net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    torch.manual_seed(7)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    train(torch.compile(DistributedDataParallel(net), backend="aot_eager"), rank)
+    return numbers(net)
+
+
+def compiled_calls(rank: int) -> list:
+    """Calls from compiled code what leaves its graph."""
+
+    def gather(tensor: Tensor) -> Tensor:
+        parts = [torch.zeros(4) for _ in range(2)]
+        dist.all_gather(parts, tensor)
+        return parts[0] + 2 * parts[1]
+
+    def broadcast(tensor: Tensor) -> Tensor:
+        dist.broadcast(tensor, 1, async_op=True).wait()
+        dist.barrier()
+        return tensor + 1
+
+    def message(tensor: Tensor) -> Tensor:
+        dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+        return tensor + 1
+
+    results = []
+    for call in (gather, broadcast, message):
+        results.append(torch.compile(call, backend="aot_eager")(torch.full((4,), rank + 1.0)).tolist())
+    return results
+
+
 def dtensor(rank: int) -> list:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
@@ -256,7 +289,7 @@ BEYOND_GLOO = [[[1.0, 5.0], [3.0, 7.0]], [True, True, False], [0b1010, 0b1111], 
 
 ALL = [
     ddp, ddp_small_buckets, ddp_sparse, fsdp1, fsdp2, zero, hook_that_chains, hook_bf16, hook_power_sgd, join, objects,
-    groups, messages, functional, compiled, dtensor, mesh_of_two, checkpoint, rare_tensors,
+    groups, messages, functional, compiled, compiled_ddp, compiled_calls, dtensor, mesh_of_two, checkpoint, rare_tensors,
 ]  # fmt: skip
 
 

@@ -28,6 +28,12 @@ use std::time::Duration;
 
 /// Key of rank 0's announcement.
 const RENDEZVOUS: &str = "hexagram/rendezvous";
+/// Time after which a rank that waits for another says so.
+pub(crate) const LATE: Duration = Duration::from_secs(10);
+/// Time by which a store may be early.
+const EARLY: Duration = Duration::from_millis(500);
+/// What to do about a rank that is not there.
+const ABSENT: &str = "see whether that rank has started, and whether the store can be reached";
 /// Kind of the card of a rank that is there.
 const PRESENT: usize = 0;
 /// Kind of the card of a rank that does not join.
@@ -69,6 +75,8 @@ pub(crate) struct StoreMeeting<'a> {
     pub(crate) size: usize,
     /// Longest wait for the others.
     pub(crate) limit: Duration,
+    /// Time after which a wait is told.
+    pub(crate) late: Duration,
 }
 
 /// Place at which the ranks of a store meet; on rank 0 with what the others wait for.
@@ -141,7 +149,8 @@ impl StoreMeeting<'_> {
 
     /// Reads the cards of all other ranks, and removes them. Returns whether all are on this host, and all addresses.
     fn collect_cards(&self) -> Result<(bool, Vec<IpAddr>)> {
-        let mut waited = Stopwatch::start();
+        // The store is asked once for each rank.
+        let mut waited = Stopwatch::with_gap(self.limit);
         let here = network();
         let mut one_host = true;
         let mut addresses = Vec::new();
@@ -168,14 +177,25 @@ impl StoreMeeting<'_> {
     }
 
     fn get(&self, key: &str, left: Duration, doing: impl Fn() -> String) -> Result<Vec<u8>> {
-        self.store.get(key, left).map_err(|cause| {
+        self.get_or_warn(key, left, &doing).map_err(|cause| {
             let doing = format!("{} in the store of the job within {:?}", doing(), self.limit);
-            Error::system(
-                doing,
-                cause,
-                "see whether that rank has started, and whether the store can be reached",
-            )
+            Error::system(doing, cause, ABSENT)
         })
+    }
+
+    /// Returns the value of a key as the store does, and warns where it is late.
+    fn get_or_warn(&self, key: &str, left: Duration, doing: impl Fn() -> String) -> io::Result<Vec<u8>> {
+        let mut waited = Stopwatch::with_gap(left);
+        let patience = left.min(self.late);
+        let found = self.store.get(key, patience);
+        let rest = left.saturating_sub(waited.elapsed());
+        // A store that cannot be reached fails earlier.
+        if found.is_ok() || rest.is_zero() || waited.elapsed() + EARLY < patience {
+            return found;
+        }
+        let (rank, doing) = (self.rank, doing());
+        tracing::warn!("rank {rank} waits to {doing} in the store of the job, for {rest:.0?} more; {ABSENT}");
+        self.store.get(key, rest)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::bootstrap::parent::Parent;
 use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
 use crate::bootstrap::registered;
 use crate::bootstrap::secret::Secret;
-use crate::bootstrap::store::{Met, StoreMeeting};
+use crate::bootstrap::store::{LATE, Met, StoreMeeting};
 use crate::bootstrap::{Launcher, Listener, Placement, Store};
 use crate::deadline;
 use crate::error::{Error, Peer, Result};
@@ -70,7 +70,7 @@ pub(super) fn join_through(
     options: &JoinOptions,
 ) -> Result<World> {
     check_rank(rank, size)?;
-    let meeting = StoreMeeting { store, rank, size, limit: options.deadline };
+    let meeting = StoreMeeting { store, rank, size, limit: options.deadline, late: LATE };
     let backend = begin(options).inspect_err(|error| meeting.give_up(error))?;
     if let Some(introduction) = backend.introduce(options)? {
         return agreeing(join_introduced(introduction, options, &*backend)?, rank, size);

@@ -34,6 +34,7 @@ from .model import check_apart, described, model_buffers, model_frozen, model_pa
 from .optimizer import EngineOptimizer, compared_rate, form, rate_of
 from .options import check_rate, check_takes_groups, engine_options
 from .tensors import numbers, span
+from .uncompiled import uncompiled
 from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
 from .watched import Watched
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+@uncompiled
 class DataParallel(Between):
     """A model that is trained on all ranks together, each with samples of its own.
 

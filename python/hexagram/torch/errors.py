@@ -22,7 +22,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hexagram import DeadlineExceeded, Error
+import torch.distributed as dist
+
+from hexagram import DeadlineExceeded, Error, SystemFailure
 
 #: The last errors that reached the program, without their tracebacks, which would keep tensors.
 _told: deque[tuple[str, Error]] = deque(maxlen=64)
@@ -48,6 +50,18 @@ def in_job(error: Error, ranks: Sequence[int]) -> Error:
         error.stragglers = [ranks[member] for member in error.stragglers]
         error.args = (f"[hexagram] Timed out waiting: {error}", *error.args[1:])
     keep(error)
+    return error
+
+
+def of_group(error: Error, ranks: Sequence[int]) -> Error:
+    """Returns the error of a group that could not be made: where a rank did not come, with its members and PyTorch's rule."""
+    if isinstance(error, SystemFailure) and dist.is_initialized():  # Else it is that of all ranks.
+        numbers = ", ".join(map(str, ranks))
+        error.args = (
+            f"{error} (this group's ranks are ranks {numbers} of the job; PyTorch names a group by how many a rank has made "
+            "before, so all members have to call new_group as often as each other, also with use_local_synchronization)",
+            *error.args[1:],
+        )
     return error
 
 

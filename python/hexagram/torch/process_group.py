@@ -22,14 +22,16 @@ import hexagram
 from hexagram import UsageError
 
 from . import profile, start, steps
-from .errors import in_job
+from .errors import in_job, of_group
 from .monitor import MonitoredBarrier
 from .sparse import all_reduce_sparse
 from .steps import Step
 from .tensors import readable, span, writable
+from .uncompiled import uncompiled
 from .work import Finished, Operation, Pending, seconds
 
 
+@uncompiled
 class Operations:
     """Every operation of a group, over a world of its members."""
 
@@ -50,7 +52,10 @@ class Operations:
         self.backend_name = name
         self.ranks = list(ranks)
         self.timeout = timeout.total_seconds()
-        self.world = start.join(store, self.group_rank, self.group_size, self.timeout, self.timeout)
+        try:
+            self.world = start.join(store, self.group_rank, self.group_size, self.timeout, self.timeout)
+        except hexagram.Error as error:
+            raise of_group(error, self.ranks)
         self.comm = self.world.communicator
         self.monitor = MonitoredBarrier(store, self.group_rank, self.group_size)
 
@@ -189,16 +194,19 @@ class Operations:
     # Messages between two ranks.
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        check_tag(tag)
         message = span(readable(single(tensors)))
         return self.post("send", tensors, lambda: self.comm.send(message, rank, tag=tag, async_op=True))
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        check_tag(tag)
         plain, finish = writable(single(tensors))
         return self.post(
             "recv", tensors, lambda: self.comm.recv(span(plain), rank, tag=tag, async_op=True), finish, rank
         )
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
+        check_tag(tag)
         plain, finish = writable(single(tensors))
         return self.post("recvAnySource", tensors, lambda: self.comm.recv(span(plain), tag=tag, async_op=True), finish)
 
@@ -262,6 +270,7 @@ class Operations:
         self.world.close()
 
 
+@uncompiled
 class HexagramProcessGroup(Operations, dist.ProcessGroup):
     """A process group of PyTorch, all of whose tensors are on the CPU."""
 
@@ -347,6 +356,7 @@ class HexagramProcessGroup(Operations, dist.ProcessGroup):
         return group
 
 
+@uncompiled
 class HexagramBackend(Operations, Backend):
     """What carries the CPU's tensors in a group of several devices."""
 
@@ -368,3 +378,9 @@ def single(tensors: Sequence[Tensor]) -> Tensor:
     if len(tensors) != 1:
         raise UsageError(f"a message of {len(tensors)} tensors; send one at a time")
     return tensors[0]
+
+
+def check_tag(tag: int) -> None:
+    """Raises `UsageError` for a tag that messages cannot have."""
+    if not 0 <= tag < 1 << 32:
+        raise UsageError(f"messages have no tag {tag}; use a number from 0 to {(1 << 32) - 1}")

@@ -33,7 +33,8 @@ def all_reduce_sparse(comm: Communicator, tensor: Tensor, op: ReduceOp, timeout:
     total = torch.sparse_coo_tensor(
         indices.flatten(0, 1)[kept].t(), values.flatten(0, 1)[kept], tensor.shape, check_invariants=False
     )
-    with torch.no_grad():  # A detached sparse tensor would change alone.
+    # A detached sparse tensor would change alone.
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         tensor.copy_(total.coalesce())
 
 

@@ -16,7 +16,20 @@ from torch.distributed import ReduceOp
 
 from hexagram import Communicator, UsageError
 
-from .tensors import Finish, check, check_target, copy_rows, equal_shapes, readable, reduction, rows, span, writable
+from .tensors import (
+    Finish,
+    check,
+    check_target,
+    copy_rows,
+    equal_shapes,
+    put,
+    readable,
+    reducible,
+    reduction,
+    rows,
+    span,
+    writable,
+)
 
 
 class Step:
@@ -31,15 +44,13 @@ class Step:
 
 def all_reduce(comm: Communicator, tensor: Tensor, op: ReduceOp) -> Step:
     """Reduces a tensor over all ranks, in place."""
-    name = reduction(op, tensor)
-    plain, finish = writable(tensor)
+    name, plain, finish = reducible(tensor, op, comm.size)
     return Step(partial(comm.all_reduce, span(plain), name), finish)
 
 
 def reduce(comm: Communicator, tensor: Tensor, op: ReduceOp, root: int) -> Step:
     """Reduces a tensor over all ranks; the result is on `root`, and elsewhere the tensor is undefined."""
-    name = reduction(op, tensor)
-    plain, finish = writable(tensor)
+    name, plain, finish = reducible(tensor, op, comm.size)
     return Step(partial(comm.reduce, span(plain), name, root=root), finish)
 
 
@@ -53,7 +64,7 @@ def all_gather(comm: Communicator, tensor: Tensor, outputs: Sequence[Tensor]) ->
     """Copies the tensor of rank r to `outputs[r]`, on every rank."""
     check_targets(outputs, comm.size)
     if not equal_shapes(outputs):
-        outputs[comm.rank].detach().copy_(tensor.detach().reshape(outputs[comm.rank].shape))
+        put(tensor.detach(), outputs[comm.rank])
         return [broadcast(comm, output, root) for root, output in enumerate(outputs)]
     plain = readable(tensor)
     gathered = rows(comm.size, plain)
@@ -98,21 +109,40 @@ def scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor] | None
 def reduce_scatter(comm: Communicator, output: Tensor, tensors: Sequence[Tensor], op: ReduceOp) -> list[Step]:
     """Reduces `tensors[r]` over all ranks to `output` on rank r."""
     check_count(tensors, comm.size, "inputs")
-    name = reduction(op, output)
     if not equal_shapes(tensors):
-        copies = [readable(tensor).clone() for tensor in tensors]
-        steps = [Step(partial(comm.reduce, span(copy), name, root=root)) for root, copy in enumerate(copies)]
-        return [*steps[:-1], Step(steps[-1].call, partial(copy_rows, [copies[comm.rank]], [output]))]
-    plain, finish = writable(output)
-    everything = torch.stack([readable(tensor) for tensor in tensors])
+        return reduce_each(comm, output, tensors, op)
+    name, plain, finish = reducible(output, op, comm.size)
+    everything = as_wide(torch.stack([readable(tensor) for tensor in tensors]), output, plain)
     return [Step(partial(comm.reduce_scatter, span(everything), span(plain), name), finish)]
+
+
+def reduce_each(comm: Communicator, output: Tensor, tensors: Sequence[Tensor], op: ReduceOp) -> list[Step]:
+    """Reduces `tensors[r]`, of a shape of its own, over all ranks to `output` on rank r: one after the other."""
+    reduction(op, output)
+    copies = [readable(tensor).clone() for tensor in tensors]
+    steps = [reduce(comm, copy, op, root) for root, copy in enumerate(copies)]
+    last = steps[-1].finish
+
+    def finish() -> None:
+        if last is not None:
+            last()
+        copy_rows([copies[comm.rank]], [output])
+
+    return [*steps[:-1], Step(steps[-1].call, finish)]
 
 
 def reduce_scatter_single(comm: Communicator, output: Tensor, tensor: Tensor, op: ReduceOp) -> Step:
     """Reduces a tensor over all ranks, and copies part r of the result to `output` on rank r."""
-    name = reduction(op, tensor)
-    plain, finish = writable(output)
-    return Step(partial(comm.reduce_scatter, span(readable(tensor)), span(plain), name), finish)
+    name, plain, finish = reducible(output, op, comm.size)
+    sent = as_wide(readable(tensor), output, plain)
+    return Step(partial(comm.reduce_scatter, span(sent), span(plain), name), finish)
+
+
+def as_wide(sent: Tensor, output: Tensor, plain: Tensor) -> Tensor:
+    """Returns what is sent in the element type in which it is received; raises `UsageError` unless it has the output's."""
+    if sent.dtype is not output.dtype and not output.is_complex():
+        raise UsageError(f"the inputs are {sent.dtype} and the output is {output.dtype}; make them the same type")
+    return sent.to(plain.dtype)
 
 
 def all_to_all(comm: Communicator, outputs: Sequence[Tensor], tensors: Sequence[Tensor]) -> Step:
@@ -167,8 +197,8 @@ def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> 
                 f"the {side}'s first dimension, {length}, is no multiple of {ranks} ranks; pass split sizes"
             )
         return [length // ranks * row] * ranks
-    if len(sizes) != ranks or sum(sizes) != length:
-        raise UsageError(f"the {side}'s split sizes {list(sizes)} are not {ranks} that add up to {length}")
+    if len(sizes) != ranks or sum(sizes) != length or min(sizes) < 0:
+        raise UsageError(f"the {side}'s split sizes {list(sizes)} are not {ranks} from 0 on that add up to {length}")
     return [size * row for size in sizes]
 
 

@@ -31,6 +31,9 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 
+#: Those of integers.
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 #: Reductions by their names in the native layer.
 REDUCTIONS: dict[ReduceOp.RedOpType, str] = {
     ReduceOp.SUM: "sum",
@@ -95,8 +98,7 @@ def writable(tensor: Tensor) -> tuple[Tensor, Finish]:
     if plain is tensor or plain.data_ptr() == tensor.data_ptr():
         return plain, None
     check_target(tensor)
-    target = tensor.detach()
-    return plain, lambda: target.copy_(torch.view_as_complex(plain) if target.is_complex() else plain)
+    return plain, lambda: put(torch.view_as_complex(plain) if tensor.is_complex() else plain, tensor)
 
 
 def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
@@ -104,7 +106,28 @@ def numbers(tensor: Tensor) -> tuple[Tensor, Finish]:
     if not str(tensor.dtype).startswith("torch.float8"):
         return writable(tensor)
     wide = tensor.detach().float().contiguous()
-    return wide, lambda: tensor.detach().copy_(wide)
+    return wide, lambda: put(wide, tensor)
+
+
+def reducible(tensor: Tensor, op: ReduceOp | ReduceOp.RedOpType, size: int) -> tuple[str, Tensor, Finish]:
+    """Returns the native name of a reduction over `size` ranks, and what :func:`writable` does.
+
+    A mean of integers is their sum in 64 bits, divided without a remainder as NCCL does it: programs such as Lightning's ask
+    for one. Raises `UsageError` where there is none, or the tensor's elements cannot be reduced so.
+    """
+    name = reduction(op, tensor)
+    if name != "mean" or tensor.dtype not in INTEGERS:
+        return name, *writable(tensor)
+    check(tensor)
+    check_target(tensor)
+    sums = tensor.detach().to(torch.int64, copy=True, memory_format=torch.contiguous_format)
+    return "sum", sums, lambda: put(sums.div(size, rounding_mode="trunc"), tensor)
+
+
+def put(source: Tensor, target: Tensor) -> None:
+    """Copies a tensor to one of as many elements, whoever calls: what `torch.inference_mode` made is written to there alone."""
+    with torch.inference_mode(target.is_inference()):
+        target.detach().copy_(source.reshape(target.shape))
 
 
 def check(tensor: Tensor) -> None:
@@ -170,7 +193,7 @@ def copy_rows(source: Tensor, targets: Sequence[Tensor]) -> None:
     for row, target in zip(source, targets, strict=True):
         if target.is_complex():
             row = torch.view_as_complex(row)
-        target.detach().copy_(row.reshape(target.shape))
+        put(row, target)
 
 
 def equal_shapes(tensors: Sequence[Tensor]) -> bool:

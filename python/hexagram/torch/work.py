@@ -22,6 +22,7 @@ from torch.futures import Future
 from hexagram import Error, _native
 
 from .errors import StillUnderWay, in_job
+from .uncompiled import uncompiled
 
 NO_TIME = timedelta(0)
 #: Works that the program dropped without a wait. C++ may hold what is beneath one and wait for it, as DDP does while
@@ -29,6 +30,7 @@ NO_TIME = timedelta(0)
 _dropped: deque[Pending] = deque(maxlen=64)
 
 
+@uncompiled
 class Operation:
     """Native works that end together, and what is to be done then: once, by whoever comes first.
 
@@ -79,9 +81,17 @@ class Operation:
     def finish_alone(self) -> None:
         """Has what follows the end done then, also if nobody waits."""
         if self.finishes and self.natives:
-            self.natives[-1].on_done(lambda _: self.wait())
+            self.natives[-1].on_done(self.finish_quietly)
+
+    def finish_quietly(self, _: object) -> None:
+        """Does what follows the end. A failure of the operation is for who waits, and for what is called next, to tell."""
+        try:
+            self.wait()
+        except Error:
+            pass
 
 
+@uncompiled
 class Finished(Work):
     """Work of a synchronous call that has succeeded."""
 
@@ -113,6 +123,7 @@ class Finished(Work):
         return future
 
 
+@uncompiled
 class Pending(Work):
     """Work of an operation in flight, which goes on whether anybody waits or not.
 

@@ -17,8 +17,11 @@ impl Communicator {
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
-        let from = Operand::input(mine)?;
+        let mut from = Operand::input(mine)?;
         let mut to = all.map(Operand::output).transpose()?;
+        if let Some(to) = &to {
+            from = from.apart_from(mine.py(), to)?;
+        }
         self.run(mine.py(), Call { what: "gather", async_op, timeout }, async move |comm: &Comm| {
             nothing(comm.gather(&from, to.as_deref_mut(), root).await)
         })
@@ -34,8 +37,8 @@ impl Communicator {
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
-        let from = all.map(Operand::input).transpose()?;
         let mut to = Operand::output(mine)?;
+        let from = all.map(|all| Operand::input(all)?.apart_from(mine.py(), &to)).transpose()?;
         self.run(mine.py(), Call { what: "scatter", async_op, timeout }, async move |comm: &Comm| {
             nothing(comm.scatter(from.as_deref(), &mut to, root).await)
         })
@@ -56,8 +59,8 @@ impl Communicator {
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
-        let from = Operand::input(mine)?;
         let mut to = Operand::output(all)?;
+        let from = Operand::input(mine)?.apart_from(all.py(), &to)?;
         let call = Call { what: "all_gather_v", async_op, timeout };
         self.run(mine.py(), call, async move |comm: &Comm| {
             nothing(comm.all_gather_v(&from, &mut to, &counts).await)
@@ -78,8 +81,8 @@ impl Communicator {
     ) -> Returned {
         let py = mine.py();
         let op = reduction(py, op)?;
-        let from = Operand::input(all)?;
         let mut to = Operand::output(mine)?;
+        let from = Operand::input(all)?.apart_from(mine.py(), &to)?;
         self.run(py, Call { what: "reduce_scatter_v", async_op, timeout }, async move |comm: &Comm| {
             nothing(comm.reduce_scatter_v(&from, &counts, &mut to, op).await)
         })
@@ -94,8 +97,8 @@ impl Communicator {
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
-        let from = Operand::input(sent)?;
         let mut to = Operand::output(received)?;
+        let from = Operand::input(sent)?.apart_from(received.py(), &to)?;
         let call = Call { what: "all_to_all", async_op, timeout };
         self.run(sent.py(), call, async move |comm: &Comm| nothing(comm.all_to_all(&from, &mut to).await))
     }
@@ -112,8 +115,8 @@ impl Communicator {
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
-        let from = Operand::input(sent)?;
         let mut to = Operand::output(received)?;
+        let from = Operand::input(sent)?.apart_from(received.py(), &to)?;
         self.run(sent.py(), Call { what: "all_to_all_v", async_op, timeout }, async move |comm: &Comm| {
             nothing(comm.all_to_all_v(&from, &send_counts, &mut to, &recv_counts).await)
         })

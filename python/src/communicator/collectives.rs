@@ -64,8 +64,8 @@ macro_rules! collectives {
             /// Gathers `mine` of rank r as block r of `all`, on every rank: `all` has `size` times as many elements.
             #[pyo3(signature = (mine, all, *, async_op = false, timeout = None))]
             fn all_gather(&self, mine: Argument, all: Argument, async_op: bool, timeout: Option<f64>) -> Returned {
-                let from = Operand::input(mine)?;
                 let mut to = Operand::output(all)?;
+                let from = Operand::input(mine)?.apart_from(all.py(), &to)?;
                 let call = Call { what: "all_gather", async_op, timeout };
                 self.run(mine.py(), call, async move |on: &$On| nothing(on.all_gather(&from, &mut to).await))
             }
@@ -82,8 +82,8 @@ macro_rules! collectives {
             ) -> Returned {
                 let py = mine.py();
                 let op = reduction(py, op)?;
-                let from = Operand::input(all)?;
                 let mut to = Operand::output(mine)?;
+                let from = Operand::input(all)?.apart_from(mine.py(), &to)?;
                 self.run(py, Call { what: "reduce_scatter", async_op, timeout }, async move |on: &$On| {
                     nothing(on.reduce_scatter(&from, &mut to, op).await)
                 })

@@ -22,7 +22,7 @@ use hexagram::{Buffer, DType, Error, Queue};
 use kept::Kept;
 use pyo3::intern;
 use pyo3::prelude::*;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +33,8 @@ type Home = Arc<Mutex<Option<Buffer>>>;
 pub(crate) struct Operand {
     buffer: Buffer,
     home: Option<Home>,
+    /// Addresses that it takes; none of registered memory, which only one operand has at a time.
+    extent: Range<usize>,
 }
 
 /// Elements that somebody keeps.
@@ -60,10 +62,27 @@ impl Operand {
         if let Ok(memory) = argument.cast_exact::<Memory>() {
             let home = memory.get().home();
             let buffer = take(home).map_err(|error| exception(py, &error))?;
-            return Ok(Operand { buffer, home: Some(Arc::clone(home)) });
+            return Ok(Operand { buffer, home: Some(Arc::clone(home)), extent: 0..0 });
         }
-        let buffer = lend(argument, writes)?;
-        Ok(Operand { buffer, home: None })
+        let elements = find_for(argument, writes)?;
+        let extent = elements.address..elements.address + elements.len * elements.dtype.size();
+        let buffer = elements.into_buffer().map_err(|error| exception(py, &error))?;
+        Ok(Operand { buffer, home: None, extent })
+    }
+
+    /// Returns the elements in memory of their own where they share some with what the operation changes: a rank's part of
+    /// a tensor may be gathered in that tensor.
+    pub(crate) fn apart_from(self, py: Python<'_>, changed: &Self) -> PyResult<Self> {
+        if self.extent.start >= changed.extent.end || changed.extent.start >= self.extent.end {
+            return Ok(self);
+        }
+        let copy = || {
+            let own = Buffer::zeroed(self.buffer.dtype(), self.buffer.len())?;
+            own.write_all()?.copy_from(&self.buffer.read_all()?)?;
+            Ok(own)
+        };
+        let buffer = copy().map_err(|error: Error| exception(py, &error))?;
+        Ok(Operand { buffer, home: None, extent: 0..0 })
     }
 }
 
@@ -101,13 +120,17 @@ pub(crate) fn copied(dtype: DType, bytes: &[u8]) -> Result<Buffer, Error> {
 
 /// Returns a buffer over the elements of an argument.
 fn lend(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Buffer> {
-    let py = argument.py();
+    find_for(argument, writes)?.into_buffer().map_err(|error| exception(argument.py(), &error))
+}
+
+/// Returns the elements of an argument to read, or to change. Fails if they are read-only then.
+fn find_for(argument: &Bound<'_, PyAny>, writes: bool) -> PyResult<Elements> {
     let elements = find(argument)?;
     if writes && !elements.writable {
         let what = format!("{} is read-only, and the result goes into it", name_of(argument));
-        return Err(usage(py, what, "pass a copy that can be written"));
+        return Err(usage(argument.py(), what, "pass a copy that can be written"));
     }
-    elements.into_buffer().map_err(|error| exception(py, &error))
+    Ok(elements)
 }
 
 /// Returns the elements of an argument.

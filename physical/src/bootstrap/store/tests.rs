@@ -5,6 +5,7 @@ use crate::health::Vigilance;
 use crate::testing::SharedMap;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
+use std::sync::Mutex;
 
 /// Long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,4 +88,68 @@ fn a_store_that_holds_something_else_is_refused() {
     assert!(error.to_string().contains("what rank 1 wrote to the store"), "{error}");
     let error = World::join_through(&store, 2, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
     assert!(error.to_string().contains("no rank 2 in a world of 2"), "{error}");
+}
+
+/// Store in which a value is there when it is asked for the second time, and that fails at the end of each wait before.
+#[derive(Default)]
+struct Late {
+    waits: Mutex<Vec<Duration>>,
+}
+
+impl Store for Late {
+    fn put(&self, _: &str, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn get(&self, _: &str, limit: Duration) -> io::Result<Vec<u8>> {
+        let mut waits = self.waits.lock().unwrap();
+        waits.push(limit);
+        if waits.len() > 1 {
+            return Ok(b"here".to_vec());
+        }
+        std::thread::sleep(limit);
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_wait_that_was_told_goes_on_for_what_is_left() {
+    let store = Late::default();
+    let late = Duration::from_millis(600);
+    let meeting = StoreMeeting { store: &store, rank: 1, size: 2, limit: PATIENCE, late };
+    assert_eq!(meeting.get("key", PATIENCE, || "find rank 0's address".into()).unwrap(), b"here");
+    let waits = store.waits.lock().unwrap();
+    assert_eq!((waits.len(), waits[0]), (2, late));
+    assert!(waits[1] < PATIENCE, "{waits:?}");
+}
+
+#[test]
+fn ranks_that_come_late_one_after_the_other_have_one_deadline_together() {
+    let store = SharedMap::default();
+    let limit = Duration::from_secs(3);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for rank in 1..4 {
+                std::thread::sleep(Duration::from_secs(2));
+                store.put(&card(rank), &present()).unwrap();
+            }
+        });
+        let meeting = StoreMeeting { store: &store, rank: 0, size: 4, limit, late: limit };
+        let error = meeting.meet(None).map(drop).unwrap_err().to_string();
+        assert!(error.contains("of 4 in the store"), "{error}");
+    });
+}
+
+#[test]
+fn a_wait_without_time_left_is_not_told() {
+    let store = Late::default();
+    let late = Duration::from_millis(100);
+    let meeting = StoreMeeting { store: &store, rank: 1, size: 2, limit: late, late };
+    let error = meeting.get("key", late, || "find rank 0's address".into()).unwrap_err().to_string();
+    assert!(error.contains("find rank 0's address in the store"), "{error}");
+    assert_eq!(store.waits.lock().unwrap().len(), 1);
 }
