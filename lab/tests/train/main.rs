@@ -277,7 +277,7 @@ fn a_working_directory_that_was_deleted_is_named() {
     let gone = folder("gone");
     std::fs::create_dir_all(&gone).unwrap();
     let within = format!("cd {0} && rmdir {0} && exec \"$0\" --ranks 2 --epochs 1", gone.display());
-    let output = Command::new("sh").args(["-c", &within]).arg(PROGRAM).output().unwrap();
+    let output = Command::new("sh").args(["-c", &within]).arg(program::program(PROGRAM)).output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(err.contains("the working directory was deleted"), "{err}");
