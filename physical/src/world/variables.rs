@@ -121,7 +121,7 @@ fn is_number(name: &str, text: &str) -> Result<()> {
 
 fn is_transport(name: &str, text: &str) -> Result<()> {
     text.trim().parse::<TransportKind>().map(drop).map_err(|error| match error {
-        Error::Usage { what, remedy } => Error::setup(format!("{name}={text}: {what}"), remedy),
+        Error::Usage { what, remedy } => Error::setup(format!("{name}={text} is refused: {what}"), remedy),
         other => other,
     })
 }
