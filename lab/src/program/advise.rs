@@ -27,7 +27,8 @@ use hexagram::{Error, JoinOptions, Result, TransportKind};
 
 const AFTER_HELP: &str = "\
 Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
-they are later, over whole periods, and over 20 steps or more where jitter, stalls or paces are drawn. It pays if its step takes 5 % less than that of gradient-allreduce. \
+they are later, over whole periods, and over 20 steps or more where jitter, stalls or paces are drawn. It pays if its step \
+takes 5 % less than that of gradient-allreduce. \
 Where it stops to pay is looked for among 1, 2, 5, 10 ... Mbit/s up to 500 Gbit/s, whatever --link is: 1gbit–2gbit says that it \
 pays at 1 and not at 2, and `at least` that it pays at the highest.
 

@@ -44,8 +44,8 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Simulates the algorithms on the cluster, and at the bandwidths that it takes to see where they pay. The others are compared to
-    /// the first.
+    /// Simulates the algorithms on the cluster, and at the bandwidths that it takes to see where they pay. The others are
+    /// compared to the first.
     ///
     /// # Errors
     /// That of a rank; [`Error::Usage`] if there is no second.
