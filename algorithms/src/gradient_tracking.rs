@@ -22,7 +22,9 @@
 //! tracking method for decentralized optimization with linear convergence", IEEE Trans. Automatic Control 2022 (C-GT).
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
+use crate::plugin::{
+    About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram, check_finite,
+};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -91,6 +93,7 @@ impl Algorithm for GradientTracking {
         state: &mut Tracked,
         bucket: &mut Bucket,
     ) -> Result<()> {
+        check_finite(context, bucket)?;
         let Tracked { direction, last, .. } = state;
         context.add_scaled(1.0, &bucket.gradients, direction)?;
         context.add_scaled(-1.0, last, direction)?;

@@ -36,6 +36,7 @@
 use crate::optimizer::moments::{self, Frozen, Moments};
 use crate::plugin::{
     About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_f32,
+    check_finite,
 };
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -180,6 +181,7 @@ impl Algorithm for ZeroOneAdam {
         state: &mut ZeroOneAdamState,
         bucket: &mut Bucket,
     ) -> Result<()> {
+        check_finite(context, bucket)?;
         state.steps += 1;
         if state.steps > self.freeze {
             self.local_step(context, state, bucket)

@@ -20,6 +20,7 @@ mod program;
 mod sampler;
 mod state;
 mod store;
+mod whole;
 mod work;
 mod world;
 

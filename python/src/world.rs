@@ -5,6 +5,7 @@ use crate::error::{exception, usage};
 use crate::fork::Generation;
 use crate::leaving::{self, Leaving};
 use crate::store::PythonStore;
+use crate::whole::{count, ranks};
 use crate::work::{interruptible, interruptible_then};
 use hexagram::logical::executor::{Executor, ExecutorOptions, GroupHandle};
 use hexagram::{Error, JoinOptions, Result};
@@ -192,7 +193,8 @@ pub(crate) struct World {
 impl World {
     /// Joins the job that the launcher's variables describe: of hexagram run, torchrun, mpirun or srun. `timeout` is the
     /// longest wait for the other ranks (60), `deadline` that for operations later (300), in seconds. `transport` is
-    /// `"mixed"` (the default: shared memory within a host, TCP between hosts), `"shm"`, `"tcp"` or `"mpi"`.
+    /// `"mixed"` (shared memory within a host, TCP between hosts), `"shm"`, `"tcp"` or `"mpi"`; by default what the variable
+    /// HEXAGRAM_TRANSPORT says, or else `"mixed"`.
     /// `configuration` is a text of the program's settings: ranks whose texts differ refuse to join.
     ///
     /// Raises `SetupError` without a launcher, or if a rank is refused or missing.
@@ -218,8 +220,8 @@ impl World {
     fn join_through(
         py: Python<'_>,
         store: Py<PyAny>,
-        rank: usize,
-        size: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
+        #[pyo3(from_py_with = count)] size: usize,
         transport: Option<&str>,
         timeout: Option<f64>,
         deadline: Option<f64>,
@@ -390,8 +392,13 @@ fn join_options(
 ) -> PyResult<JoinOptions> {
     let mut options =
         JoinOptions { configuration: configuration.unwrap_or_default(), ..JoinOptions::default() };
-    if let Some(transport) = transport {
-        options.transport = transport.parse().map_err(|error| exception(py, &error))?;
+    match transport {
+        Some(transport) => options.transport = transport.parse().map_err(|error| exception(py, &error))?,
+        // A program that names none leaves it to its user. What is wrong with the variable is said by joining.
+        None => {
+            let said = std::env::var("HEXAGRAM_TRANSPORT").ok().and_then(|said| said.trim().parse().ok());
+            options.transport = said.unwrap_or(options.transport);
+        }
     }
     if let Some(timeout) = timeout {
         options.deadline = seconds(py, timeout)?;

@@ -200,6 +200,35 @@ def test_what_cannot_be_is_refused_in_one_line():
     spawn(1, refused)
 
 
+def test_a_number_that_cannot_be_is_refused_by_its_role():
+    with alone() as world:
+        comm, one = world.communicator, numpy.ones(1)
+        for call, role in (
+            (lambda: comm.broadcast(one, -1), "-1 cannot be used as a rank; use ranks from 0"),
+            (lambda: comm.reduce(one, root=-1), "rank"),
+            (lambda: comm.send(one, -1), "rank"),
+            (lambda: comm.send(one, 0, tag=1 << 32), "4294967296 cannot be used as a tag"),
+            (lambda: comm.subgroup([0, -1]), "rank"),
+            (lambda: comm.all_gather_v(one, one, [-1]), "count"),
+            (lambda: comm.gossip(one, "ring", -1), "count"),
+        ):
+            with pytest.raises(hexagram.UsageError, match=role):
+                call()
+
+
+def name_transport(world):
+    return world.transport
+
+
+def test_a_variable_names_the_transport_where_the_program_does_not(monkeypatch):
+    monkeypatch.setenv("HEXAGRAM_TRANSPORT", "tcp")
+    assert spawn(2, name_transport) == ["tcp"] * 2
+    assert spawn(2, name_transport, transport="shm") == ["shm"] * 2
+    monkeypatch.setenv("HEXAGRAM_TRANSPORT", "pigeon")
+    with pytest.raises(hexagram.SetupError, match="HEXAGRAM_TRANSPORT=pigeon"):
+        alone()
+
+
 def joined(world):
     first = hexagram.joined()
     with alone() as other:

@@ -28,8 +28,9 @@ pub struct RunOptions {
     /// prints the choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
-    /// Transport: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
-    #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
+    /// Transport: mixed (shm within a host, tcp across), shm, tcp, mpi (ranks that mpirun starts, in a build with the
+    /// feature `mpi`), or thread (all ranks in one process)
+    #[arg(long, value_name = "NAME", env = "HEXAGRAM_TRANSPORT", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
     /// Device that has the replicas: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto, which is cpu
     /// where there is no GPU or this program was built without CUDA

@@ -4,6 +4,7 @@
 //! ```text
 //! hexagram/rank/R       card = PRESENT:u32 network:text addresses:136     rank R, for rank 0, which removes it
 //!                            | FAILED:u32 reason:text                     rank R does not join
+//! hexagram/rank/0       name:text, as an error gives it                   rank 0, which removes it, to find another one
 //! hexagram/rendezvous   announcement, as in `announcement`                rank 0, which removes it once all have joined
 //! ```
 //!
@@ -24,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::stopwatch::Stopwatch;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Key of rank 0's announcement.
@@ -141,7 +143,7 @@ impl StoreMeeting<'_> {
     pub(crate) fn give_up(&self, error: &Error) {
         let (key, failure) = match self.rank {
             0 => (RENDEZVOUS.to_owned(), announcement::failure(error)),
-            rank => (card(rank), Outgoing::default().number(FAILED).text(&error.to_string()).whole()),
+            rank => (card(rank), failed(error)),
         };
         // Without the store they miss this rank at the deadline.
         let _ = self.store.put(&key, &failure);
@@ -151,19 +153,40 @@ impl StoreMeeting<'_> {
     fn collect_cards(&self) -> Result<(bool, Vec<IpAddr>)> {
         // The store is asked once for each rank.
         let mut waited = Stopwatch::with_gap(self.limit);
+        let own = name_of_leader();
+        self.put(&card(0), own.as_bytes())?;
         let here = network();
         let mut one_host = true;
         let mut addresses = Vec::new();
         for rank in 1..self.size {
             let left = self.limit.saturating_sub(waited.elapsed());
-            let bytes = self.get(&card(rank), left, || format!("find rank {rank} of {}", self.size))?;
+            let bytes = self
+                .get(&card(rank), left, || format!("find rank {rank} of {}", self.size))
+                .map_err(|missing| self.find_other_leader(&own, rank).unwrap_or(missing))?;
             let (network, reached) = read_card(rank, &bytes)?;
             one_host &= network == here;
             addresses.extend(reached);
             // One that stays says the same of the next world.
             let _ = self.store.remove(&card(rank));
         }
+        let _ = self.store.remove(&card(0));
         Ok((one_host, addresses))
+    }
+
+    /// Returns the error of two ranks 0, if another has written its name over that of this one; the other finds it in the
+    /// place of the rank for which both wait.
+    fn find_other_leader(&self, own: &str, awaited: usize) -> Option<Error> {
+        let other = self.store.get(&card(0), EARLY).ok()?;
+        let other = String::from_utf8_lossy(&other);
+        if other == own {
+            return None;
+        }
+        let error = Error::setup(
+            format!("{own} and {other} are both rank 0 of this job"),
+            "start each process with a rank of its own",
+        );
+        let _ = self.store.put(&card(awaited), &failed(&error));
+        Some(error)
     }
 
     fn put(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -202,6 +225,19 @@ impl StoreMeeting<'_> {
 /// Returns the key of a rank's card.
 fn card(rank: usize) -> String {
     format!("hexagram/rank/{rank}")
+}
+
+/// Returns the name of this process as a rank 0, unlike that of any other.
+fn name_of_leader() -> String {
+    static LEADERS: AtomicU64 = AtomicU64::new(1);
+    let host = rustix::system::uname();
+    let number = LEADERS.fetch_add(1, Ordering::Relaxed);
+    format!("pid {} on {} (world {number})", std::process::id(), host.nodename().to_string_lossy())
+}
+
+/// Returns the card of a rank that does not join.
+fn failed(error: &Error) -> Vec<u8> {
+    Outgoing::default().number(FAILED).text(&error.to_string()).whole()
 }
 
 /// Returns the name of the network in which processes reach each other's unix sockets.

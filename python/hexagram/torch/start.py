@@ -7,16 +7,12 @@ PyTorch's TCPStore has no password: whoever reaches its port can read both, so k
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from hexagram import World
-
-#: Variable that names the transport of all groups: ``mixed`` (default), ``shm``, ``tcp`` or ``mpi``.
-TRANSPORT = "HEXAGRAM_TRANSPORT"
 
 
 class KeyValueStore:
@@ -49,7 +45,6 @@ def join(store: Store, rank: int, size: int, timeout: float, deadline: float | N
         KeyValueStore(store),
         rank,
         size,
-        transport=os.environ.get(TRANSPORT, "").strip() or None,
         timeout=timeout,
         deadline=deadline,
     )

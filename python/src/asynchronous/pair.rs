@@ -6,6 +6,7 @@ use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing}
 use crate::error::exception;
 use crate::memory::Operand;
 use crate::state::Saved;
+use crate::whole::ranks;
 use crate::work::Value;
 use hexagram::asynchronous;
 use pyo3::prelude::*;
@@ -29,7 +30,12 @@ impl PairExchange {
     ///
     /// Raises `UsageError` if `peer` is this rank, or none.
     #[pyo3(signature = (peer, *, async_op = false))]
-    fn exchange(&self, py: Python<'_>, peer: usize, async_op: bool) -> Returned {
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = ranks)] peer: usize,
+        async_op: bool,
+    ) -> Returned {
         let pair = self.home.get(py)?;
         let call = Call { what: "exchange", async_op, timeout: None };
         self.all.run_at_once(py, call, async move |_: &Comm| {

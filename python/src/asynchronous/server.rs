@@ -5,6 +5,7 @@ use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing}
 use crate::error::{exception, usage};
 use crate::memory::Operand;
 use crate::state::{Saved, dictionary};
+use crate::whole::count;
 use crate::work::Value;
 use hexagram::asynchronous::{self, Add, ServerOptions, SgdUpdate};
 use hexagram::encoding::Encoding;
@@ -71,7 +72,7 @@ impl Server {
     ///
     /// >>> server.push(gradient)  # doctest: +SKIP
     #[pyo3(signature = (delta, start = 0, *, async_op = false))]
-    fn push(&self, delta: Argument, start: usize, async_op: bool) -> Returned {
+    fn push(&self, delta: Argument, #[pyo3(from_py_with = count)] start: usize, async_op: bool) -> Returned {
         let buffer = Operand::input(delta)?;
         let range = start..start.saturating_add(buffer.len());
         self.run(delta.py(), "push", async_op, async move |server: &mut asynchronous::Server| {
@@ -85,7 +86,13 @@ impl Server {
     ///
     /// Raises `DeadlineExceeded` with the rank that is late, `PeerFailed` with the one that failed.
     #[pyo3(signature = (into, start = 0, *, cached = false, async_op = false))]
-    fn pull(&self, into: Argument, start: usize, cached: bool, async_op: bool) -> Returned {
+    fn pull(
+        &self,
+        into: Argument,
+        #[pyo3(from_py_with = count)] start: usize,
+        cached: bool,
+        async_op: bool,
+    ) -> Returned {
         let mut buffer = Operand::output(into)?;
         let range = start..start.saturating_add(buffer.len());
         self.run(into.py(), "pull", async_op, async move |server: &mut asynchronous::Server| {

@@ -9,6 +9,7 @@ use crate::communicator::{Argument, Comm, Communicator};
 use crate::encoding::make;
 use crate::error::exception;
 use crate::memory::Operand;
+use crate::whole::{count, ranks};
 use crate::world::{Closes, World};
 use hexagram::encoding::Encoding;
 use hexagram::{Result, asynchronous};
@@ -71,7 +72,7 @@ impl Service {
     fn window(
         &self,
         value: Argument,
-        sources: Option<Vec<usize>>,
+        #[pyo3(from_py_with = ranks)] sources: Option<Vec<usize>>,
         codec: Option<&str>,
         feedback: &str,
         seed: u64,
@@ -117,7 +118,7 @@ impl Service {
     /// Starts a clock at 0 on all ranks, with which no rank is more than `staleness` clocks ahead of the slowest; `None`
     /// lets nobody wait.
     #[pyo3(signature = (staleness = Some(0)))]
-    fn clock(&self, py: Python<'_>, staleness: Option<u64>) -> PyResult<Clock> {
+    fn clock(&self, py: Python<'_>, #[pyo3(from_py_with = count)] staleness: Option<u64>) -> PyResult<Clock> {
         let service = self.running.service.get(py)?;
         let staleness = staleness.unwrap_or(asynchronous::Clock::UNBOUNDED);
         let made = self.all.make(py, "clock", async move |comm: &Comm| {

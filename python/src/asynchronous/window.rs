@@ -5,6 +5,7 @@ use crate::communicator::{Argument, Call, Comm, Communicator, Returned, nothing}
 use crate::error::exception;
 use crate::memory::Operand;
 use crate::state::{Saved, dictionary};
+use crate::whole::ranks;
 use hexagram::{Result, asynchronous};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -50,7 +51,7 @@ impl Window {
     }
 
     /// Returns how often the buffer of rank `source` was written to, by either side; `None` if it is no source.
-    fn version(&self, py: Python<'_>, source: usize) -> PyResult<Option<u64>> {
+    fn version(&self, py: Python<'_>, #[pyo3(from_py_with = ranks)] source: usize) -> PyResult<Option<u64>> {
         Ok(self.home.get(py)?.version(source))
     }
 
@@ -133,7 +134,7 @@ impl Window {
     }
 
     /// Copies the buffer y of rank `source` into elements of its type and length.
-    fn load_neighbour(&self, source: usize, into: Argument) -> Returned {
+    fn load_neighbour(&self, #[pyo3(from_py_with = ranks)] source: usize, into: Argument) -> Returned {
         let window = self.home.get(into.py())?;
         let mut buffer = Operand::output(into)?;
         self.run(into.py(), "load_neighbour", false, async move || {

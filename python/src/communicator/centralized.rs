@@ -3,6 +3,7 @@
 use super::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::dtype::reduction;
 use crate::memory::Operand;
+use crate::whole::{count, ranks};
 use pyo3::prelude::*;
 
 #[pymethods]
@@ -13,7 +14,7 @@ impl Communicator {
         &self,
         mine: Argument,
         all: Option<Argument>,
-        root: usize,
+        #[pyo3(from_py_with = ranks)] root: usize,
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
@@ -33,7 +34,7 @@ impl Communicator {
         &self,
         all: Option<Argument>,
         mine: Argument,
-        root: usize,
+        #[pyo3(from_py_with = ranks)] root: usize,
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
@@ -55,7 +56,7 @@ impl Communicator {
         &self,
         mine: Argument,
         all: Argument,
-        counts: Vec<usize>,
+        #[pyo3(from_py_with = count)] counts: Vec<usize>,
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
@@ -73,7 +74,7 @@ impl Communicator {
     fn reduce_scatter_v(
         &self,
         all: Argument,
-        counts: Vec<usize>,
+        #[pyo3(from_py_with = count)] counts: Vec<usize>,
         mine: Argument,
         op: &str,
         async_op: bool,
@@ -109,9 +110,9 @@ impl Communicator {
     fn all_to_all_v(
         &self,
         sent: Argument,
-        send_counts: Vec<usize>,
+        #[pyo3(from_py_with = count)] send_counts: Vec<usize>,
         received: Argument,
-        recv_counts: Vec<usize>,
+        #[pyo3(from_py_with = count)] recv_counts: Vec<usize>,
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {

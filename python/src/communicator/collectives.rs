@@ -7,6 +7,7 @@ use super::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::dtype::{graph, reduction};
 use crate::encoding::{Encoding, LinearEncoding};
 use crate::memory::Operand;
+use crate::whole::{count, ranks};
 use crate::work::Value;
 use pyo3::prelude::*;
 
@@ -38,7 +39,7 @@ macro_rules! collectives {
                 &self,
                 elements: Argument,
                 op: &str,
-                root: usize,
+                #[pyo3(from_py_with = ranks)] root: usize,
                 async_op: bool,
                 timeout: Option<f64>,
             ) -> Returned {
@@ -52,7 +53,7 @@ macro_rules! collectives {
 
             /// Copies the elements of rank `root` to every rank, in place. On the root they may be read-only.
             #[pyo3(signature = (elements, root, *, async_op = false, timeout = None))]
-            fn broadcast(&self, elements: Argument, root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
+            fn broadcast(&self, elements: Argument, #[pyo3(from_py_with = ranks)] root: usize, async_op: bool, timeout: Option<f64>) -> Returned {
                 let is_root = self.rank() == root;
                 let mut buffer = if is_root { Operand::input(elements)? } else { Operand::output(elements)? };
                 let call = Call { what: "broadcast", async_op, timeout };
@@ -164,7 +165,7 @@ macro_rules! collectives {
                 &self,
                 elements: Argument,
                 graph: &str,
-                step: u64,
+                #[pyo3(from_py_with = count)] step: u64,
                 async_op: bool,
                 timeout: Option<f64>,
             ) -> Returned {
@@ -184,7 +185,7 @@ macro_rules! collectives {
                 elements: Argument,
                 weight: f64,
                 graph: &str,
-                step: u64,
+                #[pyo3(from_py_with = count)] step: u64,
                 async_op: bool,
                 timeout: Option<f64>,
             ) -> Returned {
@@ -211,7 +212,7 @@ macro_rules! collectives {
                 elements: Argument,
                 encoding: &Encoding,
                 graph: &str,
-                step: u64,
+                #[pyo3(from_py_with = count)] step: u64,
                 consensus: f64,
                 difference: &str,
                 async_op: bool,
@@ -239,7 +240,7 @@ macro_rules! collectives {
                 elements: Argument,
                 encoding: &Encoding,
                 graph: &str,
-                step: u64,
+                #[pyo3(from_py_with = count)] step: u64,
                 async_op: bool,
                 timeout: Option<f64>,
             ) -> Returned {

@@ -2,6 +2,7 @@
 
 use super::{Call, Comm, Communicator, Returned, nothing};
 use crate::memory::{lent_to_read, lent_to_write};
+use crate::whole::ranks;
 use hexagram::Buffer;
 use pyo3::prelude::*;
 
@@ -12,7 +13,7 @@ impl Communicator {
     fn neighbour_exchange(
         &self,
         py: Python<'_>,
-        neighbours: Vec<usize>,
+        #[pyo3(from_py_with = ranks)] neighbours: Vec<usize>,
         outgoing: Vec<Bound<'_, PyAny>>,
         incoming: Vec<Bound<'_, PyAny>>,
         async_op: bool,

@@ -3,6 +3,7 @@
 use super::{Call, Comm, Communicator, Hierarchy};
 use crate::dtype::dtype;
 use crate::memory::Memory;
+use crate::whole::{count, ranks};
 use crate::work::outcome;
 use hexagram::logical::executor::{GroupHandle, Order, Ticket};
 use pyo3::prelude::*;
@@ -33,7 +34,7 @@ impl Communicator {
     }
 
     /// Returns the same group on another lane, whose operations run beside those of this one.
-    pub(crate) fn lane(&self, number: usize) -> Self {
+    pub(crate) fn lane(&self, #[pyo3(from_py_with = count)] number: usize) -> Self {
         Communicator { group: Arc::clone(&self.group), lane: number }
     }
 
@@ -43,7 +44,7 @@ impl Communicator {
     fn split(
         &self,
         py: Python<'_>,
-        color: Option<u32>,
+        #[pyo3(from_py_with = count)] color: Option<u32>,
         key: i64,
         timeout: Option<f64>,
     ) -> PyResult<Option<Self>> {
@@ -52,13 +53,23 @@ impl Communicator {
 
     /// Creates the group of some ranks of this one, in the order given; returns `None` on the others. All ranks call it.
     #[pyo3(signature = (ranks, *, timeout = None))]
-    fn subgroup(&self, py: Python<'_>, ranks: Vec<usize>, timeout: Option<f64>) -> PyResult<Option<Self>> {
+    fn subgroup(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = ranks)] ranks: Vec<usize>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Self>> {
         self.make_group(py, "subgroup", timeout, async move |comm: &Comm| comm.subgroup(&ranks).await)
     }
 
     /// Makes the group of `ranks`, just these of which call it.
     #[pyo3(signature = (ranks, *, timeout = None))]
-    fn group_of(&self, py: Python<'_>, ranks: Vec<usize>, timeout: Option<f64>) -> PyResult<Option<Self>> {
+    fn group_of(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = ranks)] ranks: Vec<usize>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Self>> {
         self.make_group(py, "group_of", timeout, async move |comm: &Comm| {
             comm.group_of(&ranks).await.map(Some)
         })
@@ -78,7 +89,12 @@ impl Communicator {
 
     /// Returns zeroed elements in memory that the other ranks of this host can read directly. All ranks call it in the
     /// same order, and pass such memory to a collective either all or none.
-    fn registered(&self, py: Python<'_>, dtype: &str, elements: usize) -> PyResult<Memory> {
+    fn registered(
+        &self,
+        py: Python<'_>,
+        dtype: &str,
+        #[pyo3(from_py_with = count)] elements: usize,
+    ) -> PyResult<Memory> {
         let dtype = self::dtype(py, dtype)?;
         let buffer =
             self.make(py, "registered", async move |comm: &Comm| comm.registered(dtype, elements))?;

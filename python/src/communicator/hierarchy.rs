@@ -1,6 +1,7 @@
 //! The ranks of a group, by host.
 
 use super::{Call, Communicator, Returned};
+use crate::whole::count;
 use crate::work::{Value, outcome};
 use hexagram::Result;
 use hexagram::logical::executor::{Order, Ticket};
@@ -35,7 +36,7 @@ impl Hierarchy {
     }
 
     /// Returns the same ranks on another lane, whose operations run beside those of this one.
-    fn lane(&self, number: usize) -> Self {
+    fn lane(&self, #[pyo3(from_py_with = count)] number: usize) -> Self {
         Hierarchy { all: self.all.lane(number), hosts: self.hosts.clone() }
     }
 }

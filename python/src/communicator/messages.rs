@@ -2,6 +2,7 @@
 
 use super::{Argument, Call, Comm, Communicator, Returned, nothing};
 use crate::memory::Operand;
+use crate::whole::{ranks, tag};
 use crate::work::Value;
 use pyo3::prelude::*;
 
@@ -12,8 +13,8 @@ impl Communicator {
     fn send(
         &self,
         elements: Argument,
-        to: usize,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = ranks)] to: usize,
+        #[pyo3(from_py_with = tag)] tag: Option<u32>,
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {
@@ -32,8 +33,8 @@ impl Communicator {
     fn recv(
         &self,
         elements: Argument,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = ranks)] source: Option<usize>,
+        #[pyo3(from_py_with = tag)] tag: Option<u32>,
         async_op: bool,
         timeout: Option<f64>,
     ) -> Returned {

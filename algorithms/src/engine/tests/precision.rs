@@ -256,3 +256,24 @@ fn an_overflow_under_a_codec_is_one_on_all_ranks() {
         assert!(text.contains("NaN"), "an error that names the element, unless asked otherwise: {text}");
     }
 }
+
+#[test]
+fn what_is_not_finite_is_refused_where_it_would_be_remembered() {
+    for name in ["gradient-tracking", "zero-one-adam", "zero-one-adam(freeze=1)"] {
+        let refused = spawn(TransportKind::Thread, 2, |comm| {
+            let options = EngineOptions { skip_overflows: true, ..options(40, 40) };
+            let algorithm = crate::registry::named(name)?;
+            let mut engine = DataParallel::new(&comm, parameters(2, 10), algorithm, options)?;
+            engine.set_learning_rate(0.1);
+            pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10], vec![1.0; 10]])?;
+            engine.stepped()?;
+            let g = if comm.rank() == 1 { f32::INFINITY } else { 1.0 };
+            Ok(pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10], vec![g; 10]]).err())
+        });
+        let error = refused.unwrap()[1].as_ref().unwrap().to_string();
+        assert!(
+            error.contains("is not finite on rank 1, in step 1") && error.contains("`loss_scale`"),
+            "{name}: {error}"
+        );
+    }
+}

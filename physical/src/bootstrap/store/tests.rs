@@ -66,6 +66,22 @@ fn a_rank_that_is_not_there_is_named_at_the_deadline() {
 }
 
 #[test]
+fn two_ranks_0_are_told_so() {
+    let store = SharedMap::default();
+    let join = |deadline| {
+        let options = JoinOptions { deadline, ..options(TransportKind::Tcp) };
+        World::join_through(&store, 0, 2, &options).err().unwrap().to_string()
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| join(Duration::from_secs(2)));
+        // The second one writes its name over that of the first.
+        store.get("hexagram/rank/0", PATIENCE).unwrap();
+        let errors = [join(PATIENCE), first.join().unwrap()];
+        assert!(errors.iter().all(|error| error.contains("are both rank 0 of this job")), "{errors:?}");
+    });
+}
+
+#[test]
 fn a_rank_that_cannot_join_is_named_on_all_others_at_once() {
     for bad in 0..3 {
         let mut all = vec![options(TransportKind::Tcp); 3];

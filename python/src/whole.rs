@@ -1,0 +1,34 @@
+//! Whole numbers that Python passes: one that is negative or too large is refused by what it was to be.
+
+use crate::error::usage;
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+
+/// Returns a rank, several ranks, or none.
+pub(crate) fn ranks<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
+    extract(value, "as a rank", "use ranks from 0 to the number of ranks - 1")
+}
+
+/// Returns a tag, or none.
+pub(crate) fn tag<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
+    extract(value, "as a tag", "use a tag from 0 to 2³² - 1")
+}
+
+/// Returns a number of something, several of them, or none.
+pub(crate) fn count<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
+    extract(value, "as a count", "use 0 or more")
+}
+
+fn extract<'py, T: FromPyObjectOwned<'py>>(
+    value: &Bound<'py, PyAny>,
+    role: &str,
+    remedy: &str,
+) -> PyResult<T> {
+    let py = value.py();
+    value.extract().map_err(Into::into).map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyOverflowError>(py) {
+            return error;
+        }
+        usage(py, format!("{value} cannot be used {role}"), remedy)
+    })
+}
