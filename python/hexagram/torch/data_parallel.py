@@ -74,7 +74,12 @@ class DataParallel(Between):
 
         model = DataParallel(model, "adamw", learning_rate=1e-3, overlap="forward")
 
-    See :mod:`hexagram.torch.overlap` for what compiled code means for it.
+    See :mod:`hexagram.torch.overlap` for what compiled code means for it. Scale the loss by ``loss_scale`` there: a
+    ``GradScaler`` looks at all gradients before each step, and an overflow that a codec is to encode is `NotFinite`.
+
+    Limits: a parameter of 16 bits that ``p.data.copy_()`` changes is not noticed, and keeps its value in the engine's 32 bits
+    (use ``p.copy_()`` under ``torch.no_grad()``); the engine's Adam counts steps for all parameters together, also for one
+    that a step left as it was; a step that all ranks leave out counts for an algorithm that works on parameters.
 
     ``copy.deepcopy``, ``pickle`` and PyTorch's ``AveragedModel`` take it as they take the model: see
     :mod:`hexagram.torch.copies`.
