@@ -44,7 +44,9 @@ from hexagram.errors import (
 from hexagram.sampler import (
     CostBalancedSampler,
     DistributedSampler,
+    DistributedWeightedRandomSampler,
     ElasticSampler,
+    LoadBalancingDistributedBatchSampler,
     LoadBalancingDistributedSampler,
 )
 from hexagram.tools import bench, check
@@ -57,11 +59,13 @@ __all__ = [
     "CostBalancedSampler",
     "DeadlineExceeded",
     "DistributedSampler",
+    "DistributedWeightedRandomSampler",
     "ElasticSampler",
     "Encoding",
     "Error",
     "Hierarchy",
     "LinearEncoding",
+    "LoadBalancingDistributedBatchSampler",
     "LoadBalancingDistributedSampler",
     "Memory",
     "Mismatch",

@@ -9,7 +9,7 @@ Calls release the interpreter's lock while they wait, and Ctrl-C ends the wait (
 the operation moves. Failures are the classes of ``hexagram.errors``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, Self, TypeAlias, overload
 
 class _DLPack(Protocol):
@@ -773,9 +773,32 @@ class Sampler:
         mix: int,
         random_level: float,
     ) -> Sampler: ...
+    @staticmethod
+    def load_balancing_batches(
+        complexities: Sequence[float],
+        replicas: int,
+        rank: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        random_level: float,
+        batch_fn: Callable[[list[int]], Iterable[Sequence[int]]],
+        drop_last_batches: bool,
+        epoch: int,
+    ) -> Sampler: ...
+    @staticmethod
+    def weighted(
+        weights: Sequence[float],
+        num_samples: int,
+        replicas: int,
+        rank: int,
+        replacement: bool,
+        seed: int,
+        tail: str,
+    ) -> Sampler: ...
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def iter_from(self, position: int) -> Iterator[Any]: ...
+    def __iter__(self) -> SamplerIterator: ...
+    def iter_from(self, position: int) -> SamplerIterator: ...
     @property
     def epoch(self) -> int: ...
     def set_epoch(self, epoch: int) -> None: ...
@@ -783,6 +806,15 @@ class Sampler:
     def stride(self) -> int: ...
     @property
     def fingerprint(self) -> int: ...
+
+class SamplerIterator:
+    """Draws of an epoch from some position on: its state is what torchdata's ``StatefulDataLoader`` keeps."""
+
+    def __iter__(self) -> SamplerIterator: ...
+    def __next__(self) -> Any: ...
+    def __length_hint__(self) -> int: ...
+    def state_dict(self) -> dict[str, int]: ...
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
 
 class Engine:
     """The engine on one rank, on a thread of its own: ``hexagram.torch.DataParallel`` stands on it.

@@ -66,6 +66,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<memory::Span>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<sampler::Sampler>()?;
+    module.add_class::<sampler::SamplerIterator>()?;
     module.add_function(wrap_pyfunction!(program::main, module)?)?;
     module.add_function(wrap_pyfunction!(world::joined, module)?)?;
     module.add_function(wrap_pyfunction!(shut_down, module)?)

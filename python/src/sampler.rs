@@ -1,21 +1,53 @@
 //! Samplers: which sample goes to which rank, index for index as in Rust and as in PyTorch.
 
 use crate::error::usage;
+use crate::whole::{count, ranks};
 use hexagram::sampler::{
-    Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
-    ElasticOptions, ElasticSampler, LoadBalancingDistributedSampler, LoadBalancingOptions, SamplerError,
-    Tail,
+    Batching, Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
+    ElasticOptions, ElasticSampler, LoadBalancingBatchSampler, LoadBalancingDistributedSampler,
+    LoadBalancingOptions, SamplerError, ShardedOptions, ShardedSampler, Tail, WeightedOptions,
+    WeightedRandomSampler,
 };
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use pyo3::sync::MutexExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One rank's order of samples, or of batches of them, in every epoch.
 #[pyclass(frozen, module = "hexagram._native")]
-pub(crate) struct Sampler(Mutex<Order>);
+pub(crate) struct Sampler {
+    order: Arc<Mutex<Order>>,
+    /// First error of a function of Python that makes batches.
+    failure: Failure,
+}
 
-/// What is left of an epoch.
+type Failure = Arc<Mutex<Option<PyErr>>>;
+
+/// Draws of an epoch from some position on.
 #[pyclass(frozen, module = "hexagram._native")]
-pub(crate) struct SamplerIterator(Mutex<Box<dyn ExactSizeIterator<Item = Draw> + Send>>);
+pub(crate) struct SamplerIterator {
+    order: Arc<Mutex<Order>>,
+    draws: Mutex<Remaining>,
+}
+
+/// What is left of an epoch, and where that is.
+struct Remaining {
+    draws: Box<dyn ExactSizeIterator<Item = Draw> + Send>,
+    epoch: u64,
+    position: usize,
+    stride: usize,
+}
+
+/// What it takes to go on: epoch, position, and the fingerprint of the order.
+#[derive(FromPyObject, IntoPyObject)]
+struct Place {
+    #[pyo3(item)]
+    epoch: u64,
+    #[pyo3(item)]
+    position: usize,
+    #[pyo3(item)]
+    fingerprint: u64,
+}
 
 enum Order {
     Samples(Box<dyn hexagram::sampler::Sampler<Item = usize>>),
@@ -29,10 +61,10 @@ enum Draw {
     Batch(Vec<usize>),
 }
 
-/// Evaluates an expression with the sampler of either kind, under its lock.
+/// Evaluates an expression with the sampler of either kind.
 macro_rules! with {
-    ($self:ident, $sampler:ident => $value:expr) => {
-        match &mut *$self.lock() {
+    ($order:expr, $sampler:ident => $value:expr) => {
+        match &mut *$order {
             Order::Samples($sampler) => $value,
             Order::Batches($sampler) => $value,
         }
@@ -45,9 +77,9 @@ impl Sampler {
     #[allow(clippy::too_many_arguments, reason = "Python names them")]
     fn distributed(
         py: Python<'_>,
-        len: usize,
-        replicas: usize,
-        rank: usize,
+        #[pyo3(from_py_with = count)] len: usize,
+        #[pyo3(from_py_with = count)] replicas: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
         shuffle: bool,
         seed: u64,
         drop_last: bool,
@@ -62,8 +94,8 @@ impl Sampler {
     fn load_balancing(
         py: Python<'_>,
         complexities: Vec<f64>,
-        replicas: usize,
-        rank: usize,
+        #[pyo3(from_py_with = count)] replicas: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
         shuffle: bool,
         seed: u64,
         drop_last: bool,
@@ -87,10 +119,10 @@ impl Sampler {
     #[allow(clippy::too_many_arguments, reason = "Python names them")]
     fn elastic(
         py: Python<'_>,
-        len: usize,
-        replicas: usize,
-        rank: usize,
-        global_batch: usize,
+        #[pyo3(from_py_with = count)] len: usize,
+        #[pyo3(from_py_with = count)] replicas: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
+        #[pyo3(from_py_with = count)] global_batch: usize,
         shuffle: bool,
         seed: u64,
         tail: &str,
@@ -105,14 +137,14 @@ impl Sampler {
     fn cost_balanced(
         py: Python<'_>,
         costs: Vec<f64>,
-        replicas: usize,
-        rank: usize,
-        global_batch: usize,
+        #[pyo3(from_py_with = count)] replicas: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
+        #[pyo3(from_py_with = count)] global_batch: usize,
         speeds: Vec<f64>,
         shuffle: bool,
         seed: u64,
         tail: &str,
-        mix: usize,
+        #[pyo3(from_py_with = count)] mix: usize,
         random_level: f64,
     ) -> PyResult<Self> {
         let tail = self::tail(py, tail)?;
@@ -132,44 +164,92 @@ impl Sampler {
         made(py, sampler, |sampler| Order::Batches(Box::new(sampler)))
     }
 
-    fn __len__(&self) -> usize {
-        with!(self, sampler => sampler.len())
+    /// Batches of a load-balanced order, as `batch_fn` makes them of a rank's samples.
+    #[staticmethod]
+    #[allow(clippy::too_many_arguments, reason = "Python names them")]
+    fn load_balancing_batches(
+        py: Python<'_>,
+        complexities: Vec<f64>,
+        #[pyo3(from_py_with = count)] replicas: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
+        shuffle: bool,
+        seed: u64,
+        drop_last: bool,
+        random_level: f64,
+        batch_fn: Py<PyAny>,
+        drop_last_batches: bool,
+        #[pyo3(from_py_with = count)] epoch: u64,
+    ) -> PyResult<Self> {
+        let options = LoadBalancingOptions { replicas, rank, shuffle, seed, epoch, drop_last, random_level };
+        let failure = Failure::default();
+        let batching = batching(batch_fn, &failure);
+        // The function of Python runs on this thread, for every rank.
+        let sampler = Complexities::new(complexities)
+            .and_then(|complexities| LoadBalancingDistributedSampler::new(complexities, options))
+            .and_then(|sampler| LoadBalancingBatchSampler::new(sampler, batching, drop_last_batches));
+        let made = made(py, sampler, |sampler| Order::Batches(Box::new(sampler)))?;
+        let made = Sampler { failure, ..made };
+        made.take_failure(py)?;
+        Ok(made)
     }
 
-    fn __iter__(&self) -> SamplerIterator {
-        self.iter_from(0)
+    /// Samples drawn by weight, of which each rank has its share.
+    #[staticmethod]
+    #[allow(clippy::too_many_arguments, reason = "Python names them")]
+    fn weighted(
+        py: Python<'_>,
+        weights: Vec<f64>,
+        #[pyo3(from_py_with = count)] num_samples: usize,
+        #[pyo3(from_py_with = count)] replicas: usize,
+        #[pyo3(from_py_with = ranks)] rank: usize,
+        replacement: bool,
+        seed: u64,
+        tail: &str,
+    ) -> PyResult<Self> {
+        let options = ShardedOptions { replicas, rank, tail: self::tail(py, tail)? };
+        let weights = WeightedOptions { weights, num_samples, replacement, seed, epoch: 0 };
+        let sampler =
+            WeightedRandomSampler::new(weights).and_then(|sampler| ShardedSampler::new(sampler, options));
+        made(py, sampler, |sampler| Order::Samples(Box::new(sampler)))
     }
 
-    fn iter_from(&self, position: usize) -> SamplerIterator {
-        SamplerIterator(Mutex::new(match &*self.lock() {
-            Order::Samples(sampler) => Box::new(sampler.iter_from(position).map(Draw::Sample)),
-            Order::Batches(sampler) => Box::new(sampler.iter_from(position).map(Draw::Batch)),
-        }))
+    fn __len__(&self, py: Python<'_>) -> usize {
+        with!(lock(py, &self.order), sampler => sampler.len())
+    }
+
+    fn __iter__(&self, py: Python<'_>) -> SamplerIterator {
+        self.iter_from(py, 0)
+    }
+
+    fn iter_from(&self, py: Python<'_>, #[pyo3(from_py_with = count)] position: usize) -> SamplerIterator {
+        let draws = Mutex::new(remaining(&lock(py, &self.order), position));
+        SamplerIterator { order: Arc::clone(&self.order), draws }
     }
 
     #[getter]
-    fn epoch(&self) -> u64 {
-        with!(self, sampler => sampler.epoch())
+    fn epoch(&self, py: Python<'_>) -> u64 {
+        with!(lock(py, &self.order), sampler => sampler.epoch())
     }
 
-    fn set_epoch(&self, epoch: u64) {
-        with!(self, sampler => sampler.set_epoch(epoch));
-    }
-
-    #[getter]
-    fn stride(&self) -> usize {
-        with!(self, sampler => sampler.stride())
+    fn set_epoch(&self, py: Python<'_>, #[pyo3(from_py_with = count)] epoch: u64) -> PyResult<()> {
+        with!(lock(py, &self.order), sampler => sampler.set_epoch(epoch));
+        self.take_failure(py)
     }
 
     #[getter]
-    fn fingerprint(&self) -> u64 {
-        with!(self, sampler => sampler.fingerprint())
+    fn stride(&self, py: Python<'_>) -> usize {
+        with!(lock(py, &self.order), sampler => sampler.stride())
+    }
+
+    #[getter]
+    fn fingerprint(&self, py: Python<'_>) -> u64 {
+        with!(lock(py, &self.order), sampler => sampler.fingerprint())
     }
 }
 
 impl Sampler {
-    fn lock(&self) -> MutexGuard<'_, Order> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn take_failure(&self, py: Python<'_>) -> PyResult<()> {
+        lock(py, &self.failure).take().map_or(Ok(()), Err)
     }
 }
 
@@ -179,13 +259,68 @@ impl SamplerIterator {
         slf
     }
 
-    fn __next__(&self) -> Option<Draw> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).next()
+    fn __next__(&self, py: Python<'_>) -> Option<Draw> {
+        let mut remaining = lock(py, &self.draws);
+        let draw = remaining.draws.next()?;
+        remaining.position += remaining.stride;
+        Some(draw)
     }
 
-    fn __length_hint__(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    fn __length_hint__(&self, py: Python<'_>) -> usize {
+        lock(py, &self.draws).draws.len()
     }
+
+    /// Returns what resumes the epoch after the last draw.
+    fn state_dict(&self, py: Python<'_>) -> Place {
+        let fingerprint = with!(lock(py, &self.order), sampler => sampler.fingerprint());
+        let remaining = lock(py, &self.draws);
+        Place { epoch: remaining.epoch, position: remaining.position, fingerprint }
+    }
+
+    /// Goes to where a state was taken. Raises `ValueError` if it is of another order.
+    fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
+        let mut order = lock(py, &self.order);
+        if with!(order, sampler => sampler.fingerprint()) != state.fingerprint {
+            let what = "this state is of a sampler with another order; use the same data, seed and options";
+            return Err(PyValueError::new_err(what));
+        }
+        with!(order, sampler => sampler.set_epoch(state.epoch));
+        *lock(py, &self.draws) = remaining(&order, state.position);
+        Ok(())
+    }
+}
+
+/// Locks a mutex, for which a thread waits without the interpreter: a function of Python may be called under it.
+fn lock<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    mutex.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remaining(order: &Order, position: usize) -> Remaining {
+    let (draws, epoch, stride): (Box<dyn ExactSizeIterator<Item = Draw> + Send>, _, _) = match order {
+        Order::Samples(sampler) => {
+            (Box::new(sampler.iter_from(position).map(Draw::Sample)), sampler.epoch(), sampler.stride())
+        }
+        Order::Batches(sampler) => {
+            (Box::new(sampler.iter_from(position).map(Draw::Batch)), sampler.epoch(), sampler.stride())
+        }
+    };
+    Remaining { draws, epoch, position, stride }
+}
+
+/// Returns batches as a function of Python makes them, which may be a generator. It leaves its first error in `failure`.
+fn batching(function: Py<PyAny>, failure: &Failure) -> Batching {
+    let failure = Arc::clone(failure);
+    Batching::Custom(Arc::new(move |samples: &[usize]| {
+        Python::attach(|py| {
+            let batches = function.bind(py).call1((samples.to_vec(),)).and_then(|batches| {
+                batches.try_iter()?.map(|batch| batch?.extract()).collect::<PyResult<Vec<Vec<usize>>>>()
+            });
+            batches.unwrap_or_else(|error| {
+                lock(py, &failure).get_or_insert(error);
+                Vec::new()
+            })
+        })
+    }))
 }
 
 /// Returns a sampler of Rust as one of Python, or the error as an exception.
@@ -195,7 +330,9 @@ fn made<S>(
     order: impl FnOnce(S) -> Order,
 ) -> PyResult<Sampler> {
     match made {
-        Ok(sampler) => Ok(Sampler(Mutex::new(order(sampler)))),
+        Ok(sampler) => {
+            Ok(Sampler { order: Arc::new(Mutex::new(order(sampler))), failure: Failure::default() })
+        }
         Err(error) => Err(usage(py, error.to_string(), "correct the sampler's options")),
     }
 }

@@ -1,28 +1,47 @@
 """Samplers: PyTorch's orders, steps that are balanced, and going on where a run stopped, on other ranks."""
 
 import pickle
+import random
 
 import pytest
 
 from hexagram import (
     CostBalancedSampler,
     DistributedSampler,
+    DistributedWeightedRandomSampler,
     ElasticSampler,
+    LoadBalancingDistributedBatchSampler,
     LoadBalancingDistributedSampler,
     UsageError,
 )
+from hexagram.testing import spawn
 
 
 def test_samplers_have_pytorch_s_order():
     data = pytest.importorskip("torch.utils.data")
-    for shuffle in (True, False):
-        for rank in range(3):
-            theirs = data.DistributedSampler(range(11), num_replicas=3, rank=rank, shuffle=shuffle, seed=5)
-            ours = DistributedSampler(range(11), num_replicas=3, rank=rank, shuffle=shuffle, seed=5)
-            for epoch in range(3):
-                theirs.set_epoch(epoch)
-                ours.set_epoch(epoch)
-                assert list(ours) == list(theirs) and len(ours) == len(theirs)
+    # The last three draw nothing with drop_last, or at all.
+    for length in (11, 12, 2, 0):
+        for shuffle, seed, drop_last in ((True, 5, False), (False, 0, True), (True, -1, True)):
+            for rank in range(3):
+                # By position: dataset, num_replicas, rank, shuffle, seed, drop_last.
+                arguments = range(length), 3, rank, shuffle, seed, drop_last
+                theirs, ours = data.DistributedSampler(*arguments), DistributedSampler(*arguments)
+                for epoch in range(3):
+                    theirs.set_epoch(epoch)
+                    ours.set_epoch(epoch)
+                    assert list(ours) == list(theirs) and len(ours) == len(theirs), arguments
+                for name in (
+                    "num_samples",
+                    "total_size",
+                    "num_replicas",
+                    "rank",
+                    "epoch",
+                    "shuffle",
+                    "seed",
+                    "drop_last",
+                ):
+                    assert getattr(ours, name) == getattr(theirs, name), name
+    ours = DistributedSampler(range(11), 3, 2)
     loader = data.DataLoader(list(range(11)), batch_size=2, sampler=ours)
     assert [index for batch in loader for index in batch.tolist()] == list(ours)
 
@@ -76,9 +95,121 @@ def test_cost_balanced_batches():
     assert list(slow.resume(slow.state_dict(2))) == list(slow)[2:]
 
 
+def known(world):
+    return list(DistributedSampler(range(6), shuffle=False)), list(DistributedSampler(range(6), rank=0, shuffle=False))
+
+
+def test_rank_and_size_are_those_of_the_world():
+    assert spawn(2, known) == [([0, 2, 4], [0, 2, 4]), ([1, 3, 5], [0, 2, 4])]
+    for sampler in (lambda: DistributedSampler(range(4)), lambda: ElasticSampler(range(4), 1, global_batch=2)):
+        with pytest.raises(UsageError, match="neither a process group nor a world"):
+            sampler()
+
+
+def in_group(world):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    drawn = list(DistributedSampler(range(3), shuffle=False))
+    dist.destroy_process_group()
+    return drawn
+
+
+def test_a_process_group_precedes_the_world():
+    pytest.importorskip("torch.distributed")
+    assert spawn(2, in_group) == [[0, 1, 2]] * 2
+
+
+def test_the_epoch_that_is_resumed_is_not_begun_anew():
+    sampler = DistributedSampler(range(12), 2, 0)
+    sampler.set_epoch(3)
+    draws = iter(sampler)
+    seen = [next(draws) for _ in range(2)]
+    state = sampler.state_dict()
+    assert state == draws.state_dict() and state["epoch"] == 3 and state["position"] == 4
+    resumed = DistributedSampler(range(12), 2, 0)
+    resumed.load_state_dict(state)
+    for epoch in (3, 4):
+        resumed.set_epoch(epoch)
+        sampler.set_epoch(epoch)
+        assert list(resumed) == list(sampler)[len(seen) if epoch == 3 else 0 :]
+
+
+def test_a_stateful_loader_goes_on_in_the_middle():
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    data = list(range(40))
+
+    def loader(workers):
+        sampler = DistributedSampler(data, 2, 1, seed=4)
+        batches = ElasticSampler(data, 2, 1, global_batch=6, seed=4)
+        return (
+            stateful.StatefulDataLoader(data, batch_size=3, sampler=sampler, num_workers=workers),
+            stateful.StatefulDataLoader(data, batch_sampler=batches, num_workers=workers),
+        )
+
+    for workers in (0, 2):
+        for first, second in zip(loader(workers), loader(workers), strict=True):
+            expected = [batch.tolist() for batch in first]
+            batches = iter(first)
+            seen = [next(batches).tolist() for _ in range(3)]
+            second.load_state_dict(first.state_dict())
+            assert seen + [batch.tolist() for batch in second] == expected
+            assert [batch.tolist() for batch in second] == expected, "the epoch after it is whole"
+
+
+def test_load_balanced_batches_are_as_many_on_all_ranks():
+    # Bagua's own test of this sampler, for which batches have 1, 2 and 3 samples.
+    replicas, batches = 2, 3
+    length = sum(size + 1 for size in range(batches)) * replicas
+    complexities = random.Random(0).sample(range(length), length)
+
+    def batch_fn(samples):
+        start = 0
+        for size in range(1, batches + 1):
+            yield samples[start : start + size]
+            start += size
+
+    drawn = []
+    for rank in range(replicas):
+        sampler = LoadBalancingDistributedSampler(
+            complexities, complexity_fn=lambda x: x, num_replicas=replicas, rank=rank, shuffle=True, random_level=0.5
+        )
+        of_rank = LoadBalancingDistributedBatchSampler(sampler, batch_fn=batch_fn)
+        assert len(of_rank) == batches
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            of_rank.set_epoch(epoch)
+            assert [len(batch) for batch in of_rank] == [1, 2, 3]
+            assert [index for batch in of_rank for index in batch] == list(sampler)
+        drawn += [index for batch in of_rank for index in batch]
+    assert sorted(drawn) == list(range(length))
+
+    def fails(samples):
+        raise KeyError("batches")
+
+    with pytest.raises(KeyError, match="batches"):
+        LoadBalancingDistributedBatchSampler(sampler, fails)
+
+
+def test_weighted_samples_are_those_of_one_rank_shared_out():
+    torch = pytest.importorskip("torch")
+    weights = [0.0, 1.0, 2.0, 5.0]
+    theirs = torch.multinomial(torch.tensor(weights, dtype=torch.double), 12, True, generator=torch.manual_seed(7))
+    ranks = [list(DistributedWeightedRandomSampler(weights, 12, 3, rank, seed=7)) for rank in range(3)]
+    assert [index for step in zip(*ranks, strict=True) for index in step] == theirs.tolist()
+    assert [len(DistributedWeightedRandomSampler(weights, 10, 3, 2, drop_last=drop)) for drop in (True, False)] == [
+        3,
+        4,
+    ]
+    with pytest.raises(UsageError, match="weights"):
+        DistributedWeightedRandomSampler([1.0, -1.0], 2, 1, 0)
+
+
 def test_options_that_cannot_be():
     for made, words in [
         (lambda: DistributedSampler(range(4), 2, 2), "rank"),
+        (lambda: DistributedSampler(range(4), 2, -1), "-1 cannot be used as a rank"),
+        (lambda: LoadBalancingDistributedSampler([1, 2], float, 0, 0), "number of ranks"),
         (lambda: ElasticSampler(range(4), 8, 0, global_batch=2), "4|8"),
         (lambda: ElasticSampler(range(4), 1, 0, global_batch=2, tail="cut"), "drop, pad or exact"),
         (lambda: CostBalancedSampler(range(4), [1, 1, 1, 1], 2, 0, global_batch=2, speeds=[1]), "speeds"),

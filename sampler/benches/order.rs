@@ -53,7 +53,8 @@ fn median(name: &str, order: impl Fn() -> usize) {
 
 /// All batches of one rank of one, and what memory they took.
 fn billion() {
-    let options = ElasticOptions { len: 1_000_000_000, global_batch: 1000, ..Default::default() };
+    let options =
+        ElasticOptions { len: 1_000_000_000, replicas: 1, global_batch: 1000, ..Default::default() };
     let sampler = ElasticSampler::new(options).unwrap();
     let before = resident();
     let began = Instant::now();

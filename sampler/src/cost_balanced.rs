@@ -25,7 +25,7 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostBalancedOptions {
-    /// Number of ranks that share the data set.
+    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
@@ -54,7 +54,7 @@ pub struct CostBalancedOptions {
 impl Default for CostBalancedOptions {
     fn default() -> Self {
         CostBalancedOptions {
-            replicas: 1,
+            replicas: 0,
             rank: 0,
             global_batch: 1,
             speeds: Vec::new(),

@@ -5,17 +5,17 @@
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
 use crate::permutation::Order;
-use crate::ranks::{check_dropping, check_ranks};
+use crate::ranks::{check_ranks, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Options of a [`DistributedSampler`]. Defaults are PyTorch's: one replica, shuffled, seed 0, nothing dropped.
+/// Options of a [`DistributedSampler`]. Defaults are PyTorch's: shuffled, seed 0, nothing dropped.
 ///
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistributedOptions {
     /// Number of samples in the data set.
     pub len: usize,
-    /// Number of ranks that share the data set.
+    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
@@ -37,7 +37,7 @@ impl Default for DistributedOptions {
     fn default() -> Self {
         DistributedOptions {
             len: 0,
-            replicas: 1,
+            replicas: 0,
             rank: 0,
             shuffle: true,
             seed: 0,
@@ -78,18 +78,18 @@ impl DistributedSampler {
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when there are no samples or no replicas, when `rank` is not one of them, when `drop_last`
-    /// would drop everything or comes with `exact`, or when the positions of an epoch exceed the address space.
+    /// [`SamplerError`] when the number of replicas is not set, when `rank` is not one of them, when `drop_last` comes
+    /// with `exact`, or when the positions of an epoch exceed the address space. Without samples, and where `drop_last`
+    /// drops all, ranks draw nothing, as in PyTorch, and a warning says so.
     pub fn new(options: DistributedOptions) -> Result<Self, SamplerError> {
         let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = options;
         check_ranks(len, rank, replicas, replicas)?;
         if drop_last && exact {
             return Err(SamplerError::Contradiction { one: "drop_last", other: "exact" });
         }
-        if drop_last {
-            check_dropping(len, replicas)?;
-        }
-        Ok(DistributedSampler { options })
+        let sampler = DistributedSampler { options };
+        warn_if_nothing(len, if drop_last { replicas } else { 1 });
+        Ok(sampler)
     }
 
     /// Returns the number of samples of this rank in an epoch: the same number on every rank, unless `exact`.

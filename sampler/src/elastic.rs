@@ -11,7 +11,7 @@
 
 use crate::error::SamplerError;
 use crate::keyed::KeyedPermutation;
-use crate::ranks::{Tail, check_dropping, check_ranks};
+use crate::ranks::{Tail, check_dropping, check_ranks, check_samples};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of an [`ElasticSampler`].
@@ -21,7 +21,7 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 pub struct ElasticOptions {
     /// Number of samples in the data set.
     pub len: usize,
-    /// Number of ranks that share the data set.
+    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
@@ -41,7 +41,7 @@ impl Default for ElasticOptions {
     fn default() -> Self {
         ElasticOptions {
             len: 0,
-            replicas: 1,
+            replicas: 0,
             rank: 0,
             global_batch: 1,
             shuffle: true,
@@ -86,6 +86,7 @@ impl ElasticSampler {
     pub fn new(options: ElasticOptions) -> Result<Self, SamplerError> {
         let ElasticOptions { len, replicas, rank, global_batch, tail, .. } = options;
         check_ranks(len, rank, replicas, global_batch)?;
+        check_samples(len)?;
         check_step(len, replicas, global_batch, tail)?;
         Ok(ElasticSampler { options })
     }

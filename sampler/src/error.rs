@@ -10,7 +10,7 @@ pub enum SamplerError {
     /// Nothing to sample from.
     NoSamples,
 
-    /// Nobody to give samples to.
+    /// The number of ranks is not set.
     NoReplicas,
 
     /// The rank does not exist.
@@ -140,8 +140,8 @@ impl fmt::Display for SamplerError {
                 "there are no samples; set `len` to the length of the data set, and see that it was found",
             ),
             SamplerError::NoReplicas => f.write_str(
-                "a sampler needs at least one replica; \
-                 set `replicas` to the number of ranks, 1 if there is only this one",
+                "the number of ranks is not set; use `..comm.sampling()`, or set `replicas` and `rank` \
+                 (1 and 0 if there is only this one)",
             ),
             SamplerError::RankOutOfRange { rank, replicas } => write!(
                 f,

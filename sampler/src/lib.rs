@@ -28,6 +28,7 @@
 //! | `sequential.rs`, `random.rs` | the samplers of one rank: in order, at random, of a subset, by weight |
 //! | `batch.rs` | batches of another sampler's draws |
 //! | `distributed.rs` | one rank's share of a shuffled data set |
+//! | `sharded.rs` | one rank's share of what a sampler of one rank draws, by weight for example |
 //! | `load_balancing.rs`, `load_balancing_batch.rs` | Bagua's: samples of similar complexity at the same time |
 //! | `cost_balanced.rs`, `assign.rs` | steps that take all ranks equally long |
 //! | `elastic.rs` | batches that are the same for any number of ranks, of any number of samples |
@@ -66,6 +67,7 @@ mod random;
 mod ranks;
 mod sampler;
 mod sequential;
+mod sharded;
 
 pub use balance::Balance;
 pub use batch::BatchSampler;
@@ -84,3 +86,4 @@ pub use random::{RandomOptions, RandomSampler, SubsetRandomSampler, WeightedOpti
 pub use ranks::{ForRank, Tail};
 pub use sampler::{Draws, Sampler};
 pub use sequential::SequentialSampler;
+pub use sharded::{ShardedOptions, ShardedSampler};

@@ -9,7 +9,7 @@ use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
 use crate::permutation::Order;
 use crate::radix::ascending;
-use crate::ranks::{check_dropping, check_ranks};
+use crate::ranks::{check_ranks, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`LoadBalancingDistributedSampler`] besides complexities. Defaults are Bagua's.
@@ -17,7 +17,7 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadBalancingOptions {
-    /// Number of ranks that share the data set.
+    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
@@ -39,7 +39,7 @@ pub struct LoadBalancingOptions {
 impl Default for LoadBalancingOptions {
     fn default() -> Self {
         LoadBalancingOptions {
-            replicas: 1,
+            replicas: 0,
             rank: 0,
             shuffle: true,
             seed: 0,
@@ -70,6 +70,20 @@ impl Default for LoadBalancingOptions {
 /// assert_eq!(of(1)?.iter().collect::<Vec<_>>(), [2, 3]);
 /// # Ok::<(), hexagram_sampler::SamplerError>(())
 /// ```
+///
+/// With `random_level`, groups are of similar complexity only, and differ from epoch to epoch:
+///
+/// ```
+/// # use hexagram_sampler::{Complexities, LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler};
+/// let complexities = Complexities::new([7, 8, 11, 4, 5, 2, 9, 10, 0, 6, 1, 3].map(f64::from).to_vec())?;
+/// let of = |rank| {
+///     let options = LoadBalancingOptions { replicas: 2, rank, random_level: 0.5, ..Default::default() };
+///     LoadBalancingDistributedSampler::new(complexities.clone(), options)
+/// };
+/// assert_eq!(of(0)?.iter().collect::<Vec<_>>(), [8, 7, 6, 5, 4, 0]);
+/// assert_eq!(of(1)?.iter().collect::<Vec<_>>(), [3, 2, 1, 11, 10, 9]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadBalancingDistributedSampler {
     complexities: Complexities,
@@ -84,8 +98,9 @@ impl LoadBalancingDistributedSampler {
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when there are no replicas, `rank` is not one of them, `random_level` is not from 0 to 1,
-    /// `drop_last` would drop everything, or there are more samples or noise than can be counted.
+    /// [`SamplerError`] when the number of replicas is not set, `rank` is not one of them, `random_level` is not from 0
+    /// to 1, or there are more samples or noise than can be counted. Where `drop_last` drops all, ranks draw nothing, as
+    /// in Bagua, and a warning says so.
     pub fn new(complexities: Complexities, options: LoadBalancingOptions) -> Result<Self, SamplerError> {
         let LoadBalancingOptions { replicas, rank, drop_last, random_level, .. } = options;
         let len = complexities.len();
@@ -95,7 +110,7 @@ impl LoadBalancingDistributedSampler {
         }
         check_level(random_level)?;
         if drop_last {
-            check_dropping(len, replicas)?;
+            warn_if_nothing(len, replicas);
         }
         let noise = complexities.spread() * random_level + 1.0;
         if noise >= i64::MAX as f64 {

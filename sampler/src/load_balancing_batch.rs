@@ -110,7 +110,7 @@ fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) ->
 ///
 /// // Batches of at most 10 tokens.
 /// let tokens = Complexities::new(vec![5.0, 1.0, 3.0, 7.0])?;
-/// let options = LoadBalancingOptions { shuffle: false, ..Default::default() };
+/// let options = LoadBalancingOptions { replicas: 1, shuffle: false, ..Default::default() };
 /// let sampler = LoadBalancingDistributedSampler::new(tokens, options)?;
 /// let batches = LoadBalancingBatchSampler::new(sampler, Batching::MaxTokens(10.0), false)?;
 /// assert_eq!(batches.iter().collect::<Vec<_>>(), [vec![1, 2, 0], vec![3]]);
@@ -159,7 +159,10 @@ impl LoadBalancingBatchSampler {
     fn of_rank(&self, groups: &Groups, rank: usize) -> Vec<Vec<usize>> {
         let indices: Vec<usize> = (0..self.sampler.len()).map(|place| groups.at(place, rank)).collect();
         let batches = self.batching.batches(&indices, self.sampler.complexities().as_slice());
-        if batches.is_empty() { vec![indices[..1].to_vec()] } else { batches }
+        match indices.first() {
+            Some(first) if batches.is_empty() => vec![vec![*first]],
+            _ => batches,
+        }
     }
 }
 

@@ -12,7 +12,7 @@
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
 use crate::permutation::randperm;
-use crate::ranks::check_ranks;
+use crate::ranks::{check_ranks, check_samples};
 use std::fmt;
 
 #[cfg(test)]
@@ -66,6 +66,7 @@ impl Partition {
     /// [`SamplerError`] if there are no ranks, fewer samples than ranks or shards, or α is not above 0.
     pub fn shares(&self, labels: &[usize], ranks: usize, seed: u64) -> Result<Vec<Vec<usize>>, SamplerError> {
         check_ranks(labels.len(), 0, ranks, ranks)?;
+        check_samples(labels.len())?;
         self.check(labels.len(), ranks)?;
         let mut generator = Mersenne::new(seed);
         Ok(match *self {

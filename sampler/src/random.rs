@@ -9,7 +9,7 @@ use crate::error::{SamplerError, check_entries};
 use crate::mersenne::Mersenne;
 use crate::multinomial;
 use crate::permutation::Order;
-use crate::ranks::check_ranks;
+use crate::ranks::{check_ranks, check_samples};
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::sync::Arc;
 
@@ -51,6 +51,7 @@ impl RandomSampler {
     /// [`SamplerError`] if there are no samples, none are to be drawn, or there are more than can be counted.
     pub fn new(options: RandomOptions) -> Result<Self, SamplerError> {
         check_ranks(options.len, 0, 1, 1)?;
+        check_samples(options.len)?;
         let draws = options.num_samples.unwrap_or(options.len);
         check_draws(draws)?;
         Ok(RandomSampler { options, draws })

@@ -32,11 +32,12 @@ for_rank!(
     crate::distributed::DistributedOptions,
     crate::load_balancing::LoadBalancingOptions,
     crate::elastic::ElasticOptions,
-    crate::cost_balanced::CostBalancedOptions
+    crate::cost_balanced::CostBalancedOptions,
+    crate::sharded::ShardedOptions
 );
 
-/// Checks that there are samples and ranks, that this is one of them, and that all positions of an epoch can be
-/// counted, even when ranks draw `together` so many at a time.
+/// Checks that there are ranks, that this is one of them, and that all positions of an epoch can be counted, even when
+/// ranks draw `together` so many at a time.
 pub(crate) fn check_ranks(
     len: usize,
     rank: usize,
@@ -48,11 +49,22 @@ pub(crate) fn check_ranks(
         _ if rank >= replicas => return Err(SamplerError::RankOutOfRange { rank, replicas }),
         _ => (),
     }
-    if len == 0 {
-        return Err(SamplerError::NoSamples);
-    }
     let countable = len <= LONGEST && len.checked_add(together).is_some_and(|end| end <= LONGEST);
     if countable { Ok(()) } else { Err(SamplerError::TooLarge { len, replicas }) }
+}
+
+/// Checks that there are samples.
+pub(crate) fn check_samples(len: usize) -> Result<(), SamplerError> {
+    if len == 0 { Err(SamplerError::NoSamples) } else { Ok(()) }
+}
+
+/// Warns where an epoch has less than the `least` samples that ranks need to draw any.
+pub(crate) fn warn_if_nothing(len: usize, least: usize) {
+    if len < least {
+        tracing::warn!(
+            "ranks draw nothing: a data set of {len} samples has less than the {least} that they draw together"
+        );
+    }
 }
 
 /// Checks that something is left when the uneven rest is not drawn.

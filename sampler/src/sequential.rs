@@ -1,6 +1,7 @@
 //! PyTorch's `SequentialSampler`: the data set in its own order.
 
 use crate::error::SamplerError;
+use crate::ranks::warn_if_nothing;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Samples `0, 1, 2, …`, the same in every epoch.
@@ -19,15 +20,13 @@ pub struct SequentialSampler {
 }
 
 impl SequentialSampler {
-    /// Creates the sampler of `len` samples.
+    /// Creates the sampler of `len` samples. Of an empty data set nothing is drawn, and a warning says so.
     ///
     /// # Errors
     ///
-    /// [`SamplerError::NoSamples`] if there are none.
+    /// None so far.
     pub fn new(len: usize) -> Result<Self, SamplerError> {
-        if len == 0 {
-            return Err(SamplerError::NoSamples);
-        }
+        warn_if_nothing(len, 1);
         Ok(SequentialSampler { len, epoch: 0 })
     }
 }

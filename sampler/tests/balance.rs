@@ -102,7 +102,8 @@ fn samples_that_cost_nothing_are_divided_evenly() {
 #[test]
 fn an_epoch_has_every_sample_and_the_next_has_other_steps() {
     let costs = log_normal(400, 1.0);
-    let options = CostBalancedOptions { global_batch: 20, tail: Tail::Exact, ..Default::default() };
+    let options =
+        CostBalancedOptions { replicas: 1, global_batch: 20, tail: Tail::Exact, ..Default::default() };
     let mut sampler = CostBalancedSampler::new(costs.clone(), options.clone()).unwrap();
     let mut steps = |epoch| {
         sampler.set_epoch(epoch);

@@ -137,8 +137,14 @@ fn every_sample_once(len: usize, make: impl Fn(usize) -> Ranks) {
 #[test]
 fn every_sample_comes_once_also_when_the_number_of_ranks_changes() {
     for len in [1, 8, 50, 101] {
-        let options =
-            ElasticOptions { len, global_batch: 11, tail: Tail::Exact, seed: 9, ..Default::default() };
+        let options = ElasticOptions {
+            len,
+            replicas: 1,
+            global_batch: 11,
+            tail: Tail::Exact,
+            seed: 9,
+            ..Default::default()
+        };
         every_sample_once(len, |replicas| elastic(options, replicas));
         every_sample_once(len, |replicas| cost_balanced(len, replicas));
         every_sample_once(len, |replicas| {
@@ -154,7 +160,7 @@ fn every_sample_comes_once_also_when_the_number_of_ranks_changes() {
 
 #[test]
 fn epochs_and_seeds_have_orders_of_their_own() {
-    let options = ElasticOptions { len: 50, global_batch: 50, ..Default::default() };
+    let options = ElasticOptions { len: 50, replicas: 1, global_batch: 50, ..Default::default() };
     let mut sampler = ElasticSampler::new(options).unwrap();
     let mut order = |epoch| {
         sampler.set_epoch(epoch);
@@ -219,7 +225,7 @@ fn keyed_orders_are_even() {
 fn a_position_within_a_step_goes_on_with_the_next() {
     for tail in [Tail::Drop, Tail::Pad, Tail::Exact] {
         let costs = Complexities::new((1..=10).map(f64::from).collect()).unwrap();
-        let options = CostBalancedOptions { global_batch: 4, tail, ..Default::default() };
+        let options = CostBalancedOptions { replicas: 1, global_batch: 4, tail, ..Default::default() };
         let sampler = CostBalancedSampler::new(costs, options).unwrap();
         let whole: Vec<_> = sampler.iter().collect();
         for position in (0..20).chain([usize::MAX]) {

@@ -1,5 +1,10 @@
 //! What holds for every data set and every number of ranks, and what happens at the edges.
-use hexagram_sampler::{DistributedOptions, DistributedSampler, SamplerError};
+
+use hexagram_sampler::{
+    Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
+    LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler, SamplerError, SequentialSampler,
+    ShardedOptions, ShardedSampler, Tail, WeightedOptions, WeightedRandomSampler,
+};
 
 const LENGTHS: [usize; 8] = [1, 2, 3, 7, 8, 16, 31, 100];
 const REPLICAS: [usize; 6] = [1, 2, 3, 7, 8, 64];
@@ -77,9 +82,50 @@ fn padding_longer_than_the_data_goes_round_and_round() {
 
 #[test]
 fn extreme_seeds_and_epochs_wrap() {
-    let options = DistributedOptions { len: 10, seed: u64::MAX, epoch: 1, ..Default::default() };
-    let zero = DistributedOptions { len: 10, ..Default::default() };
+    let options = DistributedOptions { len: 10, replicas: 1, seed: u64::MAX, epoch: 1, ..Default::default() };
+    let zero = DistributedOptions { len: 10, replicas: 1, ..Default::default() };
     assert_eq!(shares(options), shares(zero));
+}
+
+#[test]
+fn ranks_draw_nothing_where_pytorch_s_do() {
+    let drawn = |options: DistributedOptions| DistributedSampler::new(options).unwrap().indices();
+    let options = DistributedOptions { replicas: 4, rank: 1, ..Default::default() };
+    for (len, drop_last) in [(0, false), (0, true), (3, true)] {
+        assert_eq!(drawn(DistributedOptions { len, drop_last, ..options }), [0; 0], "{len} {drop_last}");
+    }
+    assert_eq!(SequentialSampler::new(0).unwrap().iter().count(), 0);
+    let costs = Complexities::new(vec![1.0; 3]).unwrap();
+    let balancing = LoadBalancingOptions { replicas: 4, drop_last: true, ..Default::default() };
+    let sampler = LoadBalancingDistributedSampler::new(costs, balancing).unwrap();
+    let batches = LoadBalancingBatchSampler::new(sampler.clone(), Batching::Fixed(2), false).unwrap();
+    assert_eq!((sampler.iter().count(), batches.iter().count()), (0, 0));
+}
+
+#[test]
+fn shares_of_a_weighted_order_are_that_order() {
+    let weights = WeightedOptions { weights: vec![1.0, 2.0, 3.0], num_samples: 11, ..Default::default() };
+    let order: Vec<usize> = WeightedRandomSampler::new(weights.clone()).unwrap().iter().collect();
+    let share = |rank, tail| {
+        let all = WeightedRandomSampler::new(weights.clone()).unwrap();
+        ShardedSampler::new(all, ShardedOptions { replicas: 3, rank, tail }).unwrap()
+    };
+    for (tail, expected) in [
+        (Tail::Drop, order[..9].to_vec()),
+        (Tail::Pad, order.iter().chain(&order[..1]).copied().collect()),
+        (Tail::Exact, order.clone()),
+    ] {
+        let ranks: Vec<Vec<usize>> = (0..3).map(|rank| share(rank, tail).iter().collect()).collect();
+        let woven: Vec<usize> =
+            (0..4).flat_map(|draw| ranks.iter().filter_map(move |rank| rank.get(draw))).copied().collect();
+        assert_eq!(woven, expected, "{tail:?}");
+        assert_eq!(share(1, tail).iter_from(3).collect::<Vec<_>>(), ranks[1][1..]);
+    }
+    let mut next = share(0, Tail::Drop);
+    next.set_epoch(1);
+    assert_ne!(next.iter().collect::<Vec<_>>(), share(0, Tail::Drop).iter().collect::<Vec<_>>());
+    let none = ShardedSampler::new(SequentialSampler::new(3).unwrap(), ShardedOptions::default());
+    assert_eq!(none.unwrap_err(), SamplerError::NoReplicas);
 }
 
 #[test]
@@ -93,13 +139,13 @@ fn impossible_options_are_refused_with_a_remedy() {
     assert_eq!(error, SamplerError::RankOutOfRange { rank: 4, replicas: 4 });
     assert!(error.to_string().ends_with("set `rank` to at most 3"), "{error}");
 
-    let error = refused(DistributedOptions::default());
-    assert_eq!(error, SamplerError::NoSamples);
-
-    let error = refused(DistributedOptions { len: 3, replicas: 8, drop_last: true, ..Default::default() });
-    assert_eq!(error, SamplerError::AllDropped { len: 3, together: 8 });
-
-    let error = refused(DistributedOptions { len: 9, drop_last: true, exact: true, ..Default::default() });
+    let error = refused(DistributedOptions {
+        len: 9,
+        replicas: 1,
+        drop_last: true,
+        exact: true,
+        ..Default::default()
+    });
     assert!(error.to_string().contains("`drop_last` and `exact`"), "{error}");
 
     let error = refused(DistributedOptions { len: usize::MAX, replicas: 2, ..Default::default() });

@@ -7,7 +7,7 @@ use super::error::{LoaderError, Who};
 use super::fetch::{Done, Fetcher, Made, Task};
 use super::plan::{LoaderState, Plan};
 use super::worker::WorkerContext;
-use super::workers::{Workers, pin};
+use super::workers::{LATE, Workers, pin};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -35,13 +35,14 @@ pub(super) struct Run<B> {
     deadline: Option<Instant>,
 }
 
-impl<B> Default for Run<B> {
-    fn default() -> Self {
+impl<B> Run<B> {
+    /// Creates the state of a loader that has not begun, and will with this epoch.
+    pub(super) fn at(epoch: u64) -> Self {
         Run {
             hands: None,
             arrivals: Arrivals::new(),
-            at: (0, 0),
-            next: (0, 0),
+            at: (epoch, 0),
+            next: (epoch, 0),
             ahead: false,
             over: true,
             replay: 0,
@@ -66,14 +67,14 @@ type Batch<B> = Option<Result<B, LoaderError>>;
 ///
 /// An error ends it. Dropping it early takes back the batches under way; workers that are not persistent have ended
 /// when it is gone, each after the sample that it was loading. For a worker that is stuck in one, dropping waits as
-/// long as [`LoaderOptions::timeout`](super::LoaderOptions::timeout), and then warns and leaves it.
+/// long as [`LoaderOptions::timeout`](super::LoaderOptions::timeout), or five minutes, and then warns and leaves it.
 pub struct Epoch<'a, B: Send + 'static> {
     loader: &'a mut DataLoader<B>,
 }
 
 impl<B: Send + 'static> DataLoader<B> {
-    /// Returns the batches of the next epoch: epoch 0 first, or where [`resume`](Self::resume) or
-    /// [`set_epoch`](Self::set_epoch) said.
+    /// Returns the batches of the next epoch: first of the one that the sampler is at, 0 unless its options say
+    /// otherwise, or where [`resume`](Self::resume) or [`set_epoch`](Self::set_epoch) said.
     #[allow(clippy::iter_not_returning_iterator, reason = "an epoch is an iterator")]
     pub fn iter(&mut self) -> Epoch<'_, B> {
         self.begin();
@@ -307,14 +308,15 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Waits for the next batch.
     fn next_blocking(&mut self) -> Batch<B> {
-        let deadline = Instant::now() + self.recipe.patience;
+        let deadline = self.recipe.patience.map(|patience| Instant::now() + patience);
         loop {
             if let Poll::Ready(batch) = self.poll_batch() {
                 return batch;
             }
             let Some(Hands::Workers(workers)) = &self.run.hands else { return None };
-            match workers.receive(deadline) {
+            match workers.receive(deadline.unwrap_or_else(|| Instant::now() + LATE)) {
                 Ok(done) => arrive(&mut self.plan, &mut self.run.arrivals, done),
+                Err(LoaderError::Timeout { .. }) if deadline.is_none() => workers.warn_of_wait(),
                 Err(error) => return self.fail(error),
             }
         }
@@ -343,7 +345,8 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 
     fn set_clock(&mut self) -> Result<(), LoaderError> {
-        let deadline = Instant::now() + self.recipe.patience;
+        let Some(patience) = self.recipe.patience else { return Ok(()) };
+        let deadline = Instant::now() + patience;
         let clock = match self.run.clock.take() {
             Some(clock) => clock,
             None => Clock::start(self.recipe.bell.clone())

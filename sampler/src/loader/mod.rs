@@ -63,6 +63,7 @@ pub use error::{LoaderError, Panicked, Who};
 use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
 pub use generator::SampleGenerator;
 pub use memory::{Bytes, Memory};
+use options::FOR_EVER;
 pub use options::{LoaderOptions, OnFailure, WorkerInit};
 pub use plan::LoaderState;
 use plan::Plan;
@@ -74,7 +75,7 @@ use workers::Recipe;
 /// Makes batches `B` of a dataset's samples, epoch after epoch.
 ///
 /// The order of batches depends on the sampler alone, never on the number of workers (unless
-/// [`LoaderOptions::in_order`] is false). The loader advances the sampler's epoch by itself. Memory: at most
+/// [`LoaderOptions::in_order`] is false). It begins with the epoch that the sampler is at, and advances it by itself. Memory: at most
 /// `workers × prefetch_factor` batches besides those that the caller holds, in buffers used again and again.
 ///
 /// ```
@@ -178,12 +179,22 @@ fn batches(
     let samples: Box<dyn Sampler<Item = usize>> = match options.sampler.take() {
         Some(sampler) => sampler,
         None if options.shuffle => {
-            let whole = DistributedOptions { len, seed: options.seed, ..Default::default() };
+            let whole = DistributedOptions { len, replicas: 1, seed: options.seed, ..Default::default() };
             Box::new(DistributedSampler::new(whole)?)
         }
         None => Box::new(SequentialSampler::new(len)?),
     };
     Ok(Box::new(BatchSampler::new(samples, options.batch_size.unwrap_or(1), options.drop_last)?))
+}
+
+/// Warns of more workers than there are cores, as PyTorch does.
+fn warn_of_many(workers: usize) {
+    let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+    if workers > cores {
+        tracing::warn!(
+            "a loader has {workers} workers for {cores} cores; more than one for each rarely load faster"
+        );
+    }
 }
 
 impl<B: Send + 'static> DataLoader<B> {
@@ -239,6 +250,8 @@ impl<B: Send + 'static> DataLoader<B> {
         assemble: Assemble<S::Sample, B>,
     ) -> Result<Self, LoaderError> {
         let Parts { plan, fetchers, promised, batches } = dataset.parts(assemble, &mut options)?;
+        let epoch = plan.epoch();
+        warn_of_many(options.workers);
         let samples = Pool::new();
         let recipe = Recipe {
             fetchers,
@@ -246,7 +259,7 @@ impl<B: Send + 'static> DataLoader<B> {
             pin: None,
             workers: options.workers,
             base_seed: options.seed,
-            patience: options.patience(),
+            patience: options.timeout.map(|timeout| timeout.min(FOR_EVER)),
             bell: Default::default(),
             pool: options.memory.take().map_or_else(|| samples.clone(), Pool::over),
             samples,
@@ -254,7 +267,7 @@ impl<B: Send + 'static> DataLoader<B> {
         Ok(DataLoader {
             recipe,
             plan,
-            run: Run::default(),
+            run: Run::at(epoch),
             in_order: options.in_order,
             outstanding: options.outstanding(),
             persistent: options.persistent_workers,

@@ -12,11 +12,8 @@ use std::time::Duration;
 /// Most threads that load: far above the processors of any machine.
 const MAX_WORKERS: usize = 1024;
 
-/// Longest wait of a loader with workers for a batch unless told otherwise: long enough for slow storage, short enough
-/// that a stuck worker is found the same day.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// No longer than this: a moment further away cannot be told.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Longest timeout: a moment further away cannot be told.
+pub(super) const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Batches a worker prepares ahead unless told otherwise.
 const PREFETCH: usize = 2;
 
@@ -24,8 +21,8 @@ const PREFETCH: usize = 2;
 pub type WorkerInit = Arc<dyn Fn(&WorkerInfo) -> Result<(), Cause> + Send + Sync>;
 
 /// Options of a [`DataLoader`](super::DataLoader). Names and defaults are those of PyTorch's `DataLoader`, except that
-/// `num_workers` is `workers`, `generator` is `seed`, and a timeout is on by default. The collate function is an
-/// argument of [`DataLoader::with_collate`](super::DataLoader::with_collate), and `pin_memory` is `memory`.
+/// `num_workers` is `workers` and `generator` is `seed`. The collate function is an argument of
+/// [`DataLoader::with_collate`](super::DataLoader::with_collate), and `pin_memory` is `memory`.
 pub struct LoaderOptions {
     /// Samples in a batch; `None` for single samples, with
     /// [`DataLoader::unbatched`](super::DataLoader::unbatched).
@@ -38,11 +35,13 @@ pub struct LoaderOptions {
     /// Sampler that says which batches come in which order, instead of `batch_size`, `shuffle`, `sampler` and
     /// `drop_last`.
     pub batch_sampler: Option<Box<dyn Sampler<Item = Vec<usize>>>>,
-    /// Threads that load, 1024 at most; with 0 the caller's thread does, when a batch is asked for.
+    /// Threads that load, 1024 at most; with 0 the caller's thread does, when a batch is asked for. A warning says where
+    /// they are more than the cores.
     pub workers: usize,
     /// Leaves out a last batch that is not full; of an iterable dataset, each worker's.
     pub drop_last: bool,
-    /// Longest wait for a batch of the workers; `None` means five minutes.
+    /// Longest wait for a batch of the workers, after which [`LoaderError::Timeout`] says what each of them does. `None`
+    /// means that the wait has no end, as in PyTorch; a warning says the same every five minutes.
     pub timeout: Option<Duration>,
     /// Called by each worker before its first sample.
     pub worker_init: Option<WorkerInit>,
@@ -119,10 +118,6 @@ impl LoaderOptions {
         self.workers.saturating_mul(self.prefetch_factor.unwrap_or(PREFETCH)).max(1)
     }
 
-    pub(super) fn patience(&self) -> Duration {
-        self.timeout.unwrap_or(PATIENCE).min(FOR_EVER)
-    }
-
     /// Refuses what contradicts itself, whatever the dataset.
     pub(super) fn check(&self) -> Result<(), LoaderError> {
         let refusals = self.refusals_of_order().into_iter().chain(self.refusals_of_workers());
@@ -179,7 +174,7 @@ impl LoaderOptions {
                 "`worker_init` is called by workers, of which there are none",
                 remedy,
             ),
-            (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out for five minutes"),
+            (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out to wait without end"),
             (self.prefetch_factor == Some(0), "`prefetch_factor` is 0", "set it to 1 or more"),
             (self.workers > MAX_WORKERS, "`workers` is above 1024", "use some workers for each processor"),
         ]

@@ -55,8 +55,8 @@ pub(super) struct Next {
 impl Plan {
     pub(super) fn batches(sampler: Box<dyn Sampler<Item = Vec<usize>>>) -> Self {
         // Once, because it may take a look at the cost of every sample.
-        let order = sampler.fingerprint();
-        Plan { source: Source::Batches { sampler, draws: None }, order, epoch: 0, position: 0 }
+        let (order, epoch) = (sampler.fingerprint(), sampler.epoch());
+        Plan { source: Source::Batches { sampler, draws: None }, order, epoch, position: 0 }
     }
 
     pub(super) fn passes(batch: usize, workers: usize, drop_last: bool) -> Self {

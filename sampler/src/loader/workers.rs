@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// Time between two warnings of a wait that nothing limits, and longest wait for workers that are to end.
+pub(super) const LATE: Duration = Duration::from_secs(300);
+
 /// A batch goes through this on its way to the caller.
 pub(super) type PinStage<B> = Arc<dyn Fn(B) -> Result<B, Cause> + Send + Sync>;
 
@@ -31,7 +34,7 @@ pub(super) struct Recipe<B> {
     pub(super) pin: Option<PinStage<B>>,
     pub(super) workers: usize,
     pub(super) base_seed: u64,
-    pub(super) patience: Duration,
+    pub(super) patience: Option<Duration>,
     pub(super) bell: Bell,
     /// Memory of batches.
     pub(super) pool: Pool,
@@ -52,7 +55,7 @@ pub(super) struct Workers<B> {
     /// Disconnected once all threads are done.
     running: Receiver<()>,
     threads: Vec<JoinHandle<()>>,
-    patience: Duration,
+    patience: Option<Duration>,
 }
 
 struct Lane {
@@ -171,8 +174,17 @@ impl<B: Send + 'static> Workers<B> {
 
     /// Creates the error of a batch that did not come in time; it says what the workers do instead.
     pub(super) fn timeout(&self) -> LoaderError {
+        LoaderError::Timeout { after: self.patience.unwrap_or(LATE), doing: self.doing() }
+    }
+
+    /// Warns of a batch that is late where nothing limits the wait.
+    pub(super) fn warn_of_wait(&self) {
+        tracing::warn!("a loader has waited {LATE:?} more for a batch: {}", self.doing());
+    }
+
+    fn doing(&self) -> String {
         let doing = self.statuses.iter().map(|(who, status)| status.describe(*who));
-        LoaderError::Timeout { after: self.patience, doing: doing.collect::<Vec<_>>().join(", ") }
+        doing.collect::<Vec<_>>().join(", ")
     }
 
     /// Takes back what has not been begun, and forgets the rest.
@@ -189,10 +201,10 @@ impl<B> Drop for Workers<B> {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.lanes.clear();
         self.closing = None;
-        if self.running.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
+        let patience = self.patience.unwrap_or(LATE);
+        if self.running.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
-                "workers of a loader that has gone are still busy after {:?}; they will end with the process",
-                self.patience
+                "workers of a loader that has gone are still busy after {patience:?}; they will end with the process"
             );
             return;
         }

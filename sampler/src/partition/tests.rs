@@ -139,7 +139,7 @@ fn what_cannot_be_divided_is_refused() {
         kind.shares(&labels, ranks, 0).unwrap_err().to_string()
     };
     assert!(refused(Partition::Equal, 0, 1).contains("no samples"));
-    assert!(refused(Partition::Equal, 3, 0).contains("at least one replica"));
+    assert!(refused(Partition::Equal, 3, 0).contains("the number of ranks"));
     assert!(refused(Partition::Equal, 3, 4).contains("3 samples cannot be divided into 4 parts"));
     assert!(refused(Partition::Shards { per_rank: 2 }, 7, 4).contains("into 8 parts"));
     assert!(refused(Partition::Shards { per_rank: 0 }, 7, 4).contains("`per_rank` cannot be 0"));

@@ -111,6 +111,26 @@ fn samplers_and_batch_samplers_set_the_order() {
 }
 
 #[test]
+fn a_loader_begins_with_the_epoch_of_its_sampler() {
+    for workers in [0, 2] {
+        let with = |epoch| {
+            let share = DistributedOptions { len: 10, replicas: 2, rank: 1, epoch, ..Default::default() };
+            let sampler = Some(Box::new(DistributedSampler::new(share).unwrap()) as Box<_>);
+            DataLoader::new(numbers(10), LoaderOptions { sampler, ..options(2, workers) }).unwrap()
+        };
+        let mut from_the_seventh = with(7);
+        let mut from_the_first = with(0);
+        from_the_first.set_epoch(7);
+        for number in 7..10 {
+            assert_eq!(from_the_seventh.state().epoch, number);
+            let expected = epoch(&mut with(number));
+            assert_eq!(epoch(&mut from_the_seventh), expected, "epoch {number}");
+            assert_eq!(epoch(&mut from_the_first), expected, "epoch {number}");
+        }
+    }
+}
+
+#[test]
 fn without_batches_single_samples_come() {
     for workers in [0, 2] {
         let given = LoaderOptions { batch_size: None, ..options(1, workers) };

@@ -224,7 +224,8 @@ fn the_state_of_another_order_is_refused() {
 #[test]
 fn a_sampler_of_another_seed_is_refused_by_what_differs() {
     let loader = |seed| {
-        let sampler = DistributedSampler::new(DistributedOptions { len: LEN, seed, ..Default::default() });
+        let sampler =
+            DistributedSampler::new(DistributedOptions { len: LEN, replicas: 1, seed, ..Default::default() });
         let given = LoaderOptions { sampler: Some(Box::new(sampler.unwrap())), ..options(BATCH, 0) };
         DataLoader::new(numbers(LEN), given).unwrap()
     };

@@ -1,0 +1,99 @@
+//! One rank's share of the order that any sampler of one rank draws: weighted or with replacement, over several ranks.
+//!
+//! ```text
+//! order    what the sampler draws in the epoch, the same on every rank
+//! rank r   of R: its positions r, r + R, r + 2R, …; the tail is dropped, padded from the beginning, or drawn unevenly
+//! ```
+//!
+//! Asked for as pytorch#77154, for `WeightedRandomSampler`.
+
+use crate::error::SamplerError;
+use crate::ranks::{Tail, check_ranks, warn_if_nothing};
+use crate::sampler::{Draws, Sampler, fingerprint};
+
+/// Options of a [`ShardedSampler`].
+///
+/// All ranks must agree on everything but `rank`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShardedOptions {
+    /// Number of ranks that share the order. It has no default: `..comm.sampling()` names it and the rank.
+    pub replicas: usize,
+    /// Rank of this process, from 0.
+    pub rank: usize,
+    /// Treatment of the draws that are left when the order is not a whole number of steps.
+    pub tail: Tail,
+}
+
+/// The share of one rank in every epoch of a sampler that all ranks create alike, with the same seed.
+///
+/// An epoch draws the order of all ranks first: time and memory proportional to its length. Deterministic as that sampler
+/// is; [`iter_from`](Sampler::iter_from) a position draws what is left on as many ranks as there are now.
+///
+/// ```
+/// use hexagram_sampler::{Sampler, ShardedOptions, ShardedSampler, WeightedOptions, WeightedRandomSampler};
+///
+/// let of = |rank| {
+///     let weights = WeightedOptions { weights: vec![1.0, 3.0], num_samples: 10, ..Default::default() };
+///     let order = WeightedRandomSampler::new(weights)?;
+///     ShardedSampler::new(order, ShardedOptions { replicas: 2, rank, ..Default::default() })
+/// };
+/// assert_eq!((of(0)?.len(), of(1)?.len()), (5, 5));
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardedSampler<S> {
+    sampler: S,
+    options: ShardedOptions,
+}
+
+impl<S: Sampler<Item = usize>> ShardedSampler<S> {
+    /// Shares the order of `sampler` among the ranks. Where the tail is all there is and is dropped, ranks draw nothing,
+    /// and a warning says so.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError`] when the number of replicas is not set, or `rank` is not one of them.
+    pub fn new(sampler: S, options: ShardedOptions) -> Result<Self, SamplerError> {
+        let ShardedOptions { replicas, rank, tail } = options;
+        check_ranks(sampler.len(), rank, replicas, replicas)?;
+        warn_if_nothing(sampler.len(), if tail == Tail::Drop { replicas } else { 1 });
+        Ok(ShardedSampler { sampler, options })
+    }
+
+    /// Returns the number of draws of this rank from `position` on.
+    fn share(&self, position: usize) -> usize {
+        let ShardedOptions { replicas, rank, tail } = self.options;
+        tail.left(self.sampler.len(), position, replicas).saturating_sub(rank).div_ceil(replicas)
+    }
+}
+
+impl<S: Sampler<Item = usize>> Sampler for ShardedSampler<S> {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.share(0)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.sampler.epoch()
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.sampler.set_epoch(epoch);
+    }
+
+    fn stride(&self) -> usize {
+        self.options.replicas
+    }
+
+    fn fingerprint(&self) -> u64 {
+        fingerprint("sharded", [self.sampler.fingerprint()])
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
+        let ShardedOptions { replicas, rank, .. } = self.options;
+        let order: Vec<usize> = self.sampler.iter().collect();
+        let places = (0..self.share(position)).map(move |draw| position + rank + draw * replicas);
+        Box::new(places.map(move |place| order[place % order.len()]))
+    }
+}
