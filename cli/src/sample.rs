@@ -28,11 +28,11 @@ Example: hexagram sample --len 10 --ranks 4 --seed 42";
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Sample {
     /// Samples in the data set
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1 << 32))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     len: u64,
 
     /// Ranks that share them
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(..=1 << 16))]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     ranks: u32,
 
     /// Print the list of this rank only

@@ -128,10 +128,9 @@ fn calls_that_cannot_work_are_one_line() {
     let with = |more: &[&str]| [&balancing[..], more].concat().into_iter().map(str::to_owned).collect();
     let plain = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for (arguments, code, what) in [
-        (plain("--len 0 --ranks 2"), 2, "there are no samples"),
-        (plain("--len 9 --ranks 0"), 2, "at least one replica"),
+        (plain("--len 0 --ranks 2"), 2, "0 is not in 1..="),
+        (plain("--len 9 --ranks 0"), 2, "0 is not in 1..=65536"),
         (plain("--len 9 --ranks 2 --rank 2"), 2, "rank 2 does not exist among 2 replicas"),
-        (plain("--len 3 --ranks 4 --drop-last"), 2, "3 samples are fewer than the 4"),
         (plain("--len 3 --ranks 4 --random-level 0.5"), 2, "--random-level is for"),
         (plain("--len 3 --ranks 4 --max-tokens 5"), 2, "--sampler has to be batch"),
         (with(&[]), 2, "give --complexity"),

@@ -88,7 +88,7 @@ impl DistributedSampler {
             return Err(SamplerError::Contradiction { one: "drop_last", other: "exact" });
         }
         let sampler = DistributedSampler { options };
-        warn_if_nothing(len, if drop_last { replicas } else { 1 });
+        warn_if_nothing(rank, len, if drop_last { replicas } else { 1 });
         Ok(sampler)
     }
 

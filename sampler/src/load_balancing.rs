@@ -110,7 +110,7 @@ impl LoadBalancingDistributedSampler {
         }
         check_level(random_level)?;
         if drop_last {
-            warn_if_nothing(len, replicas);
+            warn_if_nothing(rank, len, replicas);
         }
         let noise = complexities.spread() * random_level + 1.0;
         if noise >= i64::MAX as f64 {

@@ -58,9 +58,9 @@ pub(crate) fn check_samples(len: usize) -> Result<(), SamplerError> {
     if len == 0 { Err(SamplerError::NoSamples) } else { Ok(()) }
 }
 
-/// Warns where an epoch has less than the `least` samples that ranks need to draw any.
-pub(crate) fn warn_if_nothing(len: usize, least: usize) {
-    if len < least {
+/// Warns, on rank 0, where an epoch has less than the `least` samples that ranks need to draw any.
+pub(crate) fn warn_if_nothing(rank: usize, len: usize, least: usize) {
+    if rank == 0 && len < least {
         tracing::warn!(
             "ranks draw nothing: a data set of {len} samples has less than the {least} that they draw together"
         );

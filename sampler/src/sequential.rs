@@ -26,7 +26,7 @@ impl SequentialSampler {
     ///
     /// None so far.
     pub fn new(len: usize) -> Result<Self, SamplerError> {
-        warn_if_nothing(len, 1);
+        warn_if_nothing(0, len, 1);
         Ok(SequentialSampler { len, epoch: 0 })
     }
 }

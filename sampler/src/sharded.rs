@@ -56,7 +56,7 @@ impl<S: Sampler<Item = usize>> ShardedSampler<S> {
     pub fn new(sampler: S, options: ShardedOptions) -> Result<Self, SamplerError> {
         let ShardedOptions { replicas, rank, tail } = options;
         check_ranks(sampler.len(), rank, replicas, replicas)?;
-        warn_if_nothing(sampler.len(), if tail == Tail::Drop { replicas } else { 1 });
+        warn_if_nothing(rank, sampler.len(), if tail == Tail::Drop { replicas } else { 1 });
         Ok(ShardedSampler { sampler, options })
     }
 
