@@ -22,9 +22,7 @@
 //! tracking method for decentralized optimization with linear convergence", IEEE Trans. Automatic Control 2022 (C-GT).
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{
-    About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram, check_finite,
-};
+use crate::plugin::{About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
@@ -67,6 +65,7 @@ impl Algorithm for GradientTracking {
             "Di Lorenzo and Scutari, 2016; Nedić, Olshevsky and Shi, SIAM J. Optim. 2017; Liao et al., 2022",
         )
         .needs(Needs { buckets: Buckets::Whole, parameters: true })
+        .remembers_gradients(true)
         .clipping(Clipping::Together)
     }
 
@@ -93,7 +92,6 @@ impl Algorithm for GradientTracking {
         state: &mut Tracked,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        check_finite(context, bucket)?;
         let Tracked { direction, last, .. } = state;
         context.add_scaled(1.0, &bucket.gradients, direction)?;
         context.add_scaled(-1.0, last, direction)?;

@@ -106,8 +106,7 @@ pub use optimizer::{
 };
 pub use plugin::{
     About, Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
-    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, Written, check_f32, check_finite,
-    check_option,
+    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, Written, check_f32, check_option,
 };
 pub use registry::Registry;
 pub use trace::Trace;

@@ -144,6 +144,7 @@ impl Algorithm for SlowMo {
             .keeps_replicas_identical(false)
             // x₀.
             .remembers_parameters(true)
+            .remembers_gradients(base.remembers_gradients())
             .needs(Needs { parameters: true, ..base.needs() })
             .clipping(base.clipping())
             .optimizers(base.optimizers())

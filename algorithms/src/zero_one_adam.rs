@@ -36,7 +36,6 @@
 use crate::optimizer::moments::{self, Frozen, Moments};
 use crate::plugin::{
     About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_f32,
-    check_finite,
 };
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -125,6 +124,8 @@ impl Algorithm for ZeroOneAdam {
             .keeps_replicas_identical(false)
             // x₀, to which local steps are taken back.
             .remembers_parameters(true)
+            // Its moment, from gradients of this rank alone.
+            .remembers_gradients(true)
             .period(self.local_largest)
             .needs(Needs { buckets: Buckets::BySize, parameters: true })
             .clipping(Clipping::Together)
@@ -181,7 +182,6 @@ impl Algorithm for ZeroOneAdam {
         state: &mut ZeroOneAdamState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        check_finite(context, bucket)?;
         state.steps += 1;
         if state.steps > self.freeze {
             self.local_step(context, state, bucket)

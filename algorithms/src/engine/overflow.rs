@@ -9,7 +9,49 @@
 //! run their hooks: what these remember counts the step.
 
 use super::clip::not_finite;
-use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
+use crate::plugin::{AnyAlgorithm, Bucket, Context};
+use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result};
+
+/// Treatment of gradients that are not finite, before the hook that works on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Watch {
+    /// They go to the hook.
+    #[default]
+    None,
+    /// All ranks ask whether any has such, and leave the step out.
+    Shared,
+    /// This rank refuses its own, which the algorithm would remember.
+    Refused,
+}
+
+impl Watch {
+    /// Returns what suits an algorithm under a framework that scales the loss by itself.
+    pub(super) fn of(algorithm: &AnyAlgorithm) -> Self {
+        // Where parameters are communicated, a rank that steps with its own gradients skips by itself.
+        let encodes = algorithm.keeps_replicas_identical() || !algorithm.needs().parameters;
+        let refuses = encodes && !algorithm.trigram().full_precision;
+        match refuses && algorithm.trigram().synchronous {
+            true => Watch::Shared,
+            false if algorithm.remembers_gradients() => Watch::Refused,
+            false => Watch::None,
+        }
+    }
+}
+
+/// Fails if a gradient of a bucket is NaN or infinite on this rank.
+pub(super) fn check(context: &Context, bucket: &Bucket) -> Result<()> {
+    let Some((_, index)) = not_finite(&[&bucket.gradients])? else { return Ok(()) };
+    let tensor = bucket.tensors.iter().find(|tensor| tensor.elements.contains(&index));
+    let name = tensor.map_or("", |tensor| &tensor.name);
+    let what = format!(
+        "the gradient of `{name}` is not finite on rank {}, in step {}, and the algorithm would remember it",
+        context.rank(),
+        context.step()
+    );
+    let remedy = "see why training diverges there; where the loss is scaled, let the engine do it, by its option \
+                  `loss_scale`, which skips such a step on all ranks";
+    Err(Error::usage(what, remedy))
+}
 
 /// Returns true if gradients of a bucket are not finite on some rank: an all-reduce of 4 bytes.
 pub(super) async fn somewhere(comm: &Communicator, gradients: &Buffer) -> Result<bool> {

@@ -26,6 +26,10 @@ pub struct About {
     /// algorithm itself may move them between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its base. Without
     /// it, the default, the mean of the replicas goes along with whatever all of them are moved by.
     pub remembers_parameters: bool,
+    /// True if the state keeps gradients of this rank alone, from one step to the next, as they come: one that is not
+    /// finite would stay there, and a framework that scales the loss by itself could not leave its step out. By default
+    /// it keeps none.
+    pub remembers_gradients: bool,
     /// Number of steps, 1 or more, after which what is communicated repeats itself, once warm-ups are over: what is
     /// measured of whole periods holds for all later steps. 1 if every step communicates alike. `None`, the default, if it
     /// is unknown, as of an algorithm that adapts: then every step is measured or simulated.
@@ -49,6 +53,7 @@ impl About {
             source: "",
             keeps_replicas_identical: trigram.centralized && trigram.synchronous,
             remembers_parameters: false,
+            remembers_gradients: false,
             period: None,
             needs_learning_rate: false,
             needs: Needs::default(),
@@ -82,6 +87,7 @@ setters! {
     source: &'static str,
     keeps_replicas_identical: bool,
     remembers_parameters: bool,
+    remembers_gradients: bool,
     needs_learning_rate: bool,
     needs: Needs,
     clipping: Clipping,

@@ -1,7 +1,6 @@
 //! Checks before the first step: they refuse options and element types that an algorithm cannot work with.
 
-use crate::plugin::{Bucket, Context};
-use hexagram_logical::device::measure;
+use crate::plugin::Bucket;
 use hexagram_logical::{DType, Error, Result};
 use std::fmt::Debug;
 
@@ -34,25 +33,6 @@ pub fn check_f32(bucket: &Bucket) -> Result<()> {
             Err(Error::usage(what, "train in f32, or with an algorithm of full precision"))
         }
     }
-}
-
-/// Fails if a gradient of a bucket is NaN or infinite: for an algorithm that remembers gradients of its own rank, of which
-/// no later step would be rid.
-///
-/// # Errors
-/// [`Error::Usage`] with the rank and the tensor; the failure of the bucket's device.
-pub fn check_finite(context: &Context, bucket: &Bucket) -> Result<()> {
-    let [Some(index)] = measure::not_finite(vec![bucket.gradients.read_all()?])?[..] else { return Ok(()) };
-    let tensor = bucket.tensors.iter().find(|tensor| tensor.elements.contains(&index));
-    let name = tensor.map_or("", |tensor| &tensor.name);
-    let what = format!(
-        "the gradient of `{name}` is not finite on rank {}, in step {}",
-        context.rank(),
-        context.step()
-    );
-    let remedy = "see why training diverges there; where the loss is scaled, let the engine do it, by its option \
-                  `loss_scale`, which skips such a step on all ranks";
-    Err(Error::usage(what, remedy))
 }
 
 /// Returns the error of an algorithm that was settled between the gradients and the end of their step.

@@ -45,6 +45,7 @@ parts! {
     source: &'static str,
     keeps_replicas_identical: bool,
     remembers_parameters: bool,
+    remembers_gradients: bool,
     needs_learning_rate: bool,
     needs: Needs,
     clipping: Clipping,

@@ -22,7 +22,7 @@ pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use averaging::{Averager, Averaging, MeanCodec};
 pub use bucket::{Bucket, Tensor};
 pub(crate) use check::settled_within_step;
-pub use check::{check_f32, check_finite, check_option};
+pub use check::{check_f32, check_option};
 pub use clipping::Clipping;
 pub use context::Context;
 pub(crate) use context::StepInfo;

@@ -1,6 +1,7 @@
 //! Work of the communication thread between two steps, which the training thread asks for and waits for.
 
 use super::{HookRunner, Lane, Memory, missing};
+use crate::engine::overflow::Watch;
 use crate::engine::queues::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
 use crate::trace::Recorder;
@@ -73,10 +74,7 @@ impl HookRunner {
         self.lanes = buckets.enumerate().map(lane).collect();
         self.works_after_backward = algorithm.written().after_backward;
         self.compares_rates = algorithm.keeps_replicas_identical() && algorithm.trigram().synchronous;
-        // Where parameters are communicated, a rank that steps with its own gradients skips by itself.
-        let encodes = algorithm.keeps_replicas_identical() || !algorithm.needs().parameters;
-        let refuses = encodes && !algorithm.trigram().full_precision;
-        self.watches_overflows = self.skips_overflows && refuses && algorithm.trigram().synchronous;
+        self.overflows = if self.skips_overflows { Watch::of(&algorithm) } else { Watch::None };
         self.algorithm = Some(algorithm);
     }
 

@@ -11,7 +11,7 @@
 mod between;
 mod urgency;
 
-use super::overflow;
+use super::overflow::{self, Watch};
 use super::plan::name_tensor;
 use super::trace::{OpenHook, hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
@@ -167,7 +167,7 @@ pub(super) struct HookRunner {
     /// True if the engine's options ask for it.
     skips_overflows: bool,
     /// True if gradients that are not finite are an overflow, before the hook that would refuse them.
-    watches_overflows: bool,
+    overflows: Watch,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
@@ -201,7 +201,7 @@ impl HookRunner {
             works_after_backward: false,
             compares_rates: false,
             skips_overflows: false,
-            watches_overflows: false,
+            overflows: Watch::None,
             lanes,
             running,
             upcoming: VecDeque::new(),
@@ -305,7 +305,7 @@ impl HookRunner {
                 algorithm: self.algorithm.clone(),
                 tensors: Arc::clone(&lane.tensors),
                 parameters: lane.parameters,
-                watches_overflows: self.watches_overflows,
+                overflows: self.overflows,
                 instance: lane.instance.take(),
                 memory: std::mem::take(&mut lane.memory),
             };
@@ -392,7 +392,7 @@ struct HookCall {
     algorithm: Option<AnyAlgorithm>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
-    watches_overflows: bool,
+    overflows: Watch,
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
 }
@@ -423,8 +423,12 @@ impl HookCall {
         let mut slots = self.memory.slots.take();
         let mut overflowed = self.memory.overflowed;
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
-        if stage == Stage::Gradients && self.watches_overflows {
-            overflowed = overflow::somewhere(context.comm(), &bucket.gradients).await?;
+        match self.overflows {
+            Watch::Shared if stage == Stage::Gradients => {
+                overflowed = overflow::somewhere(context.comm(), &bucket.gradients).await?;
+            }
+            Watch::Refused if stage == Stage::Gradients => overflow::check(context, &bucket)?,
+            _ => {}
         }
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
             (Stage::Start, none, Some(algorithm)) => {
