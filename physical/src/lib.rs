@@ -62,7 +62,6 @@ pub mod launcher;
 #[cfg(test)]
 #[cfg(feature = "cuda")]
 mod left_out_waits;
-#[cfg(feature = "cuda")]
 mod library;
 mod limits;
 mod matching;

@@ -1,6 +1,6 @@
-//! Libraries that are loaded while the program runs, and stay: those of NVIDIA, which not every machine has.
+//! Libraries that are loaded while the program runs, and stay: those of NVIDIA and PMIx, which not every machine has.
 //!
-//! Nothing is linked, so that a program with the feature `cuda` runs anywhere, and says in one line what is missing.
+//! Nothing is linked, so that a program runs anywhere, and says in one line what is missing.
 
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_void};

@@ -76,15 +76,15 @@ impl Ranks {
     /// Returns the number of ranks that this process starts; `None` where a launcher has started it as one of them.
     ///
     /// # Errors
-    /// As [`Placement::from_env`].
+    /// As [`Placement::is_given`].
     pub fn to_start(&self) -> Result<Option<usize>> {
         // MPI itself says which rank this is, and needs no address besides. Alone it would be a world of one rank.
         let by_mpi = Some(self.transport) == transports::mpi();
-        if by_mpi && matches!(Placement::from_env(), Ok(None)) {
+        if by_mpi && matches!(Placement::is_given(), Ok(false)) {
             let what = "no launcher has started this process as a rank, which the transport mpi needs";
             return Err(Error::usage(what, "start it by `mpirun -n 4`, or choose another transport"));
         }
-        let is_rank = by_mpi || Placement::from_env()?.is_some();
+        let is_rank = by_mpi || Placement::is_given()?;
         Ok((!is_rank).then_some(self.ranks.unwrap_or(self.otherwise)))
     }
 

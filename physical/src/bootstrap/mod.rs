@@ -7,6 +7,7 @@
 //! | `variables` | rank, size, and where the ranks of the job rendezvous |
 //! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
 //! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: what rank 0 tells them, and where others reach it |
+//! | `launcher_store` | the store of a launcher with PMI or PMIx, through which ranks on several hosts meet |
 //! | `secret` | the secret that all ranks of a job share |
 //! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
 //! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
@@ -33,6 +34,7 @@ pub(crate) mod hosts;
 pub mod interface;
 pub(crate) mod join;
 mod join_messages;
+pub(crate) mod launcher_store;
 pub(crate) mod lead;
 pub(crate) mod listeners;
 pub(crate) mod local;

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Key of rank 0's announcement.
-const RENDEZVOUS: &str = "hexagram/rendezvous";
+pub(super) const RENDEZVOUS: &str = "hexagram/rendezvous";
 /// Time after which a rank that waits for another says so.
 pub(crate) const LATE: Duration = Duration::from_secs(10);
 /// Time by which a store may be early.

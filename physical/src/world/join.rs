@@ -5,6 +5,7 @@ use super::{JoinOptions, World};
 use crate::bootstrap::control::Control;
 use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection};
+use crate::bootstrap::launcher_store::LauncherStore;
 use crate::bootstrap::lead::lead;
 use crate::bootstrap::parent::Parent;
 use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
@@ -29,6 +30,13 @@ pub(super) fn join(options: &JoinOptions) -> Result<World> {
     let backend = begin(options)?;
     if let Some(introduction) = backend.introduce(options)? {
         return join_introduced(introduction, options, &*backend);
+    }
+    if let Some((rank, size)) = Placement::without_address()?
+        && let Some(store) = LauncherStore::open(options.deadline)?
+    {
+        let joined = join_at_store(&store, rank, size, options, &*backend);
+        store.finish();
+        return joined;
     }
     let placement = Placement::from_env()?.ok_or_else(|| {
         Error::setup(
@@ -70,14 +78,29 @@ pub(super) fn join_through(
     options: &JoinOptions,
 ) -> Result<World> {
     check_rank(rank, size)?;
-    let meeting = StoreMeeting { store, rank, size, limit: options.deadline, late: LATE };
-    let backend = begin(options).inspect_err(|error| meeting.give_up(error))?;
+    let backend = begin(options).inspect_err(|error| meeting(store, rank, size, options).give_up(error))?;
     if let Some(introduction) = backend.introduce(options)? {
         return agreeing(join_introduced(introduction, options, &*backend)?, rank, size);
     }
+    join_at_store(store, rank, size, options, &*backend)
+}
+
+fn meeting<'a>(store: &'a dyn Store, rank: usize, size: usize, options: &JoinOptions) -> StoreMeeting<'a> {
+    StoreMeeting { store, rank, size, limit: options.deadline, late: LATE }
+}
+
+/// Joins over a transport that knows no place, through a store.
+fn join_at_store(
+    store: &dyn Store,
+    rank: usize,
+    size: usize,
+    options: &JoinOptions,
+    backend: &dyn Backend,
+) -> Result<World> {
+    let meeting = meeting(store, rank, size, options);
     let ready = || {
         let Met { placement, listener, announcement } = meeting.meet(options.interface()?)?;
-        let joining = prepare(&placement, listener, options, &*backend)?;
+        let joining = prepare(&placement, listener, options, backend)?;
         meeting.announce(&announcement)?;
         Ok((placement, joining))
     };

@@ -95,6 +95,14 @@ impl Placement {
         Self::from_lookup(&variable)
     }
 
+    /// Returns true if a launcher has made this process a rank, wherever the ranks then meet.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env), but for a missing address.
+    pub fn is_given() -> Result<bool> {
+        Ok(chosen(&|name| variable(name))?.is_some())
+    }
+
     /// Returns rank, size and launcher of the set that wins, without its rendezvous.
     #[cfg(feature = "mpi")]
     pub(crate) fn claimed() -> Result<Option<(usize, usize, Launcher)>> {
@@ -102,20 +110,28 @@ impl Placement {
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
     }
 
+    /// Returns rank and size of a process whose launcher has ranks on several hosts, and whose variables name no address
+    /// at which they meet, but for what follows from Slurm's names of hosts: they can meet through the launcher's store.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub(crate) fn without_address() -> Result<Option<(usize, usize)>> {
+        Self::without_address_in(&variable)
+    }
+
+    pub(super) fn without_address_in(get: Lookup<'_>) -> Result<Option<(usize, usize)>> {
+        let Some((set, step)) = chosen(get)? else { return Ok(None) };
+        let names_one = get("HEXAGRAM_ADDR").is_some()
+            || matches!(set.launcher, Launcher::Hexagram | Launcher::Torchrun | Launcher::Store);
+        let local = set.local.or_else(|| step.and_then(|step| step.local));
+        let on_one_host = set.size == 1 || local.is_some_and(|(_, local_size)| local_size == set.size);
+        Ok((!names_one && !on_one_host).then_some((set.rank, set.size)))
+    }
+
     /// Reads the variables that `get` returns.
     pub(super) fn from_lookup(get: Lookup<'_>) -> Result<Option<Self>> {
         let get: Lookup<'_> = &|name| get(name).filter(|value| !value.trim().is_empty());
-        let step = SlurmStep::read(get)?;
-        let mut sets = RankVariables::all(get)?.into_iter().chain(step.as_ref().map(SlurmStep::set));
-        let Some(first) = sets.next() else { return Ok(None) };
-        let around = |set: &RankVariables| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
-        if let Some(other) = sets.find(|other| !other.agrees_with(&first) && !around(other)) {
-            return Err(first.contradicts(&other));
-        }
-        let step = step.filter(|step| step.set().agrees_with(&first));
-        if let (Launcher::Slurm, Some(step)) = (first.launcher, &step) {
-            step.check_homogeneous()?;
-        }
+        let Some((first, step)) = chosen(get)? else { return Ok(None) };
         let placement = Self::of(&first, step.as_ref(), get)?;
         let Placement { rank, size, rendezvous, launcher, .. } = &placement;
         tracing::info!("rank {rank} of {size}, rendezvous at {rendezvous}, from {launcher} variables");
@@ -138,6 +154,22 @@ impl Placement {
         let (local_rank, local_size) = local.unwrap_or((rank, size));
         Ok(Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher })
     }
+}
+
+/// Returns the set that wins, and the Slurm step that agrees with it. Returns `None` if no launcher set any.
+fn chosen(get: Lookup<'_>) -> Result<Option<(RankVariables, Option<SlurmStep>)>> {
+    let step = SlurmStep::read(get)?;
+    let mut sets = RankVariables::all(get)?.into_iter().chain(step.as_ref().map(SlurmStep::set));
+    let Some(first) = sets.next() else { return Ok(None) };
+    let around = |set: &RankVariables| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
+    if let Some(other) = sets.find(|other| !other.agrees_with(&first) && !around(other)) {
+        return Err(first.contradicts(&other));
+    }
+    let step = step.filter(|step| step.set().agrees_with(&first));
+    if let (Launcher::Slurm, Some(step)) = (first.launcher, &step) {
+        step.check_homogeneous()?;
+    }
+    Ok(Some((first, step)))
 }
 
 /// Returns the rendezvous, on one host, of this user's `job`.

@@ -1,0 +1,142 @@
+//! The key-value store of a launcher, through which ranks on several hosts meet by themselves: PMI of MPICH, Intel MPI,
+//! MVAPICH and `srun --mpi=pmi2`, PMIx of Open MPI, PRRTE and `srun --mpi=pmix`.
+//!
+//! ```text
+//! every rank but 0   writes its card
+//! all ranks          a fence, after which what was written before can be read
+//! rank 0             reads the cards, listens at an address that all reach, and writes the announcement
+//! all ranks          a fence
+//! every rank but 0   reads the announcement
+//! ```
+//!
+//! Only processes of the job reach such a store, so that the secret of the job can be in it.
+
+mod pmi;
+mod pmix;
+
+use super::Store;
+use super::store::RENDEZVOUS;
+use crate::error::Result;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Fence after which the cards can be read, and the one after which the announcement can.
+const CARDS: u32 = 1;
+const ANNOUNCEMENT: u32 = 2;
+
+/// What a launcher offers to its processes. A value is a text without spaces.
+trait Manager: Send {
+    /// Writes a value, which others can read after the next fence.
+    fn put(&mut self, key: &str, value: &str) -> io::Result<()>;
+
+    /// Waits until all ranks have called it, at most `limit`.
+    fn fence(&mut self, limit: Duration) -> io::Result<()>;
+
+    /// Returns the value that rank `owner` wrote before a fence.
+    fn get(&mut self, owner: usize, key: &str, limit: Duration) -> io::Result<String>;
+}
+
+/// Store of the launcher that started this process, for one meeting.
+pub(crate) struct LauncherStore {
+    state: Mutex<State>,
+    /// Number of this meeting among those of the process, which all ranks count alike.
+    meeting: u64,
+    limit: Duration,
+}
+
+struct State {
+    manager: Box<dyn Manager>,
+    /// Number of fences so far.
+    fences: u32,
+}
+
+impl LauncherStore {
+    /// Opens the store of the launcher, if it has one. Waits at most `limit` for the other ranks.
+    ///
+    /// # Errors
+    /// [`Error::Setup`](crate::Error::Setup) if a library of the launcher cannot be loaded, or refuses.
+    pub(crate) fn open(limit: Duration) -> Result<Option<Self>> {
+        static MEETINGS: AtomicU64 = AtomicU64::new(0);
+        let manager: Box<dyn Manager> = if let Some(pmi) = pmi::Pmi::of_environment() {
+            Box::new(pmi)
+        } else if pmix::is_offered() {
+            Box::new(pmix::Pmix::open(limit)?)
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Self::over(manager, MEETINGS.fetch_add(1, Ordering::Relaxed), limit)))
+    }
+
+    fn over(manager: Box<dyn Manager>, meeting: u64, limit: Duration) -> Self {
+        LauncherStore { state: Mutex::new(State { manager, fences: 0 }), meeting, limit }
+    }
+
+    /// Takes part in the fences that are left, for which the others wait: after a meeting, whether it failed or not.
+    pub(crate) fn finish(&self) {
+        // The others miss this rank at their deadline.
+        let _ = self.with(|state| state.reach(ANNOUNCEMENT, self.limit));
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut State) -> io::Result<R>) -> io::Result<R> {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{key}/{}", self.meeting)
+    }
+}
+
+impl State {
+    fn reach(&mut self, fence: u32, limit: Duration) -> io::Result<()> {
+        while self.fences < fence {
+            self.manager.fence(limit)?;
+            self.fences += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Store for LauncherStore {
+    fn put(&self, key: &str, value: &[u8]) -> io::Result<()> {
+        let is_last = key == RENDEZVOUS;
+        self.with(|state| {
+            if is_last {
+                state.reach(CARDS, self.limit)?;
+            }
+            state.manager.put(&self.key(key), &to_text(value))?;
+            if is_last { state.reach(ANNOUNCEMENT, self.limit) } else { Ok(()) }
+        })
+    }
+
+    fn get(&self, key: &str, limit: Duration) -> io::Result<Vec<u8>> {
+        let owner = key.rsplit('/').next().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+        let fence = if key == RENDEZVOUS { ANNOUNCEMENT } else { CARDS };
+        self.with(|state| {
+            state.reach(fence, limit)?;
+            from_text(&state.manager.get(owner, &self.key(key), limit)?)
+        })
+    }
+
+    /// Does nothing: the store ends with the job.
+    fn remove(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns bytes as hexadecimal digits.
+fn to_text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_text(text: &str) -> io::Result<Vec<u8>> {
+    let byte = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+    bytes.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not what a rank wrote"))
+    })
+}
+
+#[cfg(test)]
+mod tests;

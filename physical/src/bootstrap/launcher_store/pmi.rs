@@ -1,0 +1,256 @@
+//! PMI-1, as text over a socket that the launcher has left open: the wire protocol of Hydra, which is the mpiexec of
+//! MPICH and Intel MPI, of MVAPICH, and of Slurm under `--mpi=pmi2`.
+//!
+//! ```text
+//! cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0 …
+//! cmd=get_maxes                                     cmd=maxes vallen_max=1024 …
+//! cmd=get_my_kvsname                                cmd=my_kvsname kvsname=SPACE
+//! cmd=put kvsname=SPACE key=KEY value=VALUE         cmd=put_result rc=0
+//! cmd=barrier_in                                    cmd=barrier_out                 once all ranks have sent it
+//! cmd=get kvsname=SPACE key=KEY                     cmd=get_result rc=0 value=VALUE
+//! cmd=finalize                                      cmd=finalize_ack                as the process ends
+//! ```
+//!
+//! A process that has sent `init` and ends without `finalize` has failed, for Intel's Hydra. An MPI library in the same
+//! process may send both as well.
+
+use super::Manager;
+use crate::environment::variable;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for an answer that does not depend on other ranks.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Longest wait for the launcher as the process ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Longest line: far above the longest value of any launcher.
+const LONGEST: usize = 1 << 16;
+
+/// The one connection of this process.
+static CONNECTION: Mutex<Option<Connection>> = Mutex::new(None);
+
+/// Store of a launcher that speaks PMI.
+pub(super) struct Pmi {
+    descriptor: RawFd,
+}
+
+struct Connection {
+    stream: UnixStream,
+    space: String,
+    longest_value: usize,
+    /// True once an answer is missing, so that later ones would be taken for it.
+    broken: bool,
+}
+
+impl Pmi {
+    /// Returns the store if the launcher has left a socket.
+    pub(super) fn of_environment() -> Option<Self> {
+        let descriptor = variable("PMI_FD")?.trim().parse().ok().filter(|descriptor| *descriptor >= 0)?;
+        Some(Pmi { descriptor })
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Connection) -> io::Result<R>) -> io::Result<R> {
+        match &mut *CONNECTION.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(connection) => work(connection),
+            none => work(none.insert(Connection::open(self.descriptor)?)),
+        }
+    }
+}
+
+impl Manager for Pmi {
+    fn put(&mut self, key: &str, value: &str) -> io::Result<()> {
+        self.with(|connection| connection.put(key, value))
+    }
+
+    fn fence(&mut self, limit: Duration) -> io::Result<()> {
+        self.with(|connection| connection.fence(limit))
+    }
+
+    fn get(&mut self, _: usize, key: &str, _: Duration) -> io::Result<String> {
+        self.with(|connection| connection.get(key))
+    }
+}
+
+impl Connection {
+    fn open(descriptor: RawFd) -> io::Result<Self> {
+        // SAFETY: not -1, and borrowed only to duplicate it; a closed descriptor fails with EBADF.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let connection = Self::over(UnixStream::from(borrowed.try_clone_to_owned()?))?;
+        // SAFETY: the function takes nothing, and lives as long as the program. Without room for it the launcher takes
+        // the end of this process for a failure.
+        unsafe { libc::atexit(finalize) };
+        Ok(connection)
+    }
+
+    fn over(stream: UnixStream) -> io::Result<Self> {
+        let mut connection = Connection { stream, space: String::new(), longest_value: 0, broken: false };
+        connection.ask("init pmi_version=1 pmi_subversion=1", "response_to_init", ANSWER)?;
+        let maxes = connection.ask("get_maxes", "maxes", ANSWER)?;
+        connection.longest_value = field(&maxes, "vallen_max")?.parse().map_err(io::Error::other)?;
+        let space = connection.ask("get_my_kvsname", "my_kvsname", ANSWER)?;
+        connection.space = field(&space, "kvsname")?.to_owned();
+        Ok(connection)
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> io::Result<()> {
+        if value.len() >= self.longest_value {
+            let what = format!("the launcher takes values of less than {} bytes", self.longest_value);
+            return Err(io::Error::other(what));
+        }
+        let command = format!("put kvsname={} key={key} value={value}", self.space);
+        self.ask(&command, "put_result", ANSWER).map(drop)
+    }
+
+    fn fence(&mut self, limit: Duration) -> io::Result<()> {
+        self.ask("barrier_in", "barrier_out", limit).map(drop)
+    }
+
+    fn get(&mut self, key: &str) -> io::Result<String> {
+        let answer = self.ask(&format!("get kvsname={} key={key}", self.space), "get_result", ANSWER)?;
+        field(&answer, "value").map(str::to_owned)
+    }
+
+    /// Sends a command and returns the answer, which has to be of this name.
+    fn ask(&mut self, command: &str, expected: &str, limit: Duration) -> io::Result<String> {
+        if self.broken {
+            return Err(io::Error::other("an earlier answer of the launcher is missing"));
+        }
+        self.broken = true;
+        self.stream.write_all(format!("cmd={command}\n").as_bytes())?;
+        // An MPI library may read from the same socket later, and waits as long as it likes.
+        self.stream.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
+        let answer = self.line();
+        self.stream.set_read_timeout(None)?;
+        let answer = answer?;
+        self.broken = false;
+        if field(&answer, "cmd")? != expected {
+            return Err(io::Error::other(format!("the launcher answers `{answer}` to `{command}`")));
+        }
+        match field(&answer, "rc") {
+            Ok("0") | Err(_) => Ok(answer),
+            Ok(_) => Err(io::Error::new(ErrorKind::NotFound, format!("the launcher refuses it: `{answer}`"))),
+        }
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while line.len() < LONGEST {
+            match self.stream.read(&mut byte) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) if byte[0] == b'\n' => return String::from_utf8(line).map_err(io::Error::other),
+                Ok(_) => line.push(byte[0]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let what = "not all ranks have come to where they meet, or the launcher does not answer";
+                    return Err(io::Error::new(ErrorKind::TimedOut, what));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other("the launcher's answer has no end"))
+    }
+}
+
+/// Returns a field of an answer, which is `name=value` between spaces.
+fn field<'a>(answer: &'a str, name: &str) -> io::Result<&'a str> {
+    let mut fields = answer.split_ascii_whitespace().filter_map(|field| field.split_once('='));
+    let found = fields.find(|(known, _)| *known == name);
+    found.map(|(_, value)| value).ok_or_else(|| {
+        io::Error::new(ErrorKind::InvalidData, format!("the launcher's answer `{answer}` has no {name}"))
+    })
+}
+
+/// Says that this process ends well.
+extern "C" fn finalize() {
+    // Another thread may be waiting for an answer: the process ends in the middle of a meeting.
+    let Ok(mut connection) = CONNECTION.try_lock() else { return };
+    if let Some(connection) = &mut *connection {
+        let _ = connection.ask("finalize", "finalize_ack", FAREWELL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    /// Answers commands one after another; returns those that came.
+    fn manager(mut stream: &UnixStream, answers: &[&str]) -> Vec<String> {
+        let mut commands = Vec::new();
+        let mut lines = BufReader::new(stream).lines();
+        for answer in answers {
+            let Some(Ok(command)) = lines.next() else { break };
+            commands.push(command);
+            stream.write_all(format!("{answer}\n").as_bytes()).unwrap();
+        }
+        commands
+    }
+
+    const OPENING: [&str; 3] = [
+        "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",
+        "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=8",
+        "cmd=my_kvsname kvsname=space_1",
+    ];
+
+    /// Calls `work` with a connection to a manager that gives these answers after the opening.
+    fn with(answers: &[&str], work: impl FnOnce(io::Result<Connection>)) -> Vec<String> {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let answers = [&OPENING[..], answers].concat();
+        std::thread::scope(|scope| {
+            let manager = scope.spawn(|| manager(&theirs, &answers));
+            work(Connection::over(ours));
+            manager.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn commands_and_answers_are_those_of_the_protocol() {
+        let answers =
+            ["cmd=put_result rc=0", "cmd=barrier_out", "cmd=get_result rc=0 msg=success value=beef"];
+        let commands = with(&answers, |connection| {
+            let mut connection = connection.unwrap();
+            connection.put("hexagram/rank/1/0", "cafe").unwrap();
+            connection.fence(ANSWER).unwrap();
+            assert_eq!(connection.get("hexagram/rank/0/0").unwrap(), "beef");
+            assert!(connection.put("key", "too long").unwrap_err().to_string().contains("less than 8 bytes"));
+        });
+        assert_eq!(
+            commands[3..],
+            [
+                "cmd=put kvsname=space_1 key=hexagram/rank/1/0 value=cafe",
+                "cmd=barrier_in",
+                "cmd=get kvsname=space_1 key=hexagram/rank/0/0"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_manager_does_wrong_is_an_error() {
+        with(&["cmd=get_result rc=-1 msg=key_not_found value=unknown"], |connection| {
+            let error = connection.unwrap().get("key").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        });
+        with(&["cmd=barrier_out"], |connection| {
+            assert!(
+                connection.unwrap().get("key").unwrap_err().to_string().contains("answers `cmd=barrier_out`")
+            );
+        });
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(Connection::over(ours).is_err());
+    }
+
+    #[test]
+    fn a_fence_to_which_not_all_come_ends_at_its_limit() {
+        with(&[], |connection| {
+            let mut connection = connection.unwrap();
+            let error = connection.fence(Duration::from_millis(50)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(connection.get("key").unwrap_err().to_string().contains("earlier answer"));
+        });
+    }
+}
