@@ -53,6 +53,10 @@ impl Check {
 /// Reports which launcher has started this process, if any has.
 fn launcher(report: &mut Report) -> Option<Placement> {
     report.title("launcher");
+    if let Ok(Some((rank, size, store))) = Placement::meets_through_store() {
+        report.good(&format!("rank {rank} of {size}, on several hosts; the ranks meet through {store}"));
+        return None;
+    }
     match Placement::from_env() {
         Ok(None) => report.note("no launcher's variables are set: programs here start their own ranks"),
         Ok(Some(placement)) => {

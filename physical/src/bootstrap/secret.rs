@@ -8,7 +8,7 @@
 
 use super::handshake::random;
 use super::local::network_namespace;
-use super::variables::Placement;
+use super::variables::{Launcher, Placement};
 use crate::environment::variable_os;
 use crate::error::{Error, Result};
 use crate::runtime;
@@ -36,6 +36,10 @@ const TURNS: usize = 100;
 /// Instruction for a missing secret.
 const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 > hexagram.secret)`, copy it to every \
                     host, and set HEXAGRAM_SECRET_FILE to its path on all ranks";
+
+/// How the ranks of a Slurm step need neither an address nor a secret.
+const BY_THEMSELVES: &str =
+    "start the step by `srun --mpi=pmi2` or `srun --mpi=pmix`, through which the ranks meet by themselves";
 
 /// Returns a fresh secret, as text.
 pub fn draw() -> io::Result<String> {
@@ -217,12 +221,13 @@ impl Secret {
 /// Returns the rendezvous address, if all ranks may be on its host, and refuses it otherwise.
 fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<SocketAddr> {
     let rendezvous = &placement.rendezvous;
+    let or_else = |remedy: &str| match placement.launcher {
+        Launcher::Slurm => format!("{BY_THEMSELVES}, or {remedy}"),
+        _ => remedy.to_owned(),
+    };
     let addresses = addresses.map_err(|cause| {
-        Error::system(
-            format!("look up {rendezvous}, the rendezvous of all ranks"),
-            cause,
-            "correct the name of rank 0's host",
-        )
+        let doing = format!("look up {rendezvous}, the rendezvous of all ranks");
+        Error::system(doing, cause, or_else("correct the name of rank 0's host"))
     })?;
     let own = |address: &&SocketAddr| runtime::is_of_this_host(**address);
     let several = placement.local_size < placement.size;
@@ -234,7 +239,7 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
                 Some(_) => format!("{rendezvous} is the rendezvous of ranks on several hosts"),
                 None => format!("{rendezvous}, the rendezvous of all ranks, is on another host"),
             };
-            Err(Error::setup(format!("{what}, and this job has no secret"), MAKE))
+            Err(Error::setup(format!("{what}, and this job has no secret"), or_else(MAKE)))
         }
     }
 }

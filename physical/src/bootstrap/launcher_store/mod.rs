@@ -53,6 +53,12 @@ struct State {
 }
 
 impl LauncherStore {
+    /// Returns the name of the store that the launcher of this process has, if it has one.
+    pub(crate) fn offered() -> Option<&'static str> {
+        let has_pmi = pmi::Pmi::of_environment().is_some();
+        has_pmi.then_some("PMI").or_else(|| pmix::is_offered().then_some("PMIx"))
+    }
+
     /// Opens the store of the launcher, if it has one. Waits at most `limit` for the other ranks.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod slurm;
 #[cfg(test)]
 mod tests;
 
+use super::launcher_store::LauncherStore;
 use super::rendezvous::{ListenContext, Rendezvous};
 use super::secret;
 use crate::environment::variable;
@@ -108,6 +109,15 @@ impl Placement {
     pub(crate) fn claimed() -> Result<Option<(usize, usize, Launcher)>> {
         let first = RankVariables::all(&variable)?.into_iter().next();
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
+    }
+
+    /// Returns rank, size and the name of the launcher's store, where ranks on several hosts meet through it.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn meets_through_store() -> Result<Option<(usize, usize, &'static str)>> {
+        let found = Self::without_address()?.zip(LauncherStore::offered());
+        Ok(found.map(|((rank, size), store)| (rank, size, store)))
     }
 
     /// Returns rank and size of a process whose launcher has ranks on several hosts, and whose variables name no address
