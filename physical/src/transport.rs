@@ -28,7 +28,7 @@ pub use kind::TransportKind;
 pub use membership::Membership;
 pub use pages::SharedPages;
 pub use registry::register;
-pub(crate) use registry::{backend, find};
+pub(crate) use registry::registered;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
