@@ -12,6 +12,8 @@ pub(crate) mod pages;
 mod registry;
 mod traffic;
 
+pub use crate::bootstrap::hosts::ProbeResult;
+pub use crate::bootstrap::peer_info::ANNOUNCEMENT_BYTES;
 use crate::device::Queue;
 pub use crate::doorbell::Bell;
 use crate::dtype::DType;
@@ -23,7 +25,7 @@ pub use crate::message::{Got, Label, Land, Source};
 use crate::native::Collectives;
 use crate::runtime::Park;
 pub use crate::tickets::{Ticket, Tickets};
-pub use backend::{ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Prepared, ProbeResult, Sharing, Site};
+pub use backend::{Backend, Fabric, Introduction, Prepared, Sharing, Site};
 pub use kind::TransportKind;
 pub use membership::Membership;
 pub use pages::SharedPages;

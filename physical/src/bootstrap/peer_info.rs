@@ -17,7 +17,6 @@ use super::local::network_namespace;
 use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
 use crate::error::{Error, Peer, Result};
-use crate::transport::ANNOUNCEMENT_BYTES;
 use crate::world::JoinOptions;
 use hmac_sha256::Hash;
 use std::collections::HashMap;
@@ -25,6 +24,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longest announcement of a transport, in bytes: every rank gets those of all.
+pub const ANNOUNCEMENT_BYTES: usize = 2048;
 
 /// Identity, host and addresses of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
