@@ -7,7 +7,7 @@
 //! | `variables` | rank, size, and where the ranks of the job rendezvous |
 //! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
 //! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: what rank 0 tells them, and where others reach it |
-//! | `secret` | the secret that all ranks of a job share |
+//! | `secret`, `private_file` | the secret that all ranks of a job share, and the files that only this user may read |
 //! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
 //! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
 //! | `join`, `lead` | the rendezvous, as a member and as rank 0 |
@@ -43,6 +43,7 @@ pub(crate) mod parent;
 pub(crate) mod peer_info;
 mod pending;
 mod poller;
+pub(crate) mod private_file;
 pub(crate) mod reachable;
 pub(crate) mod registered;
 mod registry;

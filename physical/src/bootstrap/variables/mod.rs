@@ -15,8 +15,8 @@ mod slurm;
 #[cfg(test)]
 mod tests;
 
+use super::private_file::read_given;
 use super::rendezvous::{ListenContext, Rendezvous};
-use super::secret;
 use crate::environment::variable;
 use crate::error::Result;
 use crate::hash::{START, of_bytes};
@@ -131,8 +131,7 @@ impl Placement {
     /// Creates the placement from the set that won, and the Slurm step that agrees with it.
     fn of(set: &RankVariables, step: Option<&SlurmStep>, get: Lookup<'_>) -> Result<Self> {
         let rendezvous = rendezvous::rendezvous(set, step, get)?;
-        let secret =
-            get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| secret::read_given(&path))?;
+        let secret = get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| read_given(&path))?;
         let RankVariables { launcher, rank, size, local } = *set;
         let local = local.or_else(|| step.and_then(|step| step.local));
         let (local_rank, local_size) = local.unwrap_or((rank, size));
