@@ -1,10 +1,10 @@
 //! Decoders of start-up, fed with arbitrary bytes: for the fuzzers in `fuzz/`, and the tests that replay their
 //! findings.
 
-use super::data_listener::Call;
 use super::handshake::authenticate;
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::Incoming;
+use super::opening::Call;
 use super::peer_info::PeerTable;
 use super::pending::PendingConnection;
 use super::variables::Placement;

@@ -63,8 +63,8 @@ mod tests;
 mod variables;
 
 pub use crate::environment::{variable, variable_os};
-pub(crate) use acceptor::Accept;
 pub use handshake::random;
+pub(crate) use listeners::Accept;
 pub(crate) use local::{abstract_address, same_user};
 pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};

@@ -315,7 +315,7 @@ impl Side {
     /// Returns the addresses at which the ranks of this rendezvous can reach this one, with port 0.
     fn interfaces(&self, placement: &Placement, limit: Duration) -> Result<Vec<SocketAddr>> {
         let interfaces = match self {
-            Side::Leader(listener, _) => listener.interfaces(&placement.rendezvous, limit),
+            Side::Leader(listener, _) => placement.rendezvous.interfaces(listener, limit),
             Side::Member(connection) => connection.stream().interface().map(|interface| vec![interface]),
         };
         interfaces.map_err(|cause| {
