@@ -65,6 +65,7 @@ mod left_out_waits;
 #[cfg(feature = "cuda")]
 mod library;
 mod limits;
+mod lock;
 mod matching;
 pub mod memory;
 mod memory_file;

@@ -18,9 +18,10 @@ use super::types::{
 };
 use crate::device::Event;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 /// A GPU that is in use by this process.
@@ -482,9 +483,4 @@ fn attribute(driver: &Libcuda, device: CUdevice, attribute: c_uint) -> Result<c_
     let status = unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) };
     driver.expect(status, "ask for an attribute of a GPU")?;
     Ok(value)
-}
-
-/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! Programs on a stream: modules that are loaded once, and launches with their arguments filled in.
 
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
 use super::library::Libcuda;
 use super::memory::Room;
 use super::nvrtc;
@@ -9,6 +9,7 @@ use super::stream::{CudaStream, Tail};
 use super::types::{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CUfunction, CUmodule};
 use crate::device::program::{Argument, Code, Launch, Module, Program, entry_names, parameter_sizes, unpack};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};

@@ -6,7 +6,7 @@
 //! somebody takes the failure. Streams that launch nothing that refuses have no record, and their events no snapshot.
 
 use super::event::CudaEvent;
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
 use super::launch::Filled;
 use super::memory::{Pinned, Room};
 use super::stream::{CudaStream, Tail};
@@ -14,6 +14,7 @@ use crate::codec::CodecError;
 use crate::device::Failure;
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::error::Result;
+use crate::lock::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 

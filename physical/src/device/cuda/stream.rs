@@ -6,7 +6,7 @@
 //! stream, by way of the memory that it writes; it is the sweeper that ends such circles.
 
 use super::event::{CudaEvent, Known, Pending, Recorded};
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
 use super::memory::Room;
 use super::refusal::Refusals;
 use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
@@ -14,6 +14,7 @@ use super::watch::Doubts;
 use crate::deadline;
 use crate::device::{Failure, WaitPlace, at};
 use crate::error::Result;
+use crate::lock::lock;
 use crate::memory::put_off;
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -6,11 +6,11 @@
 //! [watched](super::Watch) work go on: it calls no driver, nor does it drop what may. While nothing is in flight both
 //! sleep. They end before the process does.
 
-use super::gpu::lock;
 use super::rounds::Rounds;
 use super::stream::CudaStream;
 use super::watch::Watched;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;

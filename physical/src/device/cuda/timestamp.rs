@@ -12,11 +12,12 @@
 //! The driver tells milliseconds as f32, which get coarse, and the clocks drift apart. So the base is renewed; a timestamp
 //! keeps the one that was in use when it was recorded.
 
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
 use super::stream::create;
 use super::types::{CU_EVENT_DEFAULT, CUevent, CUstream};
 use crate::device::Timestamp;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::runtime::{self, Instant};
 use std::io;
 use std::sync::{Arc, Mutex};

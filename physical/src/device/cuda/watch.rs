@@ -7,9 +7,9 @@
 //! it was found. Whoever has waited for an event looks at its doubts himself before he relies on what the work has
 //! written: the sweeper may be about to.
 
-use super::gpu::lock;
 use super::stream::CudaStream;
 use crate::error::Error;
+use crate::lock::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Eye on work that is enqueued.
