@@ -13,7 +13,6 @@
 //! keeps the one that was in use when it was recorded.
 
 use super::gpu::Gpu;
-use super::stream::create;
 use super::types::{CU_EVENT_DEFAULT, CUevent, CUstream};
 use crate::device::Timestamp;
 use crate::error::{Error, Result};
@@ -98,7 +97,7 @@ impl GpuClock {
     fn renew(&self, gpu: &Gpu, bases: &mut Bases, limit: Duration) -> Result<()> {
         let stream = match bases.stream {
             Some(stream) => stream,
-            None => *bases.stream.insert(create(gpu)?),
+            None => *bases.stream.insert(gpu.create_stream()?),
         };
         let base = self.measure(gpu, stream, limit)?;
         let unused = bases.all.extract_if(.., |base| Arc::strong_count(base) == 1);
