@@ -1,10 +1,10 @@
 //! One GPU as this process has it: its primary context, and what the queues of the device share.
 
 use super::arithmetic;
-use super::launch::Loaded;
+use super::kinds::{self, Kinds};
 use super::library::Libcuda;
+use super::modules::Loaded;
 use super::pool::Pool;
-use super::refusal::{self, Kinds};
 use super::status::Status;
 use super::sweeper::{InFlight, Sweeper};
 use super::timestamp::GpuClock;
@@ -125,7 +125,7 @@ impl Gpu {
         // Those that are launched while others may wait for the stream.
         arithmetic::MODULES
             .into_iter()
-            .chain([&refusal::CARRY])
+            .chain([&kinds::CARRY])
             .try_for_each(|module| gpu.prepare_module(module))?;
         Ok(gpu)
     }
