@@ -1,8 +1,9 @@
-//! The layer rule: imports point down only. Read from the manifests, which cargo obeys, and from the sources.
+//! The layer rule: imports point down only, and circles of them within a crate do not grow. Read from the manifests, which
+//! cargo obeys, and from the sources.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -147,5 +148,127 @@ fn backends_do_not_know_each_other() {
             let is_part = home == "mixed" && ["shm", "tcp"].contains(&backend);
             assert!(is_part || !text.contains(&format!("crate::{backend}::")), "{file} imports {backend}");
         }
+    }
+}
+
+/// Files of the largest circle of imports within each crate today; the other crates have none. To read one file of a
+/// circle is to read them all: make none larger.
+const LARGEST_CIRCLES: [(&str, usize); 8] = [
+    ("physical", 5),
+    ("logical", 16),
+    ("algorithms", 18),
+    ("sampler", 2),
+    ("adapters/candle", 4),
+    ("lab", 14),
+    ("cli", 2),
+    ("python", 6),
+];
+
+/// Adds the paths of a `use` tree.
+fn expand(prefix: &str, tree: &str, found: &mut Vec<String>) {
+    let Some((start, inner)) = tree.split_once('{') else {
+        return found.push(format!("{prefix}{}", tree.split(" as ").next().unwrap().trim()));
+    };
+    let mut depth = 0;
+    let parts = inner[..inner.rfind('}').unwrap_or(inner.len())].split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    parts
+        .filter(|part| !part.trim().is_empty())
+        .for_each(|part| expand(&format!("{prefix}{}", start.trim()), part, found));
+}
+
+/// Returns the paths that a file names outside of its tests, and those that it exports under their last words.
+fn paths(text: &str) -> [Vec<String>; 2] {
+    let [mut used, mut exported] = [Vec::new(), Vec::new()];
+    let text = text.split("mod tests {").next().unwrap().replace("in crate::", "");
+    let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
+    for statement in code.join(" ").split(';') {
+        let (before, tree) = statement.rsplit_once("use ").unwrap_or((statement, ""));
+        // By `pub use` or `pub(crate) use`.
+        let is_exported = before.trim_end().ends_with(['b', ')']);
+        expand("", tree, if is_exported { &mut exported } else { &mut used });
+        let words = before.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+        let words = words.filter(|word| word.starts_with("crate::") || word.starts_with("super::"));
+        used.extend(words.map(str::to_owned));
+    }
+    [used, exported]
+}
+
+fn join(module: &str, rest: &str) -> String {
+    [module, rest].join("::").trim_matches(':').to_owned()
+}
+
+/// Returns the modules of a crate, each of which is a file, with those from which each imports something: the defining
+/// ones, whoever exports it.
+fn imports(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let named = |(file, text): (String, String)| {
+        let path = file.trim_end_matches(".rs").replace('/', "::");
+        let is_root = path == "lib" || path == "main";
+        let module = if is_root { String::new() } else { path.trim_end_matches("::mod").to_owned() };
+        (!path.split("::").any(|word| word == "tests")).then(|| (module, paths(&text)))
+    };
+    let modules: BTreeMap<String, _> = sources(folder).into_iter().filter_map(named).collect();
+    let above = |path: &str| path.rsplit_once("::").map_or("", |(above, _)| above).to_owned();
+    // From the root of the crate; paths of other crates are none.
+    let absolute = |module: &str, path: &str| {
+        let mut module = module.to_owned();
+        let rest = path.trim_start_matches("super::");
+        (rest.len()..path.len()).step_by("super::".len()).for_each(|_| module = above(&module));
+        let first = join(&module, rest.split("::").next().unwrap());
+        let is_here = rest.len() < path.len() || modules.contains_key(&first);
+        path.strip_prefix("crate::").map(str::to_owned).or(is_here.then(|| join(&module, rest)))
+    };
+    let exports: BTreeMap<String, String> = modules
+        .iter()
+        .flat_map(|(module, [_, exported])| exported.iter().map(move |path| (module, path)))
+        .filter_map(|(module, path)| Some((join(module, path.rsplit("::").next()?), absolute(module, path)?)))
+        .collect();
+    let home = |mut path: String| loop {
+        let mut module = path.clone();
+        while !module.is_empty() && !modules.contains_key(&module) {
+            module = above(&module);
+        }
+        let rest = path[module.len()..].trim_start_matches(':').to_owned();
+        let (name, rest) = rest.split_once("::").unwrap_or((&rest, ""));
+        match exports.get(&join(&module, name)) {
+            Some(target) if !name.is_empty() && *target != path => path = join(target, rest),
+            _ => break module,
+        }
+    };
+    let imports = modules.iter().map(|(module, [used, exported])| {
+        let home = |path: &String| absolute(module, path).map(home).filter(|home| home != module);
+        // What a module exports of those below it, it does not import.
+        let above = exported.iter().filter_map(home).filter(|home| !home.starts_with(module));
+        (module.clone(), used.iter().filter_map(home).chain(above).collect())
+    });
+    imports.collect()
+}
+
+/// Returns the largest set of modules that import each other.
+fn largest_circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
+    let reached = imports.keys().map(|from| {
+        let mut found = BTreeSet::new();
+        let mut left = vec![from];
+        while let Some(module) = left.pop() {
+            left.extend(imports[module].iter().filter(|module| found.insert(*module)));
+        }
+        (from, found)
+    });
+    let reached: BTreeMap<&String, BTreeSet<&String>> = reached.collect();
+    let circles = reached.iter().map(|(from, found)| -> Vec<&String> {
+        found.iter().copied().filter(|module| reached[module].contains(from)).collect()
+    });
+    circles.max_by_key(Vec::len).unwrap_or_default()
+}
+
+#[test]
+fn circles_of_imports_do_not_grow() {
+    for (folder, ..) in LAYERS {
+        let imports = imports(&format!("{folder}/src"));
+        let circle = largest_circle(&imports);
+        let limit = LARGEST_CIRCLES.iter().find(|(name, _)| *name == folder).map_or(0, |(_, limit)| *limit);
+        assert!(circle.len() <= limit, "{limit} modules of {folder} may import each other: {circle:#?}");
     }
 }

@@ -9,6 +9,7 @@
 //! device implements, [`kernels`] and `host` the host's kernels, [`measure`] norms, [`unequal`] comparisons, [`Kernel`] kernels of your own, and
 //! [`program`] what a device with compiled kernels runs. `testing::late` (feature `testing`) is a whole device in two pages.
 
+mod apply;
 mod arithmetic;
 mod choice;
 #[cfg(feature = "cuda")]
@@ -17,6 +18,7 @@ mod elsewhere;
 pub(crate) mod host;
 mod kernel;
 pub mod kernels;
+mod meanwhile;
 pub mod measure;
 mod order;
 mod place;
@@ -29,15 +31,16 @@ pub mod unequal;
 mod waiting;
 mod weighted;
 
+pub use apply::{apply, apply_all};
 pub use choice::DeviceChoice;
-pub use kernel::{Kernel, Operands, apply, apply_all};
+pub use kernel::{Kernel, Operands};
+#[cfg(feature = "cuda")]
+pub(crate) use meanwhile::{Meanwhile, go_on, go_on_meanwhile};
 pub(crate) use order::Order;
 #[cfg(feature = "cuda")]
 pub(crate) use place::{WaitPlace, at};
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 pub use timestamp::Timestamp;
-#[cfg(feature = "cuda")]
-pub(crate) use waiting::{Meanwhile, go_on, go_on_meanwhile};
 
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;

@@ -1,9 +1,10 @@
 //! What a launcher shares with the ranks that it starts: for the crate hexagram-launch, and no part of the interface.
 
 pub use crate::bootstrap::parent::STARTERS;
+pub use crate::bootstrap::private_file::read_given;
 pub use crate::bootstrap::registered::{RegisteredFlags, VARIABLE as REGISTERED};
 pub use crate::bootstrap::report::{EndedRank, RendezvousAccess};
-pub use crate::bootstrap::secret::{draw, read_given};
+pub use crate::bootstrap::secret::draw;
 pub use crate::bootstrap::{
     MAX_SIZE, QUEUE, exhausted, host_and_port, of_launchers, random, warn_of_rank_given,
 };

@@ -64,6 +64,7 @@ pub mod launcher;
 mod left_out_waits;
 mod library;
 mod limits;
+mod lock;
 mod matching;
 pub mod memory;
 mod memory_file;

@@ -1,10 +1,9 @@
 //! The words in which one message is spoken of: which it is, who sends it, where its bytes go, and what came of it.
 
 use crate::dtype::ReduceOp;
-use crate::error::{Error, Peer, Result};
+use crate::error::{Error, Peer};
 use crate::fingerprint::Fingerprint;
 use crate::tag::Tag;
-use crate::transport::Transport;
 
 /// Identity of a message, and the operation that its sender or receiver takes it for.
 ///
@@ -78,23 +77,4 @@ pub struct Got {
     pub peer: usize,
     /// Payload, in bytes.
     pub bytes: usize,
-}
-
-impl Got {
-    /// Returns the outcome of an operation on a view of `room` bytes, if `transport`, which may be a user's, can mean
-    /// it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for a rank that is not there, and for more bytes than the view has.
-    pub fn checked(self, transport: &dyn Transport, room: usize) -> Result<Self> {
-        let Got { peer, bytes } = self;
-        let ranks = transport.health().peers().len();
-        if peer < ranks && bytes <= room {
-            return Ok(self);
-        }
-        let kind = transport.kind();
-        let what = format!("{kind} tells of {bytes} bytes of rank {peer}, where there are {ranks} ranks");
-        let room = if bytes > room { format!(" and room for {room} bytes") } else { String::new() };
-        Err(Error::usage(what + &room, "mend the transport"))
-    }
 }

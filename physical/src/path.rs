@@ -9,6 +9,8 @@
 //! label of the operation: a mismatch, a rank that is missing and a deadline are seen there, as for any operation. What
 //! fails later is a failure of the queue.
 
+#[cfg(feature = "cuda")]
+mod attach;
 #[cfg(any(test, feature = "cuda"))]
 mod choice;
 #[cfg(any(test, feature = "cuda"))]
@@ -21,14 +23,14 @@ mod wish;
 
 use crate::device::Queue;
 use crate::dtype::DType;
-#[cfg(feature = "cuda")]
-use crate::error::During;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::Collectives;
 use crate::transport::{Got, Label, Land, Source, Ticket, TransportKind};
 #[cfg(feature = "cuda")]
 use crate::transport::{Traffic, Transport};
+#[cfg(feature = "cuda")]
+pub(crate) use attach::attach;
 #[cfg(feature = "cuda")]
 use choice::Identity;
 #[cfg(feature = "cuda")]
@@ -112,43 +114,4 @@ pub(crate) struct Site<'a> {
     pub(crate) identities: &'a [Identity],
     /// Longest wait for another rank.
     pub(crate) limit: Duration,
-}
-
-/// Lets the ranks of an endpoint decide how the memory of their queues' devices travels. All call this together. Returns
-/// `None` on all of them if none has a device, so that there was nothing to decide.
-///
-/// # Errors
-/// [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for what these ranks cannot have, or differs between them; those of
-/// the exchange.
-#[cfg(feature = "cuda")]
-pub(crate) fn attach(
-    transport: &Rc<dyn Transport>,
-    traffic: &Arc<Traffic>,
-    queue: &Queue,
-    limit: Duration,
-) -> Result<Option<Attached>> {
-    let mine = Identity::of(queue, Wish::from_env()?)?;
-    let identities = exchange::exchange(&**transport, &mine, limit)?;
-    let chosen = choice::choose(&identities, choice::Means::of(&**transport))?;
-    if identities.iter().all(Identity::is_on_host) {
-        return Ok(None);
-    }
-    let site = Site { transport, traffic, queue, identities: &identities, limit };
-    let path = chosen.map(|kind| connect(kind, &site)).transpose();
-    // Those who were quicker are told that this rank has no path.
-    let path = path.map_err(|error| transport.health().explain(error, During::Registering))?;
-    Ok(Some(Attached { device: queue.name().to_owned(), path }))
-}
-
-/// Begins a path that the ranks have chosen.
-#[cfg(feature = "cuda")]
-fn connect(kind: TransportKind, site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
-    match kind {
-        TransportKind::Ipc => crate::ipc::connect(site),
-        TransportKind::Nccl => crate::nccl::connect(site),
-        _ => {
-            let what = format!("there is no path {kind} for {}", site.queue.name());
-            Err(Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging"))
-        }
-    }
 }

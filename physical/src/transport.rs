@@ -12,10 +12,12 @@ pub(crate) mod pages;
 mod registry;
 mod traffic;
 
+pub use crate::bootstrap::hosts::ProbeResult;
+pub use crate::bootstrap::peer_info::ANNOUNCEMENT_BYTES;
 use crate::device::Queue;
 pub use crate::doorbell::Bell;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::health::Health;
 pub use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{Buffer, ReadView, WriteView};
@@ -23,12 +25,12 @@ pub use crate::message::{Got, Label, Land, Source};
 use crate::native::Collectives;
 use crate::runtime::Park;
 pub use crate::tickets::{Ticket, Tickets};
-pub use backend::{ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Prepared, ProbeResult, Sharing, Site};
+pub use backend::{Backend, Fabric, Introduction, Prepared, Sharing, Site};
 pub use kind::TransportKind;
 pub use membership::Membership;
 pub use pages::SharedPages;
 pub use registry::register;
-pub(crate) use registry::{backend, find};
+pub(crate) use registry::registered;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -138,7 +140,7 @@ pub trait Transport {
     /// `limit`.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if memory runs out, or a peer does not do the same.
+    /// [`Error::System`] if memory runs out, or a peer does not do the same.
     fn share_pages(&self, _limit: Duration) -> Result<Option<SharedPages>> {
         Ok(None)
     }
@@ -150,8 +152,8 @@ pub trait Transport {
     /// The endpoint around every transport does this; a transport itself sees nothing but host memory.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) for a queue of another device than the first time;
-    /// [`Error::Setup`](crate::Error::Setup) if `HEXAGRAM_DEVICE_PATH` asks for what cannot be; failures of the others.
+    /// [`Error::Usage`] for a queue of another device than the first time; [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks
+    /// for what cannot be; failures of the others.
     fn attach(&self, _queue: &Queue, _limit: Duration) -> Result<Option<TransportKind>> {
         Ok(None)
     }
@@ -176,8 +178,7 @@ pub trait Transport {
     /// most `limit`.
     ///
     /// # Errors
-    /// As [`Buffer::zeroed_on`]; [`Error::System`](crate::Error::System) and [`Error::Setup`](crate::Error::Setup) if a
-    /// peer does not do the same.
+    /// As [`Buffer::zeroed_on`]; [`Error::System`] and [`Error::Setup`] if a peer does not do the same.
     fn register(&self, queue: &Queue, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
         Buffer::zeroed_on(queue, dtype, len)
     }
@@ -190,5 +191,24 @@ impl Park for &dyn Transport {
 
     fn park(&self, at_most: Duration) {
         Transport::park(*self, at_most);
+    }
+}
+
+impl Got {
+    /// Returns the outcome of an operation on a view of `room` bytes, if `transport`, which may be a user's, can mean
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a rank that is not there, and for more bytes than the view has.
+    pub fn checked(self, transport: &dyn Transport, room: usize) -> Result<Self> {
+        let Got { peer, bytes } = self;
+        let ranks = transport.health().peers().len();
+        if peer < ranks && bytes <= room {
+            return Ok(self);
+        }
+        let kind = transport.kind();
+        let what = format!("{kind} tells of {bytes} bytes of rank {peer}, where there are {ranks} ranks");
+        let room = if bytes > room { format!(" and room for {room} bytes") } else { String::new() };
+        Err(Error::usage(what + &room, "mend the transport"))
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{SamplerError, check_entries};
 use crate::keyed::{KeyedPermutation, mixed};
 use crate::load_balancing::check_level;
 use crate::radix::ascending;
-use crate::ranks::{Tail, check_ranks};
+use crate::ranks::{Tail, check_ranks, for_rank};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`CostBalancedSampler`] besides the cost of each sample.
@@ -50,6 +50,8 @@ pub struct CostBalancedOptions {
     /// together.
     pub random_level: f64,
 }
+
+for_rank!(CostBalancedOptions);
 
 impl Default for CostBalancedOptions {
     fn default() -> Self {

@@ -5,7 +5,7 @@
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
 use crate::permutation::Order;
-use crate::ranks::{check_ranks, warn_if_nothing};
+use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`DistributedSampler`]. Defaults are PyTorch's: shuffled, seed 0, nothing dropped.
@@ -32,6 +32,8 @@ pub struct DistributedOptions {
     /// For evaluation; in training, a rank that draws more waits for the others in vain.
     pub exact: bool,
 }
+
+for_rank!(DistributedOptions);
 
 impl Default for DistributedOptions {
     fn default() -> Self {

@@ -11,7 +11,7 @@
 
 use crate::error::SamplerError;
 use crate::keyed::KeyedPermutation;
-use crate::ranks::{Tail, check_dropping, check_ranks, check_samples};
+use crate::ranks::{Tail, check_dropping, check_ranks, check_samples, for_rank};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of an [`ElasticSampler`].
@@ -36,6 +36,8 @@ pub struct ElasticOptions {
     /// Treatment of the samples that do not fill a step.
     pub tail: Tail,
 }
+
+for_rank!(ElasticOptions);
 
 impl Default for ElasticOptions {
     fn default() -> Self {

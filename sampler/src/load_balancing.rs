@@ -9,7 +9,7 @@ use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
 use crate::permutation::Order;
 use crate::radix::ascending;
-use crate::ranks::{check_ranks, warn_if_nothing};
+use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`LoadBalancingDistributedSampler`] besides complexities. Defaults are Bagua's.
@@ -35,6 +35,8 @@ pub struct LoadBalancingOptions {
     /// to this part of the difference between the largest and the smallest one.
     pub random_level: f64,
 }
+
+for_rank!(LoadBalancingOptions);
 
 impl Default for LoadBalancingOptions {
     fn default() -> Self {

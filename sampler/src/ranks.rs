@@ -19,22 +19,15 @@ pub trait ForRank {
 
 /// Options with fields `rank` and `replicas`, and defaults for the others.
 macro_rules! for_rank {
-    ($($options:ty),*) => {$(
-        impl ForRank for $options {
+    ($options:ty) => {
+        impl crate::ranks::ForRank for $options {
             fn for_rank(rank: usize, replicas: usize) -> Self {
                 Self { rank, replicas, ..Self::default() }
             }
         }
-    )*};
+    };
 }
-
-for_rank!(
-    crate::distributed::DistributedOptions,
-    crate::load_balancing::LoadBalancingOptions,
-    crate::elastic::ElasticOptions,
-    crate::cost_balanced::CostBalancedOptions,
-    crate::sharded::ShardedOptions
-);
+pub(crate) use for_rank;
 
 /// Checks that there are ranks, that this is one of them, and that all positions of an epoch can be counted, even when
 /// ranks draw `together` so many at a time.

@@ -8,7 +8,7 @@
 //! Asked for as pytorch#77154, for `WeightedRandomSampler`.
 
 use crate::error::SamplerError;
-use crate::ranks::{Tail, check_ranks, warn_if_nothing};
+use crate::ranks::{Tail, check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`ShardedSampler`].
@@ -23,6 +23,8 @@ pub struct ShardedOptions {
     /// Treatment of the draws that are left when the order is not a whole number of steps.
     pub tail: Tail,
 }
+
+for_rank!(ShardedOptions);
 
 /// The share of one rank in every epoch of a sampler that all ranks create alike, with the same seed.
 ///

@@ -12,6 +12,7 @@ mod report;
 mod self_test;
 
 use clap::Args;
+use hexagram::physical::bootstrap::meets_through_store;
 use hexagram::{Placement, TransportKind};
 use report::Report;
 use std::process::ExitCode;
@@ -53,7 +54,7 @@ impl Check {
 /// Reports which launcher has started this process, if any has.
 fn launcher(report: &mut Report) -> Option<Placement> {
     report.title("launcher");
-    if let Ok(Some((rank, size, store))) = Placement::meets_through_store() {
+    if let Ok(Some((rank, size, store))) = meets_through_store() {
         report.good(&format!("rank {rank} of {size}, on several hosts; the ranks meet through {store}"));
         return None;
     }

@@ -12,6 +12,7 @@
 //! ones.
 
 use super::exhausted;
+use super::listeners::Accept;
 use super::pending::{Authenticated, PendingConnection, Progress};
 use super::poller::Poller;
 use super::rejections::Rejections;
@@ -19,8 +20,8 @@ use crate::error::Result;
 use crate::limits;
 use crate::runtime::{self, Instant, PollFd, PollFlags};
 use std::collections::{BTreeSet, HashMap};
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Longest time from a connection to its proof, before it is rejected.
@@ -37,18 +38,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const GREETED: usize = Progress::Greeted as usize;
 /// Poller number of the listener. Connections count from 0.
 const LISTENER: u64 = u64::MAX;
-
-/// Listener whose `accept`, and whose connections, never block.
-pub(crate) trait Accept: AsFd {
-    /// Type of an accepted connection.
-    type Connection: Read + Write + AsFd;
-
-    /// Returns the next connection.
-    ///
-    /// # Errors
-    /// `WouldBlock` if there is none.
-    fn accept(&self) -> io::Result<Self::Connection>;
-}
 
 /// Listener, and the connections to it that have not completed the handshake.
 pub(super) struct Acceptor<A: Accept> {
@@ -266,6 +255,7 @@ mod tests {
     use super::super::handshake::{GREETING, MAGIC, authenticate};
     use super::super::message::Outgoing;
     use super::*;
+    use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     const KEY: &[u8] = b"key";

@@ -13,9 +13,9 @@
 //!
 //! A call for the socket [`Call::NONE`] only asks whether a connection is possible. It ends with the welcome.
 
-use super::acceptor::{Accept, Acceptor};
-use super::message::{Incoming, Outgoing, malformed};
-use super::opening::{Opening, TICK};
+use super::acceptor::Acceptor;
+use super::listeners::Accept;
+use super::opening::{Call, Opening, TICK, WELCOME};
 use super::peer_info::PeerTable;
 use super::pending::Authenticated;
 use crate::doorbell::Doorbell;
@@ -31,41 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes by which the callee confirms that it keeps the connection.
-pub(super) const WELCOME: [u8; 1] = [1];
-
 /// Longest time without descriptors for new connections before this process reports it as its own failure.
 const SHORTAGE: Duration = Duration::from_secs(1);
-
-/// Purpose of a data connection: the caller, and the channel that it opens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Call {
-    /// Number of the channel.
-    pub(crate) channel: u16,
-    /// Number of the connection, among those of the channel.
-    pub(crate) socket: u16,
-    /// Rank of the caller.
-    pub(crate) rank: usize,
-}
-
-impl Call {
-    /// Number that stands for no socket.
-    pub(super) const NONE: u16 = u16::MAX;
-
-    /// Encodes the call, with its length.
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        let message = Outgoing::default().number(self.channel.into()).number(self.socket.into());
-        message.number(self.rank).whole()
-    }
-
-    /// Decodes a call.
-    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        let mut narrow = || u16::try_from(message.number()?).map_err(|_| malformed());
-        let channel = narrow()?;
-        let socket = narrow()?;
-        Ok(Call { channel, socket, rank: message.number()? })
-    }
-}
 
 /// Connections that were accepted, until this rank opens their channel.
 struct Unclaimed<C> {

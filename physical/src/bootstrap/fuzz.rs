@@ -1,13 +1,14 @@
 //! Decoders of start-up, fed with arbitrary bytes: for the fuzzers in `fuzz/`, and the tests that replay their
 //! findings.
 
-use super::data_listener::Call;
 use super::handshake::authenticate;
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::Incoming;
+use super::opening::Call;
 use super::peer_info::PeerTable;
 use super::pending::PendingConnection;
 use super::variables::Placement;
+use crate::backends::backend;
 use std::io::{self, Read, Write};
 
 /// Peer that sends `data` and then falls silent.
@@ -75,8 +76,10 @@ pub(crate) fn join_request(data: &[u8]) {
         let wire = intent.write().whole();
         let again =
             Incoming::receive(&mut &wire[..]).and_then(|mut message| MemberMessage::read(&mut message));
-        if let MemberMessage::Join(request) = &intent {
-            let _ = request.loopback_only();
+        if let MemberMessage::Join(request) = &intent
+            && let Ok(backend) = request.settings.transport.parse().and_then(backend)
+        {
+            let _ = backend.loopback_only(&request.info.announcement);
         }
         // Long texts are cut when they are written.
         assert!(data.len() > 1000 || again.is_ok_and(|again| again == intent));

@@ -10,12 +10,22 @@ use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
-use crate::transport::ProbeResult;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Time between two looks whether the world has failed.
 const TICK: Duration = Duration::from_millis(50);
+
+/// Outcome of an attempt to share memory with another rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// The two ranks share memory.
+    Shared,
+    /// The other rank is on this kernel but shares no memory with this one, and why.
+    SameKernel(String),
+    /// The other rank was not found on this kernel, and why.
+    Unreachable(String),
+}
 
 /// Result of a rank's probes. A rank without lower ranks on its host has found itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

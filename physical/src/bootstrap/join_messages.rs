@@ -2,9 +2,8 @@
 
 use super::message::{Incoming, Outgoing, malformed};
 use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
-use super::stream::Stream;
 use crate::error::Peer;
-use std::io;
+use std::io::{self, Read};
 
 /// Kind of [`LeaderMessage::Refused`].
 const REFUSED: usize = 0;
@@ -118,7 +117,7 @@ impl LeaderMessage {
     }
 
     /// Reads a message from a blocking stream.
-    pub(super) fn receive(stream: &mut Stream) -> io::Result<Self> {
+    pub(super) fn receive(stream: &mut impl Read) -> io::Result<Self> {
         Self::read(Incoming::receive(stream)?)
     }
 

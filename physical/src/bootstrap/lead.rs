@@ -8,7 +8,7 @@ use super::handshake::{Key, random};
 use super::join::{ControlStreams, peer_failed};
 use super::join_messages::LeaderMessage;
 use super::message::Outgoing;
-use super::peer_info::{JoinRequest, PeerTable};
+use super::peer_info::{JoinRequest, PeerTable, Reach};
 use super::registry::Registry;
 use super::secret::Secret;
 use super::stream::Listener;
@@ -29,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(crate) fn lead(
     listener: Listener,
     mine: JoinRequest,
+    reach: Reach<'_>,
     secret: &Secret,
     limit: Duration,
 ) -> Result<(PeerTable, ControlStreams)> {
@@ -36,7 +37,7 @@ pub(crate) fn lead(
     let mut acceptor = Acceptor::new(listener, &bytes, mine.settings.size)?;
     // Removed before the listener closes: the address is what makes the file ours.
     let _file = file;
-    let mut registry = Registry::new(mine)?;
+    let mut registry = Registry::new(mine, reach)?;
     let mut waited = Stopwatch::with_gap(2 * LOOK);
     // Before anybody connects: descriptors of unauthenticated connections are given back.
     let mut outcome = registry.check_open_files();

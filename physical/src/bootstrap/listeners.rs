@@ -7,10 +7,22 @@ use super::QUEUE;
 use super::poller::Poller;
 use crate::runtime;
 use rustix::io::Errno;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Listener whose `accept`, and whose connections, never block.
+pub(crate) trait Accept: AsFd {
+    /// Type of an accepted connection.
+    type Connection: Read + Write + AsFd;
+
+    /// Returns the next connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none.
+    fn accept(&self) -> io::Result<Self::Connection>;
+}
 
 /// One or more listening sockets. Neither they nor the connections block.
 pub(crate) struct Listeners {

@@ -8,7 +8,7 @@
 //! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
 //! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: what rank 0 tells them, and where others reach it |
 //! | `launcher_store` | the store of a launcher with PMI or PMIx, through which ranks on several hosts meet |
-//! | `secret` | the secret that all ranks of a job share |
+//! | `secret`, `private_file` | the secret that all ranks of a job share, and the files that only this user may read |
 //! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
 //! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
 //! | `join`, `lead` | the rendezvous, as a member and as rank 0 |
@@ -45,6 +45,7 @@ pub(crate) mod parent;
 pub(crate) mod peer_info;
 mod pending;
 mod poller;
+pub(crate) mod private_file;
 pub(crate) mod reachable;
 pub(crate) mod registered;
 mod registry;
@@ -64,8 +65,9 @@ mod tests;
 mod variables;
 
 pub use crate::environment::{variable, variable_os};
-pub(crate) use acceptor::Accept;
 pub use handshake::random;
+pub use launcher_store::meets_through_store;
+pub(crate) use listeners::Accept;
 pub(crate) use local::{abstract_address, same_user};
 pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};

@@ -1,8 +1,7 @@
 //! The connecting side of data connections, and the wait of both sides for a channel. `data_listener` has the grammar.
 
-use super::data_listener::{Call, WELCOME};
 use super::handshake::{Build, Key, authenticate};
-use super::message::malformed;
+use super::message::{Incoming, Outgoing, malformed};
 use super::{is_cut_off, is_late};
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -25,6 +24,39 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 const LONGEST_STEP: Duration = Duration::from_secs(4);
 /// Time that a look may take beyond its longest wait. A longer gap is time in which this process was stopped.
 const SLACK: Duration = Duration::from_millis(250);
+
+/// Bytes by which the callee confirms that it keeps the connection.
+pub(super) const WELCOME: [u8; 1] = [1];
+
+/// Purpose of a data connection: the caller, and the channel that it opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    /// Number of the channel.
+    pub(crate) channel: u16,
+    /// Number of the connection, among those of the channel.
+    pub(crate) socket: u16,
+    /// Rank of the caller.
+    pub(crate) rank: usize,
+}
+
+impl Call {
+    /// Number that stands for no socket.
+    pub(super) const NONE: u16 = u16::MAX;
+
+    /// Encodes the call, with its length.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let message = Outgoing::default().number(self.channel.into()).number(self.socket.into());
+        message.number(self.rank).whole()
+    }
+
+    /// Decodes a call.
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+        let mut narrow = || u16::try_from(message.number()?).map_err(|_| malformed());
+        let channel = narrow()?;
+        let socket = narrow()?;
+        Ok(Call { channel, socket, rank: message.number()? })
+    }
+}
 
 /// Performs the caller's side of the handshake, and refuses a peer of another build.
 fn authenticated<C: Read + Write>(mut connection: C, key: &Key, watch: &mut Stopwatch) -> io::Result<C> {

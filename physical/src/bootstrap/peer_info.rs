@@ -17,7 +17,6 @@ use super::local::network_namespace;
 use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
 use crate::error::{Error, Peer, Result};
-use crate::transport::{ANNOUNCEMENT_BYTES, Sharing, find};
 use crate::world::JoinOptions;
 use hmac_sha256::Hash;
 use std::collections::HashMap;
@@ -25,6 +24,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longest announcement of a transport, in bytes: every rank gets those of all.
+pub const ANNOUNCEMENT_BYTES: usize = 2048;
 
 /// Identity, host and addresses of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,6 +171,14 @@ impl fmt::Display for DisplayConfiguration<'_> {
     }
 }
 
+/// Limits of the job's transport.
+pub(crate) struct Reach<'a> {
+    /// True if it connects only ranks that share memory.
+    pub(crate) must_share_memory: bool,
+    /// Returns the addresses in an announcement, if all are loopback addresses.
+    pub(crate) loopback_only: &'a dyn Fn(&[u8]) -> Option<String>,
+}
+
 /// Request of a rank to join the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JoinRequest {
@@ -181,16 +191,6 @@ pub(crate) struct JoinRequest {
 }
 
 impl JoinRequest {
-    /// Returns the addresses of its transport, if all are loopback addresses.
-    pub(super) fn loopback_only(&self) -> Option<String> {
-        find(&self.settings.transport)?.loopback_only(&self.info.announcement)
-    }
-
-    /// Returns true if its transport connects only ranks that share memory.
-    fn must_share_memory(&self) -> bool {
-        find(&self.settings.transport).is_some_and(|backend| backend.sharing() == Sharing::Required)
-    }
-
     /// Creates the request of this process, without the addresses of its transport.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         Ok(JoinRequest {
@@ -214,8 +214,9 @@ impl JoinRequest {
         })
     }
 
-    /// Returns the reason why `other` cannot join this rank's job, if any.
-    pub(super) fn objection(&self, other: &JoinRequest) -> Option<String> {
+    /// Returns the reason why `other` cannot join this rank's job, if any. With `must_share_memory`, they have to
+    /// share memory.
+    pub(super) fn objection(&self, other: &JoinRequest, must_share_memory: bool) -> Option<String> {
         let settings = &self.settings;
         if other.settings.size != settings.size {
             return Some(format!(
@@ -242,7 +243,7 @@ impl JoinRequest {
                 DisplayConfiguration(settings)
             ));
         }
-        match self.must_share_memory() {
+        match must_share_memory {
             true => self.shm_objection(other),
             false => None,
         }

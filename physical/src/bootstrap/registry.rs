@@ -8,7 +8,7 @@ use super::join::{ControlStreams, DIED};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::lead::JoinFailure;
 use super::message::Incoming;
-use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use super::peer_info::{JoinRequest, PeerInfo, PeerTable, Reach};
 use super::pending::Authenticated;
 use super::poller::Poller;
 use super::secret::Secret;
@@ -58,19 +58,21 @@ impl RegisteredPeer {
 }
 
 /// Record of where ranks can reach each other by TCP.
-#[derive(Default)]
-struct Reachability {
+struct Reachability<'a> {
+    /// Limits of the transport.
+    limits: Reach<'a>,
     /// Networks of all ranks, as the system names them.
     networks: HashSet<String>,
     /// First rank that accepts connections at loopback addresses only, and those addresses.
     loopback: Option<(Peer, String)>,
 }
 
-impl Reachability {
+impl Reachability<'_> {
     /// Adds a rank.
     fn add(&mut self, request: &JoinRequest) {
         self.networks.insert(request.network.clone());
-        if let (None, Some(at)) = (&self.loopback, request.loopback_only()) {
+        let loopback = (self.limits.loopback_only)(&request.info.announcement);
+        if let (None, Some(at)) = (&self.loopback, loopback) {
             self.loopback = Some((request.info.peer(), at));
         }
     }
@@ -90,7 +92,7 @@ impl Reachability {
 }
 
 /// Record of the ranks that have joined.
-pub(super) struct Registry {
+pub(super) struct Registry<'a> {
     /// Rank 0's own request.
     mine: JoinRequest,
     /// Registered ranks by rank, `None` for rank 0.
@@ -100,18 +102,18 @@ pub(super) struct Registry {
     /// Number of ranks whose request has been accepted, including rank 0.
     complete: usize,
     /// Record of where the ranks can be reached.
-    reach: Reachability,
+    reach: Reachability<'a>,
     /// Connections of ranks that were refused.
     refused: Vec<Stream>,
 }
 
-impl Registry {
+impl<'a> Registry<'a> {
     /// Creates the record of a job in which only rank 0 has joined.
-    pub(super) fn new(mine: JoinRequest) -> Result<Self> {
+    pub(super) fn new(mine: JoinRequest, limits: Reach<'a>) -> Result<Self> {
         let poller = Poller::new();
         let poller = poller.map_err(|cause| limits::no_descriptor("watch joining ranks", cause))?;
         let peers = (0..mine.settings.size).map(|_| None).collect();
-        let mut reach = Reachability::default();
+        let mut reach = Reachability { limits, networks: HashSet::new(), loopback: None };
         reach.add(&mine);
         Ok(Registry { mine, peers, poller, complete: 1, reach, refused: Vec::new() })
     }
@@ -230,7 +232,8 @@ impl Registry {
         };
         let claims_another = request.info.rank != rank || registered.info.is_some();
         let another = claims_another.then(|| format!("it says that it is rank {}, too", request.info.rank));
-        if let Some(reason) = another.or_else(|| self.mine.objection(&request)) {
+        let must_share_memory = self.reach.limits.must_share_memory;
+        if let Some(reason) = another.or_else(|| self.mine.objection(&request, must_share_memory)) {
             return Err(JoinFailure::mismatch(&peer.to_string(), &reason));
         }
         self.reach.add(&request);
@@ -318,7 +321,7 @@ impl Registry {
     }
 }
 
-impl AsFd for Registry {
+impl AsFd for Registry<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

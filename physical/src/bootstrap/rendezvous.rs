@@ -4,7 +4,7 @@ use super::QUEUE;
 use super::listeners::{BindError, Listeners};
 use super::local::same_user;
 use super::socket_owner::SocketOwner;
-use super::stream::{Listener, Stream};
+use super::stream::{Listener, Stream, at_any_port};
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::socket::{self, Tls};
@@ -12,7 +12,7 @@ use crate::stopwatch::Stopwatch;
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -192,6 +192,22 @@ impl Rendezvous {
             }
             Rendezvous::Local(_) => None,
         }
+    }
+
+    /// Returns the addresses at which rank 0 waits with `listener`, with port 0. Its data listeners belong there. A
+    /// listener at all addresses counts as one at those of this rendezvous, which are resolved within `patience`.
+    pub(crate) fn interfaces(&self, listener: &Listener, patience: Duration) -> io::Result<Vec<SocketAddr>> {
+        let Listener::Tcp(listeners, _) = listener else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
+        let bound = listeners.addresses()?;
+        let named = match self {
+            Rendezvous::Inherited(Inherited { host, port, .. })
+                if bound.iter().any(|address| address.ip().is_unspecified()) =>
+            {
+                addresses(host, *port, patience)?
+            }
+            _ => bound,
+        };
+        Ok(named.into_iter().map(at_any_port).collect())
     }
 
     /// Returns true if an agent of the launcher may answer as well as rank 0.

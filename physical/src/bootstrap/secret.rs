@@ -8,17 +8,16 @@
 
 use super::handshake::random;
 use super::local::network_namespace;
+use super::private_file::{LONGEST, MAKE, open, private};
 use super::variables::{Launcher, Placement};
 use crate::environment::variable_os;
 use crate::error::{Error, Result};
 use crate::runtime;
 use hmac_sha256::Hash;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
-use rustix::io::FdFlags;
+use rustix::fs::{FileType, FlockOperation, OFlags, flock};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,16 +25,8 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Shortest secret, in bytes. Shorter ones could be guessed.
-const SHORTEST: usize = 16;
-/// Longest secret, in bytes. Longer files are something else.
-const LONGEST: usize = 4096;
 /// Longest wait for another process that makes a secret at the same time, in milliseconds.
 const TURNS: usize = 100;
-
-/// Instruction for a missing secret.
-const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 > hexagram.secret)`, copy it to every \
-                    host, and set HEXAGRAM_SECRET_FILE to its path on all ranks";
 
 /// How the ranks of a Slurm step need neither an address nor a secret.
 const BY_THEMSELVES: &str =
@@ -45,78 +36,6 @@ const BY_THEMSELVES: &str =
 pub fn draw() -> io::Result<String> {
     let [high, low] = [random::<16>()?, random::<16>()?].map(u128::from_be_bytes);
     Ok(format!("{high:032x}{low:032x}"))
-}
-
-/// Reads the file that HEXAGRAM_SECRET_FILE names.
-///
-/// # Errors
-/// [`Error::Setup`] if others could read it or it holds no secret; [`Error::System`] if it cannot be read.
-pub fn read_given(path: &str) -> Result<Vec<u8>> {
-    let failed = |cause: io::Error| {
-        let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
-        Error::system(doing, cause, "give the path of a file that this user can read")
-    };
-    let file = open(Path::new(path), OFlags::empty()).map_err(failed)?;
-    let refused = |(what, remedy)| {
-        Error::setup(format!("the job's secret in {path} (HEXAGRAM_SECRET_FILE) {what}"), remedy)
-    };
-    private(&rustix::fs::fstat(&file).map_err(|errno| failed(errno.into()))?, path).map_err(refused)?;
-    let mut secret = Vec::new();
-    file.take(LONGEST as u64 + 1).read_to_end(&mut secret).map_err(failed)?;
-    match secret.len() {
-        0 => Err(refused(("is empty".to_owned(), MAKE.to_owned()))),
-        length if length < SHORTEST => {
-            Err(refused((format!("has {length} bytes, so it can be guessed"), MAKE.to_owned())))
-        }
-        length if length > LONGEST => {
-            Err(refused((format!("has more than {LONGEST} bytes"), MAKE.to_owned())))
-        }
-        _ => keep_here(path).map(|()| secret).map_err(failed),
-    }
-}
-
-/// Lets a descriptor that a launcher left open for this process be closed in programs that it starts.
-fn keep_here(path: &str) -> io::Result<()> {
-    let descriptor = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse::<RawFd>().ok());
-    // Standard input, output and error are inherited.
-    let Some(descriptor) = descriptor.filter(|descriptor| *descriptor > 2) else { return Ok(()) };
-    // SAFETY: not -1, and borrowed only for the next call; a closed descriptor fails it with EBADF.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    Ok(rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?)
-}
-
-/// Refuses a private file that others could read.
-#[cfg(feature = "tls")]
-pub(crate) fn private_file(path: &Path) -> Result<()> {
-    let name = path.display().to_string();
-    let file = open(path, OFlags::empty());
-    let stat = file.and_then(|file| Ok(rustix::fs::fstat(&file)?));
-    let stat = stat.map_err(|cause| Error::system(format!("read {name}"), cause, "correct its path"))?;
-    private(&stat, &name).map_err(|(what, remedy)| Error::setup(format!("{name} {what}"), remedy))
-}
-
-/// Opens a file to read, without waiting for the writer of a pipe.
-fn open(path: &Path, flags: OFlags) -> io::Result<File> {
-    // A pipe in the file's place would otherwise wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
-}
-
-/// Refuses anything but a regular file that only this user can read. The error says what is wrong, and what to do.
-fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
-    let me = rustix::process::geteuid().as_raw();
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(("is no regular file".to_owned(), MAKE.to_owned()));
-    }
-    if stat.st_uid != me {
-        let what = format!("belongs to user {}, this process to user {me}", stat.st_uid);
-        return Err((what, "give a copy of one's own to each user".to_owned()));
-    }
-    let mode = stat.st_mode & 0o777;
-    if mode & 0o077 != 0 {
-        return Err((format!("is open to others (mode {mode:04o})"), format!("run: chmod 600 {path}")));
-    }
-    Ok(())
 }
 
 /// Source of the job's secret.

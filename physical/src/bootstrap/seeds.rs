@@ -1,11 +1,11 @@
 //! Inputs of the fuzzers' corpus that ranks of this protocol send, made by what writes them.
 
 use super::control::seeds as control_seeds;
-use super::data_listener::Call;
 use super::handshake::PROOF;
 use super::handshake::tests::fixed_greeting;
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::{LENGTH, Outgoing};
+use super::opening::Call;
 use super::peer_info::{JobSettings, JoinRequest, PeerInfo, PeerTable};
 use crate::error::Peer;
 use crate::fuzzing::tests::Seed;

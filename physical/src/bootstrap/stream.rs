@@ -1,9 +1,7 @@
 //! Listener of a rendezvous and the connections to it, each a TCP or a unix socket.
 
-use super::acceptor::Accept;
-use super::listeners::Listeners;
+use super::listeners::{Accept, Listeners};
 use super::local::same_user;
-use super::rendezvous::{Inherited, Rendezvous, addresses};
 use crate::runtime::{self, PollFd, PollFlags};
 use crate::socket::{self, Socket, Tls};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -122,34 +120,6 @@ impl Listener {
         }
     }
 
-    /// Returns the addresses at which rank 0 waits, with port 0. Its data listeners belong there. A listener at all
-    /// addresses counts as one at those of `rendezvous`, which are resolved within `patience`.
-    pub(crate) fn interfaces(
-        &self,
-        rendezvous: &Rendezvous,
-        patience: Duration,
-    ) -> io::Result<Vec<SocketAddr>> {
-        let Listener::Tcp(listeners, _) = self else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
-        let bound = listeners.addresses()?;
-        let named = match rendezvous {
-            Rendezvous::Inherited(Inherited { host, port, .. })
-                if bound.iter().any(|address| address.ip().is_unspecified()) =>
-            {
-                addresses(host, *port, patience)?
-            }
-            _ => bound,
-        };
-        Ok(named.into_iter().map(at_any_port).collect())
-    }
-}
-
-/// Returns the address with port 0.
-fn at_any_port(mut address: SocketAddr) -> SocketAddr {
-    address.set_port(0);
-    address
-}
-
-impl Listener {
     /// Returns the addresses of the listener, if all are loopback addresses.
     pub(super) fn loopback_only(&self) -> Option<String> {
         let Listener::Tcp(listeners, _) = self else { return None };
@@ -157,6 +127,12 @@ impl Listener {
         let is_loopback = bound.iter().all(|address| address.ip().is_loopback());
         is_loopback.then(|| bound.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
     }
+}
+
+/// Returns the address with port 0.
+pub(super) fn at_any_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
 }
 
 impl AsFd for Listener {

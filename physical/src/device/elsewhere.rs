@@ -7,7 +7,7 @@
 use super::place::WaitPlace;
 use super::queue::host_memory;
 use super::waiting::synchronize;
-use super::{DeviceQueue, Event, Kernel, host, kernel};
+use super::{DeviceQueue, Event, Kernel, host};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -139,7 +139,7 @@ fn on_copies(kernel: &dyn Kernel, reads: &[ReadView], writes: &mut [WriteView]) 
     let reads = reads.iter().map(brought_down).collect::<Result<Vec<_>>>()?;
     let copies = writes.iter().map(|view| if view.is_on_host() { copied(view) } else { down(&view.span()) });
     let mut copies = copies.collect::<Result<Vec<_>>>()?;
-    kernel::run(kernel, &reads, &mut copies)?;
+    host::run(kernel, &reads, &mut copies)?;
     for (to, copy) in writes.iter_mut().zip(copies) {
         to.copy_from(&copy.into_read())?;
     }

@@ -1,8 +1,10 @@
 //! The host's kernels on bytes that have a type.
 
-use super::{reduce as arithmetic, weighted};
+use super::{Kernel, Operands, reduce as arithmetic, weighted};
 use crate::codec::{self, Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
+use crate::error::Result;
+use crate::memory::{ReadView, WriteView};
 use crate::runtime::{Work, charge};
 
 /// Combines each element of `to` with that of `from`.
@@ -48,4 +50,17 @@ pub(crate) fn decode(
         Some(weight) => codec.decode_add(from, weight, to),
         None => codec.decode(from, to),
     }
+}
+
+/// Runs a kernel on views of host memory.
+pub(crate) fn run(kernel: &dyn Kernel, reads: &[ReadView], writes: &mut [WriteView]) -> Result<()> {
+    charge(|| {
+        let read: usize = reads.iter().map(ReadView::byte_len).sum();
+        let written: usize = writes.iter().map(WriteView::byte_len).sum();
+        Work::Kernel { bytes: read + written }
+    });
+    kernel.run(Operands {
+        reads: reads.iter().map(|view| (view.dtype(), view.bytes())).collect(),
+        writes: writes.iter_mut().map(|view| (view.dtype(), view.bytes_mut())).collect(),
+    })
 }

@@ -24,7 +24,6 @@
 //! what the host would.
 
 use super::program::Program;
-use super::waiting::{finish, synchronize};
 use super::{Kernel, Timestamp};
 use crate::codec::{Codec, CodecError};
 use crate::deadline;
@@ -146,17 +145,6 @@ impl Queue {
         programs.iter().flatten().try_for_each(|program| self.prepare(program))
     }
 
-    /// Waits until all work that was enqueued so far is done.
-    ///
-    /// An engine calls this once a step: a codec's refusal on a device is known only then.
-    ///
-    /// # Errors
-    /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited;
-    /// [`Error::System`] if the work takes longer than [the limit](Queue::set_limit). Never on the host.
-    pub fn check(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
-    }
-
     /// Returns a point in the work of the queue behind all that it has so far, whose time becomes known. `None` on the host,
     /// where the clock tells it, and for a device that does not.
     ///
@@ -183,19 +171,6 @@ impl Queue {
     /// [memory on the queue](crate::transport::Transport::attach).
     pub fn set_limit(&self, limit: Duration) {
         self.0.iter().for_each(|queue| queue.set_limit(limit));
-    }
-
-    /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
-    ///
-    /// # Errors
-    /// As [`Queue::check`], for failures that are no codec's.
-    pub fn refusal(&self) -> Result<Option<CodecError>> {
-        let Some(queue) = &self.0 else { return Ok(None) };
-        match finish(&**queue)? {
-            Some(Failure::Refused { refusal, .. }) => Ok(Some(refusal)),
-            Some(failure) => Err(failure.into_error(queue.device())),
-            None => Ok(None),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A queue's work is done long after it was enqueued, so the clock of whoever enqueues tells nothing about it. A timestamp
 //! is enqueued like work, and told when the work before it is done.
 
-use super::waiting::{PAUSE, go_on};
+use super::meanwhile::{PAUSE, go_on};
 use crate::runtime::{self, Instant};
 use crate::stopwatch::Stopwatch;
 use std::time::Duration;

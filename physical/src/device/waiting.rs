@@ -1,54 +1,20 @@
 //! The wait of a thread for a device. It goes on meanwhile with its operations for which other ranks, and so their
 //! devices and this one, may wait.
 
-use super::queue::{DeviceQueue, Event, Failure};
+use super::meanwhile::{PAUSE, go_on, has_work};
+use super::queue::{DeviceQueue, Event, Failure, Queue};
+use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
-use std::cell::RefCell;
-use std::rc::{Rc, Weak};
 use std::time::Duration;
-
-/// Longest time between two looks of a thread that goes on with other work while it waits for a device.
-pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
 /// Time for which such a thread looks without a pause: no longer than it takes to be woken from one.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Work of a thread that goes on a little each time that it is called; returns true if anything has moved.
-pub(crate) type Meanwhile = dyn Fn() -> bool;
-
-thread_local! {
-    /// Work of this thread for which other ranks, and so their devices and this one, may wait.
-    static MEANWHILE: RefCell<Vec<Weak<Meanwhile>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Goes on with some work of this thread, as long as it lives, whenever the thread waits for a device.
-#[cfg(feature = "cuda")]
-pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
-    MEANWHILE.with_borrow_mut(|works| {
-        works.retain(|work| work.strong_count() > 0);
-        works.push(Rc::downgrade(work));
-    });
-}
-
-/// Goes on once with all such work of this thread but `own`; returns true if anything has moved.
-pub(crate) fn go_on(own: Option<&Rc<Meanwhile>>) -> bool {
-    let mut has_moved = false;
-    // One after another, as the list must not be borrowed while one of them works.
-    for at in 0.. {
-        let Some(work) = MEANWHILE.with_borrow(|works| works.get(at).map(Weak::upgrade)) else { break };
-        if let Some(work) = work.filter(|work| own.is_none_or(|own| !Rc::ptr_eq(own, work))) {
-            has_moved |= work();
-        }
-    }
-    has_moved
-}
-
 /// Waits for an event, and goes on meanwhile with what others wait for; returns true if it has happened, and is settled.
 fn wait(event: &dyn Event, limit: Duration) -> bool {
-    let has_nothing_to_do = MEANWHILE.with_borrow(|works| works.iter().all(|work| work.strong_count() == 0));
-    if has_nothing_to_do && !event.wait(limit) {
+    if !has_work() && !event.wait(limit) {
         return false;
     }
     let mut waited = Stopwatch::start();
@@ -92,6 +58,32 @@ pub(super) fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
     let doing = format!("finish the work of a queue of {} within {limit:?}", queue.device());
     Err(Error::system(doing, cause, "see which kernel does not end, or raise the deadline"))
+}
+
+impl Queue {
+    /// Waits until all work that was enqueued so far is done.
+    ///
+    /// An engine calls this once a step: a codec's refusal on a device is known only then.
+    ///
+    /// # Errors
+    /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited;
+    /// [`Error::System`] if the work takes longer than [the limit](Queue::set_limit). Never on the host.
+    pub fn check(&self) -> Result<()> {
+        self.device().map_or(Ok(()), |queue| synchronize(&**queue))
+    }
+
+    /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
+    ///
+    /// # Errors
+    /// As [`Queue::check`], for failures that are no codec's.
+    pub fn refusal(&self) -> Result<Option<CodecError>> {
+        let Some(queue) = self.device() else { return Ok(None) };
+        match finish(&**queue)? {
+            Some(Failure::Refused { refusal, .. }) => Ok(Some(refusal)),
+            Some(failure) => Err(failure.into_error(queue.device())),
+            None => Ok(None),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@
 //! processes have work queues of their own.
 
 use super::part::Part;
-use crate::device::cuda::gpu::lock;
 use crate::doorbell::Bell;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use std::collections::HashMap;

@@ -7,12 +7,13 @@
 use super::collectives::clear_away;
 use super::notice::{HANDLE, Notice};
 use crate::device::cuda::CudaQueue;
-use crate::device::cuda::gpu::{Gpu, lock};
+use crate::device::cuda::gpu::Gpu;
 use crate::device::cuda::status::Status;
 use crate::device::cuda::types::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUipcMemHandle};
 use crate::device::{Allocation, Queue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::memory::{Buffer, Span};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

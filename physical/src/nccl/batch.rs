@@ -5,11 +5,12 @@
 //! the batch has the views, and nothing else goes to the stream.
 
 use super::collectives::{completed_by, reduced_by};
-use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
+use super::endpoint::{NcclPath, NcclState};
 use super::group::{Group, Member};
 use super::library::{Comm, Libnccl, Reduction, Status, data_type};
 use super::link::{Flight, Link};
 use super::members::Members;
+use super::operation::{NcclOperation, NcclStage, NcclWork};
 use crate::device::cuda::enqueue::enqueue;
 use crate::device::cuda::types::CUstream;
 use crate::device::{DeviceQueue, Event, Queue, WaitPlace, at};

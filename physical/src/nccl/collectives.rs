@@ -8,9 +8,10 @@
 //! Sums and products are NCCL's, in its order. f32 and f64 are divided after the sum, 16-bit floats before, by NCCL. A
 //! NaN is made the one that reductions here give.
 
-use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
+use super::endpoint::{NcclPath, NcclState};
 use super::library::{Reduction, reduction};
 use super::members::Members;
+use super::operation::{NcclOperation, NcclStage, NcclWork};
 use super::order::Identity;
 use crate::dtype::ReduceOp;
 use crate::error::Result;

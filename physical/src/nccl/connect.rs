@@ -1,28 +1,23 @@
 //! Connection: rank 0 draws the name of a communicator, the others hear of it by the host's transport, and NCCL
 //! connects them.
 
-use super::ending::{Ending, FAREWELL};
+use super::communicator::{abort, begin, draw, until_connected};
 use super::endpoint::{NcclPath, NcclState};
-use super::library::{Comm, Config, Libnccl, UniqueId};
-use super::link::{Link, TICK};
+use super::library::{Comm, Libnccl, UniqueId};
+use super::link::Link;
 use super::members::Members;
 use super::order::WorkOrder;
-use crate::device::Queue;
-use crate::device::cuda::{self, CudaQueue};
+use crate::device::cuda;
 use crate::drive::block_on;
 use crate::dtype::DType;
-use crate::error::{During, Error, Result};
+use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::hash::{START, of_bytes};
-use crate::health::Health;
 use crate::memory::Buffer;
 use crate::operation::{Operation, Poison, Terms};
 use crate::path::{DevicePath, Site, mail};
-use crate::runtime;
-use crate::stopwatch::Stopwatch;
 use crate::transport::{Label, Land, Source, Transport, TransportKind};
 use std::cell::{OnceCell, RefCell};
-use std::ffi::c_int;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +25,9 @@ use std::time::Duration;
 /// Connects the GPUs of all ranks, each of which has one of its own.
 ///
 /// # Errors
-/// [`Error::Setup`] without NCCL; [`Error::System`] with NCCL's reason if it cannot connect them; [`Error::Deadline`] if
-/// it takes longer than the site's limit; failures of other ranks.
+/// [`Error::Setup`](crate::Error::Setup) without NCCL; [`Error::System`](crate::Error::System) with NCCL's reason if it
+/// cannot connect them; [`Error::Deadline`](crate::Error::Deadline) if it takes longer than the site's limit; failures of
+/// other ranks.
 pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     let nccl = Libnccl::get()?;
     let host = site.transport;
@@ -83,18 +79,6 @@ fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<Uniqu
     Ok(id)
 }
 
-/// Returns the name of a communicator that is to be.
-///
-/// # Errors
-/// [`Error::System`] if NCCL has none.
-pub(super) fn draw(nccl: &Libnccl) -> Result<UniqueId> {
-    let mut id = UniqueId([0; 128]);
-    // SAFETY: the place is there for one name.
-    let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
-    nccl.expect(status, Comm::NONE, "draw a name for a communicator of NCCL's")?;
-    Ok(id)
-}
-
 /// Lets NCCL connect this rank with the others, and gives that up when it takes too long or another rank has failed.
 fn init(nccl: &'static Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
     let host = site.transport;
@@ -102,60 +86,4 @@ fn init(nccl: &'static Libnccl, site: &Site<'_>, id: UniqueId) -> Result<Comm> {
     until_connected(nccl, comm, host.health(), site.limit)
         .inspect_err(|_| abort(nccl, site.queue, comm))
         .map(|()| comm)
-}
-
-/// Begins to connect the GPU of a queue, as this rank of so many, with all that call it with the same name. NCCL goes on
-/// with that on a thread of its own.
-///
-/// # Errors
-/// [`Error::System`] with NCCL's reason if it refuses; [`Error::Usage`] if the queue is no GPU's.
-pub(super) fn begin(
-    nccl: &'static Libnccl,
-    queue: &Queue,
-    (rank, ranks): (usize, usize),
-    id: UniqueId,
-) -> Result<Comm> {
-    let mut comm = Comm::NONE;
-    let mut config = Config::without_blocking();
-    let Some(gpu) = CudaQueue::of(queue).map(CudaQueue::gpu) else {
-        return Err(Error::usage(format!("{} is no GPU", queue.name()), "use NCCL between GPUs"));
-    };
-    let _current = gpu.enter()?;
-    // SAFETY: the place is there for one communicator, and the settings outlive the call.
-    let status =
-        unsafe { (nccl.ncclCommInitRankConfig)(&mut comm, ranks as c_int, id, rank as c_int, &mut config) };
-    let begun = nccl.expect(status, comm, "connect the ranks by NCCL");
-    begun.inspect_err(|_| abort(nccl, queue, comm)).map(|()| comm)
-}
-
-/// Ends a communicator that was not connected, if there is one.
-fn abort(nccl: &'static Libnccl, queue: &Queue, comm: Comm) {
-    if comm == Comm::NONE {
-        return;
-    }
-    // What it says does not matter any more.
-    // SAFETY: the communicator is there, and nobody has it from now on.
-    let abort = move || _ = unsafe { (nccl.ncclCommAbort)(comm) };
-    // Without a thread for it, NCCL keeps it as long as the process lives.
-    Ending::begin(queue, abort).into_iter().for_each(|ending| ending.wait(FAREWELL));
-}
-
-fn until_connected(nccl: &Libnccl, comm: Comm, health: &Health, limit: Duration) -> Result<()> {
-    let mut waited = Stopwatch::start();
-    while !nccl.is_ready(comm, "connect the ranks by NCCL")? {
-        if let Some(verdict) = health.verdict() {
-            return Err(verdict.error(During::Registering));
-        }
-        if waited.elapsed() > limit {
-            let stragglers = Vec::new();
-            return Err(Error::Deadline {
-                waiting_for: None,
-                stragglers,
-                after: limit,
-                during: During::Registering,
-            });
-        }
-        runtime::sleep(TICK);
-    }
-    Ok(())
 }

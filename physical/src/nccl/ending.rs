@@ -9,8 +9,8 @@
 use super::link::TICK;
 use crate::device::Queue;
 use crate::device::cuda::CudaQueue;
-use crate::device::cuda::gpu::lock;
 use crate::error::Result;
+use crate::lock::lock;
 use crate::runtime::{self, Thread};
 use crate::stopwatch::Stopwatch;
 use std::sync::{Arc, Mutex, Once};

@@ -13,7 +13,7 @@
 //! A message to oneself needs no connection, but both of its sides in one group. They follow each other in the order: they
 //! have one stamp but for the side, and the receiver's proposal holds the sender's turn up until it is settled, too.
 
-use super::endpoint::{NcclOperation, NcclWork};
+use super::operation::{NcclOperation, NcclWork};
 
 /// Rounds of NCCL's schedule whose messages are under way at once.
 const ROUNDS: usize = 8;

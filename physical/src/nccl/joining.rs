@@ -13,11 +13,12 @@
 //! Groups of the same ranks in the same order share a communicator, which lives as long as the endpoint.
 
 use super::batch::BatchWork;
-use super::connect;
-use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState};
+use super::communicator;
+use super::endpoint::{NcclPath, NcclState};
 use super::library::{Libnccl, UniqueId};
 use super::link::Link;
 use super::members::Members;
+use super::operation::{NcclOperation, NcclStage};
 use crate::device::Event;
 use crate::error::{During, Error, Result};
 use crate::path::mail::Mail;
@@ -134,7 +135,7 @@ impl NcclPath {
         let name = if work.members().place() > 0 {
             Name::Mailed(Mail::expect(&*self.host, Source::Rank(*first), label, UniqueId::NUMBERS)?)
         } else {
-            let id = connect::draw(Libnccl::get()?)?;
+            let id = communicator::draw(Libnccl::get()?)?;
             let numbers = id.to_numbers();
             let sent: Vec<Ticket> =
                 others.iter().map(|to| self.tell(*to, label, &numbers)).collect::<Result<_>>()?;
@@ -158,7 +159,8 @@ impl NcclPath {
             at.waited.get_or_insert_with(Stopwatch::start);
             let Some(id) = at.name(&*self.host)? else { return Ok(None) };
             let members = at.work.members().clone();
-            let comm = connect::begin(Libnccl::get()?, &self.queue, (members.place(), members.count()), id)?;
+            let comm =
+                communicator::begin(Libnccl::get()?, &self.queue, (members.place(), members.count()), id)?;
             let link = Arc::new(self.link.beside(comm));
             groups.push(GroupLink { members, link: Arc::clone(&link) });
             at.link = Some(link);

@@ -10,12 +10,12 @@
 use super::ending::Ending;
 use super::library::{Comm, Libnccl, Status};
 use crate::device::cuda::enqueue::enqueue;
-use crate::device::cuda::gpu::lock;
 use crate::device::cuda::{CudaQueue, Watch};
 use crate::device::{Event, Queue};
 use crate::doorbell::Bell;
 use crate::error::{During, Error, Result};
 use crate::health::{GRACE, Health};
+use crate::lock::lock;
 use crate::memory::Span;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;

@@ -13,7 +13,8 @@
 //! So a message has the size that its sender knows, receives may be posted long before and in any order, and a message
 //! that nobody wants holds no stream.
 
-use super::endpoint::{NcclOperation, NcclPath, NcclStage, NcclState, NcclWork};
+use super::endpoint::{NcclPath, NcclState};
+use super::operation::{NcclOperation, NcclStage, NcclWork};
 use super::order::Identity;
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};

@@ -2,8 +2,8 @@
 
 use super::connect::{SimBackend, peer};
 use super::schedule::Simulator;
+use super::simulation::{Outcome, Simulation, local};
 use super::wires::Flaw;
-use super::{Outcome, Simulation, local};
 use crate::bootstrap::{Launcher, Placement, Rendezvous};
 use crate::error::Result;
 use crate::health::Vigilance;

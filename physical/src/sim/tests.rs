@@ -6,13 +6,15 @@ mod jobs;
 use super::*;
 use crate::drive;
 use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::Buffer;
 use crate::runtime;
 use crate::tag::Tag;
-use crate::transport::{HEADER_BYTES, Label, Land, Source, Transport};
+use crate::transport::{HEADER_BYTES, Label, Land, Source, Transport, TransportKind};
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::time::Duration;
 
 fn cluster(ranks: usize, hosts: usize) -> Cluster {
     Cluster::flat(ranks, hosts, "8gbit,50us".parse().unwrap(), "80gbit,2us".parse().unwrap()).unwrap()

@@ -7,10 +7,10 @@
 use super::endpoint::{TcpEndpoint, TcpParking};
 use super::link::TcpLink;
 use crate::bootstrap::Accept;
-use crate::bootstrap::data_listener::{Call, DataListener};
+use crate::bootstrap::data_listener::DataListener;
 use crate::bootstrap::listeners::{BindError, Listeners};
 use crate::bootstrap::message::{Incoming, Outgoing};
-use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
+use crate::bootstrap::opening::{Call, Opening, STEP_TIMEOUT};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;

@@ -1,10 +1,11 @@
 //! The link between threads: one mailbox for each rank, and the messages in it.
 
+use crate::lock::lock;
 use crate::memory::ReadView;
 use crate::transport::pages::Page;
 use crate::transport::{Bell, Label};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Message in flight. Its view is taken once: by the receiver, or by a sender that cancels.
@@ -102,10 +103,4 @@ impl Bell for Mailbox {
             self.wake.notify_all();
         }
     }
-}
-
-/// Locks a mutex even if a thread panicked while it held the lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The guarded values are consistent after every statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,6 +9,7 @@
 //!    opens an endpoint ([`Transport`]) for each channel.
 
 use super::{Membership, Traffic, Transport};
+use crate::bootstrap::hosts::ProbeResult;
 use crate::bootstrap::{Listener, Placement};
 use crate::error::Result;
 use crate::health::Health;
@@ -17,9 +18,6 @@ use crate::world::JoinOptions;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Longest announcement of a transport, in bytes: every rank gets those of all.
-pub const ANNOUNCEMENT_BYTES: usize = 2048;
 
 /// A transport as start-up knows it: [`register`](super::register) gives it a name.
 ///
@@ -77,17 +75,6 @@ pub enum Sharing {
     Required,
 }
 
-/// Outcome of an attempt to share memory with another rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProbeResult {
-    /// The two ranks share memory.
-    Shared,
-    /// The other rank is on this kernel but shares no memory with this one, and why.
-    SameKernel(String),
-    /// The other rank was not found on this kernel, and why.
-    Unreachable(String),
-}
-
 /// Information with which a transport prepares: this rank's place and what the user asked for.
 pub struct Site<'a> {
     pub(crate) placement: &'a Placement,
@@ -130,9 +117,9 @@ impl Introduction {
 
 /// A rank that is ready to be reached, before it knows its peers.
 pub trait Prepared {
-    /// Returns what peers need in order to reach this rank: at most [`ANNOUNCEMENT_BYTES`], in a format of the
-    /// transport's own. Ranks are known by then to run the same build of hexagram, but the bytes come from another
-    /// process: decode them without trust in lengths.
+    /// Returns what peers need in order to reach this rank: at most [`ANNOUNCEMENT_BYTES`](super::ANNOUNCEMENT_BYTES), in
+    /// a format of the transport's own. Ranks are known by then to run the same build of hexagram, but the bytes come
+    /// from another process: decode them without trust in lengths.
     fn announcement(&self) -> Vec<u8>;
 
     /// Connects this rank with its peers, whose announcements are known now.

@@ -1,9 +1,6 @@
-//! Names of transports: how one is chosen in options, on command lines and in matrices of tests.
+//! Names of transports: how one is chosen in options, on command lines and in matrices of tests. `registry` parses them.
 
-use super::registry;
-use crate::error::{Error, Result};
 use std::fmt;
-use std::str::FromStr;
 
 /// Name of a transport: one of those that are built in, or of one that [`register`](super::register) has added.
 ///
@@ -45,6 +42,16 @@ impl TransportKind {
     /// Every built-in transport whose ranks can be threads of one test, for matrices of tests and tables.
     pub const ALL: [TransportKind; 4] =
         [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
+
+    /// Every transport of this build, for which `backends` has an implementation.
+    pub(super) const BUILT_IN: &[TransportKind] = &[
+        TransportKind::Thread,
+        TransportKind::Shm,
+        TransportKind::Tcp,
+        TransportKind::Mixed,
+        #[cfg(feature = "mpi")]
+        TransportKind::Mpi,
+    ];
 }
 
 impl TransportKind {
@@ -64,39 +71,10 @@ impl TransportKind {
     pub fn may_change_threads(self) -> bool {
         Self::ALL.contains(&self)
     }
-
-    /// Returns every transport of this process: the built-in ones, then the registered ones in their order.
-    pub fn known() -> Vec<TransportKind> {
-        registry::kinds()
-    }
 }
 
 impl fmt::Display for TransportKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
-    }
-}
-
-impl FromStr for TransportKind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let known = Self::known();
-        if let Some(kind) = known.iter().find(|kind| kind.0 == name) {
-            return Ok(*kind);
-        }
-        if name == TransportKind::Mpi.0 {
-            let what = "this build has no transport `mpi`";
-            return Err(Error::usage(
-                what,
-                "build it with --features mpi, which needs mpicc and libclang; for Python: pip install ./python -C build-args=--features=mpi",
-            ));
-        }
-        let mut names: Vec<&str> = known.iter().map(|kind| kind.0).collect();
-        names.sort_unstable();
-        Err(Error::usage(
-            format!("there is no transport `{name}`"),
-            format!("use one of {}", names.join(", ")),
-        ))
     }
 }

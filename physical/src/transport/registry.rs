@@ -2,16 +2,17 @@
 
 use super::backend::Backend;
 use super::kind::TransportKind;
-use crate::backends::built_in;
 use crate::error::{Error, Result};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
+use std::str::FromStr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// Longest name of a transport, in bytes.
 const LONGEST_NAME: usize = 32;
 
 type Table = Vec<(TransportKind, Arc<dyn Backend>)>;
 
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| RwLock::new(built_in()));
+/// Transports that programs have added.
+static REGISTERED: RwLock<Table> = RwLock::new(Vec::new());
 
 /// Adds a transport under a name, by which every option and command line of this process can choose it from now on.
 /// Call it once, before the first world joins; `docs/write-your-own-transport.md` has an example.
@@ -40,8 +41,8 @@ pub fn register(name: &'static str, backend: impl Backend + 'static) -> Result<T
         return Err(Error::usage(what, "use 1 to 32 lower-case letters, digits and hyphens"));
     }
     let kind = TransportKind::new(name);
-    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    if table.iter().any(|(other, _)| *other == kind) {
+    let mut table = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    if TransportKind::BUILT_IN.contains(&kind) || table.iter().any(|(other, _)| *other == kind) {
         return Err(Error::usage(
             format!("there is a transport `{name}` already"),
             "register it once, or choose another name",
@@ -52,25 +53,16 @@ pub fn register(name: &'static str, backend: impl Backend + 'static) -> Result<T
 }
 
 fn table() -> RwLockReadGuard<'static, Table> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner)
+    REGISTERED.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns every transport that there is.
-pub(super) fn kinds() -> Vec<TransportKind> {
-    table().iter().map(|(kind, _)| *kind).collect()
-}
-
-/// Returns the backend of that name, if there is one.
-pub(crate) fn find(name: &str) -> Option<Arc<dyn Backend>> {
-    table().iter().find(|(kind, _)| kind.name() == name).map(|(_, backend)| Arc::clone(backend))
-}
-
-/// Returns the backend of a transport.
+/// Returns the backend of a transport that a program has added.
 ///
 /// # Errors
-/// [`Error::Usage`] if this build has none.
-pub(crate) fn backend(kind: TransportKind) -> Result<Arc<dyn Backend>> {
-    find(kind.name()).ok_or_else(|| {
+/// [`Error::Usage`] if none has that name.
+pub(crate) fn registered(kind: TransportKind) -> Result<Arc<dyn Backend>> {
+    let found = table().iter().find(|(other, _)| *other == kind).map(|(_, backend)| Arc::clone(backend));
+    found.ok_or_else(|| {
         // Parsing has the words for a name that is missing.
         kind.name().parse::<TransportKind>().err().unwrap_or_else(|| no_backend(kind))
     })
@@ -78,6 +70,37 @@ pub(crate) fn backend(kind: TransportKind) -> Result<Arc<dyn Backend>> {
 
 fn no_backend(kind: TransportKind) -> Error {
     Error::usage(format!("there is no transport `{kind}`"), "register it before a world joins")
+}
+
+impl TransportKind {
+    /// Returns every transport of this process: the built-in ones, then the registered ones in their order.
+    pub fn known() -> Vec<TransportKind> {
+        Self::BUILT_IN.iter().copied().chain(table().iter().map(|(kind, _)| *kind)).collect()
+    }
+}
+
+impl FromStr for TransportKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::known();
+        if let Some(kind) = known.iter().find(|kind| kind.name() == name) {
+            return Ok(*kind);
+        }
+        if name == TransportKind::Mpi.name() {
+            let what = "this build has no transport `mpi`";
+            return Err(Error::usage(
+                what,
+                "build it with --features mpi, which needs mpicc and libclang; for Python: pip install ./python -C build-args=--features=mpi",
+            ));
+        }
+        let mut names: Vec<&str> = known.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        Err(Error::usage(
+            format!("there is no transport `{name}`"),
+            format!("use one of {}", names.join(", ")),
+        ))
+    }
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use super::variables::{check_environment, warn_of_unknown};
 use super::{JoinOptions, World};
+use crate::backends::backend;
 use crate::bootstrap::control::Control;
 use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection};
 use crate::bootstrap::launcher_store::LauncherStore;
 use crate::bootstrap::lead::lead;
 use crate::bootstrap::parent::Parent;
-use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable, Reach};
 use crate::bootstrap::registered;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::store::{LATE, Met, StoreMeeting};
@@ -19,7 +20,7 @@ use crate::health::Health;
 use crate::limits;
 use crate::socket::Tls;
 use crate::transport::{
-    ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Membership, Prepared, Sharing, Site, backend,
+    ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Membership, Prepared, Sharing, Site,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -227,7 +228,11 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let limit = options.deadline;
     // Sought before the rendezvous, in which it may end and leave this rank to another parent.
     let parent = Parent::find(placement.launcher);
-    let (peers, streams) = side.meet(request, limit)?;
+    let reach = Reach {
+        must_share_memory: backend.sharing() == Sharing::Required,
+        loopback_only: &|announcement| backend.loopback_only(announcement),
+    };
+    let (peers, streams) = side.meet(request, reach, limit)?;
     registered::set_registered(placement, true);
     let members = peers.infos.iter().map(PeerInfo::peer).collect();
     let health = Arc::new(Health::watching(rank, members, options.vigilance()?));
@@ -333,7 +338,7 @@ impl Side {
     /// Returns the addresses at which the ranks of this rendezvous can reach this one, with port 0.
     fn interfaces(&self, placement: &Placement, limit: Duration) -> Result<Vec<SocketAddr>> {
         let interfaces = match self {
-            Side::Leader(listener, _) => listener.interfaces(&placement.rendezvous, limit),
+            Side::Leader(listener, _) => placement.rendezvous.interfaces(listener, limit),
             Side::Member(connection) => connection.stream().interface().map(|interface| vec![interface]),
         };
         interfaces.map_err(|cause| {
@@ -342,9 +347,14 @@ impl Side {
         })
     }
 
-    fn meet(self, mine: JoinRequest, limit: Duration) -> Result<(PeerTable, ControlStreams)> {
+    fn meet(
+        self,
+        mine: JoinRequest,
+        reach: Reach<'_>,
+        limit: Duration,
+    ) -> Result<(PeerTable, ControlStreams)> {
         match self {
-            Side::Leader(listener, secret) => lead(listener, mine, &secret, limit),
+            Side::Leader(listener, secret) => lead(listener, mine, reach, &secret, limit),
             Side::Member(connection) => join::join(connection, mine, limit),
         }
     }

@@ -6,7 +6,8 @@
 
 use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
-use crate::bootstrap::{Placement, host_and_port, parse_number, registered, secret};
+use crate::bootstrap::private_file::read_given;
+use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
 use crate::deadline;
 use crate::environment::variable;
 use crate::error::{Error, Result};
@@ -112,7 +113,7 @@ fn is_secret(_: &str, path: &str) -> Result<()> {
     if path.starts_with("/proc/self/fd/") {
         return Ok(());
     }
-    secret::read_given(path).map(drop)
+    read_given(path).map(drop)
 }
 
 fn is_number(name: &str, text: &str) -> Result<()> {

@@ -16,6 +16,7 @@ mod pmix;
 
 use super::Store;
 use super::store::RENDEZVOUS;
+use super::variables::Placement;
 use crate::error::Result;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,17 @@ trait Manager: Send {
     fn get(&mut self, owner: usize, key: &str, limit: Duration) -> io::Result<String>;
 }
 
+/// Returns rank, size and the name of the launcher's store, where the ranks of this process meet through it.
+///
+/// # Errors
+/// As [`Placement::from_env`].
+pub fn meets_through_store() -> Result<Option<(usize, usize, &'static str)>> {
+    let has_pmi = pmi::Pmi::of_environment().is_some();
+    let offered = has_pmi.then_some("PMI").or_else(|| pmix::is_offered().then_some("PMIx"));
+    let found = Placement::without_address()?.zip(offered);
+    Ok(found.map(|((rank, size), store)| (rank, size, store)))
+}
+
 /// Store of the launcher that started this process, for one meeting.
 pub(crate) struct LauncherStore {
     state: Mutex<State>,
@@ -53,12 +65,6 @@ struct State {
 }
 
 impl LauncherStore {
-    /// Returns the name of the store that the launcher of this process has, if it has one.
-    pub(crate) fn offered() -> Option<&'static str> {
-        let has_pmi = pmi::Pmi::of_environment().is_some();
-        has_pmi.then_some("PMI").or_else(|| pmix::is_offered().then_some("PMIx"))
-    }
-
     /// Opens the store of the launcher, if it has one. Waits at most `limit` for the other ranks.
     ///
     /// # Errors

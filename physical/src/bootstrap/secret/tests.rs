@@ -1,7 +1,10 @@
 //! Tests of the job's secret: which files are refused, and what remains of a file that rank 0 made.
 
 use super::*;
+use crate::bootstrap::private_file::read_given;
 use crate::bootstrap::{Launcher, Rendezvous};
+use rustix::fs::Mode;
+use rustix::io::FdFlags;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -15,9 +15,8 @@ mod slurm;
 #[cfg(test)]
 mod tests;
 
-use super::launcher_store::LauncherStore;
+use super::private_file::read_given;
 use super::rendezvous::{ListenContext, Rendezvous};
-use super::secret;
 use crate::environment::variable;
 use crate::error::Result;
 use crate::hash::{START, of_bytes};
@@ -111,15 +110,6 @@ impl Placement {
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
     }
 
-    /// Returns rank, size and the name of the launcher's store, where ranks on several hosts meet through it.
-    ///
-    /// # Errors
-    /// As [`from_env`](Self::from_env).
-    pub fn meets_through_store() -> Result<Option<(usize, usize, &'static str)>> {
-        let found = Self::without_address()?.zip(LauncherStore::offered());
-        Ok(found.map(|((rank, size), store)| (rank, size, store)))
-    }
-
     /// Returns rank and size of a process whose launcher has ranks on several hosts, and whose variables name no address
     /// at which they meet, but for what follows from Slurm's names of hosts: they can meet through the launcher's store.
     ///
@@ -157,8 +147,7 @@ impl Placement {
     /// Creates the placement from the set that won, and the Slurm step that agrees with it.
     fn of(set: &RankVariables, step: Option<&SlurmStep>, get: Lookup<'_>) -> Result<Self> {
         let rendezvous = rendezvous::rendezvous(set, step, get)?;
-        let secret =
-            get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| secret::read_given(&path))?;
+        let secret = get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| read_given(&path))?;
         let RankVariables { launcher, rank, size, local } = *set;
         let local = local.or_else(|| step.and_then(|step| step.local));
         let (local_rank, local_size) = local.unwrap_or((rank, size));

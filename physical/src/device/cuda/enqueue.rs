@@ -129,7 +129,8 @@ impl CudaQueue {
     /// Lets the device look at the work that was enqueued last, until the watch is over. Events that are recorded from now
     /// on fail if it does: so this comes before anybody can ask for what the work writes.
     pub(crate) fn watch(&self, watch: Arc<dyn Watch>) {
-        self.0.gpu.sweeper.watch(Watched::new(watch, &self.0));
+        let stream = Arc::clone(&self.0);
+        self.0.gpu.sweeper.watch(Watched::new(watch, &self.0.doubts, stream));
     }
 
     /// Notes that work of this queue has failed: what is watched, or else what is enqueued last. All that was enqueued

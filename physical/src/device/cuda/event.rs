@@ -1,6 +1,6 @@
 //! Events: points in the work of a stream, and the bells that they ring.
 
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
 use super::refusal::Snapshot;
 use super::stream::CudaStream;
 use super::types::{CUevent, CUstream};
@@ -9,6 +9,7 @@ use crate::alarm::Alarm;
 use crate::device::{Event, Failure};
 use crate::doorbell::Bell;
 use crate::error::Result;
+use crate::lock::lock;
 use crate::runtime;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,10 +13,10 @@
 //! framework's thread: by the next call there.
 
 use super::foreign::ForeignStream;
-use super::gpu::lock;
 use crate::device::{Queue, Timestamp};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::lock::lock;
 use crate::memory::Buffer;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, Weak};

@@ -1,26 +1,26 @@
 //! One GPU as this process has it: its primary context, and what the queues of the device share.
 
 use super::arithmetic;
-use super::launch::Loaded;
+use super::kinds::{self, Kinds};
 use super::library::Libcuda;
+use super::modules::Loaded;
 use super::pool::Pool;
-use super::refusal::{self, Kinds};
 use super::status::Status;
-use super::stream::CudaStream;
-use super::sweeper::Sweeper;
+use super::sweeper::{InFlight, Sweeper};
 use super::timestamp::GpuClock;
 use super::types::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
     CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CU_EVENT_DISABLE_TIMING,
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
-    CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUevent, CUmemPoolProps, CUmemoryPool, CUuuid,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUmemPoolProps,
+    CUmemoryPool, CUstream, CUuuid,
 };
-use crate::device::Event;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 /// A GPU that is in use by this process.
@@ -39,7 +39,7 @@ pub(crate) struct Gpu {
     /// The error after which nothing works here any more.
     lost: OnceLock<Error>,
     /// Streams that there are.
-    pub(super) streams: Mutex<Vec<Weak<CudaStream>>>,
+    pub(super) streams: Mutex<Vec<Weak<dyn InFlight>>>,
     /// Events of the driver's, without a time, that nobody uses.
     events: Mutex<Vec<CUevent>>,
     pub(super) clock: GpuClock,
@@ -125,7 +125,7 @@ impl Gpu {
         // Those that are launched while others may wait for the stream.
         arithmetic::MODULES
             .into_iter()
-            .chain([&refusal::CARRY])
+            .chain([&kinds::CARRY])
             .try_for_each(|module| gpu.prepare_module(module))?;
         Ok(gpu)
     }
@@ -249,6 +249,16 @@ impl Gpu {
         Ok((free, all))
     }
 
+    /// Creates a driver stream that waits for no other stream by itself.
+    pub(super) fn create_stream(&self) -> Result<CUstream> {
+        let _current = self.enter()?;
+        let mut stream = CUstream::NONE;
+        // SAFETY: the place is there for one handle.
+        let status = unsafe { (self.driver.cuStreamCreate)(&mut stream, CU_STREAM_NON_BLOCKING) };
+        self.expect(status, "create a stream")?;
+        Ok(stream)
+    }
+
     /// Returns an event of the driver's that nobody uses.
     pub(super) fn event(&self) -> Result<CUevent> {
         if let Some(event) = lock(&self.events).pop() {
@@ -271,8 +281,8 @@ impl Gpu {
         let begun = Instant::now();
         // They are waited for, and dropped, while the list is free.
         let streams: Vec<_> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
-        for stream in &streams {
-            stream.record().wait(at_most.saturating_sub(begun.elapsed()));
+        for stream in streams {
+            stream.wait(at_most.saturating_sub(begun.elapsed()));
         }
     }
 
@@ -482,9 +492,4 @@ fn attribute(driver: &Libcuda, device: CUdevice, attribute: c_uint) -> Result<c_
     let status = unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) };
     driver.expect(status, "ask for an attribute of a GPU")?;
     Ok(value)
-}
-
-/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

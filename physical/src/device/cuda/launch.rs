@@ -1,195 +1,12 @@
-//! Programs on a stream: modules that are loaded once, and launches with their arguments filled in.
+//! Programs on a stream: launches with their arguments filled in.
 
-use super::gpu::{Gpu, lock};
-use super::library::Libcuda;
 use super::memory::Room;
-use super::nvrtc;
-use super::status::Status;
 use super::stream::{CudaStream, Tail};
-use super::types::{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CUfunction, CUmodule};
-use crate::device::program::{Argument, Code, Launch, Module, Program, entry_names, parameter_sizes, unpack};
+use crate::device::program::{Argument, Launch, Module, Program};
 use crate::error::{Error, Result};
-use std::borrow::Cow;
-use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex};
-
-/// Room for the driver's reasons to refuse a module, in bytes.
-const LOG: usize = 4096;
-
-/// A module in the driver, with its entries.
-struct InDriver {
-    module: CUmodule,
-    text: Cow<'static, str>,
-    /// All that its text tells of, which the driver has loaded as well: it would do so at their first launch otherwise, and
-    /// may wait for all work of the device then. The others are found when they are asked for.
-    entries: Mutex<HashMap<String, Entry>>,
-}
-
-/// An entry of a module.
-struct Entry {
-    function: CUfunction,
-    /// Sizes of its parameters, in bytes; `None` if the text does not tell, as that of the fake compiler.
-    parameters: Option<Vec<usize>>,
-}
-
-impl Entry {
-    /// Returns the function if it takes the arguments of a launch: the driver would read what is not there.
-    fn taking(&self, launch: &Launch) -> Result<CUfunction> {
-        let sizes = || launch.arguments.iter().map(|argument| argument.parameter().size());
-        if self.parameters.as_ref().is_none_or(|parameters| sizes().eq(parameters.iter().copied())) {
-            return Ok(self.function);
-        }
-        let what = format!("{} was given {:?}, which are not its parameters", launch.entry, launch.arguments);
-        Err(Error::usage(what, "mend its program: testing::check_program compares them"))
-    }
-}
-
-impl InDriver {
-    /// Returns the function of a launch.
-    fn function(&self, gpu: &Gpu, module: &Module, launch: &Launch) -> Result<CUfunction> {
-        let mut entries = lock(&self.entries);
-        if let Some(entry) = entries.get(launch.entry) {
-            return entry.taking(launch);
-        }
-        let entry = self.find(gpu, module, launch.entry)?;
-        entries.entry(launch.entry.to_owned()).or_insert(entry).taking(launch)
-    }
-
-    /// Asks the driver for an entry, where the context is current.
-    fn find(&self, gpu: &Gpu, module: &Module, entry: &str) -> Result<Entry> {
-        let name = format!("{entry}\0");
-        let mut function = CUfunction::NONE;
-        // SAFETY: the place is there for one handle, the module is loaded, and the name ends with 0.
-        let status =
-            unsafe { (gpu.driver.cuModuleGetFunction)(&mut function, self.module, name.as_ptr().cast()) };
-        gpu.expect(status, &format!("find the kernel {entry} of {}", module.name))?;
-        Ok(Entry { function, parameters: parameter_sizes(&self.text, entry) })
-    }
-}
-
-/// Place of one module: empty until it is loaded, or the driver has refused it for good. Whoever loads it holds the place.
-type Slot = Mutex<Option<Result<Arc<InDriver>>>>;
-
-/// Modules of a device by their addresses.
-#[derive(Default)]
-pub(super) struct Loaded(Mutex<HashMap<usize, Arc<Slot>>>);
-
-impl Loaded {
-    /// Returns true if a module is loaded, and nobody is about it.
-    fn has(&self, module: &'static Module) -> bool {
-        let slot = lock(&self.0).get(&std::ptr::from_ref(module).addr()).cloned();
-        slot.is_some_and(|slot| slot.try_lock().is_ok_and(|slot| matches!(&*slot, Some(Ok(_)))))
-    }
-
-    /// Returns a module, which is loaded now if it has not been yet, where the context is current. That may take seconds,
-    /// and wait for all work of the device.
-    ///
-    /// # Errors
-    /// [`Error::System`] if the driver refuses, [`Error::Setup`] and [`Error::Usage`] if the module is source that
-    /// cannot be compiled.
-    fn module(&self, gpu: &Gpu, module: &'static Module) -> Result<Arc<InDriver>> {
-        let slot = Arc::clone(lock(&self.0).entry(std::ptr::from_ref(module).addr()).or_default());
-        let mut slot = lock(&slot);
-        if let Some(known) = &*slot {
-            return known.clone();
-        }
-        match load(gpu, module) {
-            Ok(loaded) => slot.insert(Ok(Arc::new(loaded))).clone(),
-            Err(NotLoaded { error, may_pass: true }) => Err(*error),
-            Err(NotLoaded { error, may_pass: false }) => slot.insert(Err(*error)).clone(),
-        }
-    }
-
-    /// Drops all modules, where the context is current and nothing runs.
-    pub(super) fn unload(&self, driver: &Libcuda) {
-        for slot in lock(&self.0).drain().map(|(_, slot)| slot) {
-            if let Some(Ok(loaded)) = lock(&slot).take() {
-                // SAFETY: the driver loaded it, and none of its kernels runs.
-                unsafe { (driver.cuModuleUnload)(loaded.module) };
-            }
-        }
-    }
-}
-
-/// Failure to load a module.
-struct NotLoaded {
-    error: Box<Error>,
-    /// True if another attempt may succeed.
-    may_pass: bool,
-}
-
-impl From<Error> for NotLoaded {
-    fn from(error: Error) -> Self {
-        NotLoaded { error: error.into(), may_pass: false }
-    }
-}
-
-/// Loads a module with all its entries, where the context is current.
-fn load(gpu: &Gpu, module: &'static Module) -> std::result::Result<InDriver, NotLoaded> {
-    let text = match module.code {
-        Code::Ptx(text) => Cow::Borrowed(text),
-        Code::Packed(packed) => Cow::Owned(unpack(module.name, packed)?),
-        Code::Cuda(text) => Cow::Owned(nvrtc::compile(module.name, text, gpu.about.capability)?),
-    };
-    let mut loaded = load_text(gpu, &text);
-    if loaded.0 == Status::OUT_OF_MEMORY {
-        gpu.free_kept();
-        loaded = load_text(gpu, &text);
-    }
-    let (status, handle, reason) = loaded;
-    let may_pass = !status.is_of_code();
-    gpu.expect(status, &format!("load the kernels of {}{reason}", module.name))
-        .map_err(|error| NotLoaded { error: error.into(), may_pass })?;
-    let loaded = InDriver { module: handle, text, entries: Mutex::default() };
-    for name in entry_names(&loaded.text) {
-        let entry = loaded.find(gpu, module, name)?;
-        lock(&loaded.entries).insert(name.to_owned(), entry);
-    }
-    Ok(loaded)
-}
-
-/// Gives the driver a module's text. Returns how that went, with the driver's reason in brackets if it has one.
-fn load_text(gpu: &Gpu, text: &str) -> (Status, CUmodule, String) {
-    let ended = format!("{text}\0");
-    let mut handle = CUmodule::NONE;
-    let mut log = vec![0u8; LOG];
-    let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    // The driver takes numbers in place of pointers, and the log's last byte stays 0.
-    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
-    let text = ended.as_ptr().cast();
-    // SAFETY: the place is there for one handle, the text ends with 0, and each option has the value that it asks for.
-    let status = unsafe {
-        (gpu.driver.cuModuleLoadDataEx)(&mut handle, text, 2, options.as_mut_ptr(), values.as_mut_ptr())
-    };
-    let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
-    let reason = log.lines().next().map_or(String::new(), |line| format!(" ({line})"));
-    (status, handle, reason)
-}
-
-impl Gpu {
-    /// Loads the modules of a program with all their entries, unless they are loaded already.
-    ///
-    /// # Errors
-    /// As [`Loaded::module`].
-    pub(super) fn prepare(&self, program: &Program) -> Result<()> {
-        self.prepare_module(program.module)?;
-        program.then.iter().try_for_each(|program| self.prepare(program))
-    }
-
-    /// Loads a module with all its entries, unless it is loaded already.
-    ///
-    /// # Errors
-    /// As [`Loaded::module`].
-    pub(crate) fn prepare_module(&self, module: &'static Module) -> Result<()> {
-        if self.loaded.has(module) {
-            return Ok(());
-        }
-        let _current = self.enter()?;
-        self.loaded.module(self, module).map(drop)
-    }
-}
+use std::sync::Arc;
 
 /// Argument of a launch as the driver copies it: the largest is what a kernel refuses with.
 type Value = [u64; 3];
@@ -206,8 +23,8 @@ pub(super) struct Filled<'a> {
 }
 
 impl CudaStream {
-    /// Enqueues the launches of a program, where the context is current. Its modules are [prepared](Gpu::prepare), so that
-    /// nobody who has the stream waits for the driver's compiler.
+    /// Enqueues the launches of a program, where the context is current. Its modules are
+    /// [prepared](super::gpu::Gpu::prepare), so that nobody who has the stream waits for the driver's compiler.
     pub(super) fn launch(&self, tail: &mut Tail, program: &Program, filled: &Filled<'_>) -> Result<()> {
         let scratch = self.scratch(tail, program.scratch)?;
         for launch in &program.launches {
@@ -232,7 +49,7 @@ impl CudaStream {
 
     fn start(&self, module: &'static Module, launch: &Launch, mut values: Vec<Value>) -> Result<()> {
         let gpu = &self.gpu;
-        let function = gpu.loaded.module(gpu, module)?.function(gpu, module, launch)?;
+        let function = gpu.function(module, launch)?;
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         let Launch { blocks, threads, .. } = *launch;
         // SAFETY: the function and the stream are there. Each parameter has a place with as many bytes as it has, the

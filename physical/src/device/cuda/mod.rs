@@ -1,10 +1,10 @@
 //! NVIDIA GPUs: memory and arithmetic by way of the driver, which is all that a machine needs for it.
 //!
 //! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
-//! `event` its points, `timestamp` their times, `memory` the device's and the host's pinned memory, `launch` and `arithmetic` what runs, `refusal`
-//! what kernels refuse, and `queue` puts it together. Paths between devices stand on `enqueue` and `watch`; `foreign` and
-//! `exchange` are for other libraries' streams and tensors. Where there is no driver, [`Cuda::new`] says so; nothing else
-//! here is compiled into a program without the feature `cuda`.
+//! `event` its points, `timestamp` their times, `memory` the device's and the host's pinned memory, `modules`, `launch` and
+//! `arithmetic` what runs, `kinds` and `refusal` what kernels refuse, and `queue` puts it together. Paths between devices
+//! stand on `enqueue` and `watch`; `foreign` and `exchange` are for other libraries' streams and tensors. Where there is no
+//! driver, [`Cuda::new`] says so; nothing else here is compiled into a program without the feature `cuda`.
 
 #![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
 
@@ -14,9 +14,11 @@ mod event;
 mod exchange;
 mod foreign;
 pub(crate) mod gpu;
+mod kinds;
 mod launch;
 pub(crate) mod library;
 mod memory;
+mod modules;
 mod nvrtc;
 mod pool;
 mod queue;

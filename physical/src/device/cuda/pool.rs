@@ -4,7 +4,7 @@
 //! communicates asks for the same sizes again and again. When memory runs out, a pool gives all back; and when it has
 //! none of a class, but more of others than is in use, as sizes have changed.
 
-use super::gpu::lock;
+use crate::lock::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
 

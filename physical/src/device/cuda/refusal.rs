@@ -6,74 +6,15 @@
 //! somebody takes the failure. Streams that launch nothing that refuses have no record, and their events no snapshot.
 
 use super::event::CudaEvent;
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
+use super::kinds::{BYTES, CARRY, Words};
 use super::launch::Filled;
 use super::memory::{Pinned, Room};
 use super::stream::{CudaStream, Tail};
-use crate::codec::CodecError;
 use crate::device::Failure;
-use crate::device::program::{Argument, Code, Launch, Module, Program};
+use crate::device::program::{Argument, Launch, Program};
 use crate::error::Result;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
-/// The record as it lies on the device: `Refusal` of `cuda/device.cuh`.
-type Words = [u64; 4];
-
-/// Size of the record in bytes.
-const BYTES: usize = size_of::<Words>();
-
-/// Bits of a launch's number that say what kind of launch it is.
-const KIND_BITS: u32 = 16;
-
-pub(super) static CARRY: Module = Module { name: "refusal", code: Code::Packed(hexagram_ptx::REFUSAL) };
-
-/// Kinds of launches of a device that may refuse, each once.
-#[derive(Default)]
-pub(super) struct Kinds {
-    launches: AtomicU64,
-    list: Mutex<Vec<Kind>>,
-}
-
-/// A kind of launch: whose it is, and what is wrong with a message that it finds damaged.
-#[derive(Clone, PartialEq)]
-struct Kind {
-    codec: String,
-    damage: &'static str,
-}
-
-impl Kinds {
-    /// Returns a number for a launch, greater than all before, from which its kind is known.
-    fn number(&self, codec: &str, damage: &'static str) -> u64 {
-        let mut list = lock(&self.list);
-        let place = list.iter().position(|kind| kind.codec == codec && kind.damage == damage);
-        let place = place.unwrap_or_else(|| {
-            list.push(Kind { codec: codec.to_owned(), damage });
-            list.len() - 1
-        });
-        let launch = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
-        launch << KIND_BITS | (place as u64 & ((1 << KIND_BITS) - 1))
-    }
-
-    /// Returns what a record says; `None` if nothing was refused.
-    fn failure(&self, [launch, upper, before, lower]: Words) -> Option<Failure> {
-        if launch == 0 {
-            return None;
-        }
-        let place = launch & ((1 << KIND_BITS) - 1);
-        let kind = lock(&self.list).get(place as usize).cloned();
-        let Kind { codec, damage } = kind.unwrap_or(Kind { codec: "a codec".to_owned(), damage: "" });
-        let first = !upper >> 16;
-        let refusal = match (upper as u32) << 16 | lower as u32 & 0xffff {
-            0 => CodecError::damaged(damage),
-            bits => {
-                let index = before.saturating_add(first) as usize;
-                CodecError::NotFinite { index, value: f32::from_bits(bits) }
-            }
-        };
-        Some(Failure::Refused { codec, refusal })
-    }
-}
+use std::sync::Arc;
 
 /// A stream's record, and what is known of it.
 #[derive(Default)]
@@ -237,32 +178,5 @@ impl CudaStream {
             let launch = Launch { entry: "refusal_carry", blocks: 1, threads: 1, arguments };
             self.launch(tail, &Program::of(&CARRY, launch), &Filled::default())
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_launch_says_whose_it_is() {
-        let kinds = Kinds::default();
-        let first = kinds.number("qsgd", "too short");
-        let second = kinds.number("top-k", "no such index");
-        let third = kinds.number("qsgd", "too short");
-        assert!(0 < first && first < second && second < third);
-        assert!(kinds.failure([0; 4]).is_none());
-        // As kernels write it: the upper and the lower half of the value, each below the element.
-        let record = |launch, first: u64, bits: u32| {
-            let [upper, lower] = [bits >> 16, bits & 0xffff].map(|half| !first << 16 | u64::from(half));
-            [launch, upper, 100, lower]
-        };
-        let failure = kinds.failure(record(third, 5 << 32, f32::NAN.to_bits())).unwrap();
-        let failure = failure.into_error("cuda:0").to_string();
-        assert!(failure.contains("qsgd on cuda:0: element 21474836580 is NaN"), "{failure}");
-        let failure = kinds.failure(record(first, 0, 0x7f80_0001)).unwrap().into_error("cuda:0").to_string();
-        assert!(failure.contains("qsgd on cuda:0: element 100 is NaN"), "{failure}");
-        let failure = kinds.failure(record(second, 3, 0)).unwrap().into_error("cuda:0").to_string();
-        assert!(failure.contains("top-k on cuda:0") && failure.contains("no such index"), "{failure}");
     }
 }

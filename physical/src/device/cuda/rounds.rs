@@ -1,6 +1,6 @@
 //! Rounds: a thread that looks at a list of things again and again, as long as there are any.
 
-use super::gpu::lock;
+use crate::lock::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

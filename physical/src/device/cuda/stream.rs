@@ -6,19 +6,22 @@
 //! stream, by way of the memory that it writes; it is the sweeper that ends such circles.
 
 use super::event::{CudaEvent, Known, Pending, Recorded};
-use super::gpu::{Gpu, lock};
+use super::gpu::Gpu;
 use super::memory::Room;
 use super::refusal::Refusals;
-use super::types::{CU_STREAM_NON_BLOCKING, CUstream};
+use super::sweeper::InFlight;
+use super::types::CUstream;
 use super::watch::Doubts;
 use crate::deadline;
-use crate::device::{Failure, WaitPlace, at};
+use crate::device::{Event, Failure, WaitPlace, at};
 use crate::error::Result;
+use crate::lock::lock;
 use crate::memory::put_off;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// Works after which a mark is recorded, if nobody has recorded an event.
 const WORKS: usize = 32;
@@ -107,7 +110,7 @@ impl CudaStream {
         };
         let stream = Arc::new(CudaStream {
             gpu: Arc::clone(gpu),
-            handle: create(gpu)?,
+            handle: gpu.create_stream()?,
             limit: AtomicU64::new(u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX)),
             tail: Mutex::new(tail),
             doubts: Doubts::default(),
@@ -116,7 +119,8 @@ impl CudaStream {
         });
         let mut streams = lock(&gpu.streams);
         streams.retain(|stream| stream.strong_count() > 0);
-        streams.push(Arc::downgrade(&stream));
+        let weak: Weak<Self> = Arc::downgrade(&stream);
+        streams.push(weak);
         drop(streams);
         Ok(stream)
     }
@@ -286,30 +290,9 @@ impl CudaStream {
     /// Lets the sweeper look at this stream until nothing is left on it.
     pub(super) fn let_sweep(self: &Arc<Self>, tail: &mut Tail) {
         if !std::mem::replace(&mut tail.is_swept, true) {
-            self.gpu.sweeper.add(Arc::clone(self));
+            let stream = Arc::clone(self);
+            self.gpu.sweeper.add(stream);
         }
-    }
-
-    /// Drops what is done, and rings the bells of what has happened. Returns false if nothing is left, so that the caller
-    /// has to take the stream off the sweeper's list.
-    pub(super) fn look(&self) -> bool {
-        // Somebody enqueues, and may take long for it.
-        let Ok(mut tail) = self.tail.try_lock() else { return true };
-        if tail.has_unmarked() {
-            self.mark(&mut tail);
-        }
-        let happened = |(recorded, _): &mut (Arc<Recorded>, _)| self.gpu.has_happened(recorded.handle);
-        let rung: Vec<_> = tail.bells.extract_if(.., happened).collect();
-        drop(tail);
-        rung.iter().for_each(|(_, pending)| pending.ring());
-        drop(rung);
-        self.look_at_marks();
-        let mut tail = self.tail();
-        let is_idle = tail.held.is_empty() && tail.bells.is_empty();
-        // Of several that look at a time, one takes it off the list.
-        let is_over = is_idle && tail.is_swept;
-        tail.is_swept &= !is_idle;
-        !is_over
     }
 
     /// Lets an event ring a bell when it happens: by itself, or else when the sweeper sees that it has.
@@ -322,9 +305,10 @@ impl CudaStream {
         let by_itself = match tail.ringing {
             Some((_, last)) if last > recorded.number => Ok(()),
             Some((stream, _)) => self.ring_behind(&mut tail, stream, recorded, pending),
-            None => {
-                create(&self.gpu).and_then(|stream| self.ring_behind(&mut tail, stream, recorded, pending))
-            }
+            None => self
+                .gpu
+                .create_stream()
+                .and_then(|stream| self.ring_behind(&mut tail, stream, recorded, pending)),
         };
         drop(tail);
         self.gpu.sweeper.hurry();
@@ -350,6 +334,32 @@ impl CudaStream {
     }
 }
 
+impl InFlight for CudaStream {
+    fn look(&self) -> bool {
+        // Somebody enqueues, and may take long for it.
+        let Ok(mut tail) = self.tail.try_lock() else { return true };
+        if tail.has_unmarked() {
+            self.mark(&mut tail);
+        }
+        let happened = |(recorded, _): &mut (Arc<Recorded>, _)| self.gpu.has_happened(recorded.handle);
+        let rung: Vec<_> = tail.bells.extract_if(.., happened).collect();
+        drop(tail);
+        rung.iter().for_each(|(_, pending)| pending.ring());
+        drop(rung);
+        self.look_at_marks();
+        let mut tail = self.tail();
+        let is_idle = tail.held.is_empty() && tail.bells.is_empty();
+        // Of several that look at a time, one takes it off the list.
+        let is_over = is_idle && tail.is_swept;
+        tail.is_swept &= !is_idle;
+        !is_over
+    }
+
+    fn wait(self: Arc<Self>, at_most: Duration) {
+        self.record().wait(at_most);
+    }
+}
+
 impl Drop for CudaStream {
     fn drop(&mut self) {
         let tail = self.tail.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -363,14 +373,4 @@ impl Drop for CudaStream {
             }
         }
     }
-}
-
-/// Creates a stream that waits for no other one by itself.
-pub(super) fn create(gpu: &Gpu) -> Result<CUstream> {
-    let _current = gpu.enter()?;
-    let mut stream = CUstream::NONE;
-    // SAFETY: the place is there for one handle.
-    let status = unsafe { (gpu.driver.cuStreamCreate)(&mut stream, CU_STREAM_NON_BLOCKING) };
-    gpu.expect(status, "create a stream")?;
-    Ok(stream)
 }

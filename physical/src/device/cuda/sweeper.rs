@@ -6,11 +6,10 @@
 //! [watched](super::Watch) work go on: it calls no driver, nor does it drop what may. While nothing is in flight both
 //! sleep. They end before the process does.
 
-use super::gpu::lock;
 use super::rounds::Rounds;
-use super::stream::CudaStream;
 use super::watch::Watched;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;
@@ -38,10 +37,20 @@ extern "C" fn end_all() {
     }
 }
 
+/// Stream with work in flight.
+pub(super) trait InFlight: Send + Sync {
+    /// Drops what is done, and rings the bells of what has happened. Returns false if nothing is left, so that the caller
+    /// has to take the stream off the sweeper's list.
+    fn look(&self) -> bool;
+
+    /// Waits until the work so far is done, or until `at_most` has passed.
+    fn wait(self: Arc<Self>, at_most: Duration);
+}
+
 /// Work in flight of one kind or the other.
 #[derive(Clone)]
 enum Swept {
-    Stream(Arc<CudaStream>),
+    Stream(Arc<dyn InFlight>),
     Watched(Arc<Watched>),
 }
 
@@ -89,7 +98,7 @@ impl Sweeper {
     }
 
     /// Looks at a stream until there is nothing on it.
-    pub(super) fn add(&self, stream: Arc<CudaStream>) {
+    pub(super) fn add(&self, stream: Arc<dyn InFlight>) {
         self.swept.add(Swept::Stream(stream));
     }
 

@@ -12,11 +12,11 @@
 //! The driver tells milliseconds as f32, which get coarse, and the clocks drift apart. So the base is renewed; a timestamp
 //! keeps the one that was in use when it was recorded.
 
-use super::gpu::{Gpu, lock};
-use super::stream::create;
+use super::gpu::Gpu;
 use super::types::{CU_EVENT_DEFAULT, CUevent, CUstream};
 use crate::device::Timestamp;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::runtime::{self, Instant};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -97,7 +97,7 @@ impl GpuClock {
     fn renew(&self, gpu: &Gpu, bases: &mut Bases, limit: Duration) -> Result<()> {
         let stream = match bases.stream {
             Some(stream) => stream,
-            None => *bases.stream.insert(create(gpu)?),
+            None => *bases.stream.insert(gpu.create_stream()?),
         };
         let base = self.measure(gpu, stream, limit)?;
         let unused = bases.all.extract_if(.., |base| Arc::strong_count(base) == 1);

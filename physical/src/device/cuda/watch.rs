@@ -7,9 +7,8 @@
 //! it was found. Whoever has waited for an event looks at its doubts himself before he relies on what the work has
 //! written: the sweeper may be about to.
 
-use super::gpu::lock;
-use super::stream::CudaStream;
 use crate::error::Error;
+use crate::lock::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Eye on work that is enqueued.
@@ -150,14 +149,14 @@ pub(super) struct Watched {
     watch: Arc<dyn Watch>,
     doubt: Arc<Doubt>,
     /// Keeps the device, whose sweeper looks.
-    _stream: Arc<CudaStream>,
+    _stream: Arc<dyn Send + Sync>,
 }
 
 impl Watched {
-    /// Takes up a watch for the last work of a stream.
-    pub(super) fn new(watch: Arc<dyn Watch>, stream: &Arc<CudaStream>) -> Self {
-        let doubt = stream.doubts.open(Arc::downgrade(&watch));
-        Watched { watch, doubt, _stream: Arc::clone(stream) }
+    /// Takes up a watch for the last work of a stream, whose doubts these are.
+    pub(super) fn new(watch: Arc<dyn Watch>, doubts: &Doubts, stream: Arc<dyn Send + Sync>) -> Self {
+        let doubt = doubts.open(Arc::downgrade(&watch));
+        Watched { watch, doubt, _stream: stream }
     }
 
     /// Looks once, and returns true while the work goes on.

@@ -3,39 +3,10 @@
 //! AVX2 and AVX-512 are chosen at run time; everything else, NEON among it, is what the compiler makes of the portable
 //! form for the target that it builds for.
 
-use super::LANES;
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512};
 use std::sync::LazyLock;
-
-/// An instruction set, with the operations that kernels do differently on each. The compiler does the rest.
-///
-/// A value is the proof that the machine has the instructions, so that methods are safe to call.
-pub(super) trait Set: Copy {
-    /// Rounds each to f16, to the nearest, ties to even; NaNs stay NaN, with the upper bits of their payload.
-    fn f16_of(self, x: [f32; LANES]) -> [u16; LANES];
-
-    /// Converts each f16 to f32, exactly.
-    fn f32_of(self, x: [u16; LANES]) -> [f32; LANES];
-
-    /// Loads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of
-    /// which the compiler knows nothing.
-    ///
-    /// # Safety
-    /// The numbers are mapped and aligned.
-    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES];
-
-    /// Returns a mask whose bit i is set if xᵢ < 0.
-    fn negative(self, x: [f32; LANES]) -> u16;
-
-    /// Returns `size` in all lanes, negated where a bit is set.
-    fn signed(self, size: f32, bits: u16) -> [f32; LANES];
-
-    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything.
-    /// Returns how many there are.
-    fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize;
-}
 
 /// The instruction set that kernels run with.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,7 @@
 //! Inner products, for low-rank codecs.
 
-use super::{Float, LANES, Set};
+use super::set::Set;
+use super::{Float, LANES};
 
 dispatched!(
     /// Returns Σ x y, of equal lengths, in four times 16 sums that are added pairwise.

@@ -1,7 +1,8 @@
 //! 16-bit floats, little endian, at any alignment.
 
 use super::from_fn;
-use super::{Float, LANES, Set};
+use super::set::Set;
+use super::{Float, LANES};
 
 dispatched!(
     /// Rounds each to f16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2 bytes

@@ -5,7 +5,8 @@
 //! Nothing overflows, and no range is too small: differences are taken of halves where `max − min` is infinite, and of
 //! multiples where it is next to denormal. Where it is 0, so is every code, and x̂ is exact.
 
-use super::{Float, Set, WIDE, fold, prefetch};
+use super::set::Set;
+use super::{Float, WIDE, fold, prefetch};
 
 /// The smallest and the largest of some numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]

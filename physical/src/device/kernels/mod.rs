@@ -27,6 +27,7 @@ mod portable;
 pub mod reach;
 mod reduction;
 pub mod scaled;
+mod set;
 mod sign;
 pub mod sums;
 #[cfg(test)]
@@ -46,8 +47,6 @@ pub(crate) use reduction::{SharedFloats, add_shared};
 pub use reduction::{canonicalize_f32, canonicalize_f64, reduce_f32, reduce_f64, scale_f32, scale_f64};
 pub use sign::{add_signs, pack_signs, unpack_signs};
 pub use wide::{add_scaled_wide, narrow, scaled_wide};
-
-use dispatch::Set;
 
 /// Elements that a kernel works on at a time: one register of AVX-512, two of AVX2, four of NEON or SSE.
 pub const LANES: usize = 16;

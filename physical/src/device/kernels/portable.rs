@@ -1,9 +1,9 @@
 //! The instruction set of every target, by bit tricks on f32 that any vector unit can do.
 
 use super::LANES;
-use super::dispatch::Set;
 use super::from_fn;
 use super::reach::MAGNITUDE;
+use super::set::Set;
 
 /// The instructions that the target has anyway.
 #[derive(Debug, Clone, Copy)]

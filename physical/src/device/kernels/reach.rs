@@ -2,7 +2,8 @@
 //!
 //! A magnitude is the bits of an f32 without the sign, as a number: of the same order as |x|, NaN above infinity.
 
-use super::{LANES, Set, WIDE, fold};
+use super::set::Set;
+use super::{LANES, WIDE, fold};
 
 /// The bits of an f32 that are its magnitude.
 pub const MAGNITUDE: u32 = u32::MAX >> 1;

@@ -1,9 +1,10 @@
 //! Element-wise reductions of floats, with which all-reduce and its kin compute. Every NaN that comes out is the one
 //! NaN.
 
+use super::LANES;
 use super::float::Float;
 use super::from_fn;
-use super::{LANES, Set};
+use super::set::Set;
 use crate::dtype::ReduceOp;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};

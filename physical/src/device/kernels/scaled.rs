@@ -11,7 +11,8 @@
 
 use super::from_fn;
 use super::reach::MAGNITUDE;
-use super::{Float, LANES, Set, WIDE, fold};
+use super::set::Set;
+use super::{Float, LANES, WIDE, fold};
 
 dispatched!(
     /// Returns the largest magnitude, 0 of no numbers; `None` if a number is NaN or infinite.

@@ -1,7 +1,8 @@
 //! One bit for each number: its sign. Bit i of a byte, from the lowest, is 1 for a negative number; ±0 is positive.
 
 use super::from_fn;
-use super::{Float, LANES, Set, WIDE, fold};
+use super::set::Set;
+use super::{Float, LANES, WIDE, fold};
 
 dispatched!(
     /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time.

@@ -3,7 +3,8 @@
 //! A run is summed by blocks of [`SUMMED`] elements: lane i of 64 takes elements i, i + 64, … of the block, and lanes
 //! are added by halves. The sums of all blocks are summed in the same way, again and again, until there is one.
 
-use super::{Float, Set, WIDE, fold};
+use super::set::Set;
+use super::{Float, WIDE, fold};
 
 /// Number of elements, or of sums of them, that become one sum.
 pub const SUMMED: usize = 4096;

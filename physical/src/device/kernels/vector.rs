@@ -5,7 +5,8 @@
 
 use super::from_fn;
 use super::portable::Portable;
-use super::{Float, LANES, Set};
+use super::set::Set;
+use super::{Float, LANES};
 
 /// Operations of an instruction set on 16 lanes.
 pub(super) trait Vectors: Set {

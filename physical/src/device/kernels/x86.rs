@@ -1,8 +1,8 @@
 //! Instructions of AVX2 and AVX-512, where the compiler would not choose them by itself.
 
 use super::LANES;
-use super::dispatch::Set;
 use super::reach::MAGNITUDE;
+use super::set::Set;
 use std::arch::x86_64::*;
 use std::is_x86_feature_detected as has;
 use std::mem::transmute;

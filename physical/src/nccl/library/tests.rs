@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use super::super::connect::{begin, draw};
+use super::super::communicator::{begin, draw};
 use super::*;
 use crate::device::cuda::{Cuda, CudaQueue};
 use std::io::Write;

@@ -4,7 +4,7 @@
 mod tests;
 
 use super::{Socket, TlsFiles};
-use crate::bootstrap::secret;
+use crate::bootstrap::private_file::private_file;
 use crate::error::{Error, Result};
 use crate::input;
 use rustls::client::danger::ServerCertVerifier;
@@ -67,7 +67,7 @@ impl Tls {
         let private = PrivateKeyDer::from_pem_slice(&read("private key", key)?).map_err(|cause| {
             unusable("private key", key, cause, "give a file with BEGIN PRIVATE KEY in it")
         })?;
-        secret::private_file(key)?;
+        private_file(key)?;
         let mut roots = RootCertStore::empty();
         for root in certificates("authority's certificate", authority)? {
             let refused = |cause| unusable("authority's certificate", authority, cause, "make a new one");

@@ -1,6 +1,7 @@
 //! Jobs inside TLS, with certificates made here: equal results, and clear errors where the files do not fit.
 
 use super::*;
+use crate::bootstrap::secret;
 use crate::bootstrap::{Launcher, Placement, Rendezvous};
 use crate::dtype::DType;
 use crate::fingerprint::{Fingerprint, OperationKind};
