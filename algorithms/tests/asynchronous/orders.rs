@@ -129,7 +129,7 @@ fn steps_ahead(comm: &Communicator, staleness: u64, order: u64) -> Result<u64> {
 #[test]
 fn under_ssp_no_rank_is_further_ahead_than_the_staleness_in_any_order() {
     for staleness in 0..4 {
-        let orders = orders(8, 1500);
+        let orders = orders(8, 400);
         let ahead = |order| spawn_in_order(order, 4, |comm| steps_ahead(&comm, staleness, order)).unwrap();
         let furthest = (0..orders).flat_map(ahead).max();
         assert_eq!(furthest, Some(staleness), "the bound is reached, and no more");
