@@ -322,14 +322,14 @@ mod tests {
         let error = named("magic").err().unwrap().to_string();
         assert!(error.contains("`magic`") && error.contains("gradient-allreduce"), "{error}");
         let error = named("choco_sgd").err().unwrap().to_string();
-        assert_eq!(error, "there is no algorithm `choco_sgd`; did you mean choco-sgd?");
+        assert_eq!(error, "unknown algorithm `choco_sgd`; did you mean choco-sgd?");
     }
 
     #[test]
     fn help_on_an_unknown_name_knows_codecs_and_graphs_too() {
         for (name, near) in [("topk", "top-k"), ("torsu", "torus"), ("choco_sgd", "choco-sgd")] {
             let error = Registry::built_in().help(name).err().unwrap().to_string();
-            assert!(error.starts_with(&format!("there is no algorithm, codec or graph `{name}`")), "{error}");
+            assert!(error.starts_with(&format!("unknown algorithm, codec or graph `{name}`")), "{error}");
             assert!(error.contains(&format!(" {near}?")), "{error}");
         }
     }

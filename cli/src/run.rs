@@ -23,7 +23,7 @@ launcher reports the first of its own ranks that failed, whose message names the
 
 Exit code: 0 if every rank succeeded, the code of the rank that failed first, 128 plus the number of the signal that \
 ended the job, 2 for a wrong call, 1 if the ranks cannot be started, or if all succeeded but their output could not be \
-written. If nobody reads it any more (`| head`), the job goes on, and its output is dropped.
+written. If the reader has closed it (`| head`), the job continues, and its output is dropped.
 
 Examples:
   hexagram run -n 4 -- ./train --epochs 3

@@ -19,7 +19,7 @@ The balance is what the costliest rank of a step costs over what the average one
 perfect. A step is one sample of each rank, or one batch; a sample costs its number in --complexity, or 1.
 
 Exit code: 0, 2 for a wrong call, 1 if --complexity cannot be read or holds something else, or the output cannot be \
-written, 141 if nobody reads it any more.
+written, 141 if the reader has closed it.
 
 Example: hexagram sample --len 10 --ranks 4 --seed 42";
 

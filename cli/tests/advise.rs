@@ -122,7 +122,7 @@ fn as_many_algorithms_are_checked_as_are_asked_for() {
     }
     let refused = advise("checked", "--check 0");
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr[0].ends_with("`0` is no number of algorithms; write one, as in 3, or `all`"));
+    assert!(refused.stderr[0].ends_with("`0` is not a number of algorithms; write one, as in 3, or `all`"));
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn faults_of_a_file_are_played_and_a_wrong_line_is_named() {
     assert_eq!(refused.code, Some(2));
     let line = refused.stderr.concat();
     assert!(
-        line.contains("line 2: `3s rank 4 dies`: there is no rank 4") && line.contains("0 to 3"),
+        line.contains("line 2: `3s rank 4 dies`: rank 4 does not exist") && line.contains("0 to 3"),
         "{line}"
     );
 }

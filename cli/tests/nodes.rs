@@ -116,13 +116,13 @@ fn what_several_nodes_need_is_asked_for() {
     nameless.env_remove("HEXAGRAM_SECRET_FILE");
     refused(nameless, 2, "head -c 32 /dev/urandom");
     refused(hexagram(&["-n", "1", "--nnodes", "2", "true"]), 2, "--node-rank and --addr");
-    refused(job.node("2", &[], &["true"]), 2, "no node 2 among 2");
+    refused(job.node("2", &[], &["true"]), 2, "node 2 does not exist among 2");
     let elsewhere = |address: &str| {
         let job = Job { address: address.into(), secret: job.secret.clone() };
         job.node("0", &[], &["true"])
     };
     refused(elsewhere("192.0.2.1:29471"), 1, "rank 0 must run on the host that this address names");
-    refused(elsewhere("0.0.0.0:29471"), 1, "no interface");
+    refused(elsewhere("0.0.0.0:29471"), 1, "is not an interface");
     refused(elsewhere("nowhere"), 1, "host:port");
     fs::remove_file(&job.secret).unwrap();
     refused(job.node("1", &[], &["true"]), 1, job.secret.to_str().unwrap());

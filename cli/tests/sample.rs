@@ -142,7 +142,7 @@ fn calls_that_cannot_work_are_one_line() {
         (with(&["--complexity", "/dev/zero"]), 1, "/dev/zero: it is a pipe or a device"),
         (with(&["--complexity", folder.to_str().unwrap()]), 1, "it is a folder"),
         (with(&["--complexity", &short]), 2, "has 2 numbers instead of 3"),
-        (with(&["--complexity", &words]), 1, "line 2 is no number: \"two\""),
+        (with(&["--complexity", &words]), 1, "line 2 is not a number: \"two\""),
         (with(&["--complexity", &missing]), 1, "missing: "),
         (
             with(&["--complexity", &good, "--sampler", "batch"]),

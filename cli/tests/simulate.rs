@@ -260,7 +260,7 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
         ("--topology", "switch a\n", &["no hosts", "hosts NUMBER"]),
         ("--rates", "copy 1e9\ncopy fast\n", &["line 2", "`copy fast`", "BYTES_A_SECOND", "message 3us"]),
         ("--rates", "copy 1e9\ncopy 2e9\n", &["line 2", "`copy 2e9`", "line 1", "leave one of the two out"]),
-        ("--rates", "# own\nencode signn 1e9\n", &["line 2", "no codec `signn`", "did you mean sign?"]),
+        ("--rates", "# own\nencode signn 1e9\n", &["line 2", "unknown codec `signn`", "did you mean sign?"]),
         (
             "--topology",
             "hosts 2\nflat\nracks 2\n",
@@ -276,7 +276,7 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
         assert!(line.contains(file) && words.iter().all(|word| line.contains(word)), "{line}");
     }
     let misspelt = run(program(&["simulate", "--model", "vgg17"]));
-    let said = "hexagram simulate: there is no model or file `vgg17`; did you mean vgg16?";
+    let said = "hexagram simulate: unknown model or file `vgg17`; did you mean vgg16?";
     assert_eq!((misspelt.code, misspelt.stderr), (Some(2), vec![said.to_owned()]));
     for (option, file) in [
         ("--model", "/does/not/exist"),
@@ -305,22 +305,22 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--link 1gbit,50us", "8 ranks on one host never use the link between hosts; give --hosts"),
         ("--sweep bandwidth=1gbit,10gbit", "8 ranks on one host never use the link between hosts"),
         ("--sweep latency=50us,5ms", "8 ranks on one host never use the link between hosts"),
-        ("--algorithm magic", "there is no algorithm `magic`"),
+        ("--algorithm magic", "unknown algorithm `magic`"),
         ("--algorithm powersgd(rank=0)", "rank of powersgd is 0"),
         ("--algorithm ,", "--algorithm names none"),
         ("--algorithm d-psgd(graph=hypercube) --ranks 3", "3 ranks make no hypercube"),
         ("--algorithm d-psgd --overlap forward", "a step of d-psgd cannot be communicated beside"),
         ("--algorithm qadam --optimizer adam", "adam does not fit qadam"),
-        ("--optimizer magic", "there is no optimizer `magic`"),
-        ("--sweep latency=5ms,50", "`50` is no value of latency"),
+        ("--optimizer magic", "unknown optimizer `magic`"),
+        ("--sweep latency=5ms,50", "`50` is not a value of latency"),
         ("--sweep speed=1", "`speed` is nothing that varies; write bandwidth="),
         ("--straggler 8:2", "--straggler 8:2 names none of 8 ranks"),
         ("--straggler 1:0", "write a rank or a range of them and a factor up to 1e6, as in 3:2.5"),
         ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 names none of 4 ranks"),
         ("--trace /does/not/exist/trace --algorithm qadam", "/does/not/exist/trace"),
         ("--trace trace --algorithm qadam,dgc", "--trace is of one algorithm, and 2 are chosen"),
-        ("--compute -3", "--compute -3 is no time of a step; give milliseconds, up to 1e9"),
-        ("--compute 1e21", "is no time of a step; give milliseconds, up to 1e9"),
+        ("--compute -3", "--compute -3 is not a time of a step; give milliseconds, up to 1e9"),
+        ("--compute 1e21", "is not a time of a step; give milliseconds, up to 1e9"),
         ("--straggler 0:1e30", "write a rank or a range of them and a factor up to 1e6"),
         ("--straggler 0:1e6 --compute 1e9", "a rank computes for 2.2e13 s, and virtual time is for 1e9 s"),
     ] {

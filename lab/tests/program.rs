@@ -119,7 +119,7 @@ fn refused(outcome: std::result::Result<u8, Failure>) -> String {
 #[test]
 fn what_is_wrong_is_said_once_before_any_rank_starts() {
     for (arguments, said) in [
-        (&["--algorithm=plein"][..], "there is no algorithm `plein`; did you mean plain?"),
+        (&["--algorithm=plein"][..], "unknown algorithm `plein`; did you mean plain?"),
         (&["--algorithm=qadam(warmup=0)"], "warmup of qadam is 0; choose a whole number, 1 or more"),
         (&["--algorithm=help:plein"], "did you mean plain?"),
         (&["--algorithm=qadam", "--optimizer=adam"], "adam does not fit qadam, since"),

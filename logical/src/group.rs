@@ -69,7 +69,7 @@ impl Group {
             return Ok(());
         }
         Err(Error::usage(
-            format!("there is no rank {rank} among {} ranks", self.size()),
+            format!("rank {rank} does not exist among {} ranks", self.size()),
             "ranks count from 0 to size - 1",
         ))
     }

@@ -41,7 +41,7 @@ impl Communicator {
             self.check_members(ranks)?;
             let stranger = || {
                 let what = format!("rank {} is not in the group {ranks:?}", self.rank());
-                Error::usage(what, "let just the members of a group make it, or all ranks a subgroup")
+                Error::usage(what, "call group_of only on its members, or subgroup on all ranks")
             };
             if !ranks.contains(&self.rank()) {
                 return Err(stranger());

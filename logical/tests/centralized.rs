@@ -160,7 +160,7 @@ fn types_have_only_some_reductions() {
                 comm.block_on(hierarchy.reduce_scatter(&all, &mut mine, op)),
             ];
             let is_refused = if dtype.is_float() { op.is_bitwise() } else { op == ReduceOp::Mean };
-            let what = format!("there is no {op} of {dtype}; use ");
+            let what = format!("{op} is undefined for {dtype}; use ");
             for outcome in refused {
                 match outcome {
                     Ok(()) => assert!(!is_refused, "{op} of {dtype}"),

@@ -172,7 +172,7 @@ fn an_error_inside_a_primitive_ends_everyones() {
         },
         |rank, error| {
             let text = error.to_string();
-            assert!(text.contains("no rank 7"), "rank {rank}: {text}");
+            assert!(text.contains("rank 7 does not exist"), "rank {rank}: {text}");
         },
     );
 }

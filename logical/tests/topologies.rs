@@ -264,7 +264,7 @@ fn graphs_that_are_none_are_refused() {
     refused(Mixing::of_edges(vec![1.0; 2], &[edge(0, 2)]), "no edge from rank 0 to rank 2");
     refused(Mixing::of_edges(vec![1.0; 2], &[edge(1, 1)]), "no edge from rank 1 to rank 1");
     refused(Mixing::of_edges(vec![1.0; 2], &[edge(0, 1), edge(0, 1)]), "two edges");
-    refused(Mixing::of_matrix(2, &[1.0; 3]), "no matrix for 2 ranks");
+    refused(Mixing::of_matrix(2, &[1.0; 3]), "do not make a matrix for 2 ranks");
     refused(Mixing::of_matrix(2, &[1.0, f64::NAN, 0.0, 1.0]), "not finite");
     refused(Mixing::of_pairs(2, &[(0, 5)]), "no edge");
     refused(Mixing::pull(3, |_| BTreeSet::from([9])), "no edge");

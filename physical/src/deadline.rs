@@ -20,7 +20,9 @@ pub(crate) fn from_seconds(text: &str) -> Result<Duration> {
     parse_seconds(text).filter(|deadline| DEADLINES.contains(deadline)).ok_or_else(|| {
         let low = DEADLINES.start().as_secs();
         let high = DEADLINES.end().as_secs();
-        let what = format!("{DEADLINE}={text} is no time for which an operation may stand still");
+        let what = format!(
+            "{DEADLINE}={text} is not a number of seconds for which an operation may make no progress"
+        );
         Error::setup(what, format!("set it to {low} to {high} seconds, or unset it"))
     })
 }

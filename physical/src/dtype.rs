@@ -168,7 +168,7 @@ impl ReduceOp {
             false if self == ReduceOp::Mean => "use a sum, or a float type",
             _ => return Ok(()),
         };
-        Err(Error::usage(format!("there is no {self} of {dtype}"), remedy))
+        Err(Error::usage(format!("{self} is undefined for {dtype}"), remedy))
     }
 
     /// Returns the reduction that does the same to elements of a type: those of booleans are all bitwise.

@@ -67,7 +67,8 @@ impl Vigilance {
             None => {
                 let low = SILENCES.start().as_secs();
                 let high = SILENCES.end().as_secs();
-                let what = format!("{SILENCE}={text} is no time for which a rank may be silent");
+                let what =
+                    format!("{SILENCE}={text} is not a number of seconds for which a rank may be silent");
                 Err(Error::setup(what, format!("set it to {low} to {high} seconds, or unset it")))
             }
         }

@@ -48,7 +48,8 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text"))
+    String::from_utf8(read(path, most)?)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 /// Returns the lines of a text that say something, with their numbers from 1, and without comments, which `#` begins.
@@ -95,7 +96,7 @@ mod tests {
         let long = "it has 5 bytes, and at most 4 are read of such a file";
         refused(&path, ErrorKind::FileTooLarge, long);
         fs::write(&path, [0xff]).unwrap();
-        assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "it is no text");
+        assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "it is not UTF-8 text");
         fs::remove_file(&path).unwrap();
         let pipe = "it is a pipe or a device, not a regular file";
         refused(Path::new("/dev/zero"), ErrorKind::InvalidInput, pipe);

@@ -59,7 +59,7 @@ fn program(place: WaitPlace) -> Program {
         WaitPlace::NcclSend => nccl::sends_what_is_written,
         WaitPlace::NcclTurns => nccl::does_one_after_the_other,
         WaitPlace::NcclDone => nccl::reads_a_result,
-        WaitPlace::OfTest => panic!("it is no place of the library"),
+        WaitPlace::OfTest => panic!("it is not a place of the library"),
     }
 }
 

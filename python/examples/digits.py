@@ -123,9 +123,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("digits.svg"))
     options = parser.parse_args()
     if not options.data.is_file():
-        parser.error(f"there is no file {options.data}; run this from a checkout of the repository, or give --data")
+        parser.error(f"file {options.data} does not exist; run this from a checkout of the repository, or give --data")
     if not options.out.parent.is_dir():
-        parser.error(f"there is no folder {options.out.parent} for the picture; make it, or give another --out")
+        parser.error(f"folder {options.out.parent} for the picture does not exist; make it, or give another --out")
     title = f"{options.algorithm}, {options.ranks} ranks"
     if {"HEXAGRAM_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"} & os.environ.keys():
         with hexagram.init() as world:

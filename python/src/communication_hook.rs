@@ -66,7 +66,7 @@ impl CommunicationHook {
         let hook = Arc::clone(&self.hook);
         let wait = move || drop(tell.send(taken(&hook, bucket)));
         std::thread::Builder::new().name("hexagram-hook".to_owned()).spawn(wait).map_err(|cause| {
-            exception(py, &Error::system("start a thread", cause, "let this process have more threads"))
+            exception(py, &Error::system("start a thread", cause, "raise the limit of threads (ulimit -u)"))
         })?;
         answer(py, told)
     }

@@ -37,7 +37,7 @@ pub(crate) fn named(name: &str) -> Result<DType, Error> {
     let short = ALIASES.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short);
     DTYPES.iter().find(|(name, _)| name == short).map(|(_, dtype)| *dtype).ok_or_else(|| {
         let remedy = format!("use one of {}", all_dtypes());
-        Error::usage(format!("there is no element type {name}"), remedy)
+        Error::usage(format!("unknown element type {name}"), remedy)
     })
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn all_dtypes() -> String {
 pub(crate) fn reduction(py: Python<'_>, name: &str) -> PyResult<ReduceOp> {
     REDUCTIONS.iter().find(|(known, _)| known == name).map(|(_, op)| *op).ok_or_else(|| {
         let all: Vec<String> = ReduceOp::ALL.iter().map(ReduceOp::to_string).collect();
-        usage(py, format!("there is no reduction {name}"), format!("use one of {}", all.join(", ")))
+        usage(py, format!("unknown reduction {name}"), format!("use one of {}", all.join(", ")))
     })
 }
 

@@ -214,6 +214,6 @@ fn named_feedback(feedback: &str) -> Result<Feedback> {
     let read = AnyFeedback.read(&text, Some(&none), &Catalogues::default())?;
     read.ok_or_else(|| {
         let remedy = format!("use {}", AnyFeedback.describe(&Catalogues::default()));
-        Error::usage(format!("there is no feedback {feedback}"), remedy)
+        Error::usage(format!("unknown feedback {feedback}"), remedy)
     })
 }

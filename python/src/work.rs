@@ -205,7 +205,10 @@ fn run_aside<T: Send + 'static, R: 'static>(
         drop(rest);
     };
     thread.spawn(run).map_err(|cause| {
-        exception(py, &hexagram::Error::system("start a thread", cause, "let this process have more threads"))
+        exception(
+            py,
+            &hexagram::Error::system("start a thread", cause, "raise the limit of threads (ulimit -u)"),
+        )
     })?;
     let told = std::sync::Mutex::new(told);
     let ended = wait(py, timeout, |slice| {

@@ -409,5 +409,5 @@ fn join_options(
 /// Returns a time in seconds. Fails if it is none.
 pub(crate) fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| usage(py, format!("{seconds} s are no time to wait"), "use a number above 0"))
+        .map_err(|_| usage(py, format!("{seconds} s is not a valid time limit"), "use a number above 0"))
 }

@@ -31,7 +31,7 @@ def test_what_cannot_be_followed_is_refused_by_name(told):
     parts = {
         "added": "name groups there",
         "foreign, empty": "0 of 4 parameters",
-        "no state": "no optimizer's state",
+        "no state": "is not an optimizer's state",
         "foreign": "`exp_avg`",
         "betas": "`betas`",
         "decay": "weight_decay 0.5",

@@ -123,7 +123,7 @@ def test_an_algorithm_in_rust_goes_on_after_one_in_python(told):
 def test_hooks_train_and_refuse_what_works_on_parameters(tmp_path):
     for rank in spawn(3, programs.hooks, str(tmp_path), timeout=LIMIT):
         assert "DataParallel" in rank.pop("local-sgd")
-        assert "no algorithm `magic`" in rank.pop("magic")
+        assert "unknown algorithm `magic`" in rank.pop("magic")
         assert len(rank) == 3
         assert all(accuracy > 0.9 and identical for accuracy, identical in rank.values()), rank
 

@@ -98,7 +98,7 @@ impl Complexities {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, SamplerError> {
         let path = path.as_ref();
         let bytes = file::read(path, LONGEST).map_err(|cause| file_error(path, cause))?;
-        let text = String::from_utf8(bytes).map_err(|_| file_error(path, "it is no text"))?;
+        let text = String::from_utf8(bytes).map_err(|_| file_error(path, "it is not UTF-8 text"))?;
         let lines = text.trim_end().lines().zip(1..);
         let number = |(line, at): (&str, usize)| {
             number(line).map_err(|what| file_error(path, format!("line {at} is {what}")))
@@ -207,7 +207,7 @@ fn number(line: &str) -> Result<f64, String> {
     match line.trim().parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
         Ok(_) => Err(format!("{} instead of a finite number of at least 0", shown())),
-        Err(_) => Err(format!("no number: {:?}", shown())),
+        Err(_) => Err(format!("not a number: {:?}", shown())),
     }
 }
 

@@ -176,7 +176,7 @@ impl fmt::Display for SamplerError {
             }
             SamplerError::SmallBatch { global_batch, replicas } => write!(
                 f,
-                "a global batch of {global_batch} leaves some of {replicas} ranks without a sample; let it be at least {replicas}"
+                "a global batch of {global_batch} leaves some of {replicas} ranks without a sample; use at least {replicas}"
             ),
             SamplerError::BadEntry { option, at, value, least } => {
                 write!(f, "`{option}` number {at} (from 0) is {value}; it has to be finite, and {least}")

@@ -46,7 +46,7 @@ impl Batching {
             Batching::MaxTokens(limit) | Batching::MaxPaddedTokens(limit) => *limit,
         };
         if !(limit > 0.0 && limit.is_finite()) {
-            let remedy = "let a batch have some tokens, and not all there can be";
+            let remedy = "set a positive, finite number of tokens";
             return Err(SamplerError::BadNumber { option: "max_tokens", value: limit, remedy });
         }
         match complexities.iter().position(|tokens| *tokens > limit) {

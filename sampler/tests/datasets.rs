@@ -56,7 +56,7 @@ fn mnist_gives_images_and_labels() {
     assert_eq!((train.len(), train.shape().to_string()), (2, "[3, 4]".into()));
     let (image, label) = get(&train, 1).unwrap();
     assert_eq!((image, label), (Array::new([3, 4], pixels[12..].to_vec()).unwrap(), 9));
-    assert!(get(&train, 2).unwrap_err().contains("no sample 2 among 2"));
+    assert!(get(&train, 2).unwrap_err().contains("sample 2 does not exist among 2"));
 
     let options = LoaderOptions { batch_size: Some(2), workers: 1, ..Default::default() };
     let (images, labels) = DataLoader::new(train, options).unwrap().iter().next().unwrap().unwrap();
@@ -92,7 +92,7 @@ fn cifar_gives_images_and_labels_of_all_files() {
         assert_eq!((label, image.shape().to_string()), (part, "[3, 32, 32]".into()));
         assert!(image.iter().all(|pixel| *pixel == 10 * part));
     }
-    assert!(get(&train, 10).unwrap_err().contains("no sample 10 among 10"));
+    assert!(get(&train, 10).unwrap_err().contains("sample 10 does not exist among 10"));
     assert!(refused(Cifar10::open(&folder.0, false)).contains("test_batch.bin"));
     folder.write("test_batch.bin", [record(0, 0), record(10, 0)].concat());
     let test = Cifar10::open(&folder.0, false).unwrap();
@@ -148,7 +148,7 @@ fn lines_have_no_ends() {
     assert_eq!(all(b"\n"), [""]);
     assert!(all(b"").is_empty());
     let error = get(&open(b"good\nb\xffd\n"), 1).unwrap_err();
-    assert!(error.contains("text:2: the line is no UTF-8") && error.contains("iconv"), "{error}");
+    assert!(error.contains("text:2: the line is not UTF-8") && error.contains("iconv"), "{error}");
     assert!(get(&open(b"good\n"), 1).is_err());
 }
 

@@ -146,8 +146,8 @@ fn complexities() {
     );
     refused(Complexities::read(file("missing")), "missing: ");
     for (text, what) in [
-        ("1\nx\n", "line 2 is no number: \"x\";"),
-        ("1\n\n2", "line 2 is no number: \"\";"),
+        ("1\nx\n", "line 2 is not a number: \"x\";"),
+        ("1\n\n2", "line 2 is not a number: \"\";"),
         ("1\nnan\n", "line 2 is nan instead of a finite number of at least 0"),
         ("1\r\n2\r\ninf\r\n", "line 3 is inf instead of"),
         ("1e309\n", "line 1 is 1e309 instead of"),
@@ -159,9 +159,9 @@ fn complexities() {
         refused(Complexities::read(file("bad")), what);
     }
     fs::write(file("bad"), "{".repeat(5_000_000)).unwrap();
-    refused(Complexities::read(file("bad")), &format!("line 1 is no number: \"{}\";", "{".repeat(40)));
+    refused(Complexities::read(file("bad")), &format!("line 1 is not a number: \"{}\";", "{".repeat(40)));
     fs::write(file("bad"), b"\xff\n").unwrap();
-    refused(Complexities::read(file("bad")), "bad: it is no text");
+    refused(Complexities::read(file("bad")), "bad: it is not UTF-8 text");
     refused(costs(&[1.0]).write(file("no").join("such").join("folder")), "folder: ");
 }
 

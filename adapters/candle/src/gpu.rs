@@ -33,7 +33,7 @@ impl Gpu {
     /// program waits for work of the GPU for `limit` at most.
     pub(crate) fn open(device: &CudaDevice, engine: &mut EngineOptions, limit: Duration) -> Result<Self> {
         let DeviceLocation::Cuda { gpu_id } = device.location() else {
-            return Err(Error::usage("candle's device is no GPU", "make it with Device::new_cuda"));
+            return Err(Error::usage("candle's device is not a GPU", "make it with Device::new_cuda"));
         };
         let gpu = Cuda::new(gpu_id)?;
         let queue = gpu.queue()?;

@@ -69,7 +69,7 @@ pub(super) fn read(path: &Path) -> Result<Record> {
         Error::system(format!("read {}", path.display()), cause, "see whether it may be read")
     })?;
     let (facts, tensors) =
-        decode(&bytes).ok_or_else(|| damaged(path, "it is no whole file of safetensors"))?;
+        decode(&bytes).ok_or_else(|| damaged(path, "it is not a complete safetensors file"))?;
     let mut record = Record { facts, ..Record::default() };
     match record.facts.remove(FORMAT) {
         Some(version) if version == VERSION => {}
@@ -100,7 +100,7 @@ fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
     let what = format!("{} is damaged: {cause}", path.display());
     Error::usage(
         what,
-        "remove the directory that it is in, on all hosts, to go on from the checkpoint before",
+        "remove the directory that it is in, on all hosts, to continue from the checkpoint before",
     )
 }
 

@@ -293,7 +293,7 @@ fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
         (None, lacking, Some(name)) => {
             let who = lacking
                 .map_or("no two ranks have the same".to_owned(), |rank| format!("rank {rank} has none"));
-            let what = format!("there is no checkpoint that all ranks have: {name} is there, but {who}");
+            let what = format!("no checkpoint is complete on all ranks: {name} exists, but {who}");
             Err(Error::usage(what, "start ranks on the hosts they were on, or use an empty directory"))
         }
     }

@@ -73,7 +73,7 @@ impl DataParallel {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
             return Err(Error::usage(
                 what,
-                "let the engine run the optimizer, or start with such an algorithm",
+                "step with an optimizer of the engine, or start with such an algorithm",
             ));
         }
         self.settle()?;

@@ -92,7 +92,7 @@ impl DataParallel {
         }
         if hooks::lock(&self.backward).close(unused)?.is_none() {
             let remedy = "end a pass that accumulates with `finish`, and ask after the one that synchronizes";
-            return Err(Error::usage("a pass that only accumulates is no gradient yet", remedy));
+            return Err(Error::usage("a pass that only accumulates is not a gradient yet", remedy));
         }
         if !self.started {
             self.fix_order()?;
@@ -116,7 +116,7 @@ impl DataParallel {
         let at = self.present.evaluation + 1;
         let what =
             format!("{name} takes {count} gradients of each batch, and gradient {at} was to be the last");
-        let remedy = "let the training loop ask `evaluate_again` before it ends a pass";
+        let remedy = "call `evaluate_again` in the training loop before a pass ends";
         Err(Error::usage(what, remedy))
     }
 

@@ -71,7 +71,7 @@ pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
             "{} works on what the optimizer remembers, and the framework's keeps that to itself",
             algorithm.name()
         );
-        return Err(Error::usage(what, "set the option `optimizer`, and let the engine step"));
+        return Err(Error::usage(what, "set the option `optimizer`, so that the engine steps"));
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ fn check_clipping(algorithm: &AnyAlgorithm) -> Result<()> {
         Clipping::Together if !algorithm.trigram().synchronous => {
             let what =
                 format!("{name} clips the gradients of all ranks together, which do not wait for each other");
-            Err(Error::usage(what, "let it have the outcome clipped, or refuse to be clipped"))
+            Err(Error::usage(what, "choose another clipping for the algorithm, or none"))
         }
         Clipping::Together | Clipping::Outcome => Ok(()),
     }

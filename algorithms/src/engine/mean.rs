@@ -74,7 +74,7 @@ impl DataParallel {
         if self.works_on_parameters() {
             return Ok(());
         }
-        let remedy = "average the framework's, or let the engine run the optimizer";
+        let remedy = "average the parameters in the framework, or step with an optimizer of the engine";
         Err(Error::usage("the engine does not have the parameters", remedy))
     }
 }

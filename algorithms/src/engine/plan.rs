@@ -269,7 +269,7 @@ impl Plan {
 
     pub(super) fn place(&self, parameter: usize) -> Result<Place> {
         self.places.get(parameter).cloned().ok_or_else(|| {
-            let what = format!("there is no parameter {parameter} among {}", self.places.len());
+            let what = format!("parameter {parameter} does not exist among {}", self.places.len());
             Error::usage(what, "use the order in which the parameters were listed")
         })
     }

@@ -250,7 +250,7 @@ impl Replica {
     ) -> Result<()> {
         let Some(learning_rate) = present.learning_rate else {
             return Err(Error::usage(
-                "there is no learning rate",
+                "the learning rate is not set",
                 "set the option `learning_rate`, or call `set_learning_rate`",
             ));
         };

@@ -254,7 +254,7 @@ impl DataParallel {
         let buckets = backward.plan().buckets().len();
         drop(backward);
         match results {
-            Results::None => Err(Error::usage("there are no synchronized gradients", "call finish first")),
+            Results::None => Err(Error::usage("no gradients are synchronized", "call finish first")),
             Results::Overflowed => Ok(()),
             Results::Synchronized => {
                 let mut here = self.pending.get_mut().step(self.present, buckets).into_iter();

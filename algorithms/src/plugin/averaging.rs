@@ -121,7 +121,7 @@ impl Averaging {
         }
         if codec.is_sparse() {
             let known = [Feedback::None, Feedback::Error, Feedback::Difference];
-            return self.expect(&known, &name, "it is encoded once, and is no estimate");
+            return self.expect(&known, &name, "it is encoded once, and is not an estimate");
         }
         let known = [Feedback::None, Feedback::Error, Feedback::TwoLevel, Feedback::Difference];
         self.expect(&known, &name, "extrapolation is for neighbours")

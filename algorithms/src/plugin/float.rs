@@ -13,7 +13,7 @@ macro_rules! with_float {
                 $body
             }
             other => Err(hexagram_logical::Error::usage(
-                format!("there is no arithmetic on parameters of {other}"),
+                format!("arithmetic on parameters of {other} is not supported"),
                 "use f32 or f64",
             )),
         }

@@ -171,7 +171,7 @@ fn hosts_that_share_no_files_agree_on_the_newest_that_all_have() {
     assert_eq!(loaded(), [Some((1, 1)); 2]);
     fs::remove_dir_all(host(1)).unwrap();
     for error in errors_of(2, |comm| load(&host(comm.rank()), comm).map(drop)) {
-        assert!(error.contains("step-000002 is there, but rank 1 has none"), "{error}");
+        assert!(error.contains("step-000002 exists, but rank 1 has none"), "{error}");
     }
 }
 

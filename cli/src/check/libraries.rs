@@ -22,7 +22,7 @@ pub(super) fn check(report: &mut Report) {
              adds it",
             version(&path)
         )),
-        (None, Some(_)) => report.bad("mpi: built in, but there is no mpirun in PATH to start its ranks; install MPI"),
+        (None, Some(_)) => report.bad("mpi: built in, but mpirun is not in PATH to start its ranks; install MPI"),
         (None, None) => report.note("mpi: not built in, and no mpirun in PATH; only the mpi transport needs them"),
     }
     report.note(&nccl());

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 const AFTER_HELP: &str = "\
 ✓ begins what works, - what is for information, and ✗ what needs repair, with the way to repair it.
 
-Exit code: 0 if nothing has to be mended, 141 if nobody reads the report any more, else 1.";
+Exit code: 0 if nothing has to be mended, 141 if the reader of the report has closed it, else 1.";
 
 /// Check what this machine has for hexagram, and run an all-reduce of two processes over each transport.
 #[derive(Args)]

@@ -117,7 +117,7 @@ fn run(options: &Options) -> Result<(), Cause> {
 
 fn microseconds(given: f64) -> Result<Duration, Cause> {
     let seconds = Duration::try_from_secs_f64(given / 1e6);
-    seconds.map_err(|_| format!("--device {given} is no time; use microseconds, such as 20").into())
+    seconds.map_err(|_| format!("--device {given} is not a time; use microseconds, such as 20").into())
 }
 
 /// Returns the text that is printed in the end.

@@ -110,7 +110,7 @@ pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failur
 fn checks(text: &str) -> Result<usize> {
     let number = if text == ALL { Some(usize::MAX) } else { text.parse().ok().filter(|number| *number > 0) };
     number.ok_or_else(|| {
-        Error::usage(format!("`{text}` is no number of algorithms"), "write one, as in 3, or `all`")
+        Error::usage(format!("`{text}` is not a number of algorithms"), "write one, as in 3, or `all`")
     })
 }
 

@@ -100,7 +100,7 @@ fn told(training: &Training, outcome: &Outcome) -> String {
 /// Returns a line that says so if a training has diverged.
 fn divergence(outcome: &Outcome) -> Option<String> {
     let first = outcome.first(|point| !point.evaluation.loss.is_finite())?;
-    Some(format!("diverged: the loss is no number after step {}; choose a smaller --lr", first.step))
+    Some(format!("diverged: the loss is not a number after step {}; choose a smaller --lr", first.step))
 }
 
 /// Returns a line for each number that the algorithm gives out, with its last value.
@@ -140,7 +140,7 @@ mod tests {
             let training = Training { learning_rate: rate.into(), steps: 10, ..Training::of(task) };
             told(&training, &train(&training).unwrap())
         };
-        assert!(with(1e10).contains("\ndiverged: the loss is no number after step "), "{}", with(1e10));
+        assert!(with(1e10).contains("\ndiverged: the loss is not a number after step "), "{}", with(1e10));
         assert!(!with(0.1).contains("diverged"));
     }
 }

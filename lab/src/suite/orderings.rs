@@ -226,6 +226,6 @@ mod tests {
             let record = record(place.clone(), 3, loss);
             assert_eq!(Record::parse(&record.json()).unwrap(), record);
         }
-        assert!(Record::parse("{}").unwrap_err().to_string().contains("no record"));
+        assert!(Record::parse("{}").unwrap_err().to_string().contains("not a record"));
     }
 }

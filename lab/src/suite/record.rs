@@ -162,7 +162,7 @@ impl Record {
             let text = String::from_utf8_lossy(line);
             let shown: String = text.trim_end().chars().take(60).collect();
             let shown = shown.replace(char::is_control, "\u{fffd}");
-            Error::usage(format!("`{shown}` is no record of a training"), "remove the line, or the file")
+            Error::usage(format!("`{shown}` is not a record of a training"), "remove the line, or the file")
         })
     }
 

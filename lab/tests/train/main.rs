@@ -146,7 +146,7 @@ fn refused(arguments: &str, variables: &[(&str, &str)], what: &str) {
 fn bad_input_is_one_clear_line() {
     refused("--ranks 0", &[], "--ranks 0");
     refused("--ranks 1000000", &[], "1 to 64 ranks");
-    refused("--algorithm magic", &[], "there is no algorithm `magic`; use one of ");
+    refused("--algorithm magic", &[], "unknown algorithm `magic`; use one of ");
     refused("--batch 5000", &[], "1437");
     refused("--transport thread", &[("RANK", "0"), ("WORLD_SIZE", "1")], "World::threads");
     refused("--data /does/not/exist.csv", &[], "/does/not/exist.csv");

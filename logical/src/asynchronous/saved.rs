@@ -47,7 +47,7 @@ pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
         return Err(unknown("a value without its parts"));
     };
     if (mass.dtype(), mass.len()) != (DType::F64, 1) {
-        return Err(unknown("a mass that is no number"));
+        return Err(unknown("a mass that is not a number"));
     }
     to.write_all()?.copy_from(&value.read_all()?)?;
     Ok(mass.host::<f64>()?[0])
@@ -55,6 +55,6 @@ pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
 
 /// Returns the error for what was saved by something else.
 pub(super) fn unknown(what: &str) -> Error {
-    let what = format!("there is no place here for what was saved as `{what}`");
+    let what = format!("unknown place here for what was saved as `{what}`");
     Error::usage(what, "restore what was saved of the same ranks, with the same neighbours and encoding")
 }

@@ -147,7 +147,7 @@ mod tests {
             ("sign(block=0)", "block of sign is 0; choose whole, or a whole number, 1 or more"),
             ("min-max8(block=-3)", "block of min-max8 is -3; choose whole, or a whole number, 1 or more"),
             ("f16(not_finite=maybe)", "not_finite of f16 is maybe; choose refuse or saturate or propagate"),
-            ("sign(blocks=3)", "there is no option of sign `blocks`; did you mean block?"),
+            ("sign(blocks=3)", "unknown option of sign `blocks`; did you mean block?"),
         ] {
             let error = named(text).unwrap_err().to_string();
             assert!(error.starts_with(words) && !error.contains('\n'), "{text}: {error}");

@@ -62,7 +62,7 @@ impl PowerSgd {
         let mut len = 0usize;
         for &(rows, cols) in shapes {
             len = rows.checked_mul(cols).and_then(|tensor| len.checked_add(tensor)).ok_or_else(|| {
-                Error::usage(format!("{rows} × {cols} is no tensor in memory"), "give shapes in elements")
+                Error::usage(format!("{rows} × {cols} is not a tensor in memory"), "give shapes in elements")
             })?;
         }
         let shapes = shapes.to_vec();

@@ -64,12 +64,12 @@ impl Communicator {
         let mixing = mixing_at(schedule, self.size(), step)?;
         let (fit, what, remedy) = match needs {
             Stochastic::Rows => {
-                (mixing.is_row_stochastic(), "a row", "let the weights at which each rank takes add up to 1")
+                (mixing.is_row_stochastic(), "a row", "make the weights at which each rank takes add up to 1")
             }
             Stochastic::Columns => (
                 mixing.is_column_stochastic(),
                 "a column",
-                "let the weights at which each rank is taken add up to 1: see Mixing::push",
+                "make the weights at which each rank is taken add up to 1: see Mixing::push",
             ),
             Stochastic::Both => (
                 mixing.is_doubly_stochastic(),

@@ -49,7 +49,7 @@ impl Mixing {
             Mixing { own, sources: vec![Vec::new(); size], destinations: vec![Vec::new(); size] };
         for Edge { from, to, source, destination } in edges {
             if *from.max(to) >= size || from == to {
-                let what = format!("there is no edge from rank {from} to rank {to} among {size} ranks");
+                let what = format!("the graph of {size} ranks has no edge from rank {from} to rank {to}");
                 return Err(Error::usage(what, "connect different ranks, which count from 0 to size - 1"));
             }
             if source * destination != 0.0 {
@@ -68,7 +68,7 @@ impl Mixing {
     /// [`Error::Usage`] if it is not square, or a weight is not finite.
     pub fn of_matrix(size: usize, weights: &[f64]) -> Result<Self> {
         if size.checked_mul(size) != Some(weights.len()) {
-            let what = format!("{} weights are no matrix for {size} ranks", weights.len());
+            let what = format!("{} weights do not make a matrix for {size} ranks", weights.len());
             return Err(Error::usage(what, "give size × size weights, row by row"));
         }
         let at = |to: usize, from: usize| weights[to * size + from];

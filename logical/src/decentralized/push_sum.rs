@@ -63,7 +63,7 @@ impl Communicator {
     ) -> Result<()> {
         mixable(buffer)?;
         if !(weight.is_finite() && *weight > 0.0) {
-            let what = format!("{weight} is no weight of a push-sum");
+            let what = format!("{weight} is not a weight of a push-sum");
             return Err(Error::usage(what, "begin with 1, and pass on what the last call left there"));
         }
         let fingerprint =

@@ -41,7 +41,7 @@ fn no_such_of(what: &str, word: &str, names: &[&str]) -> Error {
         [] => format!("use one of {}", names.join(", ")),
         near => format!("did you mean {}?", near.join(" or ")),
     };
-    Error::usage(format!("there is no {what} `{}`", excerpt(word)), remedy)
+    Error::usage(format!("unknown {what} `{}`", excerpt(word)), remedy)
 }
 
 /// Returns how far a name is from a word: 0 if it begins with the word, otherwise Levenshtein's distance.

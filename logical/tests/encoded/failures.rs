@@ -179,7 +179,7 @@ fn a_wrong_call_sends_nothing_and_changes_nothing() {
             assert!(matches!(&error, Error::Usage { .. }) && error.to_string().contains(what), "{error}");
         };
         let mut one = encoding();
-        refused(comm.blocking().all_reduce_encoded(&mut [1.0], ReduceOp::Max, &mut one), "no encoded max");
+        refused(comm.blocking().all_reduce_encoded(&mut [1.0], ReduceOp::Max, &mut one), "an encoded max");
         let mut wide = testing::zeroed(DType::F64, 3);
         let outcome = comm.block_on(comm.all_reduce_sparse(&mut wide, ReduceOp::Sum, &mut one));
         refused(outcome, "codecs encode f32, not f64");

@@ -169,9 +169,11 @@ fn groups_of_members_and_splits_do_not_disturb_each_other() {
 fn a_group_that_cannot_be_made_is_refused_before_anybody_is_asked() {
     for (transport, ranks) in cases(&[2]) {
         spawn(transport, ranks, |comm| {
-            for (list, word) in
-                [(&[0, 0][..], "twice"), (&[0, 2], "no rank 2"), (&[1 - comm.rank()], "not in the group")]
-            {
+            for (list, word) in [
+                (&[0, 0][..], "twice"),
+                (&[0, 2], "rank 2 does not exist"),
+                (&[1 - comm.rank()], "not in the group"),
+            ] {
                 let error = comm.block_on(comm.group_of(list)).map(drop).unwrap_err();
                 assert!(matches!(&error, Error::Usage { .. }) && error.to_string().contains(word), "{error}");
             }

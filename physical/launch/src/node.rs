@@ -64,7 +64,7 @@ impl Job {
         if let Some(Node { number, nodes, .. }) = self.node
             && number >= nodes
         {
-            let what = format!("there is no node {number} among {nodes}");
+            let what = format!("node {number} does not exist among {nodes}");
             return Err(Error::usage(what, "nodes count from 0 to one less than their number"));
         }
         if size > MAX_SIZE {
@@ -72,7 +72,7 @@ impl Job {
             return Err(Error::usage(what, format!("use at most {MAX_SIZE} on all nodes together")));
         }
         if let Some(show) = self.show.as_ref().filter(|show| show.highest() >= size) {
-            let what = format!("there is no rank {} among {size} to show", show.highest());
+            let what = format!("rank {} does not exist among {size}, and cannot be shown", show.highest());
             return Err(Error::usage(what, "ranks count from 0 to one less than their number"));
         }
         if self.output == Output::Inherit && (self.show.is_some() || self.logs.is_some()) {

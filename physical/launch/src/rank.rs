@@ -190,7 +190,7 @@ fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
             "make it executable (chmod +x), or name its interpreter first, as in python train.py".into()
         }
         Some(Errno::NOEXEC) => {
-            "it is no program of this machine; name its interpreter first, as in python train.py".into()
+            "it is not a program of this machine; name its interpreter first, as in python train.py".into()
         }
         Some(Errno::NFILE) => "allow this machine more open files (sysctl fs.file-max)".into(),
         _ => "see whether it runs by itself".into(),

@@ -101,7 +101,7 @@ pub(crate) fn find(name: &str) -> Result<SocketAddr> {
     };
     all.iter().filter(fits).min_by_key(order).map(socket).ok_or_else(|| {
         let known: Vec<String> = all.iter().map(Interface::to_string).collect();
-        let what = format!("HEXAGRAM_INTERFACE={name} is no interface or address of this host");
+        let what = format!("HEXAGRAM_INTERFACE={name} is not an interface or address of this host");
         Error::setup(what, format!("use one of: {}", known.join(", ")))
     })
 }

@@ -67,10 +67,10 @@ enum Ungreeted {
 impl fmt::Display for Ungreeted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ungreeted::Silent => {
-                f.write_str("whoever listens there accepts connections, but does not greet as rank 0 does")
-            }
-            Ungreeted::HungUp => f.write_str("whoever listens there hangs up without a greeting"),
+            Ungreeted::Silent => f.write_str(
+                "the program that listens there accepts connections, but does not greet as rank 0 does",
+            ),
+            Ungreeted::HungUp => f.write_str("the program that listens there hangs up without a greeting"),
         }
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
 pub(super) fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
     let me = rustix::process::geteuid().as_raw();
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(("is no regular file".to_owned(), MAKE.to_owned()));
+        return Err(("is not a regular file".to_owned(), MAKE.to_owned()));
     }
     if stat.st_uid != me {
         let what = format!("belongs to user {}, this process to user {me}", stat.st_uid);

@@ -187,7 +187,7 @@ impl<'a> Registry<'a> {
             return Some(format!("it was told of {size} ranks, rank 0 of {}", self.size()));
         }
         if peer.rank >= size {
-            return Some(format!("there is no rank {} in a world of {size}", peer.rank));
+            return Some(format!("rank {} does not exist in a world of {size}", peer.rank));
         }
         None
     }

@@ -232,11 +232,11 @@ impl Rendezvous {
         let mut own = addresses.into_iter().filter(|address| runtime::is_of_this_host(*address));
         match (cause.kind(), own.find_map(SocketOwner::of_address)) {
             (io::ErrorKind::ConnectionRefused, _) if is_loopback => format!(
-                "nobody listens there; {self} is this host itself: if rank 0 is on another host, name an address of that \
+                "no program listens there; {self} is this host itself: if rank 0 is on another host, name an address of that \
                  host, else see whether rank 0 started"
             ),
             (io::ErrorKind::ConnectionRefused, _) => {
-                "nobody listens there: see whether rank 0 started, and on that host".to_owned()
+                "no program listens there: see whether rank 0 started, and on that host".to_owned()
             }
             (_, Some(owner)) => {
                 format!("{owner} listens there: if that is not rank 0, choose another port for all ranks")

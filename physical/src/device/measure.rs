@@ -91,7 +91,7 @@ impl Measure {
         let dtype = first.dtype();
         let len = first.len();
         if !matches!(dtype, DType::F32 | DType::F64) {
-            return refuse(format!("there are no norms of {dtype}"));
+            return refuse(format!("norms are undefined for {dtype}"));
         }
         match others.iter().find(|run| (run.dtype(), run.len()) != (dtype, len)) {
             Some(run) => {

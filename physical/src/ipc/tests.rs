@@ -323,7 +323,7 @@ fn two_ranks_read_what_has_to_be_read_of_each_other_and_no_more() {
         end.run(&case);
         assert_eq!(sent() - before, 4 * len as u64, "half of it to combine, half of it to copy");
         let carried = world.traffic().payload_sent() - carried;
-        assert_eq!(carried, 4 * len as u64, "what ranks agree on is no payload");
+        assert_eq!(carried, 4 * len as u64, "what ranks agree on is not a payload");
     });
 }
 

@@ -38,7 +38,7 @@ pub(super) fn begin(
     let mut comm = Comm::NONE;
     let mut config = Config::without_blocking();
     let Some(gpu) = CudaQueue::of(queue).map(CudaQueue::gpu) else {
-        return Err(Error::usage(format!("{} is no GPU", queue.name()), "use NCCL between GPUs"));
+        return Err(Error::usage(format!("{} is not a GPU", queue.name()), "use NCCL between GPUs"));
     };
     let _current = gpu.enter()?;
     // SAFETY: the place is there for one communicator, and the settings outlive the call.

@@ -40,7 +40,7 @@ fn connect(kind: TransportKind, site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
         TransportKind::Ipc => crate::ipc::connect(site),
         TransportKind::Nccl => crate::nccl::connect(site),
         _ => {
-            let what = format!("there is no path {kind} for {}", site.queue.name());
+            let what = format!("the path {kind} is unavailable for {}", site.queue.name());
             Err(Error::setup(what, "set HEXAGRAM_DEVICE_PATH=staging"))
         }
     }

@@ -38,7 +38,7 @@ impl Wish {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|wish| wish.name() == text.trim());
         found.ok_or_else(|| {
-            let what = format!("{VARIABLE}={text} is no way for memory of devices");
+            let what = format!("{VARIABLE}={text} is not a path for device memory");
             Error::setup(what, "use auto, staging, ipc or nccl, or unset it")
         })
     }

@@ -87,7 +87,7 @@ impl Fault {
     /// [`Error::Usage`] with the rank or host that is not there, or that is on both sides.
     pub fn check(&self, ranks: usize, hosts: usize) -> Result<()> {
         let missing = |what: &str, number: usize, count: usize| {
-            let missing = format!("`{self}`: there is no {what} {number}");
+            let missing = format!("`{self}`: {what} {number} does not exist");
             Err(Error::usage(missing, format!("name one of 0 to {}", count.saturating_sub(1))))
         };
         match &self.kind {
@@ -127,7 +127,7 @@ impl FromStr for Fault {
         };
         parsed.map(|(at, kind)| Fault { at, kind }).ok_or_else(|| {
             Error::usage(
-                format!("`{}` is no fault", text.trim()),
+                format!("`{}` is not a fault", text.trim()),
                 "write a time and what happens then, as in `3s rank 2 dies`, `3s rank 2 stops`, `7s rank 2 resumes`, `3s \
                  host 1 dies`, `3s cut 0,1 -> 2`, `3s cut 0 <-> 1,2`, `7s heal` or `3s slow 1 to 0.1`",
             )
@@ -209,7 +209,7 @@ mod tests {
             ["", "3s", "rank 2 dies", "3s rank x dies", "3s cut 0 - 1", "3s slow 1 to 2", "3s slow 1 to 0"]
         {
             let error = text.parse::<Fault>().unwrap_err().to_string();
-            assert!(error.contains("is no fault") && error.contains("3s rank 2 dies"), "{error}");
+            assert!(error.contains("is not a fault") && error.contains("3s rank 2 dies"), "{error}");
         }
     }
 

@@ -71,7 +71,7 @@ impl FromStr for LinkSpec {
 
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
-            let what = format!("`{text}` is no link");
+            let what = format!("`{text}` is not a link");
             Error::usage(
                 what,
                 "write bandwidth (1kbit or more) and latency, as in 10gbit,50us or 1gbit,20ms,jitter=1ms,stall=0.01:200ms",

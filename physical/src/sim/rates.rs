@@ -114,7 +114,7 @@ impl Rates {
             "write `NAME BYTES_A_SECOND`, 1e3 or more, with one of {names} (operations of `product`); `encode CODEC \
              ELEMENTS_A_SECOND`, `decode` likewise; or `message 3us`"
         );
-        Error::usage(format!("`{line}` is no rate"), remedy)
+        Error::usage(format!("`{line}` is not a rate"), remedy)
     }
 
     /// Decodes a line; returns `None` if it is none.

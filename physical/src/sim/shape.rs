@@ -71,7 +71,7 @@ impl FromStr for Shape {
             forms = FORMS.map(|(_, form)| form).to_vec();
         }
         let wrong =
-            || Error::usage(format!("`{text}` is no shape"), format!("write {}", forms.join(", or ")));
+            || Error::usage(format!("`{text}` is not a shape"), format!("write {}", forms.join(", or ")));
         Self::of(text).ok_or_else(wrong)
     }
 }
@@ -291,8 +291,8 @@ mod tests {
         for (shape, word) in [
             ("star", "write flat, or racks NUMBER"),
             ("racks", "write racks NUMBER [oversubscription=FACTOR]"),
-            ("racks 2 latency=5", "`racks 2 latency=5` is no shape"),
-            ("racks 2 2", "`racks 2 2` is no shape"),
+            ("racks 2 latency=5", "`racks 2 latency=5` is not a shape"),
+            ("racks 2 2", "`racks 2 2` is not a shape"),
             ("sites 2", "write sites NUMBER link=LINK"),
             ("racks 3", "8 hosts cannot be divided equally among 3 racks"),
             ("racks 2 oversubscription=5", "use a number from 1 to the hosts of a rack"),

@@ -94,7 +94,7 @@ fn wrong(line: &str) -> Error {
     let word = line.split_whitespace().next().unwrap_or_default();
     let named: Vec<&str> = all().filter(|(name, _)| *name == word).map(|(_, form)| form).collect();
     let forms = if named.is_empty() { all().map(|(_, form)| form).collect() } else { named };
-    let what = format!("`{line}` is no part of a topology");
+    let what = format!("`{line}` is not a part of a topology");
     let remedy = format!("write {}, with links as in 10gbit,50us and times as in 5us", forms.join(", or "));
     Error::usage(what, remedy)
 }
@@ -226,7 +226,7 @@ fn check_rank(line: usize, cluster: &Cluster, from: Vertex, to: Vertex) -> Resul
         return Ok(());
     };
     let what = format!("line {line}: rank{rank} has a link to its own host only, which is host{host}");
-    let remedy = format!("write `link rank{rank} host{host} LINK`, or let host{host} have the link");
+    let remedy = format!("write `link rank{rank} host{host} LINK`, or give host{host} the link");
     Err(Error::usage(what, remedy))
 }
 
@@ -234,7 +234,7 @@ fn no_place(line: usize, name: &str, cluster: &Cluster) -> Error {
     let last_host = cluster.host_count().saturating_sub(1);
     let last_rank = cluster.ranks().saturating_sub(1);
     let switches = cluster.switches().join(", ");
-    let what = format!("line {line}: there is no place `{name}`");
+    let what = format!("line {line}: unknown node `{name}`");
     Error::usage(what, format!("name one of host0 to host{last_host}, rank0 to rank{last_rank}, {switches}"))
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn registered(kind: TransportKind) -> Result<Arc<dyn Backend>> {
 }
 
 fn no_backend(kind: TransportKind) -> Error {
-    Error::usage(format!("there is no transport `{kind}`"), "register it before a world joins")
+    Error::usage(format!("unknown transport `{kind}`"), "register it before a world joins")
 }
 
 impl TransportKind {
@@ -96,10 +96,7 @@ impl FromStr for TransportKind {
         }
         let mut names: Vec<&str> = known.iter().map(|kind| kind.name()).collect();
         names.sort_unstable();
-        Err(Error::usage(
-            format!("there is no transport `{name}`"),
-            format!("use one of {}", names.join(", ")),
-        ))
+        Err(Error::usage(format!("unknown transport `{name}`"), format!("use one of {}", names.join(", "))))
     }
 }
 

@@ -131,7 +131,7 @@ fn check_rank(rank: usize, size: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::setup(
-        format!("there is no rank {rank} in a world of {size}"),
+        format!("rank {rank} does not exist in a world of {size}"),
         "ranks count from 0 to size - 1",
     ))
 }
@@ -407,7 +407,7 @@ mod tests {
             let transport = crate::transport::register(name, Introducing(rank, size)).unwrap();
             let options = JoinOptions { transport, ..JoinOptions::default() };
             let error = join(&options).map(drop).unwrap_err();
-            let expected = format!("there is no rank {rank} in a world of {size}");
+            let expected = format!("rank {rank} does not exist in a world of {size}");
             assert!(
                 matches!(&error, Error::Setup { .. }) && error.to_string().contains(&expected),
                 "{error}"

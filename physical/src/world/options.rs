@@ -17,7 +17,8 @@ pub(crate) const MAX_SOCKETS: usize = 16;
 pub(super) fn parse_sockets(text: &str) -> Result<usize> {
     let sockets = text.trim().parse().ok();
     sockets.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
-        let what = format!("HEXAGRAM_TCP_SOCKETS={text} is no number of connections for each pair of ranks");
+        let what =
+            format!("HEXAGRAM_TCP_SOCKETS={text} is not a number of connections for each pair of ranks");
         Error::setup(what, format!("use 1 to {MAX_SOCKETS}, or unset it"))
     })
 }

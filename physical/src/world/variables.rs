@@ -103,7 +103,7 @@ pub fn log_level() -> Result<LevelFilter> {
 
 fn parse_level(text: &str) -> Result<LevelFilter> {
     text.trim().parse().map_err(|_| {
-        let what = format!("{LOG}={text} is no level");
+        let what = format!("{LOG}={text} is not a log level");
         Error::setup(what, "use off, error, warn, info, debug or trace, or unset it")
     })
 }
@@ -155,7 +155,7 @@ fn unknown(name: &str) -> Option<String> {
         Some((letters, nearest)) if letters <= MISSPELT => format!("did you mean {nearest}?"),
         _ => "docs/starting.md lists those that there are".to_owned(),
     };
-    Some(format!("{name} is set, which is no variable of hexagram and has no effect: {hint}"))
+    Some(format!("{name} is set, but is not a variable of hexagram and has no effect: {hint}"))
 }
 
 /// Returns the number of letters to insert, leave out or replace to make one name the other.

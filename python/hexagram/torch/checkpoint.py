@@ -97,7 +97,7 @@ def mistake_in_tensors(state: dict[str, Any]) -> str | None:
     """Returns what is wrong with the form of the engine's part, whose contents the engine looks at."""
     for name, fact in state["facts"].items():
         if not isinstance(name, str) or not isinstance(fact, str):
-            return f"the checkpoint's fact `{name}` is no text"
+            return f"the checkpoint's fact `{name}` is not a text"
     for name, tensor in state["tensors"].items():
         match tensor:
             case (str(), list() | tuple(), Tensor() as data) if data.dtype is torch.uint8 and data.is_contiguous():

@@ -32,7 +32,7 @@ def model_parameters(module: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     if not named:
         raise UsageError(
             f"the model, a {type(module).__name__}, has no parameter to train; leave requires_grad on at those that are, and "
-            "use World.communicator for what is no training"
+            "use World.communicator for what is not a training"
         )
     return [name for name, _ in named], [parameter for _, parameter in named]
 

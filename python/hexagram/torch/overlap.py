@@ -118,7 +118,7 @@ class ForwardOverlap:
         for name, parameter in zip(names, views.parameters, strict=True):
             if type(parameter) is not nn.Parameter:
                 raise UsageError(
-                    f"parameter `{name}` is a {type(parameter).__name__}, of which nobody can tell when it is used; "
+                    f"parameter `{name}` is a {type(parameter).__name__}, and its use cannot be noticed; "
                     'leave overlap at "backward"'
                 )
         self.engine = engine

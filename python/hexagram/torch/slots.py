@@ -37,7 +37,7 @@ def load_slots(
     )
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
         raise UsageError(
-            f"a {type(state_dict).__name__} without state and param_groups is no optimizer's state; {remedy}"
+            f"a {type(state_dict).__name__} without state and param_groups is not an optimizer's state; {remedy}"
         )
     own, state = slots(engine, numbers, parameters), state_dict["state"]
     sizes = [len(group["params"]) for group in state_dict["param_groups"]]

@@ -194,7 +194,7 @@ def part_counts(tensor: Tensor, sizes: Sequence[int], ranks: int, side: str) -> 
     if not sizes:
         if length % ranks:
             raise UsageError(
-                f"the {side}'s first dimension, {length}, is no multiple of {ranks} ranks; pass split sizes"
+                f"the {side}'s first dimension, {length}, is not a multiple of {ranks} ranks; pass split sizes"
             )
         return [length // ranks * row] * ranks
     if len(sizes) != ranks or sum(sizes) != length or min(sizes) < 0:

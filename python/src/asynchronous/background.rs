@@ -76,7 +76,7 @@ fn floats(elements: Argument) -> PyResult<Operand> {
     if operand.dtype().is_float() {
         return Ok(operand);
     }
-    let what = format!("the mean of {} is no {}", operand.dtype(), operand.dtype());
+    let what = format!("the mean of {} is not a {}", operand.dtype(), operand.dtype());
     Err(usage(elements.py(), what, "use a float type"))
 }
 

@@ -50,7 +50,7 @@ pub(super) fn gossip_options(py: Python<'_>, consensus: f64, difference: &str) -
         "before-mixing" => Difference::BeforeMixing,
         "after-mixing" => Difference::AfterMixing,
         other => {
-            let what = format!("there is no difference {other}");
+            let what = format!("unknown difference {other}");
             return Err(usage(py, what, "use before-mixing (CHOCO) or after-mixing (DCD)"));
         }
     };

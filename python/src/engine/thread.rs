@@ -69,7 +69,10 @@ impl EngineThread {
         };
         let thread =
             std::thread::Builder::new().name("hexagram-engine".to_owned()).spawn(run).map_err(|cause| {
-                exception(py, &Error::system("start a thread", cause, "let this process have more threads"))
+                exception(
+                    py,
+                    &Error::system("start a thread", cause, "raise the limit of threads (ulimit -u)"),
+                )
             })?;
         if let Err(error) = answer(py, told) {
             // It may be the last one of a world that was left meanwhile.

@@ -240,7 +240,7 @@ fn split(parser: &mut Reader, record: &[u8]) -> Result<Vec<String>, String> {
     let field = |(number, end): (usize, &usize)| {
         let field = text[start..*end].to_vec();
         start = *end;
-        String::from_utf8(field).map_err(|error| format!("field {} is no UTF-8: {error}", number + 1))
+        String::from_utf8(field).map_err(|error| format!("field {} is not UTF-8: {error}", number + 1))
     };
     ends[..fields].iter().enumerate().map(field).collect()
 }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!([fields("alone"), fields("alone\n"), fields("\"alone\"")], [["alone"]; 3]);
         assert_eq!(split(&mut parser(b';'), b"a;b").unwrap(), ["a", "b"]);
         let error = split(&mut parser(b','), b"a,\xff").unwrap_err();
-        assert!(error.contains("field 2 is no UTF-8"), "{error}");
+        assert!(error.contains("field 2 is not UTF-8"), "{error}");
     }
 
     #[test]

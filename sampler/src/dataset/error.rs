@@ -62,7 +62,7 @@ impl fmt::Display for DatasetError {
             }
             DatasetError::OutOfRange { index, len } => write!(
                 f,
-                "there is no sample {index} among {len}; use a sampler made for this dataset's length"
+                "sample {index} does not exist among {len}; use a sampler made for this dataset's length"
             ),
             DatasetError::Unequal { one, other } => {
                 write!(f, "{one} samples cannot be paired with {other}; make both datasets equally long")

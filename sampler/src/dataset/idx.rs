@@ -112,7 +112,7 @@ fn compressed(path: &Path) -> Option<PathBuf> {
 fn parse(mut bytes: Vec<u8>) -> Result<Array<u8>, String> {
     let (kind, dimensions) = match bytes[..] {
         [0, 0, kind, dimensions, ..] => (kind, usize::from(dimensions)),
-        _ => return Err("this is no IDX file: it does not begin with two zeros".into()),
+        _ => return Err("this is not an IDX file: it does not begin with two zeros".into()),
     };
     if kind != UNSIGNED_BYTE || !(1..MAX_DIMENSIONS).contains(&dimensions) {
         return Err(format!(

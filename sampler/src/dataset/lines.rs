@@ -65,7 +65,7 @@ impl Dataset for Lines {
             Err(error) => Err(DatasetError::Format {
                 path: self.path.clone(),
                 place: format!(":{}", index + 1),
-                what: format!("the line is no UTF-8: {error}"),
+                what: format!("the line is not UTF-8: {error}"),
                 remedy: "convert the file with iconv, or remove the line",
             }
             .into()),

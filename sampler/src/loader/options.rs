@@ -134,7 +134,7 @@ impl LoaderOptions {
             (
                 self.sampler.is_some() && self.shuffle,
                 "`sampler` and `shuffle` both set the order",
-                "leave out `shuffle`, and let the sampler shuffle",
+                "leave out `shuffle`, and shuffle in the sampler",
             ),
             (
                 self.batch_sampler.is_some() && others,
@@ -154,26 +154,14 @@ impl LoaderOptions {
         let inline = self.workers == 0;
         let remedy = "set `workers` to 1 or more, or leave it out";
         [
-            (
-                inline && self.prefetch_factor.is_some(),
-                "`prefetch_factor` is for workers, of which there are none",
-                remedy,
-            ),
-            (
-                inline && self.persistent_workers,
-                "`persistent_workers` keeps workers, of which there are none",
-                remedy,
-            ),
+            (inline && self.prefetch_factor.is_some(), "`prefetch_factor` requires workers", remedy),
+            (inline && self.persistent_workers, "`persistent_workers` requires workers", remedy),
             (
                 inline && self.timeout.is_some(),
                 "`timeout` cannot interrupt the caller's own thread, which loads when there are no workers",
                 remedy,
             ),
-            (
-                inline && self.worker_init.is_some(),
-                "`worker_init` is called by workers, of which there are none",
-                remedy,
-            ),
+            (inline && self.worker_init.is_some(), "`worker_init` requires workers", remedy),
             (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out to wait without end"),
             (self.prefetch_factor == Some(0), "`prefetch_factor` is 0", "set it to 1 or more"),
             (self.workers > MAX_WORKERS, "`workers` is above 1024", "use some workers for each processor"),
@@ -185,11 +173,11 @@ impl LoaderOptions {
         if self.shuffle || self.sampler.is_some() || self.batch_sampler.is_some() {
             let what = "an iterable dataset has an order of its own, so that `shuffle`, `sampler` and \
                         `batch_sampler` would have no effect";
-            return Err(LoaderError::options(what, "leave them out, and let the dataset shuffle"));
+            return Err(LoaderError::options(what, "leave them out, and shuffle in the dataset"));
         }
         if self.retries > 0 {
             let what = "`retries` cannot ask an iterable dataset for the same item again";
-            return Err(LoaderError::options(what, "leave it out, and let the dataset try again"));
+            return Err(LoaderError::options(what, "leave it out, and retry in the dataset"));
         }
         Ok(())
     }

@@ -232,7 +232,7 @@ impl Backward {
                 let remedy = "skip the step where `overflowed` says so";
                 Err(Error::usage("the gradients have overflowed", remedy))
             }
-            _ => Err(Error::usage("there are no synchronized gradients", "call finish first")),
+            _ => Err(Error::usage("no gradients are synchronized", "call finish first")),
         }
     }
 

@@ -218,7 +218,7 @@ fn a_loop_that_does_not_make_the_second_pass_is_refused_by_name() {
     refused(&|engine| ready(engine).and_then(|()| engine.finish()), first);
     refused(&|engine| ready(engine).and_then(|()| engine.finish_and_step()), first);
     let half = |engine: &mut DataParallel| ready(engine).and_then(|()| engine.evaluate_again().map(drop));
-    refused(&|engine| half(engine).and_then(|()| engine.step()), "there are no synchronized gradients");
+    refused(&|engine| half(engine).and_then(|()| engine.step()), "no gradients are synchronized");
     refused(&|engine| half(engine).and_then(|()| engine.settle()), "sam waits for another gradient");
     refused(
         &|engine| half(engine).and_then(|()| engine.checkpoint().save().map(drop)),

@@ -174,7 +174,7 @@ fn nothing_is_stepped_with_after_a_pass_that_only_accumulated() {
         engine.begin(Mode::Accumulate)?;
         engine.hooks().ready_slice(0, &[1.0f32])?;
         let text = engine.finish_and_step().unwrap_err().to_string();
-        assert!(text.contains("no synchronized gradients"), "{text}");
+        assert!(text.contains("no gradients are synchronized"), "{text}");
         Ok(())
     })
     .unwrap();

@@ -251,7 +251,7 @@ fn misuse_of_hooks_is_refused_by_name() {
         engine.begin(Mode::Synchronize)?;
         refused(hooks.ready_slice(0, &[0.0f32; 3]), "`p0` has a gradient of 3 × f32");
         refused(hooks.ready_slice(0, &[0.0f64; 4]), "`p0` has a gradient of 4 × f64");
-        refused(hooks.ready_slice(7, &[0.0f32; 4]), "no parameter 7");
+        refused(hooks.ready_slice(7, &[0.0f32; 4]), "parameter 7 does not exist");
         hooks.ready_slice(0, &[0.0f32; 4])?;
         refused(hooks.ready_slice(0, &[0.0f32; 4]), "`p0` was marked ready twice");
         refused(engine.begin(Mode::Synchronize), "began before the last one was finished");

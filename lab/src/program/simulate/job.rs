@@ -176,7 +176,7 @@ impl JobOptions {
     pub(super) fn compute(&self) -> Result<Option<Duration>> {
         let Some(millis) = self.compute else { return Ok(None) };
         if !(0.0..=LONGEST).contains(&millis) {
-            let what = format!("--compute {millis} is no time of a step");
+            let what = format!("--compute {millis} is not a time of a step");
             return Err(Error::usage(what, "give milliseconds, up to 1e9"));
         }
         Ok(Some(Duration::from_secs_f64(millis / 1e3)))
@@ -401,7 +401,7 @@ fn check_codecs(rates: &str) -> Result<()> {
         }
         let near = nearest(name, names.iter().copied()).join(" or ");
         if !near.is_empty() && name != "*" {
-            let what = format!("line {at}: there is no codec `{name}`");
+            let what = format!("line {at}: unknown codec `{name}`");
             return Err(Error::usage(what, format!("did you mean {near}?")));
         }
     }

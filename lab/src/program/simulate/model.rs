@@ -94,7 +94,7 @@ impl Model {
         let text = input::read_text(path, LONGEST).map_err(|cause| unreadable(path, cause))?;
         if text.trim_start().starts_with('{') {
             let layers = trace::layers(&text).map_err(|why| {
-                let what = format!("{} is no trace of a run: {why}", path.display());
+                let what = format!("{} is not a trace of a run: {why}", path.display());
                 Error::usage(what, "give what `train --trace` has written, of two steps or more")
             })?;
             return Ok(Model { layers });
@@ -103,7 +103,7 @@ impl Model {
         for (at, line) in input::statements(&text) {
             layers.push(layer(line).ok_or_else(|| {
                 let remedy = "write `NAME ELEMENTS BACKWARD_MS`, as in `conv1.weight 1728 0.4`";
-                let error = Error::usage(format!("`{line}` is no parameter"), remedy);
+                let error = Error::usage(format!("`{line}` is not a parameter"), remedy);
                 in_file(path, input::in_line(at, error))
             })?);
         }

@@ -181,8 +181,9 @@ impl FromStr for Jitter {
             Some(_) => None,
             None => share(text).map(Jitter::Even),
         };
-        jitter
-            .ok_or_else(|| Error::usage(format!("`{text}` is no share"), "write one as in 5%, or normal:5%"))
+        jitter.ok_or_else(|| {
+            Error::usage(format!("`{text}` is not a share"), "write one as in 5%, or normal:5%")
+        })
     }
 }
 
@@ -195,7 +196,7 @@ impl FromStr for Drift {
             Some(Drift { share: share(of)?, steps: f64::from(steps) })
         });
         let wrong =
-            || Error::usage(format!("`{text}` is no drift"), "write a share and steps, as in 10%:200");
+            || Error::usage(format!("`{text}` is not a drift"), "write a share and steps, as in 10%:200");
         decoded.ok_or_else(wrong)
     }
 }

@@ -88,7 +88,8 @@ pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
     }
     let point = |value: &str| {
         let point = swept.with(here, value.trim());
-        let point = point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is no value of {name}")))?;
+        let point =
+            point.ok_or_else(|| wrong(format!("--sweep {text}: `{value}` is not a value of {name}")))?;
         check_ranks(text, here, point.ranks)?;
         Ok(point)
     };
@@ -139,11 +140,11 @@ mod tests {
     fn what_is_no_value_is_named() {
         for (text, word) in [
             ("speed=1", "`speed` is nothing that varies"),
-            ("latency", "`` is no value of latency"),
-            ("latency=5ms,50", "`50` is no value of latency"),
-            ("bandwidth=10", "`10` is no value of bandwidth"),
-            ("ranks=0", "`0` is no value of ranks"),
-            ("ranks=8,", "`` is no value of ranks"),
+            ("latency", "`` is not a value of latency"),
+            ("latency=5ms,50", "`50` is not a value of latency"),
+            ("bandwidth=10", "`10` is not a value of bandwidth"),
+            ("ranks=0", "`0` is not a value of ranks"),
+            ("ranks=8,", "`` is not a value of ranks"),
         ] {
             let error = points(text, &here()).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains("latency=50us,5ms"), "{error}");

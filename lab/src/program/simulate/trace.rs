@@ -23,7 +23,7 @@ struct Step {
 
 /// Reads the layers, in the order of the forward pass; says what is wrong with the file otherwise.
 pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
-    let file: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let file: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     let events = file["traceEvents"].as_array().ok_or("it has no traceEvents")?;
     let sizes: BTreeMap<u64, u64> = events.iter().filter_map(size).collect();
     if sizes.is_empty() {
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn what_is_no_trace_is_refused_with_the_reason() {
         for (text, why) in [
-            ("{", "it is no JSON"),
+            ("{", "it is not JSON"),
             ("{}", "it has no traceEvents"),
             (r#"{"traceEvents": []}"#, "no hook of a bucket"),
             (r#"{"traceEvents": [{"args": {"bucket": 0, "bytes": 8}}]}"#, "no backward pass"),

@@ -75,7 +75,7 @@ impl SimulateOptions {
     /// Returns what `train` would be asked for.
     fn setting(&self, task: &str) -> Result<Setting> {
         if self.job.overlap == Passes::Forward {
-            let what = "--train makes whole steps, and --overlap forward would go on with half of one";
+            let what = "--train makes whole steps, and --overlap forward would continue with half of one";
             return Err(Error::usage(what, "leave --overlap out, or simulate a --model"));
         }
         if self.job.pace.varies() {

@@ -171,7 +171,7 @@ mod tests {
             std::fs::write(&path, &other).unwrap();
             let said = RecordFile::open(&path).err().unwrap().to_string();
             assert!(said.contains(&format!("{}, line {line}: `", path.display())), "{said}");
-            assert!(said.contains("is no record of a training") && !said.contains('\n'), "{said}");
+            assert!(said.contains("is not a record of a training") && !said.contains('\n'), "{said}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
         }
         std::fs::remove_file(&path).unwrap();

@@ -418,14 +418,14 @@ fn check_weight(weight: f64) -> Result<()> {
     if weight.is_finite() {
         return Ok(());
     }
-    Err(Error::usage(format!("{weight} is no weight of a window"), "use a finite one"))
+    Err(Error::usage(format!("{weight} is not a weight of a window"), "use a finite one"))
 }
 
 fn check_peers(peers: &[(usize, f64)], known: impl Fn(usize) -> bool, what: &str) -> Result<()> {
     for (at, (rank, weight)) in peers.iter().enumerate() {
         check_weight(*weight)?;
         if !known(*rank) || peers[..at].iter().any(|(other, _)| other == rank) {
-            let what = format!("rank {rank} is no {what} of this window, or was named twice");
+            let what = format!("rank {rank} is not one of the {what}s of this window, or was named twice");
             return Err(Error::usage(what, "name ranks of the window's graph, each at most once"));
         }
     }

@@ -126,7 +126,7 @@ impl WindowTarget {
         write: impl FnOnce(&mut Neighbour, Arc<Buffer>) -> Result<()>,
     ) -> Result<()> {
         let no_neighbour = || {
-            let what = format!("rank {} is no in-neighbour of rank {}", from.rank, self.me.rank);
+            let what = format!("rank {} is not an in-neighbour of rank {}", from.rank, self.me.rank);
             Error::usage(what, "name it where the window is created")
         };
         let version = self.versions.get(&from.rank).ok_or_else(no_neighbour)?;

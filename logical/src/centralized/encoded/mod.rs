@@ -55,7 +55,7 @@ fn check_op(op: ReduceOp) -> Result<()> {
     if matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
         return Ok(());
     }
-    Err(Error::usage(format!("there is no encoded {op}"), "use a sum or a mean"))
+    Err(Error::usage(format!("an encoded {op} is not supported"), "use a sum or a mean"))
 }
 
 /// Returns the weight of each contribution.

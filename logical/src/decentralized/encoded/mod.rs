@@ -238,7 +238,7 @@ impl GossipOptions {
         if self.consensus > 0.0 && self.consensus <= 1.0 {
             return Ok(());
         }
-        let what = format!("{} is no consensus step", self.consensus);
+        let what = format!("{} is not a consensus step", self.consensus);
         Err(Error::usage(what, "use one above 0 and at most 1"))
     }
 }

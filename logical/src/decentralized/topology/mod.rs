@@ -174,7 +174,7 @@ fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
         Some(rows) if divides(&rows) => rows,
         Some(rows) => {
             let what = format!("{size} ranks make no torus of {rows} rows");
-            return Err(Error::usage(what, "use a divisor of the number of ranks, or let it be chosen"));
+            return Err(Error::usage(what, "use a divisor of the number of ranks, or omit it"));
         }
         None => (1..=size.isqrt()).rev().find(divides).unwrap_or(1),
     };

@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_wrong_graph_is_refused_in_one_line() {
         for (text, words) in [
-            ("rings", "there is no graph `rings`; did you mean ring?"),
+            ("rings", "unknown graph `rings`; did you mean ring?"),
             ("torus(rows=0)", "rows of torus is 0; choose auto, or a whole number, 1 or more"),
             ("base(peers=0)", "peers of base is 0; choose a whole number, 1 or more"),
             ("ring(rows=1)", "ring has no options, and `rows=1` is one; write ring alone"),

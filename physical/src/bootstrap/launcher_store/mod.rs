@@ -32,7 +32,7 @@ trait Manager: Send {
     /// Writes a value, which others can read after the next fence.
     fn put(&mut self, key: &str, value: &str) -> io::Result<()>;
 
-    /// Waits until all ranks have called it, at most `limit`.
+    /// Waits until all ranks have called it, at most `limit`, after which it can be called again to wait for longer.
     fn fence(&mut self, limit: Duration) -> io::Result<()>;
 
     /// Returns the value that rank `owner` wrote before a fence.
@@ -62,6 +62,8 @@ struct State {
     manager: Box<dyn Manager>,
     /// Number of fences so far.
     fences: u32,
+    /// True if the last fence has failed.
+    has_failed: bool,
 }
 
 impl LauncherStore {
@@ -82,13 +84,16 @@ impl LauncherStore {
     }
 
     fn over(manager: Box<dyn Manager>, meeting: u64, limit: Duration) -> Self {
-        LauncherStore { state: Mutex::new(State { manager, fences: 0 }), meeting, limit }
+        LauncherStore { state: Mutex::new(State { manager, fences: 0, has_failed: false }), meeting, limit }
     }
 
     /// Takes part in the fences that are left, for which the others wait: after a meeting, whether it failed or not.
     pub(crate) fn finish(&self) {
-        // The others miss this rank at their deadline.
-        let _ = self.with(|state| state.reach(ANNOUNCEMENT, self.limit));
+        // A rank that has waited in vain does not wait again, and an error of the launcher is no news by now.
+        let _ = self.with(|state| match state.has_failed {
+            true => Ok(()),
+            false => state.reach(ANNOUNCEMENT, self.limit),
+        });
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut State) -> io::Result<R>) -> io::Result<R> {
@@ -103,7 +108,9 @@ impl LauncherStore {
 impl State {
     fn reach(&mut self, fence: u32, limit: Duration) -> io::Result<()> {
         while self.fences < fence {
-            self.manager.fence(limit)?;
+            let outcome = self.manager.fence(limit);
+            self.has_failed = outcome.is_err();
+            outcome?;
             self.fences += 1;
         }
         Ok(())

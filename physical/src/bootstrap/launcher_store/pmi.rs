@@ -41,8 +41,10 @@ struct Connection {
     stream: UnixStream,
     space: String,
     longest_value: usize,
-    /// True once an answer is missing, so that later ones would be taken for it.
-    broken: bool,
+    /// Name of an answer that has not come yet.
+    awaited: Option<&'static str>,
+    /// Beginning of that answer.
+    partial: Vec<u8>,
 }
 
 impl Pmi {
@@ -86,11 +88,12 @@ impl Connection {
     }
 
     fn over(stream: UnixStream) -> io::Result<Self> {
-        let mut connection = Connection { stream, space: String::new(), longest_value: 0, broken: false };
-        connection.ask("init pmi_version=1 pmi_subversion=1", "response_to_init", ANSWER)?;
-        let maxes = connection.ask("get_maxes", "maxes", ANSWER)?;
+        let (space, partial) = (String::new(), Vec::new());
+        let mut connection = Connection { stream, space, longest_value: 0, awaited: None, partial };
+        connection.ask("init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+        let maxes = connection.ask("get_maxes", "maxes")?;
         connection.longest_value = field(&maxes, "vallen_max")?.parse().map_err(io::Error::other)?;
-        let space = connection.ask("get_my_kvsname", "my_kvsname", ANSWER)?;
+        let space = connection.ask("get_my_kvsname", "my_kvsname")?;
         connection.space = field(&space, "kvsname")?.to_owned();
         Ok(connection)
     }
@@ -101,33 +104,46 @@ impl Connection {
             return Err(io::Error::other(what));
         }
         let command = format!("put kvsname={} key={key} value={value}", self.space);
-        self.ask(&command, "put_result", ANSWER).map(drop)
+        self.ask(&command, "put_result").map(drop)
     }
 
+    /// Waits until all ranks have called it. After `limit` it can be called again, to wait for longer.
     fn fence(&mut self, limit: Duration) -> io::Result<()> {
-        self.ask("barrier_in", "barrier_out", limit).map(drop)
+        if self.awaited.is_none() {
+            self.send("barrier_in", "barrier_out")?;
+        }
+        self.answer(limit).map(drop)
     }
 
     fn get(&mut self, key: &str) -> io::Result<String> {
-        let answer = self.ask(&format!("get kvsname={} key={key}", self.space), "get_result", ANSWER)?;
+        let answer = self.ask(&format!("get kvsname={} key={key}", self.space), "get_result")?;
         field(&answer, "value").map(str::to_owned)
     }
 
     /// Sends a command and returns the answer, which has to be of this name.
-    fn ask(&mut self, command: &str, expected: &str, limit: Duration) -> io::Result<String> {
-        if self.broken {
-            return Err(io::Error::other("an earlier answer of the launcher is missing"));
+    fn ask(&mut self, command: &str, expected: &'static str) -> io::Result<String> {
+        if let Some(awaited) = self.awaited {
+            return Err(io::Error::other(format!("the launcher still owes the answer {awaited}")));
         }
-        self.broken = true;
-        self.stream.write_all(format!("cmd={command}\n").as_bytes())?;
+        self.send(command, expected)?;
+        self.answer(ANSWER)
+    }
+
+    fn send(&mut self, command: &str, expected: &'static str) -> io::Result<()> {
+        self.awaited = Some(expected);
+        self.stream.write_all(format!("cmd={command}\n").as_bytes())
+    }
+
+    /// Returns the answer to the last command.
+    fn answer(&mut self, limit: Duration) -> io::Result<String> {
         // An MPI library may read from the same socket later, and waits as long as it likes.
         self.stream.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
         let answer = self.line();
         self.stream.set_read_timeout(None)?;
         let answer = answer?;
-        self.broken = false;
+        let expected = self.awaited.take().unwrap_or_default();
         if field(&answer, "cmd")? != expected {
-            return Err(io::Error::other(format!("the launcher answers `{answer}` to `{command}`")));
+            return Err(io::Error::other(format!("the launcher answers `{answer}` in place of {expected}")));
         }
         match field(&answer, "rc") {
             Ok("0") | Err(_) => Ok(answer),
@@ -135,14 +151,16 @@ impl Connection {
         }
     }
 
+    /// Reads a line. What has come of one that is not whole in time stays for the next call.
     fn line(&mut self) -> io::Result<String> {
-        let mut line = Vec::new();
         let mut byte = [0];
-        while line.len() < LONGEST {
+        while self.partial.len() < LONGEST {
             match self.stream.read(&mut byte) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) if byte[0] == b'\n' => return String::from_utf8(line).map_err(io::Error::other),
-                Ok(_) => line.push(byte[0]),
+                Ok(_) if byte[0] == b'\n' => {
+                    return String::from_utf8(std::mem::take(&mut self.partial)).map_err(io::Error::other);
+                }
+                Ok(_) => self.partial.push(byte[0]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let what = "not all ranks have come to where they meet, or the launcher does not answer";
@@ -169,7 +187,7 @@ extern "C" fn finalize() {
     // Another thread may be waiting for an answer: the process ends in the middle of a meeting.
     let Ok(mut connection) = CONNECTION.try_lock() else { return };
     if let Some(connection) = &mut *connection {
-        let _ = connection.ask("finalize", "finalize_ack", FAREWELL);
+        let _ = connection.send("finalize", "finalize_ack").and_then(|()| connection.answer(FAREWELL));
     }
 }
 
@@ -236,7 +254,12 @@ mod tests {
         });
         with(&["cmd=barrier_out"], |connection| {
             assert!(
-                connection.unwrap().get("key").unwrap_err().to_string().contains("answers `cmd=barrier_out`")
+                connection
+                    .unwrap()
+                    .get("key")
+                    .unwrap_err()
+                    .to_string()
+                    .contains("answers `cmd=barrier_out` in place of get_result")
             );
         });
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -245,12 +268,23 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_to_which_not_all_come_ends_at_its_limit() {
-        with(&[], |connection| {
-            let mut connection = connection.unwrap();
+    fn a_fence_to_which_not_all_come_in_time_can_be_waited_for_again() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| Connection::over(ours).unwrap());
+            manager(&theirs, &OPENING);
+            let mut connection = opened.join().unwrap();
             let error = connection.fence(Duration::from_millis(50)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-            assert!(connection.get("key").unwrap_err().to_string().contains("earlier answer"));
+            assert!(connection.get("key").unwrap_err().to_string().contains("owes the answer barrier_out"));
+            (&theirs).write_all(b"cmd=barr").unwrap();
+            assert!(connection.fence(Duration::from_millis(50)).is_err(), "half an answer is none");
+            (&theirs).write_all(b"ier_out\n").unwrap();
+            connection.fence(ANSWER).unwrap();
+            let mut commands = String::new();
+            drop(connection);
+            (&theirs).read_to_string(&mut commands).unwrap();
+            assert_eq!(commands, "cmd=barrier_in\n", "it is sent once");
         });
     }
 }

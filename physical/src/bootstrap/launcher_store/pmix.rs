@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::{self, ErrorKind};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// What to do about a library that is not there.
@@ -62,7 +62,9 @@ pub(super) fn is_offered() -> bool {
 pub(super) struct Pmix {
     functions: Arc<Libpmix>,
     own: Process,
-    /// True once a call has not returned.
+    /// A fence to which not all ranks have come yet.
+    fence: Option<Receiver<io::Result<()>>>,
+    /// True once another call has not returned.
     is_stuck: bool,
 }
 
@@ -81,7 +83,7 @@ impl Pmix {
             checked("PMIx_Init", status).map(|()| own)
         });
         let own = connected.map_err(|cause| Error::setup(format!("PMIx cannot be used: {cause}"), REMEDY))?;
-        Ok(Pmix { functions, own, is_stuck: false })
+        Ok(Pmix { functions, own, fence: None, is_stuck: false })
     }
 }
 
@@ -97,13 +99,20 @@ impl Manager for Pmix {
     }
 
     fn fence(&mut self, limit: Duration) -> io::Result<()> {
-        let functions = Arc::clone(&self.functions);
-        let outcome = within(limit, "PMIx_Fence", move || {
-            // SAFETY: no processes stand for all of this job, and there is no further information.
-            checked("PMIx_Fence", unsafe { (functions.PMIx_Fence)(null(), 0, null(), 0) })
-        });
-        self.is_stuck |= outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
-        outcome
+        let fence = match self.fence.take() {
+            Some(fence) => fence,
+            None => {
+                let functions = Arc::clone(&self.functions);
+                begin(move || {
+                    // SAFETY: no processes stand for all of this job, and there is no further information.
+                    checked("PMIx_Fence", unsafe { (functions.PMIx_Fence)(null(), 0, null(), 0) })
+                })?
+            }
+        };
+        runtime::receive_within(&fence, limit).unwrap_or_else(|| {
+            self.fence = Some(fence);
+            Err(late("PMIx_Fence"))
+        })
     }
 
     fn get(&mut self, owner: usize, key: &str, limit: Duration) -> io::Result<String> {
@@ -131,7 +140,7 @@ impl Manager for Pmix {
 impl Drop for Pmix {
     /// Ends the connection: a process that ends with one has failed, for Open MPI.
     fn drop(&mut self) {
-        if self.is_stuck {
+        if self.is_stuck || self.fence.is_some() {
             return;
         }
         // SAFETY: initialized, and there is no further information.
@@ -149,14 +158,22 @@ fn within<R: Send + 'static>(
     function: &'static str,
     call: impl FnOnce() -> io::Result<R> + Send + 'static,
 ) -> io::Result<R> {
+    runtime::receive_within(&begin(call)?, limit).unwrap_or_else(|| Err(late(function)))
+}
+
+/// Begins a call on a thread of its own.
+fn begin<R: Send + 'static>(
+    call: impl FnOnce() -> io::Result<R> + Send + 'static,
+) -> io::Result<Receiver<io::Result<R>>> {
     let (sender, receiver) = channel();
     let thread = runtime::spawn("hexagram-pmix", move || {
         // The caller may have given up.
         let _ = sender.send(call());
     });
-    thread.map_err(|error| io::Error::other(error.to_string()))?;
-    runtime::receive_within(&receiver, limit).unwrap_or_else(|| {
-        let what = format!("{function} has not returned: not all ranks have come to where they meet");
-        Err(io::Error::new(ErrorKind::TimedOut, what))
-    })
+    thread.map(|_| receiver).map_err(|error| io::Error::other(error.to_string()))
+}
+
+fn late(function: &str) -> io::Error {
+    let what = format!("{function} has not returned: not all ranks have come to where they meet");
+    io::Error::new(ErrorKind::TimedOut, what)
 }

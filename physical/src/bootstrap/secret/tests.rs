@@ -71,11 +71,11 @@ fn what_is_no_secret_is_refused() {
     assert!(refusal(&scratch.file("empty", b"", 0o600)).contains("is empty"));
     assert!(refusal(&scratch.file("short", b"sesame", 0o600)).contains("6 bytes, so it can be guessed"));
     assert!(refusal(&scratch.file("long", &[1; 5000], 0o600)).contains("more than 4096 bytes"));
-    assert!(refusal("/dev/zero").contains("is no regular file"));
-    assert!(refusal(&scratch.0.display().to_string()).contains("is no regular file"));
+    assert!(refusal("/dev/zero").contains("is not a regular file"));
+    assert!(refusal(&scratch.0.display().to_string()).contains("is not a regular file"));
     let pipe = scratch.0.join("pipe").display().to_string();
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
-    assert!(refusal(&pipe).contains("is no regular file"));
+    assert!(refusal(&pipe).contains("is not a regular file"));
     assert!(refusal("/does/not/exist").contains("/does/not/exist"));
 }
 

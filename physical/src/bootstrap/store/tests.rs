@@ -103,7 +103,7 @@ fn a_store_that_holds_something_else_is_refused() {
     let error = World::join_through(&store, 0, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
     assert!(error.to_string().contains("what rank 1 wrote to the store"), "{error}");
     let error = World::join_through(&store, 2, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
-    assert!(error.to_string().contains("no rank 2 in a world of 2"), "{error}");
+    assert!(error.to_string().contains("rank 2 does not exist in a world of 2"), "{error}");
 }
 
 /// Store in which a value is there when it is asked for the second time, and that fails at the end of each wait before.

@@ -84,7 +84,7 @@ pub(crate) fn enqueue<H: Send + 'static>(
 ) -> Result<()> {
     let cuda = CudaQueue::of(queue).zip(queue.device());
     let (cuda, device) = cuda.ok_or_else(|| {
-        Error::usage(format!("{} is no GPU", queue.name()), "enqueue work of GPUs on their queues")
+        Error::usage(format!("{} is not a GPU", queue.name()), "enqueue work of GPUs on their queues")
     })?;
     let stream = &cuda.0;
     let mut outcome = Ok(());

@@ -340,7 +340,7 @@ impl Gpu {
             if status == Status::NOT_READY {
                 return Ok(false);
             }
-            self.driver.expect(status, &format!("go on with the work of {}", self.name)).map(|()| true)
+            self.driver.expect(status, &format!("continue the work of {}", self.name)).map(|()| true)
         };
         // Whoever waits would do so for ever.
         self.enter().and_then(query).unwrap_or_else(|error| {
@@ -454,7 +454,7 @@ fn device(driver: &Libcuda, index: usize) -> Result<CUdevice> {
     let count = count(driver)?;
     let number = c_int::try_from(index).ok().filter(|_| index < count);
     let Some(number) = number else {
-        let what = format!("there is no cuda:{index}: the driver shows {count} GPUs");
+        let what = format!("cuda:{index} does not exist: the driver shows {count} GPUs");
         return Err(Error::usage(what, "see `nvidia-smi -L` and CUDA_VISIBLE_DEVICES"));
     };
     let mut device = 0;

@@ -158,7 +158,7 @@ pub fn peers() -> Result<Vec<Vec<usize>>> {
 /// [`Error::Usage`] if that is no GPU's; [`Error::System`] if the driver
 /// refuses.
 pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
-    let no_gpu = || Error::usage(format!("{} is no GPU", queue.name()), "name a queue of a GPU");
+    let no_gpu = || Error::usage(format!("{} is not a GPU", queue.name()), "name a queue of a GPU");
     Cuda(Arc::clone(CudaQueue::of(queue).ok_or_else(no_gpu)?.gpu())).queue()
 }
 

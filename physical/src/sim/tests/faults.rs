@@ -130,7 +130,7 @@ fn a_fault_of_nobody_is_refused() {
     for fault in ["1s rank 2 dies", "1s host 2 dies", "1s cut 0 -> 2"] {
         let error = with_faults(cluster(2, 2), &[fault]).run(|_| ()).unwrap_err().to_string();
         assert!(
-            error.contains(fault) && error.contains("there is no") && error.contains("0 to 1"),
+            error.contains(fault) && error.contains("does not exist") && error.contains("0 to 1"),
             "{error}"
         );
     }

@@ -105,7 +105,7 @@ fn tells_of_no_device() {
 #[ignore = "needs two devices"]
 fn tells_how_many_devices_there_are() {
     let error = Cuda::new(2).err().unwrap().to_string();
-    assert!(error.starts_with("there is no cuda:2: the driver shows 2 GPUs;"), "{error}");
+    assert!(error.starts_with("cuda:2 does not exist: the driver shows 2 GPUs;"), "{error}");
     let all = devices().unwrap();
     assert_eq!(all.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 1]);
     assert_ne!(all[0].uuid, all[1].uuid);

@@ -194,8 +194,9 @@ fn what_nobody_watches_may_be_failed_too() {
     assert!(x.host::<f32>().err().unwrap().to_string().contains("rank 2 is gone"));
     assert_eq!(*x.host::<f32>().unwrap(), [1.0]);
     // An error of the call itself is the caller's, and no failure of the queue.
-    let outcome = enqueue(&queue, Vec::new(), Vec::new(), (), |_| Err(Error::usage("it is no use", "stop")));
-    assert!(outcome.unwrap_err().to_string().contains("no use"));
+    let outcome =
+        enqueue(&queue, Vec::new(), Vec::new(), (), |_| Err(Error::usage("it is not a use", "stop")));
+    assert!(outcome.unwrap_err().to_string().contains("a use"));
     queue.check().unwrap();
     assert!(enqueue(&Queue::host(), Vec::new(), Vec::new(), (), |_| Ok(())).is_err());
 }
