@@ -128,7 +128,10 @@ fn counts_that_do_not_fit_are_refused_before_anything_is_sent() {
         refused(blocking.all_gather_v(&[1f32; 2], &mut [0.0; 4], &[usize::MAX, 5]), "do not divide 4");
         let mut mine = [0.0; 2];
         refused(blocking.reduce_scatter_v(&[1f32; 4], &[4, 0], &mut mine, ReduceOp::Sum), "has 2 elements");
-        refused(blocking.reduce_scatter_v(&[1f32; 4], &[2, 2], &mut mine, ReduceOp::BitOr), "no bor of f32");
+        refused(
+            blocking.reduce_scatter_v(&[1f32; 4], &[2, 2], &mut mine, ReduceOp::BitOr),
+            "bor is undefined for f32",
+        );
         blocking.barrier()
     })
     .unwrap();

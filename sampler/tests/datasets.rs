@@ -72,7 +72,7 @@ fn mnist_gives_images_and_labels() {
     let unequal = refused(Mnist::open(&folder.0, false));
     assert!(unequal.contains("1 images, but 2 labels"), "{unequal}");
     folder.write("t10k-labels.idx1-ubyte", b"PK");
-    assert!(refused(Mnist::open(&folder.0, false)).contains("no IDX file"));
+    assert!(refused(Mnist::open(&folder.0, false)).contains("not an IDX file"));
     let swapped =
         Mnist::pair(&folder.0.join("train-labels-idx1-ubyte"), &folder.0.join("train-images-idx3-ubyte"));
     assert!(refused(swapped).contains("shapes [2] and [2, 3, 4] are not images and labels"));

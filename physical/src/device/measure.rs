@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn what_has_no_measure_is_refused() {
         let integers = squares(all(&[buffer(&[1i32])])).unwrap_err().to_string();
-        assert!(integers.contains("norms of i32"), "{integers}");
+        assert!(integers.contains("norms are undefined for i32"), "{integers}");
         let runs = [buffer(&[1.0f32]), buffer(&[1.0f32, 2.0])].map(|run| run.read_all().unwrap());
         let apart = squared_distances(vec![runs]).unwrap_err().to_string();
         assert!(apart.contains("1 × f32") && apart.contains("2 × f32"), "{apart}");

@@ -144,8 +144,8 @@ mod tests {
             let error = parse(bytes.to_vec()).unwrap_err();
             assert!(error.contains(what), "{error}");
         };
-        refused(b"", "no IDX file");
-        refused(b"\x1f\x8b\x08\x00", "no IDX file");
+        refused(b"", "not an IDX file");
+        refused(b"\x1f\x8b\x08\x00", "not an IDX file");
         refused(&[0, 0, 13, 1, 0, 0, 0, 0], "type 13");
         refused(&[0, 0, 8, 0], "0 dimensions");
         refused(&[0, 0, 8, 200], "200 dimensions");

@@ -32,10 +32,13 @@ fn contradictions_are_refused() {
         ),
         (LoaderOptions { batch_size: None, drop_last: true, ..options(1, 0) }, "`drop_last` drops a batch"),
         (LoaderOptions { batch_size: None, ..options(1, 0) }, "`DataLoader::unbatched`"),
-        (LoaderOptions { prefetch_factor: Some(2), ..options(1, 0) }, "`prefetch_factor` is for workers"),
+        (LoaderOptions { prefetch_factor: Some(2), ..options(1, 0) }, "`prefetch_factor` requires workers"),
         (LoaderOptions { prefetch_factor: Some(0), ..options(1, 1) }, "`prefetch_factor` is 0"),
         (LoaderOptions { workers: 40_000, ..options(1, 1) }, "`workers` is above 1024"),
-        (LoaderOptions { persistent_workers: true, ..options(1, 0) }, "`persistent_workers` keeps workers"),
+        (
+            LoaderOptions { persistent_workers: true, ..options(1, 0) },
+            "`persistent_workers` requires workers",
+        ),
         (
             LoaderOptions { timeout: Some(Duration::from_secs(1)), ..options(1, 0) },
             "`timeout` cannot interrupt",
@@ -43,7 +46,7 @@ fn contradictions_are_refused() {
         (LoaderOptions { timeout: Some(Duration::ZERO), ..options(1, 1) }, "`timeout` is zero"),
         (
             LoaderOptions { worker_init: Some(std::sync::Arc::new(|_| Ok(()))), ..options(1, 0) },
-            "`worker_init` is called by workers",
+            "`worker_init` requires workers",
         ),
     ];
     for (given, what) in cases {
