@@ -37,6 +37,7 @@
 pub mod asynchronous;
 mod blocking;
 mod call;
+mod catalogues;
 pub mod centralized;
 pub mod codec;
 mod communicator;

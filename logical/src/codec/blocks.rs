@@ -6,7 +6,7 @@
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
 
-use super::named::not_finite_field;
+use super::fields::not_finite_field;
 use super::not_finite::refuse;
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled, or};

@@ -6,7 +6,7 @@
 #[cfg(feature = "cuda")]
 use super::blocks::cuda;
 use super::blocks::expect_len;
-use super::named::not_finite_field;
+use super::fields::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};

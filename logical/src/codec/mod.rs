@@ -30,6 +30,7 @@ pub mod e3m0;
 pub mod e4m3;
 pub mod exact;
 pub mod factors;
+mod fields;
 pub mod half;
 pub mod int4;
 mod keep;

@@ -1,7 +1,7 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
-use super::{Codec, E3M0, E4M3, Half, Int4, Keep, MinMax8, NotFinite, Qsgd, RandomK, Sign, TopK};
-use crate::spelling::{Catalogue, Catalogues, Listed, Number, Options, Spelling, Values, listed, one_of};
+use super::{Codec, E3M0, E4M3, Half, Int4, MinMax8, Qsgd, RandomK, Sign, TopK};
+use crate::spelling::{Catalogue, Listed, Spelling, listed};
 use hexagram_physical::Result;
 use std::sync::Arc;
 
@@ -56,46 +56,9 @@ pub fn spelling(codec: &dyn Codec) -> Spelling {
     Spelling::of_text(&codec.name())
 }
 
-/// Names the option that says what becomes of NaN and infinity.
-pub(super) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options) -> Result<()> {
-    let treatments = [
-        ("refuse", NotFinite::Refuse),
-        ("saturate", NotFinite::Saturate),
-        ("propagate", NotFinite::Propagate),
-    ];
-    options.field("not_finite", not_finite, one_of(&treatments), "what becomes of NaN and infinity")
-}
-
-/// Values of what a sparse codec keeps: a share such as `5%`, or a number of elements such as `100`.
-pub(super) struct Kept;
-
-impl Values<Keep> for Kept {
-    fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
-        let word = spelling.word();
-        let keep = match f64::from_word(word) {
-            _ if !spelling.arguments().is_empty() => None,
-            Some(ratio) if word.ends_with('%') => Some(Keep::Ratio(ratio)),
-            _ => word.parse().ok().map(Keep::Count),
-        };
-        Ok(keep.filter(|keep| keep.holds()))
-    }
-
-    fn write(&self, value: &Keep) -> Spelling {
-        Spelling::of(value.to_string())
-    }
-
-    fn holds(&self, value: &Keep) -> Result<bool> {
-        Ok(value.holds())
-    }
-
-    fn describe(&self, _: &Catalogues) -> String {
-        "a share of the elements, above 0% and up to 100%, or a number of them, 1 or more".to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::PowerSgd;
+    use super::super::{Keep, PowerSgd};
     use super::*;
 
     #[test]

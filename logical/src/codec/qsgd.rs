@@ -16,7 +16,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use super::named::not_finite_field;
+use super::fields::not_finite_field;
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};

@@ -17,7 +17,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use super::named::{Kept, not_finite_field};
+use super::fields::{Kept, not_finite_field};
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;

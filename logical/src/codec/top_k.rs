@@ -23,7 +23,7 @@ mod cuda;
 
 use super::bins::{self, Bins};
 use super::blocks::expect_len;
-use super::named::{Kept, not_finite_field};
+use super::fields::{Kept, not_finite_field};
 use super::not_finite::saturated;
 use super::places::Places;
 use super::selection::Selection;

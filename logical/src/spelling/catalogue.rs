@@ -107,15 +107,9 @@ pub struct Catalogues {
     by_type: BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
-impl Default for Catalogues {
-    fn default() -> Self {
-        Catalogues::empty().with(crate::codec::catalogue()).with(crate::decentralized::catalogue())
-    }
-}
-
 impl Catalogues {
     /// Creates a collection of no catalogues.
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Catalogues { by_type: BTreeMap::new() }
     }
 

@@ -1,0 +1,42 @@
+//! Options that several codecs have.
+
+use super::{Keep, NotFinite};
+use crate::spelling::{Catalogues, Number, Options, Spelling, Values, one_of};
+use hexagram_physical::Result;
+
+/// Names the option that says what becomes of NaN and infinity.
+pub(super) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options) -> Result<()> {
+    let treatments = [
+        ("refuse", NotFinite::Refuse),
+        ("saturate", NotFinite::Saturate),
+        ("propagate", NotFinite::Propagate),
+    ];
+    options.field("not_finite", not_finite, one_of(&treatments), "what becomes of NaN and infinity")
+}
+
+/// Values of what a sparse codec keeps: a share such as `5%`, or a number of elements such as `100`.
+pub(super) struct Kept;
+
+impl Values<Keep> for Kept {
+    fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
+        let word = spelling.word();
+        let keep = match f64::from_word(word) {
+            _ if !spelling.arguments().is_empty() => None,
+            Some(ratio) if word.ends_with('%') => Some(Keep::Ratio(ratio)),
+            _ => word.parse().ok().map(Keep::Count),
+        };
+        Ok(keep.filter(|keep| keep.holds()))
+    }
+
+    fn write(&self, value: &Keep) -> Spelling {
+        Spelling::of(value.to_string())
+    }
+
+    fn holds(&self, value: &Keep) -> Result<bool> {
+        Ok(value.holds())
+    }
+
+    fn describe(&self, _: &Catalogues) -> String {
+        "a share of the elements, above 0% and up to 100%, or a number of them, 1 or more".to_owned()
+    }
+}
