@@ -65,7 +65,7 @@ use std::sync::Arc;
 /// assert_eq!(full, "slowmo(period=48, slow_rate=1, slow_momentum=0.6, codec=exact, feedback=none, base=none)");
 ///
 /// let error = registry.named("slowmow").unwrap_err();
-/// assert_eq!(error.to_string(), "there is no algorithm `slowmow`; did you mean slowmo?");
+/// assert_eq!(error.to_string(), "unknown algorithm `slowmow`; did you mean slowmo?");
 /// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 #[derive(Clone)]

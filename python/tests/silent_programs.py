@@ -234,6 +234,42 @@ def moves(world):
     return told
 
 
+def converted(model):
+    """Converts a model there and back, as its gradients are."""
+    model.half().float()
+
+
+#: What moves gradients as well as parameters.
+CONVERSIONS = {
+    "half": converted,
+    "layout": lambda model: model.to(memory_format=torch.channels_last),
+    "sharing": lambda model: model.share_memory(),
+}
+
+
+def conversions(world):
+    """Moves the gradients that a step has left; returns what is told of replicas that were trained on different data."""
+    told = {}
+    for kind, algorithm in (("sgd", "gradient-allreduce"), ("sgd", "bytegrad"), ("the engine's", "gradient-allreduce")):
+        for name, convert in CONVERSIONS.items():
+            torch.manual_seed(3)
+            model = nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 2), nn.Flatten(), nn.Linear(4, 1))
+            ours = wrapped(model, kind, algorithm, world)
+            for step in range(4):
+                if step == 2:
+                    convert(model)
+                ours(torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + world.rank))).pow(
+                    2
+                ).mean().backward()
+                ours.optimizer.step()
+                if step != 1:
+                    # The gradients of this step are there as the model is converted.
+                    ours.optimizer.zero_grad(set_to_none=step == 3)
+            told[f"{name} {kind} {algorithm}"] = told_by(ours.check_replicas)
+            ours.close()
+    return told
+
+
 def halve_the_first(model, optimizer):
     """Does in place what `moved_by_data` does with new memory."""
     with torch.no_grad():
@@ -449,5 +485,5 @@ def encoded(world):
 def one_after_another(world):
     """Runs the programs of two ranks; returns what each returned, by its name."""
     torch.set_num_threads(1)
-    programs = (overflows, gaps, moves, refusals, gradients, unused, buffers, parted, encoded)
+    programs = (overflows, gaps, moves, conversions, refusals, gradients, unused, buffers, parted, encoded)
     return {program.__name__: program(world) for program in programs}

@@ -36,6 +36,13 @@ def test_parameters_that_get_other_memory_are_taken_up(told):
         assert all(rank["moves"].values()), rank["moves"]
 
 
+def test_gradients_that_get_other_memory_are_synchronized(told):
+    for rank in told:
+        assert len(rank["conversions"]) == 3 * len(programs.CONVERSIONS)
+        for name, text in rank["conversions"].items():
+            assert text is None, (name, text)
+
+
 def test_a_model_that_is_not_what_it_was_is_refused_by_name_before_anything_is_sent(told):
     for rank in told:
         assert len(rank["refusals"]) == len(programs.REFUSED) * 4

@@ -76,6 +76,11 @@ class Views:
         self.gradients[index] = view
         self.places[index] = view.data_ptr()
 
+    def are_moved(self) -> bool:
+        """Returns whether a view of gradients lies elsewhere than the engine's: converting a model moves its gradients."""
+        pairs = zip(self.gradients, self.places, strict=True)
+        return any(view is not None and view.data_ptr() != place for view, place in pairs)
+
     def gradients_elsewhere(self) -> dict[int, Tensor]:
         """Returns copies of gradients that are there, and not in the engine's memory, by the parameters' numbers."""
         pairs = enumerate(zip(self.parameters, self.gradients, self.places, strict=True))

@@ -82,7 +82,9 @@ class Watched:
         with torch._C.DisableTorchFunctionSubclass():
             places = [parameter.data_ptr() for parameter in views.parameters]
             versions = [views.parameters[index]._version for index in views.halves]
-            if places == views.homes and (versions == views.versions or not self.has_parameters):
+            are_gradients_moved = views.are_moved()
+            is_same = versions == views.versions or not self.has_parameters
+            if places == views.homes and is_same and not are_gradients_moved:
                 return
             for index, parameter in enumerate(views.parameters):
                 self.check_traits(index, parameter)
@@ -95,6 +97,8 @@ class Watched:
                     "which the algorithm works on parameters; do this between steps"
                 )
             self.take_up(sorted(moved))
+        elif are_gradients_moved:
+            self.take_up([])
         for index in moved:
             views.homes[index] = views.parameters[index].data_ptr()
         views.versions = [views.parameters[index]._version for index in views.halves]
