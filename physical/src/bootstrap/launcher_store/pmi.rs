@@ -163,7 +163,7 @@ impl Connection {
                 Ok(_) => self.partial.push(byte[0]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let what = "not all ranks have come to where they meet, or the launcher does not answer";
+                    let what = "some rank is late (PMI does not say which), or the launcher does not answer";
                     return Err(io::Error::new(ErrorKind::TimedOut, what));
                 }
                 Err(error) => return Err(error),

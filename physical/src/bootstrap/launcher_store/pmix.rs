@@ -174,6 +174,6 @@ fn begin<R: Send + 'static>(
 }
 
 fn late(function: &str) -> io::Error {
-    let what = format!("{function} has not returned: not all ranks have come to where they meet");
+    let what = format!("{function} has not returned: some rank is late (PMIx does not say which)");
     io::Error::new(ErrorKind::TimedOut, what)
 }
