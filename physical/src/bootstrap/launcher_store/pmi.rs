@@ -109,7 +109,9 @@ impl Connection {
 
     /// Waits until all ranks have called it. After `limit` it can be called again, to wait for longer.
     fn fence(&mut self, limit: Duration) -> io::Result<()> {
-        if self.awaited.is_none() {
+        // The answer to a fence that not all ranks reached in time is still to come: this call waits on.
+        if self.awaited != Some("barrier_out") {
+            self.check_answered()?;
             self.send("barrier_in", "barrier_out")?;
         }
         self.answer(limit).map(drop)
@@ -122,11 +124,17 @@ impl Connection {
 
     /// Sends a command and returns the answer, which has to be of this name.
     fn ask(&mut self, command: &str, expected: &'static str) -> io::Result<String> {
-        if let Some(awaited) = self.awaited {
-            return Err(io::Error::other(format!("the launcher still owes the answer {awaited}")));
-        }
+        self.check_answered()?;
         self.send(command, expected)?;
         self.answer(ANSWER)
+    }
+
+    /// Fails if the answer to an earlier command has yet to come: it would be taken for that to the next one.
+    fn check_answered(&self) -> io::Result<()> {
+        match self.awaited {
+            Some(awaited) => Err(io::Error::other(format!("the launcher still owes the answer {awaited}"))),
+            None => Ok(()),
+        }
     }
 
     fn send(&mut self, command: &str, expected: &'static str) -> io::Result<()> {
@@ -265,6 +273,20 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         assert!(Connection::over(ours).is_err());
+    }
+
+    #[test]
+    fn a_late_answer_is_not_taken_for_the_end_of_a_fence() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| Connection::over(ours).unwrap());
+            manager(&theirs, &OPENING);
+            let mut connection = opened.join().unwrap();
+            connection.send("get kvsname=space_1 key=key", "get_result").unwrap();
+            assert_eq!(connection.answer(Duration::from_millis(50)).unwrap_err().kind(), ErrorKind::TimedOut);
+            (&theirs).write_all(b"cmd=get_result rc=0 value=late\n").unwrap();
+            assert!(connection.fence(ANSWER).unwrap_err().to_string().contains("owes the answer get_result"));
+        });
     }
 
     #[test]
