@@ -44,10 +44,34 @@ trait Manager: Send {
 /// # Errors
 /// As [`Placement::from_env`].
 pub fn meets_through_store() -> Result<Option<(usize, usize, &'static str)>> {
-    let has_pmi = pmi::Pmi::of_environment().is_some();
-    let offered = has_pmi.then_some("PMI").or_else(|| pmix::is_offered().then_some("PMIx"));
-    let found = Placement::without_address()?.zip(offered);
-    Ok(found.map(|((rank, size), store)| (rank, size, store)))
+    let found = Placement::without_address()?.zip(Offer::of_environment());
+    Ok(found.map(|((rank, size), offer)| (rank, size, offer.name())))
+}
+
+/// The store that a launcher offers to this process.
+enum Offer {
+    Pmi(pmi::Pmi),
+    Pmix,
+}
+
+impl Offer {
+    fn of_environment() -> Option<Self> {
+        pmi::Pmi::of_environment().map(Offer::Pmi).or_else(|| pmix::is_offered().then_some(Offer::Pmix))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Offer::Pmi(_) => "PMI",
+            Offer::Pmix => "PMIx",
+        }
+    }
+
+    fn open(self, limit: Duration) -> Result<Box<dyn Manager>> {
+        Ok(match self {
+            Offer::Pmi(pmi) => Box::new(pmi),
+            Offer::Pmix => Box::new(pmix::Pmix::open(limit)?),
+        })
+    }
 }
 
 /// Store of the launcher that started this process, for one meeting.
@@ -73,13 +97,8 @@ impl LauncherStore {
     /// [`Error::Setup`](crate::Error::Setup) if a library of the launcher cannot be loaded, or refuses.
     pub(crate) fn open(limit: Duration) -> Result<Option<Self>> {
         static MEETINGS: AtomicU64 = AtomicU64::new(0);
-        let manager: Box<dyn Manager> = if let Some(pmi) = pmi::Pmi::of_environment() {
-            Box::new(pmi)
-        } else if pmix::is_offered() {
-            Box::new(pmix::Pmix::open(limit)?)
-        } else {
-            return Ok(None);
-        };
+        let Some(offer) = Offer::of_environment() else { return Ok(None) };
+        let manager = offer.open(limit)?;
         Ok(Some(Self::over(manager, MEETINGS.fetch_add(1, Ordering::Relaxed), limit)))
     }
 
