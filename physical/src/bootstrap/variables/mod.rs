@@ -100,7 +100,7 @@ impl Placement {
     /// # Errors
     /// As [`from_env`](Self::from_env), but for a missing address.
     pub fn is_given() -> Result<bool> {
-        Ok(chosen(&|name| variable(name))?.is_some())
+        Ok(chosen(&variable)?.is_some())
     }
 
     /// Returns rank, size and launcher of the set that wins, without its rendezvous.
@@ -120,12 +120,10 @@ impl Placement {
     }
 
     pub(super) fn without_address_in(get: Lookup<'_>) -> Result<Option<(usize, usize)>> {
-        let Some((set, step)) = chosen(get)? else { return Ok(None) };
+        let Some((set, _)) = chosen(get)? else { return Ok(None) };
         let names_one = get("HEXAGRAM_ADDR").is_some()
             || matches!(set.launcher, Launcher::Hexagram | Launcher::Torchrun | Launcher::Store);
-        let local = set.local.or_else(|| step.and_then(|step| step.local));
-        let on_one_host = set.size == 1 || local.is_some_and(|(_, local_size)| local_size == set.size);
-        Ok((!names_one && !on_one_host).then_some((set.rank, set.size)))
+        Ok((!names_one && !set.is_on_one_host()).then_some((set.rank, set.size)))
     }
 
     /// Reads the variables that `get` returns.
@@ -149,17 +147,17 @@ impl Placement {
         let rendezvous = rendezvous::rendezvous(set, step, get)?;
         let secret = get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| read_given(&path))?;
         let RankVariables { launcher, rank, size, local } = *set;
-        let local = local.or_else(|| step.and_then(|step| step.local));
         let (local_rank, local_size) = local.unwrap_or((rank, size));
         Ok(Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher })
     }
 }
 
-/// Returns the set that wins, and the Slurm step that agrees with it. Returns `None` if no launcher set any.
+/// Returns the set that wins, and the Slurm step that agrees with it. The place on this host is that of the step if the
+/// set does not name it. Returns `None` if no launcher set any.
 fn chosen(get: Lookup<'_>) -> Result<Option<(RankVariables, Option<SlurmStep>)>> {
     let step = SlurmStep::read(get)?;
     let mut sets = RankVariables::all(get)?.into_iter().chain(step.as_ref().map(SlurmStep::set));
-    let Some(first) = sets.next() else { return Ok(None) };
+    let Some(mut first) = sets.next() else { return Ok(None) };
     let around = |set: &RankVariables| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
     if let Some(other) = sets.find(|other| !other.agrees_with(&first) && !around(other)) {
         return Err(first.contradicts(&other));
@@ -168,6 +166,7 @@ fn chosen(get: Lookup<'_>) -> Result<Option<(RankVariables, Option<SlurmStep>)>>
     if let (Launcher::Slurm, Some(step)) = (first.launcher, &step) {
         step.check_homogeneous()?;
     }
+    first.local = first.local.or_else(|| step.as_ref()?.local);
     Ok(Some((first, step)))
 }
 

@@ -112,6 +112,11 @@ impl RankVariables {
 }
 
 impl RankVariables {
+    /// Returns true if all ranks are known to be on this host.
+    pub(super) fn is_on_one_host(&self) -> bool {
+        self.size == 1 || self.local.is_some_and(|(_, local_size)| local_size == self.size)
+    }
+
     /// Returns true if both sets may describe the same rank.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let local = self.local.zip(other.local).is_none_or(|(ours, theirs)| ours == theirs);

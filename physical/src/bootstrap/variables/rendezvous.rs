@@ -37,8 +37,7 @@ pub(super) fn rendezvous(
         }
         Launcher::Torchrun => torchrun(get),
         Launcher::OpenMpi | Launcher::Pmi | Launcher::Pmix | Launcher::Mvapich | Launcher::Slurm => {
-            let local = set.local.or_else(|| step.and_then(|step| step.local));
-            let on_one_host = local.is_some_and(|(_, local_size)| local_size == size);
+            let on_one_host = set.is_on_one_host();
             match (job(launcher, get).filter(|_| on_one_host), step) {
                 (Some(job), _) => Ok(local_name(&job)),
                 (None, Some(step)) => step.rendezvous(),

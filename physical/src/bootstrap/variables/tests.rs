@@ -6,10 +6,13 @@ use std::os::unix::net::UnixStream;
 
 type Variables<'a> = Vec<(&'a str, &'a str)>;
 
+/// Returns the value of a variable. Later ones win, as on a command line.
+fn value(variables: &[(&str, &str)], name: &str) -> Option<String> {
+    variables.iter().rfind(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+}
+
 fn read(variables: &[(&str, &str)]) -> Result<Option<Placement>> {
-    // Later ones win, as on a command line.
-    let get = |name: &str| variables.iter().rfind(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-    Placement::from_lookup(&get)
+    Placement::from_lookup(&|name| value(variables, name))
 }
 
 fn place(variables: &[(&str, &str)]) -> Placement {
@@ -63,6 +66,10 @@ fn step<'a>() -> Variables<'a> {
     ]
 }
 
+/// Variables that put all four tasks on one host.
+const ONE_HOST: [(&str, &str); 4] =
+    [("SLURM_NNODES", "1"), ("SLURM_TASKS_PER_NODE", "4"), ("SLURM_LOCALID", "3"), ("SLURM_NODEID", "0")];
+
 fn hydra<'a>() -> Variables<'a> {
     vec![("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")]
 }
@@ -83,14 +90,12 @@ fn every_launcher_is_understood() {
         ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
     ];
-    let one_host =
-        [("SLURM_NNODES", "1"), ("SLURM_TASKS_PER_NODE", "4"), ("SLURM_LOCALID", "3"), ("SLURM_NODEID", "0")];
     for (variables, launcher, expected, rendezvous) in [
         (and(hydra(), &[("PMI_PORT", "n1:33")]), Launcher::Pmi, [1, 2, 1, 2], "pmi-n1:33"),
         (mvapich, Launcher::Mvapich, [1, 2, 1, 2], "pmi-n1:4711"),
         (pmix, Launcher::Pmix, [1, 2, 1, 2], "prterun-n1-12@1"),
         (step(), Launcher::Slurm, [3, 4, 1, 2], "node07:22131"),
-        (and(step(), &one_host), Launcher::Slurm, [3, 4, 3, 4], "slurm-4711.3"),
+        (and(step(), &ONE_HOST), Launcher::Slurm, [3, 4, 3, 4], "slurm-4711.3"),
     ] {
         let placement = place(&variables);
         assert_eq!((placement.launcher, numbers(&placement)), (launcher, expected), "{variables:?}");
@@ -358,6 +363,32 @@ fn local_numbers_of_pmi_have_two_names() {
     let pmi = |rank, size| [("PMI_RANK", "3"), ("PMI_SIZE", "4"), (rank, "1"), (size, "2"), OURS[2]];
     for (rank, size) in [("MPI_LOCALRANKID", "MPI_LOCALNRANKS"), ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")] {
         assert_eq!(numbers(&place(&pmi(rank, size))), [3, 4, 1, 2], "{rank}");
+    }
+}
+
+#[test]
+fn ranks_meet_through_a_store_on_several_hosts_without_an_address() {
+    let spread = [("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")];
+    let alone = [("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")];
+    let pmi2 = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
+    let unplaced = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    for (variables, expected) in [
+        (and(hydra(), &spread), Some((1, 2))),
+        (and(and(hydra(), &spread), &[("HEXAGRAM_ADDR", "10.0.0.1:9")]), None),
+        (hydra(), None),
+        (and(hydra(), &alone), None),
+        (unplaced.to_vec(), Some((1, 2))),
+        // Slurm names an address, but through its store the ranks need no port of their own.
+        (step(), Some((3, 4))),
+        // srun's PMI does not name the ranks of a host; Slurm does.
+        (and(step(), &pmi2), Some((3, 4))),
+        (and(and(step(), &pmi2), &ONE_HOST), None),
+        (OURS.to_vec(), None),
+        (TORCHRUN.to_vec(), None),
+        (vec![], None),
+    ] {
+        let found = Placement::without_address_in(&|name| value(&variables, name)).unwrap();
+        assert_eq!(found, expected, "{variables:?}");
     }
 }
 
