@@ -63,7 +63,6 @@ pub use error::{LoaderError, Panicked, Who};
 use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
 pub use generator::SampleGenerator;
 pub use memory::{Bytes, Memory};
-use options::FOR_EVER;
 pub use options::{LoaderOptions, OnFailure, WorkerInit};
 pub use plan::LoaderState;
 use plan::Plan;
@@ -75,8 +74,9 @@ use workers::Recipe;
 /// Makes batches `B` of a dataset's samples, epoch after epoch.
 ///
 /// The order of batches depends on the sampler alone, never on the number of workers (unless
-/// [`LoaderOptions::in_order`] is false). It begins with the epoch that the sampler is at, and advances it by itself. Memory: at most
-/// `workers × prefetch_factor` batches besides those that the caller holds, in buffers used again and again.
+/// [`LoaderOptions::in_order`] is false). It begins with the epoch that the sampler is at, and advances it by itself.
+/// Memory: at most `workers × prefetch_factor` batches besides those that the caller holds, in buffers used again and
+/// again.
 ///
 /// ```
 /// use hexagram_sampler::dataset::Items;
@@ -259,7 +259,7 @@ impl<B: Send + 'static> DataLoader<B> {
             pin: None,
             workers: options.workers,
             base_seed: options.seed,
-            patience: options.timeout.map(|timeout| timeout.min(FOR_EVER)),
+            patience: options.patience(),
             bell: Default::default(),
             pool: options.memory.take().map_or_else(|| samples.clone(), Pool::over),
             samples,

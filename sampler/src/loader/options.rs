@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Most threads that load: far above the processors of any machine.
 const MAX_WORKERS: usize = 1024;
 
-/// Longest timeout: a moment further away cannot be told.
-pub(super) const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Longest timeout: a clock cannot represent a deadline that is much further away.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Batches a worker prepares ahead unless told otherwise.
 const PREFETCH: usize = 2;
 
@@ -116,6 +116,11 @@ impl LoaderOptions {
     /// Returns the number of batches that may be under way at once.
     pub(super) fn outstanding(&self) -> usize {
         self.workers.saturating_mul(self.prefetch_factor.unwrap_or(PREFETCH)).max(1)
+    }
+
+    /// Returns the longest wait for a batch, if the wait has an end.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.timeout.map(|timeout| timeout.min(LONGEST))
     }
 
     /// Refuses what contradicts itself, whatever the dataset.
