@@ -115,9 +115,7 @@ class _Draws(Generic[_Draw]):
 
         Raises ``ValueError`` if it is of a sampler with another order.
         """
-        if state["fingerprint"] != self._native.fingerprint:
-            raise ValueError("this state is of a sampler with another order; use the same data, seed and options")
-        self._native.set_epoch(state["epoch"])
+        self._native.load_state_dict(state)
         self._start, self._last = state["position"], None
 
     def resume(self, state: dict[str, int]) -> Iterator[_Draw]:

@@ -17,11 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "hexagram._native")]
 pub(crate) struct Sampler {
     order: Arc<Mutex<Order>>,
-    /// First error of a function of Python that makes batches.
-    failure: Failure,
 }
-
-type Failure = Arc<Mutex<Option<PyErr>>>;
 
 /// Draws of an epoch from some position on.
 #[pyclass(frozen, module = "hexagram._native")]
@@ -41,15 +37,23 @@ struct Remaining {
 /// What it takes to go on: epoch, position, and the fingerprint of the order.
 #[derive(FromPyObject, IntoPyObject)]
 struct Place {
-    #[pyo3(item)]
+    #[pyo3(item, from_py_with = count)]
     epoch: u64,
-    #[pyo3(item)]
+    #[pyo3(item, from_py_with = count)]
     position: usize,
     #[pyo3(item)]
     fingerprint: u64,
 }
 
-enum Order {
+struct Order {
+    draws: Draws,
+    /// First error of a function of Python that makes batches.
+    failure: Failure,
+}
+
+type Failure = Arc<Mutex<Option<PyErr>>>;
+
+enum Draws {
     Samples(Box<dyn hexagram::sampler::Sampler<Item = usize>>),
     Batches(Box<dyn hexagram::sampler::Sampler<Item = Vec<usize>>>),
 }
@@ -64,9 +68,9 @@ enum Draw {
 /// Evaluates an expression with the sampler of either kind.
 macro_rules! with {
     ($order:expr, $sampler:ident => $value:expr) => {
-        match &mut *$order {
-            Order::Samples($sampler) => $value,
-            Order::Batches($sampler) => $value,
+        match &mut $order.draws {
+            Draws::Samples($sampler) => $value,
+            Draws::Batches($sampler) => $value,
         }
     };
 }
@@ -86,7 +90,7 @@ impl Sampler {
         exact: bool,
     ) -> PyResult<Self> {
         let options = DistributedOptions { len, replicas, rank, shuffle, seed, epoch: 0, drop_last, exact };
-        made(py, DistributedSampler::new(options), |sampler| Order::Samples(Box::new(sampler)))
+        made(py, DistributedSampler::new(options), |sampler| Draws::Samples(Box::new(sampler)))
     }
 
     #[staticmethod]
@@ -110,9 +114,7 @@ impl Sampler {
             random_level,
             ..LoadBalancingOptions::default()
         };
-        let sampler = Complexities::new(complexities)
-            .and_then(|complexities| LoadBalancingDistributedSampler::new(complexities, options));
-        made(py, sampler, |sampler| Order::Samples(Box::new(sampler)))
+        made(py, balanced(complexities, options), |sampler| Draws::Samples(Box::new(sampler)))
     }
 
     #[staticmethod]
@@ -129,7 +131,7 @@ impl Sampler {
     ) -> PyResult<Self> {
         let tail = self::tail(py, tail)?;
         let options = ElasticOptions { len, replicas, rank, global_batch, shuffle, seed, epoch: 0, tail };
-        made(py, ElasticSampler::new(options), |sampler| Order::Batches(Box::new(sampler)))
+        made(py, ElasticSampler::new(options), |sampler| Draws::Batches(Box::new(sampler)))
     }
 
     #[staticmethod]
@@ -161,7 +163,7 @@ impl Sampler {
             random_level,
         };
         let sampler = Complexities::new(costs).and_then(|costs| CostBalancedSampler::new(costs, options));
-        made(py, sampler, |sampler| Order::Batches(Box::new(sampler)))
+        made(py, sampler, |sampler| Draws::Batches(Box::new(sampler)))
     }
 
     /// Batches of a load-balanced order, as `batch_fn` makes them of a rank's samples.
@@ -184,13 +186,12 @@ impl Sampler {
         let failure = Failure::default();
         let batching = batching(batch_fn, &failure);
         // The function of Python runs on this thread, for every rank.
-        let sampler = Complexities::new(complexities)
-            .and_then(|complexities| LoadBalancingDistributedSampler::new(complexities, options))
+        let sampler = balanced(complexities, options)
             .and_then(|sampler| LoadBalancingBatchSampler::new(sampler, batching, drop_last_batches));
-        let made = made(py, sampler, |sampler| Order::Batches(Box::new(sampler)))?;
-        let made = Sampler { failure, ..made };
-        made.take_failure(py)?;
-        Ok(made)
+        let sampler = made(py, sampler, |sampler| Draws::Batches(Box::new(sampler)))?;
+        raise(py, &failure)?;
+        lock(py, &sampler.order).failure = failure;
+        Ok(sampler)
     }
 
     /// Samples drawn by weight, of which each rank has its share.
@@ -210,7 +211,7 @@ impl Sampler {
         let weights = WeightedOptions { weights, num_samples, replacement, seed, epoch: 0 };
         let sampler =
             WeightedRandomSampler::new(weights).and_then(|sampler| ShardedSampler::new(sampler, options));
-        made(py, sampler, |sampler| Order::Samples(Box::new(sampler)))
+        made(py, sampler, |sampler| Draws::Samples(Box::new(sampler)))
     }
 
     fn __len__(&self, py: Python<'_>) -> usize {
@@ -222,7 +223,7 @@ impl Sampler {
     }
 
     fn iter_from(&self, py: Python<'_>, #[pyo3(from_py_with = count)] position: usize) -> SamplerIterator {
-        let draws = Mutex::new(remaining(&lock(py, &self.order), position));
+        let draws = Mutex::new(lock(py, &self.order).from(position));
         SamplerIterator { order: Arc::clone(&self.order), draws }
     }
 
@@ -232,8 +233,12 @@ impl Sampler {
     }
 
     fn set_epoch(&self, py: Python<'_>, #[pyo3(from_py_with = count)] epoch: u64) -> PyResult<()> {
-        with!(lock(py, &self.order), sampler => sampler.set_epoch(epoch));
-        self.take_failure(py)
+        lock(py, &self.order).set_epoch(py, epoch)
+    }
+
+    /// Goes to the epoch of a state. Raises `ValueError` if the state is of another order.
+    fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
+        lock(py, &self.order).go_to(py, &state)
     }
 
     #[getter]
@@ -247,9 +252,32 @@ impl Sampler {
     }
 }
 
-impl Sampler {
-    fn take_failure(&self, py: Python<'_>) -> PyResult<()> {
-        lock(py, &self.failure).take().map_or(Ok(()), Err)
+impl Order {
+    fn set_epoch(&mut self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        with!(self, sampler => sampler.set_epoch(epoch));
+        raise(py, &self.failure)
+    }
+
+    fn go_to(&mut self, py: Python<'_>, place: &Place) -> PyResult<()> {
+        if with!(self, sampler => sampler.fingerprint()) != place.fingerprint {
+            let what = "this state is of a sampler with another order; use the same data, seed and options";
+            return Err(PyValueError::new_err(what));
+        }
+        self.set_epoch(py, place.epoch)
+    }
+
+    /// Returns the draws of the epoch from a position on.
+    fn from(&self, position: usize) -> Remaining {
+        let (draws, epoch, stride): (Box<dyn ExactSizeIterator<Item = Draw> + Send>, _, _) = match &self.draws
+        {
+            Draws::Samples(sampler) => {
+                (Box::new(sampler.iter_from(position).map(Draw::Sample)), sampler.epoch(), sampler.stride())
+            }
+            Draws::Batches(sampler) => {
+                (Box::new(sampler.iter_from(position).map(Draw::Batch)), sampler.epoch(), sampler.stride())
+            }
+        };
+        Remaining { draws, epoch, position, stride }
     }
 }
 
@@ -280,12 +308,8 @@ impl SamplerIterator {
     /// Goes to where a state was taken. Raises `ValueError` if it is of another order.
     fn load_state_dict(&self, py: Python<'_>, state: Place) -> PyResult<()> {
         let mut order = lock(py, &self.order);
-        if with!(order, sampler => sampler.fingerprint()) != state.fingerprint {
-            let what = "this state is of a sampler with another order; use the same data, seed and options";
-            return Err(PyValueError::new_err(what));
-        }
-        with!(order, sampler => sampler.set_epoch(state.epoch));
-        *lock(py, &self.draws) = remaining(&order, state.position);
+        order.go_to(py, &state)?;
+        *lock(py, &self.draws) = order.from(state.position);
         Ok(())
     }
 }
@@ -295,16 +319,16 @@ fn lock<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
     mutex.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
 }
 
-fn remaining(order: &Order, position: usize) -> Remaining {
-    let (draws, epoch, stride): (Box<dyn ExactSizeIterator<Item = Draw> + Send>, _, _) = match order {
-        Order::Samples(sampler) => {
-            (Box::new(sampler.iter_from(position).map(Draw::Sample)), sampler.epoch(), sampler.stride())
-        }
-        Order::Batches(sampler) => {
-            (Box::new(sampler.iter_from(position).map(Draw::Batch)), sampler.epoch(), sampler.stride())
-        }
-    };
-    Remaining { draws, epoch, position, stride }
+/// Raises the error that a function of Python has left.
+fn raise(py: Python<'_>, failure: &Failure) -> PyResult<()> {
+    lock(py, failure).take().map_or(Ok(()), Err)
+}
+
+fn balanced(
+    complexities: Vec<f64>,
+    options: LoadBalancingOptions,
+) -> Result<LoadBalancingDistributedSampler, SamplerError> {
+    LoadBalancingDistributedSampler::new(Complexities::new(complexities)?, options)
 }
 
 /// Returns batches as a function of Python makes them, which may be a generator. It leaves its first error in `failure`.
@@ -327,11 +351,12 @@ fn batching(function: Py<PyAny>, failure: &Failure) -> Batching {
 fn made<S>(
     py: Python<'_>,
     made: Result<S, SamplerError>,
-    order: impl FnOnce(S) -> Order,
+    draws: impl FnOnce(S) -> Draws,
 ) -> PyResult<Sampler> {
     match made {
         Ok(sampler) => {
-            Ok(Sampler { order: Arc::new(Mutex::new(order(sampler))), failure: Failure::default() })
+            let order = Order { draws: draws(sampler), failure: Failure::default() };
+            Ok(Sampler { order: Arc::new(Mutex::new(order)) })
         }
         Err(error) => Err(usage(py, error.to_string(), "correct the sampler's options")),
     }

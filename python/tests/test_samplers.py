@@ -190,6 +190,22 @@ def test_load_balanced_batches_are_as_many_on_all_ranks():
     with pytest.raises(KeyError, match="batches"):
         LoadBalancingDistributedBatchSampler(sampler, fails)
 
+    is_broken = False
+
+    def fails_later(samples):
+        return fails(samples) if is_broken else [samples]
+
+    of_rank = LoadBalancingDistributedBatchSampler(sampler, fails_later)
+    draws = iter(of_rank)
+    later = draws.state_dict() | {"epoch": 7}
+    is_broken = True
+    for goes_on in (of_rank, draws):
+        with pytest.raises(KeyError, match="batches"):
+            goes_on.load_state_dict(later)
+        later["epoch"] += 1
+        with pytest.raises(ValueError, match="another order"):
+            goes_on.load_state_dict(later | {"fingerprint": 1})
+
 
 def test_weighted_samples_are_those_of_one_rank_shared_out():
     torch = pytest.importorskip("torch")
