@@ -99,28 +99,29 @@ impl Communicator {
     /// # Errors
     /// As [`World::open`].
     pub fn open(world: &World, channel: u16) -> Result<Self> {
-        Self::open_beside(world, channel, Arc::default())
-    }
-
-    /// Opens a communicator for a thread beside that of another one, with whose `activity` it is reported.
-    pub(crate) fn open_beside(world: &World, channel: u16, activity: Arc<Activity>) -> Result<Self> {
         let endpoint = world.open(channel)?;
         let group = Group::world(endpoint.rank(), endpoint.size());
-        let poison = Poison::default();
-        let free_group = Cell::new(1);
-        let is_grouping = Rc::default();
-        let queues_under_test = Cell::new(None);
+        Ok(Self::on_endpoint(world.clone(), endpoint, group, Arc::default()))
+    }
+
+    /// Creates the first communicator of an endpoint.
+    pub(crate) fn on_endpoint(
+        world: World,
+        endpoint: Rc<dyn Transport>,
+        group: Group,
+        activity: Arc<Activity>,
+    ) -> Self {
         let line = EndpointShare {
-            world: world.clone(),
+            world,
             endpoint,
-            poison,
+            poison: Poison::default(),
             activity,
-            free_group,
-            is_grouping,
-            queues_under_test,
+            free_group: Cell::new(Group::FIRST_FREE),
+            is_grouping: Rc::default(),
+            queues_under_test: Cell::new(None),
             moves: Cell::new(false),
         };
-        Ok(Self::over(Rc::new(line), group))
+        Self::over(Rc::new(line), group)
     }
 
     fn over(line: Rc<EndpointShare>, group: Group) -> Self {

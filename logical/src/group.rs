@@ -1,6 +1,7 @@
 //! Groups: some ranks of the world, numbered anew, with messages of their own.
 
 use crate::{Buffer, Communicator, DType, Error, Primitive, ReduceOp, Result};
+use hexagram_physical::transport::Transport;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kind of operation. Each has tags of its own, and is counted apart: not every rank takes part in what others do.
@@ -20,7 +21,8 @@ const KINDS: u32 = 4;
 
 /// Ranks of an endpoint that a communicator is of.
 pub(crate) struct Group {
-    /// Number, unique among the groups that any two of its members are both in; 0 is the world.
+    /// Number, unique among the groups that any two of its members are both in; 0 is the world, and 1 all ranks of an
+    /// endpoint that connects only some.
     number: u32,
     rank: usize,
     /// Rank in the world of each rank of the group.
@@ -38,8 +40,18 @@ fn all_below(size: usize) -> Arc<[usize]> {
 }
 
 impl Group {
+    /// First number that groups of an endpoint are given.
+    pub(crate) const FIRST_FREE: u32 = 2;
+
     pub(crate) fn world(rank: usize, size: usize) -> Self {
         Group { number: 0, rank, members: all_below(size) }
+    }
+
+    /// Returns the group of all ranks that an endpoint connects.
+    pub(crate) fn over(endpoint: &dyn Transport, members: Arc<[usize]>) -> Self {
+        let is_world = members.iter().copied().eq(0..endpoint.size());
+        let rank = members.iter().position(|member| *member == endpoint.rank()).unwrap_or_default();
+        Group { number: u32::from(!is_world), rank, members }
     }
 
     pub(crate) fn rank(&self) -> usize {

@@ -1,5 +1,6 @@
 //! A world: all ranks of one job, as one rank sees them. Start here to get an endpoint.
 
+mod channels;
 mod join;
 mod options;
 mod variables;
@@ -19,16 +20,14 @@ use crate::thread::ThreadFabric;
 #[cfg(feature = "sim")]
 use crate::transport::Backend;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
+use channels::Channels;
 pub use options::JoinOptions;
 pub(crate) use options::MAX_SOCKETS;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 pub use variables::{check_environment, log_level, warn_of_unknown};
-
-/// Channels from here on are given out by [`World::fresh_channel`].
-const FRESH: u32 = 1 << 15;
 
 /// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
 ///
@@ -45,11 +44,9 @@ struct Inner {
     hosts: Arc<[usize]>,
     transport: TransportKind,
     fabric: Arc<dyn Fabric>,
-    open: Mutex<Vec<u16>>,
+    channels: Channels,
     /// Longest time that nothing of an operation may move, in milliseconds.
     deadline: AtomicU64,
-    /// Next channel that [`World::fresh_channel`] gives.
-    fresh: AtomicU32,
     /// Dropped first, so that the rank leaves while the data connections are still open.
     control: Option<Control>,
 }
@@ -146,7 +143,6 @@ impl World {
     ) -> Self {
         // Measured now rather than in the middle of the first wait.
         patience();
-        let fresh = AtomicU32::new(FRESH);
         let deadline = u64::try_from(deadline::at_first().as_millis()).unwrap_or(u64::MAX).into();
         World(Arc::new(Inner {
             rank,
@@ -154,8 +150,7 @@ impl World {
             hosts,
             transport,
             fabric,
-            open: Mutex::default(),
-            fresh,
+            channels: Channels::default(),
             deadline,
             control,
         }))
@@ -223,35 +218,54 @@ impl World {
     /// [`Error::Usage`] if this rank has opened the channel before, [`Error::Setup`] or [`Error::System`] if a peer
     /// does not come before the join deadline.
     pub fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        {
-            let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-            if open.contains(&channel) {
-                let what = format!("channel {channel} is open already on rank {}", self.rank());
-                return Err(Error::usage(what, "open each channel once, and keep its endpoint"));
-            }
-            open.push(channel);
+        let all: Vec<usize> = (0..self.size()).collect();
+        self.open_among(channel, &all)
+    }
+
+    /// Opens an endpoint as [`World::open`] does, connected with those of `ranks` only, which all open it and name the
+    /// same ranks. The endpoint still numbers ranks as the world does.
+    ///
+    /// # Errors
+    /// As [`World::open`]; [`Error::Usage`] unless `ranks` are different ranks of the world and this one is among them.
+    pub fn open_among(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
+        let ranks = self.ascending(ranks)?;
+        if !self.0.channels.note_open(channel) {
+            let what = format!("channel {channel} is open already on rank {}", self.rank());
+            return Err(Error::usage(what, "open each channel once, and keep its endpoint"));
         }
-        let opened = self.0.fabric.open(channel).map(|endpoint| match endpoint.takes_devices() {
+        let opened = self.0.fabric.open(channel, &ranks).map(|endpoint| match endpoint.takes_devices() {
             true => endpoint,
             false => Staging::around(endpoint, Arc::clone(self.0.fabric.traffic())),
         });
-        opened.map_err(|error| self.not_opened(channel, error))
+        opened.map_err(|error| {
+            self.0.channels.note_failed(channel);
+            self.health().explain(error, During::Opening(channel))
+        })
     }
 
-    /// Returns the error of a channel that could not be opened, with the rank whose fault that is, and frees the
-    /// channel.
-    fn not_opened(&self, channel: u16, error: Error) -> Error {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != channel);
-        self.health().explain(error, During::Opening(channel))
+    /// Returns the ranks in ascending order.
+    fn ascending(&self, ranks: &[usize]) -> Result<Vec<usize>> {
+        let mut ascending = ranks.to_vec();
+        ascending.sort_unstable();
+        ascending.dedup();
+        let exist = ascending.last().is_some_and(|last| *last < self.size());
+        if exist && ascending.len() == ranks.len() && ascending.contains(&self.rank()) {
+            return Ok(ascending);
+        }
+        let what = format!("rank {} cannot open a channel among the ranks {ranks:?}", self.rank());
+        Err(Error::usage(what, "name different ranks of the world, this one among them"))
     }
 
-    /// Returns a channel that nobody has opened by its number; the k-th call gives the same one on all ranks.
+    /// Returns a number for a channel that this rank has not taken: the lowest of those above all that it has.
     ///
     /// # Errors
     /// [`Error::Usage`] once all are taken.
-    pub fn fresh_channel(&self) -> Result<u16> {
-        let next = self.0.fresh.fetch_add(1, Ordering::Relaxed);
-        let channel = u16::try_from(next).ok();
-        channel.ok_or_else(|| Error::usage("all channels are taken", "open fewer communicators"))
+    pub fn propose_channel(&self) -> Result<u16> {
+        self.0.channels.propose()
+    }
+
+    /// Takes a number that ranks have agreed on. Returns false if this rank has taken it before.
+    pub fn take_channel(&self, channel: u16) -> bool {
+        self.0.channels.take(channel)
     }
 }

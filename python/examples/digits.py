@@ -46,7 +46,7 @@ def train(world: hexagram.World, options: argparse.Namespace) -> list[float]:
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     # MuLoCo names the engine's optimizer that it goes with.
     sgd = None if options.algorithm.startswith("muloco") else torch.optim.SGD(net.parameters(), lr=options.rate)
-    model = DataParallel(net, sgd, algorithm=options.algorithm, learning_rate=options.rate, world=world)
+    model = DataParallel(net, sgd, algorithm=options.algorithm, learning_rate=options.rate, process_group=world)
     loss_of = nn.CrossEntropyLoss()
     accuracies = []
     for epoch in range(options.epochs):

@@ -56,7 +56,7 @@ def main():
         # QAdam leaves Adam's direction, which plain SGD steps with.
         kind = optim.SGD if args.algorithm.startswith("qadam") else optim.Adadelta
         optimizer = kind(net.parameters(), lr=args.lr)
-        model = DataParallel(net, optimizer, args.algorithm, world=world)
+        model = DataParallel(net, optimizer, args.algorithm, process_group=world)
         scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
         for epoch in range(args.epochs):
             net.train()

@@ -35,7 +35,7 @@ def main():
         train_images, train_labels, test_images, test_labels = load()
         net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
         optimizer = optim.Adam(net.parameters(), lr=args.lr * world.size)
-        model = DataParallel(net, optimizer, args.algorithm, world=world)
+        model = DataParallel(net, optimizer, args.algorithm, process_group=world)
 
         def accuracy():
             net.eval()

@@ -64,7 +64,7 @@ def main():
         images, labels, test_images, test_labels = load()
         net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.15)
-        model = DataParallel(net, optimizer, algorithm=Pull(), world=world)
+        model = DataParallel(net, optimizer, algorithm=Pull(), process_group=world)
         for epoch in range(args.epochs):
             for index in batches(world, epoch, 16):
                 optimizer.zero_grad()

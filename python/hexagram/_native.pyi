@@ -825,7 +825,7 @@ class Engine:
 
     def __init__(
         self,
-        world: World,
+        group: Communicator,
         parameters: Sequence[tuple[str, str, Sequence[int]]],
         algorithm: str | dict[str, Any],
         options: dict[str, Any],
@@ -899,7 +899,7 @@ class CommunicationHook:
     """
 
     def __init__(
-        self, world: World, algorithm: str, seed: int, hierarchical: bool, learning_rate: float | None
+        self, group: Communicator, algorithm: str, seed: int, hierarchical: bool, learning_rate: float | None
     ) -> None: ...
     def set_learning_rate(self, rate: float) -> None: ...
     def ready(self, bucket: tuple[int, bool, Any, Sequence[tuple[str, Sequence[int]]]]) -> None: ...

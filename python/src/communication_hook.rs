@@ -1,14 +1,14 @@
 //! The hook of PyTorch's `DistributedDataParallel`: an algorithm on DDP's own buckets of gradients.
 
+use crate::communicator::Communicator;
 use crate::engine::answer;
 use crate::error::exception;
 use crate::fork::Generation;
 use crate::memory::lent_to_write;
 use crate::work::interruptible;
-use crate::world::World;
+use hexagram::Error;
 use hexagram::algorithms::engine::{CommunicationHook as Hook, FrameworkBucket, HookOptions};
 use hexagram::algorithms::registry;
-use hexagram::{Communicator, Error};
 use pyo3::prelude::*;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,18 +29,18 @@ impl CommunicationHook {
     #[new]
     fn new(
         py: Python<'_>,
-        world: &World,
+        group: &Communicator,
         algorithm: &str,
         seed: u64,
         hierarchical: bool,
         learning_rate: Option<f64>,
     ) -> PyResult<Self> {
-        let world = world.member().get(py)?.world;
+        let channel = group.channel(py)?;
         let algorithm = registry::named(algorithm).map_err(|error| exception(py, &error))?;
         let options =
             HookOptions { seed, hierarchical, learning_rate, skip_overflows: true, ..HookOptions::default() };
         let made = interruptible(py, move || {
-            let comm = Communicator::open(&world, world.fresh_channel()?)?;
+            let comm = channel.open()?;
             Hook::new(&comm, algorithm, options)
         })?;
         let hook = made.map_err(|error| exception(py, &error))?;

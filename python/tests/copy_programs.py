@@ -25,7 +25,7 @@ def copies(world) -> dict:
     told = {}
     for overlap in ("backward", "forward"):
         model = net()
-        ours = DataParallel(model, "sgd", learning_rate=0.1, world=world, overlap=overlap, bucket_bytes=1 << 20)
+        ours = DataParallel(model, "sgd", learning_rate=0.1, process_group=world, overlap=overlap, bucket_bytes=1 << 20)
         averaged = AveragedModel(ours)
         train(ours, world, 2)
         averaged.update_parameters(ours)
@@ -44,7 +44,7 @@ def copies(world) -> dict:
         apart = all(torch.equal(flat(one), values) for one in (*made.values(), *bare.values()))
         size = len(pickle.dumps(ours))
         ours.close()
-        again = DataParallel(made["pickle"].module, "sgd", learning_rate=0.1, world=world)
+        again = DataParallel(made["pickle"].module, "sgd", learning_rate=0.1, process_group=world)
         train(again, world, 1)
         again.close()
         told[overlap] = (alike, names, refused, apart and not torch.equal(flat(ours), values), size)
@@ -69,7 +69,7 @@ def hooked(model: nn.Module, algorithm: str, world, steps: int = 3, **options) -
     ddp = DistributedDataParallel(model, **options)
     optimizer = SGD(ddp.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
     if algorithm:
-        ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, world=world))
+        ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, process_group=world))
     for step in range(steps):
         optimizer.zero_grad()
         ddp(batch(world.rank, step)).pow(2).mean().backward()
@@ -82,7 +82,7 @@ def overflown(world, algorithm: str) -> tuple:
     model = net()
     ddp = DistributedDataParallel(model)
     optimizer = SGD(ddp.parameters(), 0.01)
-    ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, world=world))
+    ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, process_group=world))
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     moved = []
     for step in range(4):
@@ -126,9 +126,11 @@ def hooks(world) -> dict:
     store = [None, tempfile.mkdtemp()][world.rank == 0]
     told = {}
     for name in ("powersgd(rank=1)", "topk-ef(fraction=5%)", "dgc", "demo"):
-        told[name] = told_by(lambda name=name: hook(name, world=world))
-        told[f"{name} with a rate"] = told_by(lambda name=name: hook(name, learning_rate=0.1, world=world)[0].close())
-        told[f"{name} in the engine"] = told_by(lambda name=name: DataParallel(net(), None, name, world=world))
+        told[name] = told_by(lambda name=name: hook(name, process_group=world))
+        told[f"{name} with a rate"] = told_by(
+            lambda name=name: hook(name, learning_rate=0.1, process_group=world)[0].close()
+        )
+        told[f"{name} in the engine"] = told_by(lambda name=name: DataParallel(net(), None, name, process_group=world))
     length = torch.tensor([len(store or "")])
     world.communicator.broadcast(span(length), 0)
     text = torch.zeros(int(length), dtype=torch.uint8)

@@ -95,7 +95,7 @@ def of_kinds(world):
             given = {"optimizer": sgd(net), "world": world} | {name: value}
             told.append((name, refusal(lambda given=given: DataParallel(net, **given))))
     # What is right goes through.
-    ours = DataParallel(net, sgd(net), world=world, bucket_bytes=1, streams=65_535, seed=None, clip_norm=1)
+    ours = DataParallel(net, sgd(net), process_group=world, bucket_bytes=1, streams=65_535, seed=None, clip_norm=1)
     train(ours, world.rank, 1)
     ours.close()
     return told
@@ -105,9 +105,9 @@ def by_rates(world):
     """Ranks name learning rates of their own; then one, without an optimizer."""
     net = digits.model()
     rate = 0.25 * (1 + world.rank)
-    told = [refusal(lambda: DataParallel(net, "sgd", learning_rate=rate, world=world))]
+    told = [refusal(lambda: DataParallel(net, "sgd", learning_rate=rate, process_group=world))]
     for algorithm in (Mean(), "demo"):
-        ours = DataParallel(digits.model(), None, algorithm, learning_rate=0.25, world=world)
+        ours = DataParallel(digits.model(), None, algorithm, learning_rate=0.25, process_group=world)
         images, labels, _, _ = digits.load()
         cross_entropy(ours(images[:8]), labels[:8]).backward()
         ours.close()
@@ -124,7 +124,7 @@ def of_models(world):
     elsewhere = nn.Linear(2, 2)
     elsewhere.register_buffer("mask", torch.ones(2, 2, device="meta"))
     nets = frozen, sparse, buffered, elsewhere
-    told = [refusal(lambda net=net: DataParallel(net, None, world=world)) for net in nets]
+    told = [refusal(lambda net=net: DataParallel(net, None, process_group=world)) for net in nets]
     return [*told, refusal(lambda: span(torch.ones(2, device="meta")))]
 
 
@@ -150,7 +150,7 @@ def in_place(world):
 def of_traces(world):
     """Collects a trace that was not begun, and one that was, twice."""
     net = digits.model()
-    ours = DataParallel(net, sgd(net), world=world)
+    ours = DataParallel(net, sgd(net), process_group=world)
     told = [refusal(ours.collect_trace)]
     ours.begin_trace()
     train(ours, world.rank, 1)
@@ -217,7 +217,7 @@ def checkpoints(world):
     """Restores what is broken, on one rank or on all; returns what is told, and whether all stays as it was."""
     told = {}
     net = digits.model()
-    ours = DataParallel(net, sgd(net), "choco-sgd", world=world)
+    ours = DataParallel(net, sgd(net), "choco-sgd", process_group=world)
     train(ours, world.rank, 3)
     good = ours.checkpoint()
     others = {}
@@ -227,7 +227,7 @@ def checkpoints(world):
         ("of other options", digits.model(), "choco-sgd(codec=top-k(7%))"),
         ("of one in Python", digits.model(), Mean()),
     ):
-        theirs = DataParallel(other, sgd(other), algorithm, world=world)
+        theirs = DataParallel(other, sgd(other), algorithm, process_group=world)
         train(theirs, world.rank, 2)
         others[name] = theirs.checkpoint()
         theirs.close()
@@ -252,7 +252,7 @@ def rates_resume(world):
     for kind in ("torch", "engine"):
         net = digits.model()
         optimizer = torch.optim.SGD(net.parameters(), 0.25) if kind == "torch" else "sgd"
-        ours = DataParallel(net, optimizer, learning_rate=0.25, world=world)
+        ours = DataParallel(net, optimizer, learning_rate=0.25, process_group=world)
         schedule = torch.optim.lr_scheduler.ExponentialLR(ours.optimizer, 0.5)
         train(ours, world.rank, 1)
         schedule.step()
@@ -281,7 +281,7 @@ def closed_within_an_evaluation():
     """Closes an engine whose thread cannot end; returns what is told."""
     with alone(deadline=0.2) as world:
         net = digits.model()
-        ours = DataParallel(net, sgd(net), "local-sgd", world=world)
+        ours = DataParallel(net, sgd(net), "local-sgd", process_group=world)
         train(ours, 0, 1)
         told = []
 

@@ -84,7 +84,7 @@ def beside_ddp(world, folder):
             # Another start on rank 1, which the engine and DDP replace by rank 0's.
             net, optimizer = made(seed=world.rank)
             small = {"first_bucket_bytes": 1 << 10, "bucket_bytes": 1 << 10}
-            ours = DataParallel(net, optimizer, world=world, order=order, **small)
+            ours = DataParallel(net, optimizer, process_group=world, order=order, **small)
             steps(ours, optimizer, world, 8, accumulate=accumulate)
             equal.append(torch.equal(flat(net), expected))
             views = [
@@ -95,7 +95,7 @@ def beside_ddp(world, folder):
 
         net, optimizer = made(seed=world.rank)
         hooked = DistributedDataParallel(net, bucket_cap_mb=0.01)
-        hooked.register_comm_hook(*hook("gradient-allreduce", world=world))
+        hooked.register_comm_hook(*hook("gradient-allreduce", process_group=world))
         steps(hooked, optimizer, world, 8, accumulate=accumulate)
         equal.append(torch.equal(flat(net), expected))
     dist.destroy_process_group()
@@ -112,7 +112,7 @@ def hooks(world, folder):
         optimizer = torch.optim.SGD(net.parameters(), 0.15)
         ddp = DistributedDataParallel(net, bucket_cap_mb=0.01)
         try:
-            ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, world=world))
+            ddp.register_comm_hook(*hook(algorithm, optimizer=optimizer, process_group=world))
         except hexagram.UsageError as error:
             told[algorithm] = str(error)
             continue
@@ -176,7 +176,7 @@ def resumed(world, algorithm, optimizer):
     def start():
         net = digits.model()
         own = torch.optim.Adam(net.parameters(), 0.01) if optimizer == "torch" else optimizer
-        return net, DataParallel(net, own, algorithm, learning_rate=0.01, world=world)
+        return net, DataParallel(net, own, algorithm, learning_rate=0.01, process_group=world)
 
     net, ours = start()
     steps(ours, ours.optimizer, world, 7)
@@ -210,14 +210,16 @@ class Branches(nn.Module):
 def unused(world):
     """Uses one branch on each rank, with and without leave: gradients, and the error."""
     net = Branches()
-    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), world=world, unused="zero")
+    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), process_group=world, unused="zero")
     ours(torch.ones(1, 4), world.rank == 0).backward()
     gradients = [net.left.bias.grad.item(), net.right.weight.grad.tolist()]
     ours.close()
     net = Branches()
     try:
         # One rank may hear of the other's error before it has its own.
-        DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), world=world)(torch.ones(1, 4), True).backward()
+        DataParallel(net, torch.optim.SGD(net.parameters(), 1.0), process_group=world)(
+            torch.ones(1, 4), True
+        ).backward()
     except hexagram.Error as error:
         return gradients, str(error)
     return gradients, None
@@ -230,7 +232,7 @@ def mixed_precision(world):
     trained = []
     for kind, algorithm in (("rust", "local-sgd(period=1)"), ("python", LocalSgd(1))):
         net, optimizer = made(momentum=0.0)
-        ours = DataParallel(net, optimizer, algorithm, world=world)
+        ours = DataParallel(net, optimizer, algorithm, process_group=world)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
         for step in range(4):
             optimizer.zero_grad()
@@ -246,7 +248,7 @@ def mixed_precision(world):
     told["python as rust"] = torch.equal(*trained)
 
     net, optimizer = made(momentum=0.0)
-    ours = DataParallel(net, "sgd", learning_rate=0.05, world=world, loss_scale=2.0**10)
+    ours = DataParallel(net, "sgd", learning_rate=0.05, process_group=world, loss_scale=2.0**10)
     before = flat(net)
     overflows = []
     for step in range(3):
@@ -258,7 +260,7 @@ def mixed_precision(world):
     ours.close()
 
     net = digits.model(world.rank).bfloat16()
-    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 0.1), "local-sgd(period=2)", world=world)
+    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 0.1), "local-sgd(period=2)", process_group=world)
     images, labels, _, _ = digits.load()
     for index in list(digits.batches(world.rank, world.size, 1))[:4]:
         ours.optimizer.zero_grad()
@@ -287,7 +289,7 @@ def clipped(world):
         net, optimizer = made(momentum=0.0)
         ours = net
         if kind != "by hand":
-            ours = DataParallel(net, optimizer, world=world, clip_norm=0.1 if kind == "engine" else None)
+            ours = DataParallel(net, optimizer, process_group=world, clip_norm=0.1 if kind == "engine" else None)
         for step in range(4):
             optimizer.zero_grad()
             net_loss(ours, world, step).backward()
@@ -314,7 +316,7 @@ def warm(world):
             optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9)
         if world.rank == 0:
             steps(net, optimizer, world, 3)
-        ours = DataParallel(net, optimizer, world=world)
+        ours = DataParallel(net, optimizer, process_group=world)
         state = optimizer.state_dict()["state"]
         values = [value for _, one in sorted(state.items()) for _, value in sorted(one.items())]
         alike = all([same(world, value) for value in values])
@@ -331,7 +333,7 @@ def refused(world):
     def attempt(name, net, optimizer=None, algorithm="gradient-allreduce", **options):
         optimizer = torch.optim.SGD(net.parameters(), 0.1) if optimizer is None else optimizer
         try:
-            DataParallel(net, optimizer, algorithm, world=world, **options)
+            DataParallel(net, optimizer, algorithm, process_group=world, **options)
         except hexagram.UsageError as error:
             told[name] = str(error)
 
@@ -355,7 +357,7 @@ def uneven(world):
     told = []
     for algorithm in ("gradient-allreduce", Momentum()):
         net, optimizer = made()
-        ours = DataParallel(net, optimizer, algorithm, world=world, uneven=True)
+        ours = DataParallel(net, optimizer, algorithm, process_group=world, uneven=True)
         with ours.join():
             steps(ours, optimizer, world, 3 * (1 + world.rank))
         told.append((ours.steps, identical(world, net)))
@@ -368,7 +370,7 @@ def gossiped(world):
     net = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         net.weight.zero_()
-    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 0.5), "decentralized", world=world)
+    ours = DataParallel(net, torch.optim.SGD(net.parameters(), 0.5), "decentralized", process_group=world)
     values = []
     for _ in range(5):
         ours.optimizer.zero_grad()
@@ -381,7 +383,7 @@ def gossiped(world):
 def evaluated(world):
     """Evaluates the mean of replicas that differ, which are put back; then switches, settles and averages."""
     net, optimizer = made()
-    ours = DataParallel(net, optimizer, "local-sgd(period=100)", world=world)
+    ours = DataParallel(net, optimizer, "local-sgd(period=100)", process_group=world)
     steps(ours, optimizer, world, 3)
     own = flat(net)
     mean, distance = ours.evaluate_mean(lambda: flat(net))
@@ -409,7 +411,7 @@ def normalized(world):
     if world is not None:
         net = sync_batch_norm(net, world)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    ours = net if world is None else DataParallel(net, optimizer, world=world)
+    ours = net if world is None else DataParallel(net, optimizer, process_group=world)
     images, labels, _, _ = digits.load()
     rank, size = (0, 1) if world is None else (world.rank, world.size)
     for step in range(3):
@@ -423,7 +425,7 @@ def normalized(world):
 def killed(world):
     """Rank 1 dies in the middle of a training; returns what the others are told."""
     net, optimizer = made()
-    ours = DataParallel(net, optimizer, "bytegrad", world=world)
+    ours = DataParallel(net, optimizer, "bytegrad", process_group=world)
     steps(ours, optimizer, world, 3)
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -479,7 +481,7 @@ def switched(world):
     spellings = []
     for first in (LocalSgd(3), "local-sgd(period=3)"):
         net, optimizer = made()
-        ours = DataParallel(net, optimizer, first, world=world)
+        ours = DataParallel(net, optimizer, first, process_group=world)
         spellings.append(ours.algorithm)
         steps(ours, optimizer, world, 4)
         ours.switch("gradient-allreduce")
@@ -496,7 +498,7 @@ def in_python(world):
     trained = {}
     for kind, algorithm in (("python", LocalSgd(3)), ("rust", "local-sgd(period=3)")):
         net, optimizer = made()
-        steps(DataParallel(net, optimizer, algorithm, world=world), optimizer, world, 7)
+        steps(DataParallel(net, optimizer, algorithm, process_group=world), optimizer, world, 7)
         trained[kind] = flat(net)
     net, optimizer = made()
     images, labels, _, _ = digits.load()
@@ -512,7 +514,7 @@ def in_python(world):
     by_hand = torch.allclose(trained["python"], flat(net), rtol=0, atol=1e-6)
 
     net, optimizer = made(momentum=0.0)
-    ours = DataParallel(net, optimizer, Momentum(), world=world)
+    ours = DataParallel(net, optimizer, Momentum(), process_group=world)
     steps(ours, optimizer, world, 4)
     saved = ours.checkpoint()
     steps(ours, optimizer, world, 3)

@@ -68,7 +68,7 @@ def ends_alike(world, optimizer, algorithm="gradient-allreduce", step=plain, mod
     net = model()
     own = optimizer if isinstance(optimizer, str) else optimizer(net)
     rate = 0.2 if isinstance(optimizer, str) else None
-    ours = DataParallel(net, own, algorithm, learning_rate=rate, world=world, uneven=True)
+    ours = DataParallel(net, own, algorithm, learning_rate=rate, process_group=world, uneven=True)
     schedule = ExponentialLR(ours.optimizer, 0.5)
     images, labels, _, _ = digits.load()
     batches = iter(digits.batches(world.rank, world.size, 1))
@@ -135,7 +135,7 @@ def refused(world) -> str | None:
     """Normalizes over all ranks, of which one may have no data; returns what is told."""
     net = sync_batch_norm(with_statistics(), world)
     try:
-        DataParallel(net, sgd(net), world=world, uneven=True)
+        DataParallel(net, sgd(net), process_group=world, uneven=True)
     except hexagram.UsageError as error:
         return str(error)
     return None

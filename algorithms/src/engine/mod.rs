@@ -183,11 +183,16 @@ pub struct DataParallel {
 impl DataParallel {
     /// Prepares to train a model with these parameters, listed in the order in which the forward pass uses them.
     ///
-    /// A collective call: it opens a channel for the communication thread, and compares the ranks' models and options.
+    /// The ranks of `comm` train together: all ranks of the world, or a group of some, as [`Communicator::split`] and
+    /// [`Communicator::group_of`] return it. A rank may train several models, each in a group of its own; it makes their
+    /// engines in the order in which the other ranks of these groups make them.
+    ///
+    /// A collective call of these ranks: it opens a channel for the communication thread, and compares the ranks' models
+    /// and options.
     ///
     /// # Errors
-    /// [`Error::Usage`] on all ranks if one has other parameters, options or another algorithm, and unless `comm` is of
-    /// all ranks of the world, in their order, as its thread's communicator is; errors of joining.
+    /// [`Error::Usage`] on all ranks if one has other parameters, options or another algorithm; errors of opening a
+    /// channel.
     pub fn new(
         comm: &Communicator,
         parameters: Vec<Parameter>,
@@ -337,7 +342,6 @@ fn agreed_plan(
     algorithm: &AnyAlgorithm,
     options: &EngineOptions,
 ) -> Result<Plan> {
-    check_ranks(comm)?;
     let plan = Plan::new(parameters, options, algorithm.needs().buckets);
     agree(comm, plan.parameters(), algorithm, options)?;
     // After that, what is refused is refused on all ranks.
@@ -345,17 +349,6 @@ fn agreed_plan(
     options.check()?;
     check_algorithm(algorithm, options)?;
     Ok(plan)
-}
-
-/// Fails unless a communicator is of all ranks of its world: those that it leaves out would be waited for.
-fn check_ranks(comm: &Communicator) -> Result<()> {
-    let ranks = comm.world_ranks();
-    let size = comm.world().size();
-    if ranks.iter().copied().eq(0..size) {
-        return Ok(());
-    }
-    let what = format!("a model cannot be trained by the ranks {ranks:?} of a world of {size} alone");
-    Err(Error::usage(what, "train on a communicator of all ranks, in their order"))
 }
 
 impl Drop for DataParallel {

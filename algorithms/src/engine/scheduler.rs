@@ -17,15 +17,14 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts the thread, on a channel of its own. A collective call.
+    /// Starts the thread, on a channel of the communicator's ranks. A collective call.
     pub(super) fn start(comm: &Communicator, streams: usize, hierarchical: bool) -> Result<Self> {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
         let (started, starting) = bounded(1);
-        let world = comm.world().clone();
-        let channel = world.fresh_channel()?;
+        let channel = comm.block_on(comm.channel())?;
         let open = async move || {
-            let comm = Communicator::open(&world, channel)?;
+            let comm = channel.open()?;
             let hierarchy = match hierarchical {
                 true => Some(drive::run(comm.endpoint(), comm.hierarchy()).await?),
                 false => None,

@@ -8,6 +8,7 @@ mod copies;
 mod displaced;
 mod edges;
 mod fitting_optimizers;
+mod groups;
 mod killed;
 mod late;
 #[cfg(feature = "cuda")]

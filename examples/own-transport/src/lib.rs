@@ -77,7 +77,7 @@ struct Connected {
 }
 
 impl Fabric for Connected {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+    fn open(&self, channel: u16, _ranks: &[usize]) -> Result<Rc<dyn Transport>> {
         let inbox: Arc<Inbox> = self.own.channel(channel);
         let peers = self.ranks.iter().map(|rank| rank.channel(channel)).collect();
         Ok(Rc::new(Endpoint::new(&self.member, loopback()?, inbox, peers)))

@@ -91,8 +91,8 @@ struct Connected {
 }
 
 impl Fabric for Connected {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        Ok(Rc::new(End { defect: self.defect, used: Cell::new(0), inner: self.inner.open(channel)? }))
+    fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
+        Ok(Rc::new(End { defect: self.defect, used: Cell::new(0), inner: self.inner.open(channel, ranks)? }))
     }
 
     fn health(&self) -> &Arc<Health> {

@@ -1,7 +1,6 @@
 //! Agreement of ranks before they make something of a service together.
 
 use super::service::Service;
-use super::task::check_ranks;
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Error, Land, Result};
 use hexagram_physical::fingerprint::Fingerprint;
@@ -13,7 +12,7 @@ pub(super) fn check(
     value: &Buffer,
     encoding: Option<&Encoding>,
 ) -> Result<()> {
-    check_ranks(comm, service.size())?;
+    service.check_ranks(comm)?;
     let dtype = value.dtype();
     if !dtype.is_float() {
         return Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"));

@@ -80,11 +80,10 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the thread, with a communicator of all ranks of the world. A collective call: they all make it.
+    /// Starts the thread, with a further communicator of the ranks of `comm`. A collective call of these ranks.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
-    /// [`Error::System`] if there can be no thread.
+    /// As [`Communicator::channel`] and [`Channel::open`](crate::Channel::open); [`Error::System`] without a thread.
     pub fn start<'a>(comm: &'a Communicator) -> Primitive<'a, Self> {
         Box::pin(async move {
             let (queue, items) = channel();

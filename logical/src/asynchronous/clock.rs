@@ -4,10 +4,9 @@ use super::BlockingClock;
 use super::agree::agree;
 use super::dispatcher::Outgoing;
 use super::pending::Pending;
-use super::service::{Handler, Landed, Reply, Served, Service};
-use super::task::check_ranks;
+use super::service::{Handler, Landed, Member, Reply, Served, Service};
 use super::wire::Request;
-use crate::{Buffer, Communicator, DType, Peer, Primitive, Result};
+use crate::{Buffer, Communicator, DType, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,10 +85,10 @@ impl Clock {
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`;
-    /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of all ranks.
+    /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of the service's ranks.
     pub fn start<'a>(comm: &'a Communicator, service: &'a Service, staleness: u64) -> Primitive<'a, Self> {
         Box::pin(async move {
-            check_ranks(comm, service.size())?;
+            service.check_ranks(comm)?;
             let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
             let fingerprint = Fingerprint::new(OperationKind::Clock, DType::I64, bound);
             let ticks = Arc::new(Ticks { fingerprint, state: Mutex::default() });
@@ -247,12 +246,12 @@ impl Ticks {
 }
 
 impl Handler for Ticks {
-    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
-        request.expect(&self.fingerprint, from)?;
+    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.fingerprint, &from.peer)?;
         Buffer::zeroed(DType::U8, 0).map(Arc::new)
     }
 
-    fn serve(&self, _: &Peer, request: &Request, _: &Landed) -> Result<Served> {
+    fn serve(&self, _: &Member, request: &Request, _: &Landed) -> Result<Served> {
         let seen = self.lock().seen();
         if seen < request.arguments[0] {
             return Ok(Served::Later);

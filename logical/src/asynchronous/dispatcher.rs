@@ -11,7 +11,7 @@
 //! Requests of one rank to one handler are carried out one after another, in the order in which they were made. Others
 //! overtake them, so that a slow link or a request that has to wait holds nobody else up.
 
-use super::service::{Handler, Landed};
+use super::service::{Handler, Landed, Member};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
 use hexagram_physical::error::During;
@@ -167,8 +167,13 @@ impl Dispatcher {
     }
 
     /// Returns a rank with its host and process.
+    pub(crate) fn member(&self, rank: usize) -> Member {
+        Member::of(&self.comm, rank)
+    }
+
+    /// Returns the process that a rank is.
     pub(crate) fn peer(&self, rank: usize) -> Peer {
-        self.comm.world().health().peers()[rank].clone()
+        self.member(rank).peer
     }
 
     /// Waits until `ready` has something: a failure here or elsewhere ends the wait.

@@ -81,8 +81,8 @@ impl Dispatcher {
         request: &Request,
         along: &[u8],
     ) -> Result<Reply> {
-        let peer = self.peer(from);
-        let landed = Landed { buffer: handler.admit(&peer, request)?, bytes: request.bytes as usize };
+        let member = self.member(from);
+        let landed = Landed { buffer: handler.admit(&member, request)?, bytes: request.bytes as usize };
         if request.bytes > bytes_of(&landed.buffer) as u64 {
             return Err(self.violation(from, "a payload that does not fit"));
         }
@@ -98,7 +98,7 @@ impl Dispatcher {
         }
         let label = label(REPLIES, request)?;
         let mut postponed = None;
-        let reply = self.until(&label, || match handler.serve(&peer, request, &landed)? {
+        let reply = self.until(&label, || match handler.serve(&member, request, &landed)? {
             Served::Done(reply) => Ok(Some(reply)),
             Served::Later => {
                 postponed.get_or_insert_with(|| self.postpone());

@@ -37,6 +37,22 @@ impl Reply {
     }
 }
 
+/// A rank of a service, and the process that it is.
+#[derive(Clone)]
+pub(crate) struct Member {
+    /// Rank among those of the service.
+    pub(crate) rank: usize,
+    pub(crate) peer: Peer,
+}
+
+impl Member {
+    /// Returns a rank of a communicator.
+    pub(crate) fn of(comm: &Communicator, rank: usize) -> Self {
+        let peer = comm.world().health().peers()[comm.world_rank(rank)].clone();
+        Member { rank, peer }
+    }
+}
+
 /// Outcome of a request.
 pub(crate) enum Served {
     Done(Reply),
@@ -50,10 +66,10 @@ pub(crate) enum Served {
 pub(crate) trait Handler: Send + Sync {
     /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it,
     /// empty for requests without one.
-    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>>;
+    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>>;
 
     /// Carries a request out. Nothing else is served meanwhile. The handler may keep the payload's buffer.
-    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served>;
+    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served>;
 }
 
 /// Thread of a rank that answers other ranks' requests to its windows, pair exchanges, servers and clocks. Cheap to
@@ -91,6 +107,9 @@ pub struct Service(Arc<ServiceInner>);
 
 struct ServiceInner {
     world: World,
+    rank: usize,
+    /// Ranks in the world.
+    ranks: Arc<[usize]>,
     queue: Sender<Command>,
     bell: Arc<dyn Bell>,
     handlers: Arc<Handlers>,
@@ -102,12 +121,10 @@ struct ServiceInner {
 }
 
 impl Service {
-    /// Starts the service on all ranks of the communicator's world. A collective call: all ranks make it in the same
-    /// order.
+    /// Starts the service on all ranks of the communicator. A collective call: all of them make it in the same order.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
-    /// [`Error::System`] without a thread.
+    /// As [`Communicator::channel`] and [`Channel::open`](crate::Channel::open); [`Error::System`] without a thread.
     pub fn start<'a>(comm: &'a Communicator) -> Primitive<'a, Self> {
         Box::pin(async move {
             let (queue, commands) = channel();
@@ -136,6 +153,8 @@ impl Service {
             let thread = Mutex::new(Some(thread));
             Ok(Service(Arc::new(ServiceInner {
                 world,
+                rank: comm.rank(),
+                ranks: Arc::clone(comm.group().members()),
                 queue,
                 bell,
                 handlers,
@@ -171,12 +190,25 @@ impl Service {
 
     /// Returns this rank.
     pub(crate) fn rank(&self) -> usize {
-        self.0.world.rank()
+        self.0.rank
     }
 
     /// Returns the number of ranks.
     pub(crate) fn size(&self) -> usize {
-        self.0.world.size()
+        self.0.ranks.len()
+    }
+
+    /// Fails unless a communicator is of the service's ranks, in their order.
+    pub(crate) fn check_ranks(&self, comm: &Communicator) -> Result<()> {
+        if comm.world_ranks() == &*self.0.ranks {
+            return Ok(());
+        }
+        let what = format!(
+            "the communicator is of the ranks {:?}, the service of {:?}",
+            comm.world_ranks(),
+            self.0.ranks
+        );
+        Err(Error::usage(what, "use the communicator on which the service was started"))
     }
 
     /// Registers `handler` for requests of a new number, which it returns: the k-th on one rank is the k-th on all. Let

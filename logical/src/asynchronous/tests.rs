@@ -2,10 +2,10 @@
 
 use super::dispatcher::{Outgoing, Payload, request_label};
 use super::pending::Pending;
-use super::service::{Handler, Landed, Reply, Served, Service};
+use super::service::{Handler, Landed, Member, Reply, Served, Service};
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
 use crate::testing::{TRANSPORTS, cases, spawn};
-use crate::{Buffer, DType, Error, HEADER_BYTES, Peer, Result, TransportKind};
+use crate::{Buffer, DType, Error, HEADER_BYTES, Result, TransportKind};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use proptest::strategy::{Strategy, ValueTree};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +30,11 @@ fn fingerprint(len: usize) -> Fingerprint {
 }
 
 impl Handler for AddOne {
-    fn admit(&self, _: &Peer, request: &Request) -> Result<Arc<Buffer>> {
+    fn admit(&self, _: &Member, request: &Request) -> Result<Arc<Buffer>> {
         Buffer::zeroed(DType::F32, request.fingerprint.count as usize).map(Arc::new)
     }
 
-    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
         assert!(!self.panics, "as it was told to");
         if request.arguments[0] >= self.open.load(Ordering::Acquire) {
             return Ok(Served::Later);

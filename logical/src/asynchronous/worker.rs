@@ -116,7 +116,10 @@ impl Worker {
     fn receive(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
         let message = mailbox.host::<u8>()?;
         let got = got.checked(self.dispatcher.comm.endpoint(), message.len())?;
-        if let Some(task) = self.dispatcher.receive(got.peer, &message[..got.bytes])? {
+        // Only the service's ranks have connections here.
+        let ranks = self.dispatcher.comm.world_ranks();
+        let from = ranks.iter().position(|rank| *rank == got.peer).unwrap_or_default();
+        if let Some(task) = self.dispatcher.receive(from, &message[..got.bytes])? {
             self.theirs.push(Box::pin(task));
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Groups and hierarchies: who is in which, and that their operations do not disturb each other.
 
+mod channels;
 mod hierarchy;
 
-use hexagram_logical::asynchronous::{Background, Service, Window};
 use hexagram_logical::testing::{self, TRANSPORTS, cases, skipped_under_mpi, spawn};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
 use std::sync::{Arc, Barrier};
@@ -255,29 +255,4 @@ fn a_failure_in_a_group_ends_the_world() {
         }
     })
     .unwrap();
-}
-
-/// The others, who are not in the group, would be waited for.
-#[test]
-fn what_works_beside_the_program_is_made_of_all_ranks_in_their_order() {
-    matrix(|comm| {
-        let service = comm.block_on(Service::start(&comm))?;
-        let mine = testing::buffer(&[1f32]);
-        let backwards = comm.block_on(comm.split(Some(0), -(comm.rank() as i64)))?.unwrap();
-        let halves = comm.block_on(comm.split(Some(comm.rank() as u32 % 2), 0))?.unwrap();
-        for group in [backwards, halves].iter().filter(|_| comm.size() > 1) {
-            let refused = [
-                group.block_on(Service::start(group)).err(),
-                group.block_on(Background::start(group)).err(),
-                group.block_on(Window::create(group, &service, &mine, &[], None)).err(),
-            ];
-            for error in refused {
-                assert!(matches!(&error, Some(Error::Usage { .. })), "{error:?}");
-            }
-        }
-        let alike = comm.block_on(comm.split(Some(0), 0))?.unwrap();
-        drop(alike.block_on(Background::start(&alike))?);
-        alike.block_on(Service::start(&alike))?.blocking().close()?;
-        service.blocking().close()
-    });
 }

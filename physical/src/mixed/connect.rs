@@ -100,35 +100,37 @@ impl MixedFabric {
     }
 
     /// Creates an endpoint without any shared memory.
-    fn remote(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        Ok(Rc::new(self.tcp.endpoint(channel, TransportKind::Mixed)?))
+    fn remote(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
+        Ok(Rc::new(self.tcp.endpoint(channel, ranks, TransportKind::Mixed)?))
     }
 }
 
 impl Fabric for MixedFabric {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+    fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
         // The ranks of this host, this one among them.
-        let locals = self.member.hosts.sharing_with(self.member.rank);
-        if locals.len() == 1 && self.member.size() > 1 {
-            return self.remote(channel);
+        let mut locals = self.member.hosts.sharing_with(self.member.rank);
+        locals.retain(|local| ranks.contains(local));
+        if locals.len() == 1 && ranks.len() > 1 {
+            return self.remote(channel, ranks);
         }
         let gathered = self.shm.gather(channel, &locals)?;
         self.warn(&gathered);
-        if gathered.missing.is_none() && locals.len() == self.member.size() {
-            return self.shm.endpoint(channel, gathered);
+        if gathered.missing.is_none() && locals.len() == ranks.len() {
+            return self.shm.endpoint(channel, ranks, gathered);
         }
-        let Ok(own) = &gathered.own else { return self.remote(channel) };
+        let Ok(own) = &gathered.own else { return self.remote(channel, ranks) };
         let mut memory: Vec<Option<ShmLink>> = (0..self.member.size()).map(|_| None).collect();
         for (rank, link) in gathered.links(own, &self.member.health) {
             memory[rank] = Some(link);
         }
-        let sockets = self.tcp.links(channel, |peer| memory[peer].is_none())?;
+        let sockets = self.tcp.links(channel, |peer| ranks.contains(&peer) && memory[peer].is_none())?;
         let watched = TcpParking::new(&sockets, Arc::clone(&gathered.waker))?;
         let parking = MixedParking::new(gathered.parking(own, ParkMode::Descriptor), watched);
         let links = memory.into_iter().zip(sockets);
         let links =
             links.map(|(memory, sockets)| memory.map_or(MixedLink::Sockets(sockets), MixedLink::Memory));
-        let identity = Identity::new(&self.member, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
+        let identity =
+            Identity::new(&self.member, ranks, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
         Ok(Rc::new(MixedEndpoint::new(identity, links.collect(), parking)))
     }
 

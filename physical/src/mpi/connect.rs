@@ -215,11 +215,11 @@ struct MpiFabric {
 }
 
 impl MpiFabric {
-    /// Waits until all ranks are about to open this channel, so that what follows does not block.
-    fn assemble(&self, channel: u16) -> Result<()> {
+    /// Waits until all of `ranks` are about to open this channel, so that what follows does not block.
+    fn assemble(&self, channel: u16, ranks: &[usize]) -> Result<()> {
         let mut requests = RequestSet::new(());
         let comm = self.prepared.comm;
-        for peer in (0..self.member.size()).filter(|peer| *peer != self.member.rank) {
+        for peer in ranks.iter().copied().filter(|peer| *peer != self.member.rank) {
             // SAFETY: no byte is sent, and none received.
             unsafe {
                 comm.receive(Some(peer), channel.into(), &mut requests, |()| (ptr::null_mut(), 0))?;
@@ -231,17 +231,20 @@ impl MpiFabric {
 }
 
 impl Fabric for MpiFabric {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+    fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
         let library = Library::get()?;
         if c_int::from(channel) > library.largest_tag {
             let what = format!("channel {channel} is above this MPI's largest tag, {}", library.largest_tag);
             return Err(Error::usage(what, "choose a smaller number"));
         }
-        self.assemble(channel)?;
-        let comm = self.prepared.comm.duplicate_tagged(channel.into())?;
-        let lanes = (0..LANES).map(|_| comm.duplicate()).collect::<Result<_>>()?;
+        self.assemble(channel, ranks)?;
+        let comm = self.prepared.comm.among(ranks, channel.into())?;
+        // MPI's collectives are for all ranks of the world.
+        let lanes = if ranks.len() == self.member.size() { LANES } else { 0 };
+        let lanes = (0..lanes).map(|_| comm.duplicate()).collect::<Result<_>>()?;
         let parts = Parts {
             comm,
+            ranks: ranks.into(),
             rank: self.member.rank,
             size: self.member.size(),
             largest_tag: library.largest_tag,

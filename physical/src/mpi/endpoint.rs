@@ -6,7 +6,7 @@ use super::eager::{
     EAGER_BYTES, EAGER_RECEIVES, EAGER_TAG, EagerPayload, EagerSend, INLINE, parse, post_eager_receive,
     progress_sends,
 };
-use super::link::{Comm, RequestSet};
+use super::link::{Comm, Remote, RequestSet};
 use super::payload::PayloadTransfer;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::Result;
@@ -38,6 +38,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// Operations of one endpoint.
 pub(super) struct MpiState {
     pub(super) comm: Comm,
+    /// Ranks in the world, by their rank in the communicator.
+    ranks: Box<[usize]>,
     pub(super) tickets: Tickets,
     matcher: Matcher<(usize, EagerPayload)>,
     /// Receives of eager messages, in order.
@@ -70,6 +72,8 @@ pub(super) struct MpiEndpoint {
 /// Parts from which an endpoint is built.
 pub(super) struct Parts {
     pub(super) comm: Comm,
+    /// Ranks of the communicator, in ascending order.
+    pub(super) ranks: Box<[usize]>,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) largest_tag: c_int,
@@ -83,7 +87,7 @@ pub(super) struct Parts {
 impl MpiEndpoint {
     /// Creates the endpoint and posts its receives of eager messages.
     pub(super) fn new(parts: Parts) -> Result<Self> {
-        let Parts { comm, rank, size, largest_tag, crowded, collectives, health, tally } = parts;
+        let Parts { comm, ranks, rank, size, largest_tag, crowded, collectives, health, tally } = parts;
         let bell = Arc::new(Doorbell::new()?);
         let ringer: Arc<dyn Bell> = bell.clone();
         health.wake(Arc::downgrade(&ringer));
@@ -93,6 +97,7 @@ impl MpiEndpoint {
         }
         let state = MpiState {
             comm,
+            ranks,
             tickets: Tickets::default(),
             matcher: Matcher::default(),
             eager_receives,
@@ -111,9 +116,10 @@ impl MpiEndpoint {
     /// Sends an eager message, and tries at once to complete it.
     fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Got)>) {
         let mut requests = RequestSet::new(message.into_boxed_slice());
+        let Remote { comm, place, .. } = state.remote(to);
         // SAFETY: the request set owns the bytes, and nobody writes them.
         let posted = unsafe {
-            state.comm.send(to, EAGER_TAG, &mut requests, |message| (message.as_ptr(), message.len()))
+            comm.send(place, EAGER_TAG, &mut requests, |message| (message.as_ptr(), message.len()))
         };
         match (posted, send) {
             (Ok(()), _) => {
@@ -141,7 +147,7 @@ impl MpiEndpoint {
         {
             moved = true;
             let Some(mut receive) = state.eager_receives.pop_front() else { break };
-            let from = done.source;
+            let from = state.ranks[done.source];
             let bytes = done.bytes;
             let message = receive.held()[..bytes.min(EAGER_BYTES)].to_vec();
             state.eager_receives.push_back(post_eager_receive(state.comm, receive)?);
@@ -239,6 +245,16 @@ impl MpiEndpoint {
 }
 
 impl MpiState {
+    /// Returns a rank of the world as the communicator numbers it.
+    fn remote(&self, rank: usize) -> Remote {
+        let place = match self.ranks.get(rank) == Some(&rank) {
+            true => rank,
+            // Only ranks of the communicator have messages here.
+            false => self.ranks.binary_search(&rank).unwrap_or(rank),
+        };
+        Remote { comm: self.comm, rank, place }
+    }
+
     /// Starts a transfer, and moves what can be moved at once.
     fn start(&mut self, payload: PayloadTransfer) {
         let mut payload = vec![payload];
@@ -276,7 +292,7 @@ fn deliver(
             state.tickets.finish(ticket, Ok(Got { peer: from, bytes: length }));
         }
         EagerPayload::Announced(tag) => {
-            state.start(PayloadTransfer::into(state.comm, (from, tag), ticket, landing, length));
+            state.start(PayloadTransfer::into((state.remote(from), tag), ticket, landing, length));
         }
     }
 }
@@ -345,7 +361,7 @@ impl Transport for MpiEndpoint {
         state.next_tag = if tag == self.largest_tag { EAGER_TAG + 1 } else { tag + 1 };
         message.extend_from_slice(&tag.to_le_bytes());
         self.write(state, to, message, None);
-        state.start(PayloadTransfer::out(state.comm, to, tag, ticket, view));
+        state.start(PayloadTransfer::out(state.remote(to), tag, ticket, view));
         ticket
     }
 
@@ -432,13 +448,13 @@ impl Drop for MpiEndpoint {
     /// Tells the other ranks that nothing more comes, and leaves to MPI, for good, what it has not finished.
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        for peer in (0..self.size).filter(|peer| *peer != self.rank) {
+        for (place, _) in state.ranks.iter().enumerate().filter(|(_, peer)| **peer != self.rank) {
             let mut close_message = RequestSet::new(state.collectives.close_message(self.rank));
             // SAFETY: the request set owns the bytes, and leaks them if they have not left by the end of the loop.
             let sent = unsafe {
                 state
                     .comm
-                    .send(peer, EAGER_TAG, &mut close_message, |message| (message.as_ptr(), message.len()))
+                    .send(place, EAGER_TAG, &mut close_message, |message| (message.as_ptr(), message.len()))
             };
             close_message.settle();
             // A peer that cannot be reached has failed.

@@ -17,6 +17,14 @@ unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
 
+/// A rank of the world, and its number in a communicator of some ranks.
+#[derive(Clone, Copy)]
+pub(super) struct Remote {
+    pub(super) comm: Comm,
+    pub(super) rank: usize,
+    pub(super) place: usize,
+}
+
 /// Result of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done {
@@ -182,16 +190,20 @@ impl Comm {
         Ok(Comm(copy))
     }
 
-    /// Creates a communicator as [`Comm::duplicate`] does, where several threads may do so at once; `tag` distinguishes
-    /// them.
-    pub(super) fn duplicate_tagged(self, tag: c_int) -> Result<Comm> {
+    /// Creates a communicator of some of the ranks, all of which call this now. Several threads may do so at the same
+    /// time; `tag` distinguishes them.
+    pub(super) fn among(self, ranks: &[usize], tag: c_int) -> Result<Comm> {
         let mut copy = self.0;
-        // SAFETY: a valid communicator, and its own group.
+        let ranks: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
+        // SAFETY: a valid communicator, its own group, and a group of ranks of that.
         let code = unsafe {
+            let mut all = ffi::RSMPI_GROUP_EMPTY;
             let mut group = ffi::RSMPI_GROUP_EMPTY;
-            ffi::MPI_Comm_group(self.0, &raw mut group);
+            ffi::MPI_Comm_group(self.0, &raw mut all);
+            ffi::MPI_Group_incl(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut group);
             let code = ffi::MPI_Comm_create_group(self.0, group, tag, &raw mut copy);
             ffi::MPI_Group_free(&raw mut group);
+            ffi::MPI_Group_free(&raw mut all);
             code
         };
         check("make an MPI communicator", code).map(|()| Comm(copy))

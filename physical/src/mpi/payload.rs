@@ -3,7 +3,7 @@
 //! MPI reads and writes the view itself, unless the bytes are to be reduced or the memory is borrowed: then a piece
 //! passes through staging, which is bounded whatever the length.
 
-use super::link::{Comm, RequestSet};
+use super::link::{Remote, RequestSet};
 use crate::error::Result;
 use crate::landing::Landing;
 use crate::memory::ReadView;
@@ -18,8 +18,7 @@ const WINDOW: usize = 4;
 
 /// Division of one payload into pieces, and their progress.
 struct Pieces {
-    comm: Comm,
-    peer: usize,
+    peer: Remote,
     tag: c_int,
     length: usize,
     /// Bytes given to MPI.
@@ -95,13 +94,13 @@ pub(super) struct PayloadTransfer {
 
 impl PayloadTransfer {
     /// Creates the transfer of `view` to rank `to`.
-    pub(super) fn out(comm: Comm, to: usize, tag: c_int, ticket: Ticket, view: ReadView) -> Self {
+    pub(super) fn out(to: Remote, tag: c_int, ticket: Ticket, view: ReadView) -> Self {
         let bytes = view.bytes();
         let length = bytes.len();
         let direct = bytes.as_ptr().cast_mut();
         let staged = view.is_lent();
         Self::new(
-            Pieces { comm, peer: to, tag, length, posted: 0, done: 0 },
+            Pieces { peer: to, tag, length, posted: 0, done: 0 },
             ticket,
             TransferEnd::Out(view),
             direct,
@@ -111,8 +110,7 @@ impl PayloadTransfer {
 
     /// Creates the transfer of `length` bytes, which fit the landing, from a rank under a tag.
     pub(super) fn into(
-        comm: Comm,
-        (peer, tag): (usize, c_int),
+        (peer, tag): (Remote, c_int),
         ticket: Ticket,
         mut landing: Landing,
         length: usize,
@@ -120,7 +118,7 @@ impl PayloadTransfer {
         let lent = landing.view().is_lent();
         let direct = landing.direct().map_or(ptr::null_mut(), <[u8]>::as_mut_ptr);
         let staged = lent || direct.is_null();
-        let pieces = Pieces { comm, peer, tag, length, posted: 0, done: 0 };
+        let pieces = Pieces { peer, tag, length, posted: 0, done: 0 };
         Self::new(pieces, ticket, TransferEnd::In(landing), direct, staged)
     }
 
@@ -133,7 +131,7 @@ impl PayloadTransfer {
 
     /// Returns the result of the complete transfer.
     pub(super) fn got(&self) -> Got {
-        Got { peer: self.pieces.peer, bytes: self.pieces.length }
+        Got { peer: self.pieces.peer.rank, bytes: self.pieces.length }
     }
 
     /// Returns true if all bytes have moved.
@@ -161,7 +159,7 @@ impl PayloadTransfer {
 
     /// Hands one piece to MPI.
     fn post(&mut self, start: usize, length: usize) -> Result<()> {
-        let Pieces { comm, peer, tag, .. } = self.pieces;
+        let Pieces { peer: Remote { comm, place: peer, .. }, tag, .. } = self.pieces;
         let outwards = matches!(self.requests.held().end, Some(TransferEnd::Out(_)));
         let place = |held: &mut TransferMemory| match (&held.end, held.staging.at(start)) {
             (Some(TransferEnd::Out(view)), Some(staged)) => {

@@ -343,8 +343,13 @@ impl ShmFabric {
         Opening { peer, channel, limit: self.member.limit, health: &self.member.health }
     }
 
-    /// Creates the endpoint of a world whose ranks all share memory. Fails if one does not.
-    pub(crate) fn endpoint(&self, channel: u16, gathered: HostSegments) -> Result<Rc<dyn Transport>> {
+    /// Creates the endpoint among `ranks`, which all share memory. Fails if one does not.
+    pub(crate) fn endpoint(
+        &self,
+        channel: u16,
+        ranks: &[usize],
+        gathered: HostSegments,
+    ) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
         let own = gathered.own.clone()?;
         if let Some((one, other)) = gathered.missing {
@@ -357,12 +362,17 @@ impl ShmFabric {
                 "use the mixed or the tcp transport, or see what these ranks say",
             ));
         }
-        let identity = Identity::new(&self.member, TransportKind::Shm, Arc::clone(&own) as Arc<dyn Bell>);
-        // Every rank is among those that share memory, as no pair is missing.
-        let links = gathered.links(&own, health).map(|(_, link)| link).collect();
+        let bell = Arc::clone(&own) as Arc<dyn Bell>;
+        let identity = Identity::new(&self.member, ranks, TransportKind::Shm, bell);
+        // No pair of these ranks is missing. This rank's own segment stands for ranks that are not among them.
+        let mut segments = vec![Arc::clone(&own); self.member.size()];
+        for (rank, segment) in &gathered.shared {
+            segments[*rank] = Arc::clone(segment);
+        }
+        let link = |(rank, theirs)| ShmLink::new(Arc::clone(&own), theirs, rank, Arc::clone(health));
+        let links = segments.iter().cloned().enumerate().map(link).collect();
         let parking = gathered.parking(&own, ParkMode::Futex);
         let stream = StreamEndpoint::new(identity, links, parking);
-        let segments = gathered.shared.into_iter().map(|(_, segment)| segment).collect();
         let sockets = RegistrationSockets { channel, streams: gathered.streams, health: Arc::clone(health) };
         let context = ShmContext {
             rank: *rank,
@@ -377,9 +387,8 @@ impl ShmFabric {
 }
 
 impl Fabric for ShmFabric {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let ranks: Vec<usize> = (0..self.member.size()).collect();
-        self.endpoint(channel, self.gather(channel, &ranks)?)
+    fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
+        self.endpoint(channel, ranks, self.gather(channel, ranks)?)
     }
 
     fn health(&self) -> &Arc<Health> {

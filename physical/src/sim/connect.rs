@@ -83,7 +83,7 @@ impl Prepared for PreparedRank {
 }
 
 impl Fabric for SimFabric {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+    fn open(&self, channel: u16, _ranks: &[usize]) -> Result<Rc<dyn Transport>> {
         let tallies = Tallies::of(&self.traffic);
         let bell = Arc::clone(&self.bell);
         let health = Arc::clone(&self.health);

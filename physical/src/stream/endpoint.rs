@@ -31,6 +31,8 @@ pub(crate) struct Identity {
     pub(crate) kind: TransportKind,
     pub(crate) rank: usize,
     pub(crate) size: usize,
+    /// Ranks with which it is connected.
+    pub(crate) peers: Vec<usize>,
     pub(crate) health: Arc<Health>,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) bell: Arc<dyn Bell>,
@@ -38,12 +40,18 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Creates the identity of a member whose sleep `bell` ends.
-    pub(crate) fn new(member: &Membership, kind: TransportKind, bell: Arc<dyn Bell>) -> Self {
+    /// Creates the identity of a member whose sleep `bell` ends, on an endpoint among `ranks`.
+    pub(crate) fn new(
+        member: &Membership,
+        ranks: &[usize],
+        kind: TransportKind,
+        bell: Arc<dyn Bell>,
+    ) -> Self {
         Identity {
             kind,
             rank: member.rank,
             size: member.size(),
+            peers: ranks.iter().copied().filter(|peer| *peer != member.rank).collect(),
             health: Arc::clone(&member.health),
             traffic: Arc::clone(&member.traffic),
             bell,
@@ -105,8 +113,8 @@ fn tallies<L: Link>(links: &[L], traffic: &Traffic) -> Vec<Arc<Tally>> {
 }
 
 impl<L: Link, P: Parking> StreamEndpoint<L, P> {
-    /// Creates an endpoint over `links`, by rank, which waits for them in `parking`. The link to this rank itself is
-    /// never used.
+    /// Creates an endpoint over `links`, by rank, which waits for them in `parking`. The links to this rank itself, and
+    /// to those that are no peers, are never used.
     pub(crate) fn new(identity: Identity, links: Vec<L>, parking: P) -> Self {
         identity.health.wake(Arc::downgrade(&identity.bell));
         let tallies = tallies(&links, &identity.traffic);
@@ -120,10 +128,9 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         StreamEndpoint { identity, tallies, state: RefCell::new(state) }
     }
 
-    /// Returns all ranks but this one.
+    /// Returns the ranks with which this one is connected.
     fn peers(&self) -> impl Iterator<Item = usize> {
-        let rank = self.identity.rank;
-        (0..self.identity.size).filter(move |peer| *peer != rank)
+        self.identity.peers.iter().copied()
     }
 
     /// Parks unless there is work after all, here or where `more` looks for it.

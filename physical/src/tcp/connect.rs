@@ -208,19 +208,19 @@ impl TcpFabric {
         (0..self.member.size()).map(link).collect()
     }
 
-    /// Creates an endpoint that presents itself as of `kind`.
-    pub(crate) fn endpoint(&self, channel: u16, kind: TransportKind) -> Result<TcpEndpoint> {
+    /// Creates an endpoint among `ranks` that presents itself as of `kind`.
+    pub(crate) fn endpoint(&self, channel: u16, ranks: &[usize], kind: TransportKind) -> Result<TcpEndpoint> {
         let bell = Arc::new(Doorbell::new()?);
-        let links = self.links(channel, |_| true)?;
+        let links = self.links(channel, |peer| ranks.contains(&peer))?;
         let parking = TcpParking::new(&links, Arc::clone(&bell))?;
-        let identity = Identity::new(&self.member, kind, bell as Arc<dyn Bell>);
+        let identity = Identity::new(&self.member, ranks, kind, bell as Arc<dyn Bell>);
         Ok(TcpEndpoint::new(identity, links, parking))
     }
 }
 
 impl Fabric for TcpFabric {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        Ok(Rc::new(self.endpoint(channel, TransportKind::Tcp)?))
+    fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>> {
+        Ok(Rc::new(self.endpoint(channel, ranks, TransportKind::Tcp)?))
     }
 
     fn health(&self) -> &Arc<Health> {

@@ -58,7 +58,7 @@ impl ThreadFabric {
 }
 
 impl Fabric for ThreadFabric {
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+    fn open(&self, channel: u16, _ranks: &[usize]) -> Result<Rc<dyn Transport>> {
         let mut channels = self.table.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let mailboxes =
             channels.entry(channel).or_insert_with(|| (0..self.table.size).map(|_| Arc::default()).collect());

@@ -131,11 +131,12 @@ pub trait Prepared {
 
 /// Connections of a rank by one transport, which open an endpoint for each channel.
 pub trait Fabric: Send + Sync {
-    /// Connects an endpoint with those that the other ranks open for the same channel.
+    /// Connects an endpoint with those that the other ranks of `ranks`, which ascend, open for the same channel. This
+    /// rank is among them. The endpoint numbers ranks as the world does.
     ///
     /// # Errors
     /// Any, if a peer does not come before [`Membership::join_deadline`], or fails.
-    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>>;
+    fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>>;
 
     /// Returns what is known about the other ranks.
     fn health(&self) -> &Arc<Health>;

@@ -24,7 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hexagram import Communicator, World
+from hexagram import Communicator
 
 from .tensors import in_place
 from .views import Views
@@ -137,10 +137,10 @@ HOOKS = ("before_forward", "gradients_ready", "after_backward", "after_step")
 class Driver:
     """What calls an algorithm's hooks, in the same order on all ranks."""
 
-    def __init__(self, algorithm: Algorithm, world: World, views: Views, names: Sequence[str]):
+    def __init__(self, algorithm: Algorithm, group: Communicator, views: Views, names: Sequence[str]):
         self.algorithm = algorithm
         self.written = algorithm.written()
-        self.context = Context(world.communicator)
+        self.context = Context(group)
         self.views = views
         self.names = names
         self.generation = -1

@@ -96,7 +96,7 @@ class Between(Copied):
         self._traits = self._engine.traits()
         if may_differ and self._traits["identical"]:
             # Each rank's own would part the replicas, which are one from here on.
-            share_optimizers(self._stepping, self._world, partial(self._with_plain, work=self._engine.broadcast_state))
+            share_optimizers(self._stepping, self._group, partial(self._with_plain, work=self._engine.broadcast_state))
         self._after_step(generation)
 
     def checkpoint(self) -> dict[str, Any]:

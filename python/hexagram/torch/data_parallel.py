@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from hexagram import NotFinite, UsageError, World
+from hexagram import NotFinite, UsageError
 from hexagram._native import Engine
 
 from .algorithm import Algorithm, Driver
@@ -39,7 +39,7 @@ from .uneven import check_uneven, follow_rate, last_of
 from .views import Views
 from .watched import Watched
 from .work import passes_on_stack
-from .worlds import world_of
+from .worlds import Ranks, communicator_of
 
 if TYPE_CHECKING:
     from .overlap import ForwardOverlap
@@ -60,8 +60,9 @@ class DataParallel(Between):
 
         model = DataParallel(model, "adamw", learning_rate=1e-3, groups=[{"params": biases, "weight_decay": 0.0}])
 
-    `world` is by default the one that this
-    process has joined, or joins by the launcher's variables.
+    `process_group` has the ranks that train this model: a group of PyTorch, whatever its backend; a communicator of
+    hexagram, as ``split`` returns it; or a world. It is by default the world that this process has joined, or joins by the
+    launcher's variables. A rank may train several models, each in a group of its own.
 
     `options` are those of the Rust engine: ``bucket_bytes``, ``first_bucket_bytes``, ``order`` (``"observed"``,
     ``"listed"``), ``unused`` (``"error"``, ``"zero"``), ``buffers`` (``"broadcast"``, ``"average"``, ``"off"``),
@@ -97,7 +98,7 @@ class DataParallel(Between):
         *,
         learning_rate: float | None = None,
         groups: Sequence[dict[str, Any]] | None = None,
-        world: World | None = None,
+        process_group: Ranks | None = None,
         **options: Any,
     ):
         super().__init__()
@@ -116,9 +117,9 @@ class DataParallel(Between):
             checked["groups"] = names_of(self._groups, names, parameters)
         if options.get("uneven"):
             check_uneven(module)
-        self._world = world_of(world)
+        self._group = communicator_of(process_group)
         self._engine = Engine(
-            self._world,
+            self._group,
             described(names, parameters),
             algorithm.declared() if isinstance(algorithm, Algorithm) else algorithm,
             checked,
@@ -174,14 +175,14 @@ class DataParallel(Between):
         self._with_plain(tensors, self._engine.broadcast_state)
         if has_parameters:
             self._views.publish()
-        share_optimizers(self._stepping, self._world, partial(self._with_plain, work=self._engine.broadcast_state))
+        share_optimizers(self._stepping, self._group, partial(self._with_plain, work=self._engine.broadcast_state))
         self._driver: Driver | None = None
         if isinstance(algorithm, Algorithm) or listed:
             # The first pass would move the buckets, with gradients in them.
             self._engine.prepare()
             self._views.refresh()
         if isinstance(algorithm, Algorithm):
-            self._driver = Driver(algorithm, self._world, self._views, names)
+            self._driver = Driver(algorithm, self._group, self._views, names)
         self._attach()
         self._watched = Watched(self.module, names, self._views, has_parameters, self._wait_for_all)
         self._has_looked = False
@@ -449,12 +450,12 @@ class DataParallel(Between):
 
     def _share_last(self, own_steps: int) -> None:
         """Gives all ranks the model and the optimizers of one that trained to the last step."""
-        last, broadcast = last_of(self._world, own_steps)
+        last, broadcast = last_of(self._group, own_steps)
         parameters = [parameter.detach() for parameter in self._parameters_in_order]
         self._with_plain([*parameters, *model_buffers(self.module)], broadcast)
         if self._traits["has_parameters"]:
             self._views.collect()
-        share_optimizers(self._stepping, self._world, partial(self._with_plain, work=broadcast), last)
+        share_optimizers(self._stepping, self._group, partial(self._with_plain, work=broadcast), last)
 
     @property
     def algorithm(self) -> str:

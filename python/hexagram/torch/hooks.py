@@ -15,11 +15,11 @@ import torch
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from hexagram import UsageError, World
+from hexagram import UsageError
 from hexagram._native import CommunicationHook, needs_learning_rate
 
 from .tensors import readable, span
-from .worlds import world_of
+from .worlds import Ranks, communicator_of
 
 
 class HookState:
@@ -77,7 +77,7 @@ def hook(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     learning_rate: float | None = None,
-    world: World | None = None,
+    process_group: Ranks | None = None,
     seed: int = 0,
     hierarchical: bool = False,
 ) -> tuple[HookState, Callable[[HookState, GradBucket], Future[torch.Tensor]]]:
@@ -85,7 +85,7 @@ def hook(
 
     `algorithm` is a spelling of the registry: ``"bytegrad"``, ``"topk-ef(fraction=5%)"``. `optimizer` tells the learning
     rate to algorithms that ask for it; without it `learning_rate` is that of the first steps, and
-    :meth:`HookState.set_learning_rate` tells others. `world` is by default that of the process group. `seed` is that of the
+    :meth:`HookState.set_learning_rate` tells others. `process_group` has the ranks: that of the DDP model, or by default all. `seed` is that of the
     algorithm's random numbers; with `hierarchical`, ranks of one host communicate first.
 
     Raises `UsageError`, on all ranks, for an algorithm that works on parameters or names its optimizer, and for one that
@@ -100,5 +100,5 @@ def hook(
         raise UsageError(
             f'{algorithm} asks for the learning rate of its steps; pass optimizer=…, or learning_rate=…, to hook("{algorithm}")'
         )
-    native = CommunicationHook(world_of(world), algorithm, seed, hierarchical, learning_rate)
+    native = CommunicationHook(communicator_of(process_group), algorithm, seed, hierarchical, learning_rate)
     return HookState(native, optimizer), communicate

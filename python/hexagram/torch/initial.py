@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hexagram import UsageError, World
+from hexagram import Communicator, UsageError
 
 from .tensors import span
 
@@ -23,20 +23,20 @@ from .tensors import span
 Broadcast = Callable[[Sequence[Tensor]], None]
 
 
-def share_optimizers(optimizers: Sequence[Optimizer], world: World, broadcast: Broadcast, root: int = 0) -> None:
+def share_optimizers(optimizers: Sequence[Optimizer], group: Communicator, broadcast: Broadcast, root: int = 0) -> None:
     """Gives the optimizers of all ranks the state and the options of the root's, bit for bit. A collective call.
 
     Options that are neither numbers, texts nor tensors, such as functions, stay each rank's own. Raises `UsageError` on
     all ranks if their optimizers are of other kinds or have other groups than the root's, or have a state that cannot
     travel.
 
-    >>> share_optimizers([torch.optim.Adam(net.parameters())], world, engine.broadcast_state)  # doctest: +SKIP
+    >>> share_optimizers([torch.optim.Adam(net.parameters())], world.communicator, engine.broadcast_state)  # doctest: +SKIP
     """
     own = [outline(optimizer) for optimizer in optimizers]
-    sent = outlines_of_root(own if world.rank == root else None, broadcast)
-    agree(sent, own, world, root)
+    sent = outlines_of_root(own if group.rank == root else None, broadcast)
+    agree(sent, own, group, root)
     for optimizer, one in zip(optimizers, sent, strict=True):
-        if world.rank == root:
+        if group.rank == root:
             broadcast(tensors_in(plain(optimizer.state_dict())))
             continue
         state = with_tensors(one["state"], lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
@@ -74,17 +74,17 @@ def outlines_of_root(own: list[dict[str, Any]] | None, broadcast: Broadcast) -> 
     return own if own is not None else torch.load(io.BytesIO(content), weights_only=True)
 
 
-def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], world: World, root: int) -> None:
+def agree(sent: list[dict[str, Any]], own: list[dict[str, Any]], group: Communicator, root: int) -> None:
     """Raises `UsageError` on all ranks unless the state of the root fits everywhere."""
     if errors := [f"{one['kind']} has a state of {one['error']}" for one in sent if "error" in one]:
         raise UsageError(
             f"rank {root}'s optimizer cannot be that of all ranks: {errors[0]}; make it anew, or give it a plain state"
         )
     alike = [(one["kind"], one["groups"]) for one in sent] == [(one["kind"], one["groups"]) for one in own]
-    other = torch.tensor([-1 if alike else world.rank])
-    world.communicator.all_reduce(span(other), "max")
+    other = torch.tensor([-1 if alike else group.rank])
+    group.all_reduce(span(other), "max")
     if (rank := int(other.item())) >= 0:
-        theirs = f" ({kinds(own)}, and rank {root} has {kinds(sent)})" if rank == world.rank else ""
+        theirs = f" ({kinds(own)}, and rank {root} has {kinds(sent)})" if rank == group.rank else ""
         raise UsageError(
             f"ranks train with different optimizers: rank {rank} has other ones than rank {root}, or other groups of "
             f"parameters in them{theirs}; give all ranks the same"

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hexagram import Communicator, UsageError, World
+from hexagram import Communicator, UsageError
 
 from .tensors import span
-from .worlds import world_of
+from .worlds import Ranks, communicator_of
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -28,9 +28,9 @@ class SyncBatchNorm(_BatchNorm):
     All ranks must call it in the same order. Raises `UsageError` for a batch of one sample on all ranks together.
     """
 
-    def __init__(self, *arguments: Any, world: World | None = None, **keywords: Any):
+    def __init__(self, *arguments: Any, process_group: Ranks | None = None, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self.communicator = world_of(world).communicator
+        self.communicator = communicator_of(process_group)
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
@@ -105,8 +105,8 @@ def column(values: Tensor, x: Tensor) -> Tensor:
     return values.view(1, -1, *([1] * (x.dim() - 2)))
 
 
-def sync_batch_norm(module: nn.Module, world: World | None = None) -> nn.Module:
-    """Returns a model with every batch normalization in it replaced by one over all ranks; parameters stay the same.
+def sync_batch_norm(module: nn.Module, process_group: Ranks | None = None) -> nn.Module:
+    """Returns a model with every batch normalization in it replaced by one over all ranks of a group; parameters stay the same.
 
     Call it before the optimizer is made::
 
@@ -114,12 +114,17 @@ def sync_batch_norm(module: nn.Module, world: World | None = None) -> nn.Module:
     """
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
         layer = SyncBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats, world=world
+            module.num_features,
+            module.eps,
+            module.momentum,
+            module.affine,
+            module.track_running_stats,
+            process_group=process_group,
         )
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             setattr(layer, name, getattr(module, name))
         layer.train(module.training)
         return layer
     for name, child in module.named_children():
-        setattr(module, name, sync_batch_norm(child, world))
+        setattr(module, name, sync_batch_norm(child, process_group))
     return module

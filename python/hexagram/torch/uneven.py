@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hexagram import UsageError, World
+from hexagram import Communicator, UsageError
 from hexagram._native import Span
 
 from .sync_batch_norm import SyncBatchNorm
@@ -43,14 +43,14 @@ def follow_rate(optimizers: Iterable[Optimizer], own: float | None, told: float 
             group["lr"] = rate
 
 
-def last_of(world: World, own_steps: int) -> tuple[int, Callable[[Sequence[Span]], None]]:
+def last_of(group: Communicator, own_steps: int) -> tuple[int, Callable[[Sequence[Span]], None]]:
     """Returns a rank that has made the most steps by itself, and what broadcasts from it. A collective call."""
-    counts = torch.zeros(world.size, dtype=torch.int64)
-    world.communicator.all_gather(span(torch.tensor([own_steps])), span(counts))
+    counts = torch.zeros(group.size, dtype=torch.int64)
+    group.all_gather(span(torch.tensor([own_steps])), span(counts))
     last = int(counts.argmax())
 
     def broadcast(spans: Sequence[Span]) -> None:
         for one in spans:
-            world.communicator.broadcast(one, last)
+            group.broadcast(one, last)
 
     return last, broadcast

@@ -1,37 +1,65 @@
-"""Which world a model trains in, where the program names none."""
+"""Which ranks train a model: those of a world, of a group of hexagram, or of a process group of PyTorch."""
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 import hexagram
-from hexagram import World
+from hexagram import Communicator, UsageError, World
 
 from .start import join
 
-#: World whose ranks met through the store of the process group.
-_met: World | None = None
+#: Ranks of a model, a hook or a layer.
+Ranks = dist.ProcessGroup | Communicator | World
+
+#: Worlds whose ranks met through the store of PyTorch, by the name of their process group.
+_met: dict[str, World] = {}
 
 
-def world_of(world: World | None = None) -> World:
-    """Returns the given world, or that of this process.
+def communicator_of(process_group: Ranks | None = None) -> Communicator:
+    """Returns the communicator of a process group, which may also be a world or a communicator of hexagram.
 
-    That is the world of the default process group, if ``init_process_group("hexagram")`` made it; or the one that this
-    process has joined, as ``hexagram.joined()`` returns it, if its ranks are those of the process group, where there is
-    one. If there is neither, it joins one: through the store of the process group, or by the variables of the launcher. A
-    collective call then.
+    By default it has all ranks. :func:`world_of` says how the world of a process group is found. Raises `UsageError` if
+    this rank is not in the group.
     """
-    global _met
-    if world is not None:
-        return world
-    if not dist.is_initialized():
+    if isinstance(process_group, Communicator):
+        return process_group
+    if isinstance(process_group, World):
+        return process_group.communicator
+    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+        raise UsageError(f"{process_group!r} is no group of this rank; create the model only on ranks of its group")
+    return world_of(process_group).communicator
+
+
+def world_of(group: dist.ProcessGroup | None = None) -> World:
+    """Returns the world of a process group's ranks, by default the default group's.
+
+    That is the one over which the group itself works, if its backend is hexagram; for all ranks also the one that this
+    process has joined, as ``hexagram.joined()`` returns it. If there is neither, the ranks join one: through PyTorch's
+    store, or without a process group by the variables of the launcher. A collective call of these ranks then.
+    """
+    if group is None and not dist.is_initialized():
         return hexagram.joined() or hexagram.init()
-    if (own := getattr(dist.group.WORLD, "world", None)) is not None:
+    group = group or dist.group.WORLD
+    if (own := _world_within(group)) is not None:
         return own
-    rank, size = dist.get_rank(), dist.get_world_size()
-    for there in (hexagram.joined(), _met):
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    everyone = group is dist.group.WORLD
+    for there in (hexagram.joined() if everyone else None, _met.get(group.group_name)):
         if there is not None and not there.is_closed and (there.rank, there.size) == (rank, size):
             return there
-    _met = join(PrefixStore("hexagram/engine", _get_default_store()), rank, size, timeout=60.0)
-    return _met
+    store = PrefixStore(f"hexagram/engine/{group.group_name}", _get_default_store())
+    _met[group.group_name] = join(store, rank, size, timeout=60.0)
+    return _met[group.group_name]
+
+
+def _world_within(group: dist.ProcessGroup) -> World | None:
+    """Returns the world over which a group, or its backend for the CPU, carries out its operations."""
+    if (own := getattr(group, "world", None)) is not None:
+        return own
+    try:
+        return getattr(group._get_backend(torch.device("cpu")), "world", None)
+    except RuntimeError:
+        return None

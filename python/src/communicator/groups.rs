@@ -5,6 +5,7 @@ use crate::dtype::dtype;
 use crate::memory::Memory;
 use crate::whole::{count, ranks};
 use crate::work::outcome;
+use hexagram::logical::Channel;
 use hexagram::logical::executor::{GroupHandle, Order, Ticket};
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -103,6 +104,11 @@ impl Communicator {
 }
 
 impl Communicator {
+    /// Agrees with the other ranks on a channel, for a thread that is to have a communicator of this group.
+    pub(crate) fn channel(&self, py: Python<'_>) -> PyResult<Channel> {
+        self.make(py, "channel", async move |comm: &Comm| comm.channel().await)
+    }
+
     /// Makes a group, and returns its communicator; `None` if this rank is not in it.
     fn make_group(
         &self,

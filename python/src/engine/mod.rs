@@ -10,9 +10,9 @@ pub(crate) use options::{algorithms, needs_learning_rate};
 pub(crate) use thread::{answer, end_all};
 pub(crate) use view::BucketView;
 
+use crate::communicator::Communicator;
 use crate::error::exception;
 use crate::memory::{lent_to_read, lent_to_write};
-use crate::world::World;
 use hexagram::algorithms::StepForm;
 use hexagram::{Buffer, DataParallel, Hooks, Mode};
 use options::{Chosen, Options};
@@ -40,18 +40,17 @@ impl Engine {
     #[new]
     fn new(
         py: Python<'_>,
-        world: &World,
+        group: &Communicator,
         parameters: Vec<(String, String, Vec<usize>)>,
         algorithm: Chosen,
         options: Options,
     ) -> PyResult<Self> {
-        let world = world.member().get(py)?.world;
         let parameters = options::parameters(py, parameters)?;
         let algorithm = algorithm.algorithm().map_err(|error| exception(py, &error))?;
         let (options, spelled_decay) = options.read(py)?;
         let made: Arc<OnceLock<Hooks>> = Arc::default();
         let hooks = Arc::clone(&made);
-        let thread = EngineThread::start(py, world, move |comm| {
+        let thread = EngineThread::start(py, group, move |comm| {
             let engine = DataParallel::new(comm, parameters, algorithm, options)?;
             // Set once, here.
             let _ = hooks.set(engine.hooks());

@@ -3,10 +3,11 @@
 //! What Python asks is carried out in its order, and the caller waits; the training thread and autograd's threads may all
 //! ask. This thread never has the interpreter's lock.
 
+use crate::communicator::Communicator;
 use crate::error::{exception, usage};
 use crate::fork::Generation;
 use crate::work::{interruptible_within, wait};
-use hexagram::{Communicator, DataParallel, Error, Result, World};
+use hexagram::{DataParallel, Error, Result, World};
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -44,18 +45,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EngineThread {
-    /// Starts the thread with the engine that `make` makes on it of a communicator of its own. A collective call.
+    /// Starts the thread with the engine that `make` makes on it, of a further communicator of the group. A collective
+    /// call.
     pub(super) fn start(
         py: Python<'_>,
-        world: World,
-        make: impl FnOnce(&Communicator) -> Result<DataParallel> + Send + 'static,
+        group: &Communicator,
+        make: impl FnOnce(&hexagram::Communicator) -> Result<DataParallel> + Send + 'static,
     ) -> PyResult<Arc<Self>> {
         let (jobs, todo) = channel::<Job>();
         let (tell, told) = channel();
-        let own = world.clone();
+        let own = group.member().get(py)?.world;
+        let channel = group.channel(py)?;
         let run = move || {
-            let opened = world.fresh_channel().and_then(|channel| Communicator::open(&world, channel));
-            match opened.and_then(|comm| make(&comm)) {
+            match channel.open().and_then(|comm| make(&comm)) {
                 Ok(mut engine) => {
                     // Whoever asked may have been interrupted.
                     let _ = tell.send(Ok(()));

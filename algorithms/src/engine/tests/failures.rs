@@ -236,14 +236,3 @@ fn an_error_between_steps_ends_the_others_with_its_reason() {
         assert!(text.contains("the learning rate is NaN"), "{text}");
     }
 }
-
-#[test]
-fn ranks_that_leave_others_out_are_told_so_at_once() {
-    spawn(TransportKind::Thread, 3, |comm| {
-        let half = comm.block_on(comm.split(Some(u32::from(comm.rank() == 1)), 0))?;
-        let refused = engine(&half.unwrap(), parameters(1, 4), options(16, 16)).err().unwrap().to_string();
-        assert!(refused.contains("of a world of 3 alone"), "{refused}");
-        Ok(())
-    })
-    .unwrap();
-}

@@ -8,7 +8,7 @@ use super::agree::{check, tell_everyone};
 use super::dispatcher::{Dispatcher, Outgoing, Payload};
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
-use super::service::{Landed, Service};
+use super::service::{Landed, Member, Service};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::rc::Rc;
@@ -114,7 +114,7 @@ impl PairExchange {
         Box::pin(async move {
             let PairOptions { locked, encoding } = options;
             check(comm, service, value, encoding.as_ref())?;
-            let me = comm.world().health().peers()[comm.rank()].clone();
+            let me = Member::of(comm, comm.rank());
             let target = Arc::new(PairTarget::new(me, value, encoding, locked)?);
             // Before the others can know that it is there.
             let number = service.register(Arc::<PairTarget>::clone(&target))?;
@@ -264,7 +264,7 @@ impl Exchange {
         let (_, landed) = self.ask(LOCK, None, Some(target.values.room()?)).await?;
         let Some(landed) = landed else { return Err(self.nothing()) };
         self.take(|state| &mut state.locked).await?;
-        let (mine, difference) = target.meet(&dispatcher.peer(self.peer), &landed.buffer, landed.bytes)?;
+        let (mine, difference) = target.meet(&dispatcher.member(self.peer), &landed.buffer, landed.bytes)?;
         target.state().locked = false;
         let ([theirs, _], _) = self.ask(RELEASE, Some(difference), None).await?;
         Ok(Exchanged { mine, theirs })

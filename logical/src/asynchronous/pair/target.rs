@@ -3,7 +3,7 @@
 use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
-use crate::asynchronous::service::{Handler, Landed, Reply, Served};
+use crate::asynchronous::service::{Handler, Landed, Member, Reply, Served};
 use crate::asynchronous::shared::{Shared, SharedGuard};
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
@@ -47,7 +47,7 @@ pub(super) struct PairState {
 
 /// One rank's value.
 pub(super) struct PairTarget {
-    me: Peer,
+    me: Member,
     pub(super) fingerprint: Fingerprint,
     pub(super) values: ValueEncoding,
     pub(super) differences: ValueEncoding,
@@ -59,7 +59,7 @@ pub(super) struct PairTarget {
 }
 
 impl PairTarget {
-    pub(super) fn new(me: Peer, value: &Buffer, encoding: Option<Encoding>, locked: bool) -> Result<Self> {
+    pub(super) fn new(me: Member, value: &Buffer, encoding: Option<Encoding>, locked: bool) -> Result<Self> {
         let dtype = value.dtype();
         let len = value.len();
         if let Some(encoding) = &encoding {
@@ -135,34 +135,35 @@ impl PairTarget {
     pub(super) fn encode_value(&self, to: usize) -> Result<Payload> {
         let PairState { value, send_links, .. } = &mut *self.state();
         let link = send_links.entry(to).or_insert_with(|| self.values.send_link(EXCHANGE));
-        self.values.encode(link, &self.me, to, value)
+        self.values.encode(link, &self.me.peer, to, value)
     }
 
     /// Takes the mean with the value that a message of `from` tells; returns how many exchanges there were, and the
     /// message that tells the difference, which `from` has to subtract.
-    pub(super) fn meet(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
+    pub(super) fn meet(&self, from: &Member, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
         let PairState { value, receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
-        let difference = self.values.decode(link, from, message, bytes)?;
+        let difference = self.values.decode(link, &from.peer, message, bytes)?;
         // d = (x_from − x) / 2
         difference.write_all()?.add_scaled(-1.0, &value.read_all()?)?;
         difference.write_all()?.scale(0.5)?;
-        let rounded = self.differences.encode_rounded(&self.me, from.rank, self.exchanges(), &difference);
-        let message = rounded.map_err(|error| whose(error, value, from))?;
+        let rounded =
+            self.differences.encode_rounded(&self.me.peer, from.rank, self.exchanges(), &difference);
+        let message = rounded.map_err(|error| whose(error, value, &from.peer))?;
         value.write_all()?.add_scaled(1.0, &difference.read_all()?)?;
         Ok((self.count(), message))
     }
 
     /// Returns true if an exchange that `from` has begun is one with this rank's own, which counts for both.
-    fn is_met(&self, from: &Peer) -> bool {
+    fn is_met(&self, from: &Member) -> bool {
         !self.locked && self.me.rank < from.rank && self.state().asking == Some(from.rank)
     }
 
     /// Lets an exchange pass, of which only what is remembered of values counts.
-    fn pass(&self, from: &Peer, payload: &Landed) -> Result<Reply> {
+    fn pass(&self, from: &Member, payload: &Landed) -> Result<Reply> {
         let PairState { receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
-        self.values.decode(link, from, &payload.buffer, payload.bytes)?;
+        self.values.decode(link, &from.peer, &payload.buffer, payload.bytes)?;
         Ok(Reply { arguments: [self.exchanges(), PASSED], payload: None })
     }
 
@@ -173,12 +174,12 @@ impl PairTarget {
         Ok(self.count())
     }
 
-    fn release(&self, from: &Peer, payload: &Landed) -> Result<Served> {
+    fn release(&self, from: &Member, payload: &Landed) -> Result<Served> {
         if self.state().holder.take() != Some(from.rank) {
             let cause = "released a lock that it does not have".to_owned();
-            return Err(Error::PeerFailed { culprit: from.clone(), cause, during: During::Nothing });
+            return Err(Error::PeerFailed { culprit: from.peer.clone(), cause, during: During::Nothing });
         }
-        let difference = self.differences.decode_rounded(from, &payload.buffer, payload.bytes)?;
+        let difference = self.differences.decode_rounded(&from.peer, &payload.buffer, payload.bytes)?;
         let exchanges = self.apply(-1.0, &difference)?;
         self.state().locked = false;
         Ok(Served::Done(Reply { arguments: [exchanges, 0], payload: None }))
@@ -196,8 +197,8 @@ fn whose(mut error: Error, own: &Buffer, partner: &Peer) -> Error {
 }
 
 impl Handler for PairTarget {
-    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
-        request.expect(&self.fingerprint, from)?;
+    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.fingerprint, &from.peer)?;
         match request.verb {
             EXCHANGE => self.values.room(),
             RELEASE => self.differences.room(),
@@ -205,7 +206,7 @@ impl Handler for PairTarget {
         }
     }
 
-    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
         match request.verb {
             EXCHANGE | LOCK if self.state().locked => Ok(Served::Later),
             EXCHANGE if self.is_met(from) => Ok(Served::Done(self.pass(from, payload)?)),
@@ -221,7 +222,7 @@ impl Handler for PairTarget {
                 Ok(Served::Done(Reply { arguments: [self.exchanges(), 0], payload: Some(message) }))
             }
             RELEASE => self.release(from, payload),
-            _ => Err(request.unknown(from)),
+            _ => Err(request.unknown(&from.peer)),
         }
     }
 }

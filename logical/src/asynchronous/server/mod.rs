@@ -10,8 +10,7 @@ pub use update::{Add, Push, SgdUpdate, Update};
 
 use super::agree::agree;
 use super::clock::Clock;
-use super::service::Service;
-use super::task::check_ranks;
+use super::service::{Member, Service};
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Primitive, Result};
 use cache::Cache;
@@ -124,7 +123,7 @@ impl Server {
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options;
     /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers do
-    /// not know, or `comm` is not of all ranks.
+    /// not know, or `comm` is not of the service's ranks.
     pub async fn start(
         comm: &Communicator,
         service: &Service,
@@ -133,12 +132,12 @@ impl Server {
         update: impl Update + 'static,
         options: ServerOptions,
     ) -> Result<Self> {
-        check_ranks(comm, service.size())?;
+        service.check_ranks(comm)?;
         let shards = Shards::of(initial.len(), service.size());
         let fingerprint = options.fingerprint(shards)?;
         let ServerOptions { pushed, pulled } = options;
         let rank = service.rank();
-        let peers = comm.world().health().peers().to_vec();
+        let peers = (0..comm.size()).map(|rank| Member::of(comm, rank).peer).collect();
         let codec = pushed.as_ref().map(|encoding| Arc::clone(encoding.codec()));
         let place = place_beside(initial)?;
         let terms = Arc::new(Terms::new(fingerprint, shards, &place, rank, peers, codec, pulled)?);

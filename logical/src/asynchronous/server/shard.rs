@@ -9,13 +9,13 @@
 //! `settled` is a clock: everything that any rank has pushed before it has come here.
 
 use super::super::dispatcher::Payload;
-use super::super::service::{Handler, Landed, Reply, Served};
+use super::super::service::{Handler, Landed, Member, Reply, Served};
 use super::super::shared::Shared;
 use super::super::wire::{Request, violation};
 use super::terms::Terms;
 use super::update::{Push, Update};
 use crate::encoding::MessageSender;
-use crate::{Buffer, DType, Part, Peer, Result};
+use crate::{Buffer, DType, Part, Result};
 use hexagram_physical::runtime::Work;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -77,19 +77,19 @@ impl Shard {
     }
 
     /// Returns the elements of the shard that a request is about.
-    fn part(&self, from: &Peer, request: &Request) -> Result<Range<usize>> {
+    fn part(&self, from: &Member, request: &Request) -> Result<Range<usize>> {
         let [start, len, _] = request.arguments.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         match start.checked_add(len) {
             Some(end) if end <= self.range.len() => Ok(start..end),
-            _ => Err(violation(from, "parameters that are not of this shard")),
+            _ => Err(violation(&from.peer, "parameters that are not of this shard")),
         }
     }
 
-    fn push(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Reply> {
+    fn push(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Reply> {
         let part = self.part(from, request)?;
         let clock = request.arguments[2];
         if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
-            return Err(violation(from, "a delta of another length than it says"));
+            return Err(violation(&from.peer, "a delta of another length than it says"));
         }
         let message = Arc::clone(&payload.buffer);
         let bytes = payload.bytes;
@@ -103,7 +103,7 @@ impl Shard {
         Ok(Reply::empty())
     }
 
-    fn pull(&self, from: &Peer, request: &Request) -> Result<Reply> {
+    fn pull(&self, from: &Member, request: &Request) -> Result<Reply> {
         let part = self.part(from, request)?;
         let state = &mut *self.state.lock();
         self.catch_up(state, request.arguments[2])?;
@@ -176,8 +176,8 @@ impl Shard {
 }
 
 impl Handler for Shard {
-    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
-        request.expect(&self.terms.fingerprint, from)?;
+    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.terms.fingerprint, &from.peer)?;
         let len = self.part(from, request)?.len();
         match request.verb {
             PUSH => self.terms.push_room(len),
@@ -185,11 +185,11 @@ impl Handler for Shard {
         }
     }
 
-    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
         match request.verb {
             PUSH => self.push(from, request, payload).map(Served::Done),
             PULL => self.pull(from, request).map(Served::Done),
-            _ => Err(request.unknown(from)),
+            _ => Err(request.unknown(&from.peer)),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::dispatcher::Outgoing;
 use super::links::SendLink;
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
-use super::service::Service;
+use super::service::{Member, Service};
 use super::shared::{Shared, SharedGuard};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
@@ -116,7 +116,7 @@ impl Window {
                     return Err(Error::usage(what, "name each of the other ranks at most once"));
                 }
             }
-            let me = comm.world().health().peers()[comm.rank()].clone();
+            let me = Member::of(comm, comm.rank());
             let target = Arc::new(WindowTarget::new(me, value, sources, encoding)?);
             // Before the others can know that it is there.
             let number = service.register(Arc::<WindowTarget>::clone(&target))?;
@@ -171,7 +171,7 @@ impl Window {
             let payload = match (shared.and_then(|(_, ask)| ask.payload.clone()), send_links.get_mut(rank)) {
                 (Some(payload), _) => payload,
                 (None, Some(link)) => {
-                    let said = target.encoding.encode(link, &target.me, *rank, &target.value);
+                    let said = target.encoding.encode(link, &target.me.peer, *rank, &target.value);
                     said.inspect_err(|error| self.left_unsaid(&asks, error))?
                 }
                 (None, None) => continue,
@@ -235,7 +235,7 @@ impl Window {
                 let mass = f64::from_bits(answer.arguments[0]);
                 let payload = answer.payload.as_ref().map(|landed| (&landed.buffer, landed.bytes));
                 payload.map_or(Ok(()), |(buffer, bytes)| {
-                    target.fetched(&dispatcher.peer(*rank), *weight, mass, buffer, bytes)
+                    target.fetched(&dispatcher.member(*rank), *weight, mass, buffer, bytes)
                 })
             });
             stored.map_err(|error| dispatcher.fail(error))

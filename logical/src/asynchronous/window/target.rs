@@ -3,11 +3,11 @@
 use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
-use crate::asynchronous::service::{Handler, Landed, Reply, Served};
+use crate::asynchronous::service::{Handler, Landed, Member, Reply, Served};
 use crate::asynchronous::shared::Shared;
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
-use crate::{Buffer, Error, Peer, Result};
+use crate::{Buffer, Error, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(super) struct WindowState {
 
 /// One rank's part of a window.
 pub(super) struct WindowTarget {
-    pub(super) me: Peer,
+    pub(super) me: Member,
     pub(super) fingerprint: Fingerprint,
     pub(super) encoding: ValueEncoding,
     /// Only this rank's program writes it, under the lock of the state.
@@ -64,7 +64,7 @@ pub(super) struct WindowTarget {
 
 impl WindowTarget {
     pub(super) fn new(
-        me: Peer,
+        me: Member,
         value: &Buffer,
         sources: &[usize],
         encoding: Option<Encoding>,
@@ -120,7 +120,7 @@ impl WindowTarget {
     /// Calls `write` with a neighbour's buffer and the value of a message.
     fn write(
         &self,
-        from: &Peer,
+        from: &Member,
         (message, bytes): (&Arc<Buffer>, usize),
         link: impl Fn(&mut Neighbour) -> &mut ReceiveLink,
         write: impl FnOnce(&mut Neighbour, Arc<Buffer>) -> Result<()>,
@@ -132,7 +132,7 @@ impl WindowTarget {
         let version = self.versions.get(&from.rank).ok_or_else(no_neighbour)?;
         let mut state = self.state.lock();
         let neighbour = state.neighbours.get_mut(&from.rank).ok_or_else(no_neighbour)?;
-        let value = self.encoding.decode(link(neighbour), from, message, bytes)?;
+        let value = self.encoding.decode(link(neighbour), &from.peer, message, bytes)?;
         write(neighbour, value)?;
         version.fetch_add(1, Ordering::Release);
         Ok(())
@@ -141,7 +141,7 @@ impl WindowTarget {
     /// Stores what was got of `from`.
     pub(super) fn fetched(
         &self,
-        from: &Peer,
+        from: &Member,
         weight: f64,
         mass: f64,
         message: &Arc<Buffer>,
@@ -201,7 +201,7 @@ impl WindowTarget {
     fn give(&self, to: usize) -> Result<Reply> {
         let mut state = self.state.lock();
         let link = state.getters.entry(to).or_insert_with(|| self.encoding.send_link(GET));
-        let payload: Payload = self.encoding.encode(link, &self.me, to, &self.value)?;
+        let payload: Payload = self.encoding.encode(link, &self.me.peer, to, &self.value)?;
         Ok(Reply { arguments: [self.mass.load(Ordering::Acquire), 0], payload: Some(payload) })
     }
 }
@@ -220,15 +220,15 @@ fn replace(neighbour: &mut Neighbour, value: Arc<Buffer>, weight: f64, mass: f64
 }
 
 impl Handler for WindowTarget {
-    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
-        request.expect(&self.fingerprint, from)?;
+    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.fingerprint, &from.peer)?;
         match request.verb {
             GET => self.encoding.values.empty(),
             _ => self.encoding.room(),
         }
     }
 
-    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
+    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served> {
         let [weight, mass] = [0, 1].map(|at| f64::from_bits(request.arguments[at]));
         let message = (&payload.buffer, payload.bytes);
         match request.verb {
@@ -248,7 +248,7 @@ impl Handler for WindowTarget {
                 },
             )?,
             GET => return self.give(from.rank).map(Served::Done),
-            _ => return Err(request.unknown(from)),
+            _ => return Err(request.unknown(&from.peer)),
         }
         Ok(Served::Done(Reply::empty()))
     }
