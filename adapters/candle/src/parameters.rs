@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::home::Home;
+use crate::roles::{Role, Roles};
 use crate::tap::{Engine, tap};
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
@@ -28,10 +29,30 @@ impl Entry {
 
 /// Tensors in the order in which the model asked for them, which is about the order in which it uses them.
 #[derive(Clone, Default)]
-pub(crate) struct Entries(Arc<Mutex<Vec<Entry>>>);
+pub(crate) struct Asked {
+    /// Those that make the replica.
+    pub(crate) entries: Vec<Entry>,
+    /// Those that are each rank's own.
+    pub(crate) ignored: Vec<(String, Var)>,
+}
+
+impl Asked {
+    /// Returns what the model has got for a name before.
+    fn known(&self, name: &str, tensor: &Tensor) -> Option<Tensor> {
+        let entry = self.entries.iter().find(|entry| entry.name == name);
+        // Tied weights share one tap, so that its gradient is the sum of all uses.
+        let known = entry.map(|entry| entry.tap.clone());
+        let known = known.or_else(|| self.ignored.iter().any(|(other, _)| other == name).then_some(None));
+        known.map(|tap| tap.unwrap_or_else(|| tensor.clone()))
+    }
+}
+
+/// The tensors, for builder and replica.
+#[derive(Clone, Default)]
+pub(crate) struct Entries(Arc<Mutex<Asked>>);
 
 impl Entries {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Asked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -40,36 +61,34 @@ impl Entries {
 pub(crate) struct Tapped {
     pub(crate) varmap: VarMap,
     pub(crate) entries: Entries,
+    pub(crate) roles: Roles,
     pub(crate) engine: Engine,
     pub(crate) home: Home,
-}
-
-/// Returns true for running statistics, which have no gradient and are written by the forward pass.
-fn is_buffer(name: &str) -> bool {
-    let last = name.rsplit('.').next().unwrap_or(name);
-    matches!(last, "running_mean" | "running_var")
 }
 
 impl SimpleBackend for Tapped {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> candle_core::Result<Tensor> {
         let tensor = self.varmap.get(s, name, h, dtype, dev)?;
-        let mut entries = self.entries.lock();
-        if let Some(known) = entries.iter().find(|entry| entry.name == name) {
-            // Tied weights share one tap, so that its gradient is the sum of all uses.
-            return Ok(known.tap.clone().unwrap_or(tensor));
+        let mut asked = self.entries.lock();
+        if let Some(known) = asked.known(name, &tensor) {
+            return Ok(known);
         }
         let vars = self.varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
         let var = vars.get(name).cloned();
         drop(vars);
         let var = var.ok_or_else(|| candle_core::Error::msg(format!("`{name}` is not in the VarMap")))?;
-        if is_buffer(name) {
-            entries.push(Entry { name: name.to_owned(), var, tap: None });
-            return Ok(tensor);
+        let name = name.to_owned();
+        match self.roles.of(&name) {
+            Role::Ignored => asked.ignored.push((name, var)),
+            Role::Buffer => asked.entries.push(Entry { name, var, tap: None }),
+            Role::Parameter => {
+                let parameter = asked.entries.iter().filter(|entry| entry.tap.is_some()).count();
+                let tap = tap(&var, parameter, &self.engine, &self.home).map_err(candle_core::Error::wrap)?;
+                asked.entries.push(Entry { name, var, tap: Some(tap.clone()) });
+                return Ok(tap);
+            }
         }
-        let parameter = entries.iter().filter(|entry| entry.tap.is_some()).count();
-        let tap = tap(&var, parameter, &self.engine, &self.home).map_err(candle_core::Error::wrap)?;
-        entries.push(Entry { name: name.to_owned(), var, tap: Some(tap.clone()) });
-        Ok(tap)
+        Ok(tensor)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {

@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::home::Home;
-use crate::parameters::{Entries, Entry, Tapped};
+use crate::own_gradients::OwnGradients;
+use crate::parameters::{Asked, Entries, Entry, Tapped};
+use crate::roles::Roles;
 use crate::synchronized::Synchronized;
 use crate::tap::Engine;
 use crate::values::dtype;
@@ -33,6 +35,14 @@ pub struct ReplicaOptions {
     /// True to tell the algorithm the loss of a model on a GPU, which waits for the forward pass: for one that asks for it,
     /// as none of the built-in ones does. In host memory it is always told. Default: false.
     pub tell_loss: bool,
+    /// Names of further buffers: tensors that the forward pass writes, that get no gradient, and that ranks keep alike as
+    /// [`EngineOptions::buffers`] says. A name is that of a tensor (`encoder.norm.mean`), or its last parts (`mean`).
+    /// `running_mean` and `running_var` are always buffers. Default: none.
+    pub buffers: Vec<String>,
+    /// Names of tensors that are each rank's own, by whole names or last parts: they are neither broadcast nor
+    /// communicated, compared nor saved. [`Replica::backward`] has this rank's gradients of them, for an optimizer of
+    /// candle; the engine's optimizer leaves them as they are. Default: none.
+    pub ignored: Vec<String>,
 }
 
 impl Default for ReplicaOptions {
@@ -43,6 +53,8 @@ impl Default for ReplicaOptions {
             dtype: candle_core::DType::F32,
             device: Device::Cpu,
             tell_loss: false,
+            buffers: Vec::new(),
+            ignored: Vec::new(),
         }
     }
 }
@@ -64,6 +76,10 @@ pub struct Replica {
     pub(crate) tensors: Vec<Entry>,
     /// Backward passes so far.
     pub(crate) passes: u64,
+    /// Gradients of tensors that are this rank's own.
+    own_gradients: OwnGradients,
+    /// True if running statistics were made alike before the forward pass of this step.
+    forwarded: bool,
     /// True if the algorithm is told the loss.
     tells_loss: bool,
     /// Sum of the losses of the step under way.
@@ -101,7 +117,14 @@ impl Replica {
         let varmap = varmap.clone();
         let seen = entries.clone();
         let hooks = Arc::clone(&engine);
-        let backend = Box::new(Tapped { varmap, entries: seen, engine: hooks, home: home.clone() });
+        let roles = Roles { buffers: options.buffers, ignored: options.ignored };
+        let backend = Box::new(Tapped {
+            varmap,
+            entries: seen,
+            roles: roles.clone(),
+            engine: hooks,
+            home: home.clone(),
+        });
         let builder = VarBuilder::from_backend(backend, options.dtype, options.device);
         let model = model(builder).inspect_err(|error| {
             comm.give_up(&hexagram_algorithms::logical::Error::usage(
@@ -109,7 +132,9 @@ impl Replica {
                 "see this rank's own error",
             ));
         })?;
-        let tensors = entries.lock().clone();
+        let Asked { entries: tensors, ignored } = entries.lock().clone();
+        let all = tensors.iter().map(|entry| &*entry.name).chain(ignored.iter().map(|(name, _)| &**name));
+        roles.check(all).inspect_err(|error| comm.give_up(&error.to_hexagram()))?;
         let parameters: Vec<Entry> = tensors.iter().filter(|entry| entry.tap.is_some()).cloned().collect();
         let listed: Result<Vec<Parameter>> = parameters.iter().map(announce).collect();
         let overlaps_forward = options.engine.overlap == Overlap::Forward;
@@ -119,6 +144,8 @@ impl Replica {
         let _ = engine.set(data_parallel.hooks());
         let mut replica = Replica {
             engine: data_parallel,
+            own_gradients: OwnGradients::of(ignored),
+            forwarded: false,
             tells_loss: home.is_host() || options.tell_loss,
             home,
             parameters,
@@ -151,14 +178,21 @@ impl Replica {
 
     /// Begins a training forward pass: call it before that. Running statistics become the same on all ranks, as
     /// [`EngineOptions::buffers`] says, for which ranks wait for each other if the model has any; and algorithms that
-    /// communicate parameters begin to, beside that pass. Without this call statistics stay each rank's own, and such
-    /// algorithms begin only with the backward pass.
+    /// communicate parameters begin to, beside that pass. Without this call statistics become the same after each step,
+    /// and such algorithms begin only with the backward pass.
     ///
     /// # Errors
     /// [`Error::Hexagram`] if communication failed, or after a [`Replica::step_with`] that has ended between two
     /// gradients.
     pub fn forward(&mut self) -> Result<()> {
         self.check_all_evaluated()?;
+        self.synchronize_statistics()?;
+        self.forwarded = true;
+        Ok(self.engine.forward()?)
+    }
+
+    /// Makes running statistics the same on all ranks.
+    fn synchronize_statistics(&mut self) -> Result<()> {
         let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
         if !statistics.is_empty() && self.engine.communicator().size() > 1 {
             let home = &self.home;
@@ -170,7 +204,18 @@ impl Replica {
                 pairs.try_for_each(|(entry, buffer)| home.overwrite(&[&entry.var], &buffer.read_all()?))
             })?;
         }
-        Ok(self.engine.forward()?)
+        Ok(())
+    }
+
+    /// Ends a step: running statistics that no [`Replica::forward`] has made alike become so.
+    fn end_step(&mut self) -> Result<()> {
+        self.loss = 0.0;
+        self.own_gradients.clear();
+        if !std::mem::take(&mut self.forwarded) {
+            let outcome = self.synchronize_statistics();
+            self.told(outcome)?;
+        }
+        Ok(())
     }
 
     /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
@@ -227,19 +272,20 @@ impl Replica {
 
     /// Ends the step's last pass, and steps with the engine's optimizer.
     fn finish_and_step(&mut self) -> Result<()> {
-        self.loss = 0.0;
         if self.overlaps_forward {
             let outcome = self.engine.finish_and_step().map_err(Error::from);
             // candle may change what was compared.
             let outcome = outcome.and_then(|()| self.home.exchange(|| Ok(())));
             *self.awaited.get_mut() = (0..self.parameters.len()).collect();
-            return self.told(outcome);
+            self.told(outcome)?;
+            return self.end_step();
         }
         let home = &self.home;
         let engine = &mut self.engine;
         let publish = |index: usize, values: &ReadView| self.parameters[index].publish(home, values);
         let outcome = home.exchange(|| engine.finish_and_step_into(publish));
-        self.told(outcome)
+        self.told(outcome)?;
+        self.end_step()
     }
 
     /// Fails between two gradients of a step, where a pass of another batch would be taken for the second.
@@ -295,6 +341,7 @@ impl Replica {
             let gradient = self.home.to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
             gradients.insert(var, gradient);
         }
+        self.own_gradients.move_to(&mut gradients);
         Ok(Synchronized { replica: self, gradients })
     }
 
@@ -328,6 +375,7 @@ impl Replica {
         let outcome = self.check_awaited().and_then(|()| self.check_fresh()).and_then(|()| {
             self.engine.begin(mode)?;
             let gradients = loss.backward()?;
+            self.own_gradients.add(&gradients)?;
             self.check_untapped(&gradients)
         });
         self.told(outcome)
@@ -373,8 +421,8 @@ impl Replica {
     /// Lets the algorithm do its part, now that candle's optimizer has stepped.
     pub(crate) fn stepped(&mut self) -> Result<()> {
         self.refresh()?;
-        self.loss = 0.0;
         self.engine.stepped()?;
+        self.end_step()?;
         if self.engine.algorithm().needs().parameters { self.publish() } else { Ok(()) }
     }
 

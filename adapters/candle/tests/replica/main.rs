@@ -4,16 +4,15 @@
 
 mod evaluations;
 mod overlap;
+mod roles;
 
-use candle_core::{
-    CpuStorage, CustomOp1, DType, Device, Layout, Module, ModuleT, Result, Shape, Tensor, Var,
-};
-use candle_nn::{BatchNorm, Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Module, Result, Shape, Tensor, Var};
+use candle_nn::{Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
 use hexagram_algorithms::engine::LossScale;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, NOTICE_BYTES, TransportKind};
-use hexagram_algorithms::{EngineOptions, Order, Sgd, Unused};
+use hexagram_algorithms::{EngineOptions, Order, Sgd};
 use hexagram_candle::{Error, Replica, ReplicaOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -228,27 +227,6 @@ fn everyone_starts_from_rank_0() {
     .unwrap();
 }
 
-#[test]
-fn running_statistics_belong_to_the_varmap_and_need_no_gradient() {
-    spawn(TransportKind::Thread, 2, |comm| {
-        let varmap = VarMap::new();
-        let build = |vb: VarBuilder<'static>| candle_nn::batch_norm(2, 1e-5, vb);
-        let (bn, mut replica): (BatchNorm, _) =
-            hexagram(Replica::build(&comm, &varmap, ReplicaOptions::default(), build))?;
-        let own = comm.rank() as f32;
-        let x = Tensor::new(&[[1f32 + own, 2.0], [5.0, 4.0 - own]], &Device::Cpu).unwrap();
-        let loss = bn.forward_t(&x, true).unwrap().sqr().unwrap().mean_all().unwrap();
-        let mut optimizer = SGD::new(varmap.all_vars(), 0.1).unwrap();
-        hexagram(replica.backward_step(&mut optimizer, &loss))?;
-        let mean = varmap.data().lock().unwrap()["running_mean"].to_vec1::<f32>().unwrap();
-        assert!(mean.iter().all(|x| *x > 0.0), "the forward pass writes what a checkpoint saves: {mean:?}");
-        // Each rank has seen other samples, and yet trains the same parameters.
-        assert!(hexagram(replica.is_identical())?);
-        Ok(())
-    })
-    .unwrap();
-}
-
 /// Identity whose backward waits until bytes were sent.
 struct Until {
     comm_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
@@ -384,54 +362,6 @@ fn an_overflow_of_a_scaled_loss_leaves_nothing_to_step_with() {
 }
 
 #[test]
-fn a_layer_that_no_rank_uses_is_left_as_it_is() {
-    for own in [false, true] {
-        let moved = spawn(TransportKind::Thread, 2, |comm| {
-            let varmap = same_start(DType::F32);
-            let optimizer = own.then(|| Arc::new(hexagram_algorithms::AdamW::default()) as Arc<_>);
-            let engine = EngineOptions { unused: Unused::Zero, optimizer, ..EngineOptions::default() };
-            let options = ReplicaOptions { engine, ..ReplicaOptions::default() };
-            let (net, mut replica) = Replica::build(&comm, &varmap, options, Net::new).unwrap();
-            replica.set_learning_rate(0.1);
-            let mut adam = candle_nn::AdamW::new_lr(varmap.all_vars(), 0.1).unwrap();
-            let read = |layer: &Linear| layer.weight().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            let mut moved = Vec::new();
-            for step in 0..3 {
-                let before = (read(&net.first), read(&net.second));
-                let x = net.first.forward(&batch(step, DType::F32)).unwrap();
-                // In the first step all ranks use both layers, then one does, then none.
-                let uses = step == 0 || step == 1 && comm.rank() == 0;
-                let loss =
-                    if uses { net.second.forward(&x).unwrap() } else { x }.sqr().unwrap().mean_all().unwrap();
-                if own { replica.step(&loss) } else { replica.backward_step(&mut adam, &loss) }.unwrap();
-                moved.push((read(&net.first) != before.0, read(&net.second) != before.1));
-            }
-            Ok(moved)
-        });
-        for moved in moved.unwrap() {
-            assert_eq!(moved, [(true, true), (true, true), (true, false)], "the engine's optimizer: {own}");
-        }
-    }
-}
-
-#[test]
-fn an_unused_parameter_is_named_on_every_rank() {
-    all_fail("`extra`", |comm| {
-        let varmap = VarMap::new();
-        let build = |vb: VarBuilder<'static>| {
-            let extra = vb.get_with_hints(5, "extra", candle_nn::Init::Const(1.0))?;
-            Ok((Net::new(vb)?, extra))
-        };
-        let ((model, extra), mut replica) = Replica::build(comm, &varmap, ReplicaOptions::default(), build)?;
-        let mut loss = model.loss(&batch(0, DType::F32))?;
-        if comm.rank() == 1 {
-            loss = (loss + extra.sum_all()?)?;
-        }
-        replica.backward(&loss).map(drop)
-    });
-}
-
-#[test]
 fn a_parameter_used_past_its_tap_is_named() {
     all_fail("`first.weight` was used past its builder", |comm| {
         let varmap = VarMap::new();
@@ -439,17 +369,6 @@ fn a_parameter_used_past_its_tap_is_named() {
         let past: Var = varmap.data().lock().unwrap()["first.weight"].clone();
         let loss = (model.loss(&batch(0, DType::F32))? + past.sum_all()?)?;
         replica.backward(&loss).map(drop)
-    });
-}
-
-#[test]
-fn a_trainable_running_mean_is_refused() {
-    all_fail("`x.running_mean` got a gradient", |comm| {
-        let varmap = VarMap::new();
-        let build =
-            |vb: VarBuilder<'static>| vb.get_with_hints(2, "x.running_mean", candle_nn::Init::Const(1.0));
-        let (x, mut replica) = Replica::build(comm, &varmap, ReplicaOptions::default(), build)?;
-        replica.backward(&x.sum_all()?).map(drop)
     });
 }
 
