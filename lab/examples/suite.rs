@@ -1,5 +1,5 @@
-//! Runs the suite, and writes docs/which-algorithm.md: `cargo run --release --example suite`; `--help` lists the
-//! options.
+//! Runs the suite, and writes docs/which-algorithm.md: `cargo run --release --example suite --features programs`; `--help`
+//! lists the options.
 
 use clap::Parser;
 use hexagram::algorithms::Registry;

@@ -1,5 +1,6 @@
 //! Tries step sizes for each algorithm and task, and prints the rows of lab/src/learning_rates.rs: `cargo run --release
-//! -p hexagram-lab --example tune`. With names of algorithms, or spellings of variants, only these are tuned.
+//! -p hexagram-lab --example tune --features programs`. With names of algorithms, or spellings of variants, only these are
+//! tuned.
 
 use hexagram::Result;
 use hexagram::algorithms::registry;

@@ -1,7 +1,7 @@
 //! What one slow rank costs the others, by algorithm. Prints; asserts nothing of speed. On a quiet machine, run
 //!
 //! ```text
-//! cargo test --release -p hexagram-algorithms --test asynchronous -- --ignored --nocapture measured
+//! cargo test --release -p hexagram-algorithms --test tests -- --ignored --nocapture measured
 //! ```
 
 use hexagram_algorithms::ad_psgd::AdPsgd;
