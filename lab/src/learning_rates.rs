@@ -1,9 +1,9 @@
 //! Step sizes with which the suite runs each algorithm on each task.
 //!
 //! Those of the noisy quadratics, the digits and the text were found by `suite::tune`: `cargo run --release -p
-//! hexagram-lab --example tune --features programs` prints the rows anew. Those of the quadratics without noise were chosen by hand: 0.1
-//! wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be compared.
-//! The optimizer is plain SGD for all, but Muon for `muloco`, which names it: algorithms with a momentum or a direction
+//! hexagram-lab --example tune --features programs` prints the rows anew. Those of the quadratics without noise were chosen
+//! by hand: 0.1 wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be
+//! compared. The optimizer is plain SGD for all, but Muon for `muloco`, which names it: algorithms with a momentum or a direction
 //! of their own bring it.
 
 use hexagram::algorithms::registry;
