@@ -1,9 +1,12 @@
 //! Trains ResNet-50 on CIFAR-10 by two ranks, in the steps of the basic example of PyTorch's DistributedDataParallel:
-//! `cargo run --release -p hexagram-candle --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is not fetched;
-//! without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one rank.
+//! `cargo run --release -p hexagram-candle --example ddp -- FOLDER`, with the folder of CIFAR-10's binary version, which is
+//! not fetched; without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one
+//! rank.
 //!
 //! What `dist.init_process_group` does is `World::join`, and `DDP` is `Replica`. Unlike there, the model is not
-//! pretrained, images stay as small as they are, and batches have 16 of them.
+//! pretrained, as its first layers are those for small images. Images are neither enlarged nor normalized; both is a
+//! `map` of the dataset. Batches have 16 of them, as normalization over a batch needs more than one value. They are not in
+//! pinned memory; `candle-train.rs` has that.
 
 mod common;
 
