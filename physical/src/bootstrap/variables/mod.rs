@@ -1,7 +1,7 @@
 //! Rank, size and rendezvous of this process, from the variables that launchers set.
 //!
 //! Sets of variables are tried in this order: hexagram's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), PMIx's,
-//! MVAPICH's, Slurm's. The first complete one wins. A set that contradicts itself is refused, whichever set wins. Two
+//! MVAPICH's, Flux's, those of LSF's jsrun, Slurm's. The first complete one wins. A set that contradicts itself is refused, whichever set wins. Two
 //! sets that contradict each other are refused, unless one is Slurm's: mpirun and torchrun may run inside a step of
 //! `srun`, whose numbers are then not those of the ranks.
 //!
@@ -43,6 +43,10 @@ pub enum Launcher {
     Pmix,
     /// mpirun_rsh of MVAPICH.
     Mvapich,
+    /// flux run.
+    Flux,
+    /// jsrun of IBM's Job Step Manager, under LSF.
+    Jsm,
     /// srun.
     Slurm,
     /// None that counts: the program named rank and size, and the ranks meet through a [`Store`](super::Store).
@@ -58,6 +62,8 @@ impl fmt::Display for Launcher {
             Launcher::Pmi => "PMI's",
             Launcher::Pmix => "PMIx's",
             Launcher::Mvapich => "MVAPICH's",
+            Launcher::Flux => "Flux's",
+            Launcher::Jsm => "jsrun's",
             Launcher::Slurm => "Slurm's",
             Launcher::Store => "no launcher's",
         })
@@ -152,21 +158,22 @@ impl Placement {
     }
 }
 
-/// Returns the set that wins, and the Slurm step that agrees with it. The place on this host is that of the step if the
-/// set does not name it. Returns `None` if no launcher set any.
+/// Returns the set that wins, and the Slurm step that agrees with it. The place on this host is that of another set that
+/// agrees with it if the set does not name it. Returns `None` if no launcher set any.
 fn chosen(get: Lookup<'_>) -> Result<Option<(RankVariables, Option<SlurmStep>)>> {
     let step = SlurmStep::read(get)?;
     let mut sets = RankVariables::all(get)?.into_iter().chain(step.as_ref().map(SlurmStep::set));
     let Some(mut first) = sets.next() else { return Ok(None) };
-    let around = |set: &RankVariables| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
-    if let Some(other) = sets.find(|other| !other.agrees_with(&first) && !around(other)) {
-        return Err(first.contradicts(&other));
+    let (agree, differ): (Vec<_>, Vec<_>) = sets.partition(|other| other.agrees_with(&first));
+    let around = |set: &&RankVariables| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
+    if let Some(other) = differ.iter().find(|other| !around(other)) {
+        return Err(first.contradicts(other));
     }
     let step = step.filter(|step| step.set().agrees_with(&first));
     if let (Launcher::Slurm, Some(step)) = (first.launcher, &step) {
         step.check_homogeneous()?;
     }
-    first.local = first.local.or_else(|| step.as_ref()?.local);
+    first.local = first.local.or_else(|| agree.iter().find_map(|other| other.local));
     Ok(Some((first, step)))
 }
 

@@ -10,7 +10,7 @@ pub const MAX_SIZE: usize = 1 << 16;
 
 /// Names of the variables with rank, size, local rank and local size of each launcher, in the order in which they are
 /// tried. Slurm has several names for each, and is read by [`slurm`](super::slurm).
-const NAMES: [(Launcher, [&str; 4]); 6] = [
+const NAMES: [(Launcher, [&str; 4]); 8] = [
     (Launcher::Hexagram, ["HEXAGRAM_RANK", "HEXAGRAM_SIZE", "HEXAGRAM_LOCAL_RANK", "HEXAGRAM_LOCAL_SIZE"]),
     (Launcher::Torchrun, ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]),
     (Launcher::OpenMpi, ["OMPI_COMM_WORLD_RANK", OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE]),
@@ -25,6 +25,12 @@ const NAMES: [(Launcher, [&str; 4]); 6] = [
             "MV2_COMM_WORLD_LOCAL_RANK",
             "MV2_COMM_WORLD_LOCAL_SIZE",
         ],
+    ),
+    // Flux has no variable for the number of ranks on a host.
+    (Launcher::Flux, ["FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_SIZE"]),
+    (
+        Launcher::Jsm,
+        ["JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"],
     ),
 ];
 /// Names of Slurm's variables, for errors.
@@ -43,9 +49,9 @@ pub fn of_launchers() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
 }
 
-/// Variables with the rank that launchers set whose other variables this library does not read: Flux, Cray PALS, Cray ALPS
-/// and LSF's jsrun.
-const UNREAD: [&str; 4] = ["FLUX_TASK_RANK", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK"];
+/// Variables with the rank that launchers set whose other variables this library does not read: Cray PALS, which sets
+/// PMI's as well, and Cray ALPS.
+const UNREAD: [&str; 2] = ["PALS_RANKID", "ALPS_APP_PE"];
 
 /// Warns if a launcher has given this process a rank, although it starts a job of `ranks` ranks: so do the launcher's
 /// other processes. Slurm's rank does not count, since a batch script has it, too, nor does RANK, which is also set by hand.
@@ -89,6 +95,10 @@ impl RankVariables {
                 local_rank?.or(number("PMI_LOCAL_RANK", get)?),
                 local_size?.or(number("PMI_LOCAL_SIZE", get)?),
             ],
+            Launcher::Flux => {
+                let on_one_host = number("FLUX_JOB_NNODES", get)? == Some(1);
+                [local_rank?, local_size?.filter(|_| on_one_host)]
+            }
             _ => [local_rank?, local_size?],
         };
         below(names[0], rank, names[1], size)?;

@@ -36,7 +36,13 @@ pub(super) fn rendezvous(
             Err(missing("HEXAGRAM_RANK and HEXAGRAM_SIZE", "HEXAGRAM_ADDR=host:port"))
         }
         Launcher::Torchrun => torchrun(get),
-        Launcher::OpenMpi | Launcher::Pmi | Launcher::Pmix | Launcher::Mvapich | Launcher::Slurm => {
+        Launcher::OpenMpi
+        | Launcher::Pmi
+        | Launcher::Pmix
+        | Launcher::Mvapich
+        | Launcher::Flux
+        | Launcher::Jsm
+        | Launcher::Slurm => {
             let on_one_host = set.is_on_one_host();
             match (job(launcher, get).filter(|_| on_one_host), step) {
                 (Some(job), _) => Ok(local_name(&job)),
@@ -78,7 +84,8 @@ fn torchrun(get: Lookup<'_>) -> Result<Rendezvous> {
 fn job(launcher: Launcher, get: Lookup<'_>) -> Option<String> {
     match launcher {
         Launcher::OpenMpi => get("OMPI_MCA_ess_base_jobid").or_else(|| get("PMIX_NAMESPACE")),
-        Launcher::Pmix => get("PMIX_NAMESPACE"),
+        Launcher::Pmix | Launcher::Jsm => get("PMIX_NAMESPACE"),
+        Launcher::Flux => get("FLUX_JOB_ID").map(|job| format!("flux-{job}")),
         Launcher::Pmi | Launcher::Mvapich => {
             let manager = get("PMI_FD").and_then(|text| process_manager(text.trim().parse().ok()?));
             manager.map(|pid| format!("pmi-{pid}")).or_else(|| get("PMI_PORT").map(|at| format!("pmi-{at}")))

@@ -74,8 +74,25 @@ fn hydra<'a>() -> Variables<'a> {
     vec![("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")]
 }
 
+fn flux(nodes: &str) -> Variables<'_> {
+    vec![
+        ("FLUX_TASK_RANK", "1"),
+        ("FLUX_JOB_SIZE", "2"),
+        ("FLUX_TASK_LOCAL_ID", "1"),
+        ("FLUX_JOB_NNODES", nodes),
+        ("FLUX_JOB_ID", "f2k7"),
+    ]
+}
+
 #[test]
 fn every_launcher_is_understood() {
+    let jsrun = [
+        ("JSM_NAMESPACE_RANK", "1"),
+        ("JSM_NAMESPACE_SIZE", "2"),
+        ("JSM_NAMESPACE_LOCAL_RANK", "1"),
+        ("JSM_NAMESPACE_LOCAL_SIZE", "2"),
+        ("PMIX_NAMESPACE", "lsf-77"),
+    ];
     let mvapich = vec![
         ("MV2_COMM_WORLD_RANK", "1"),
         ("MV2_COMM_WORLD_SIZE", "2"),
@@ -94,6 +111,8 @@ fn every_launcher_is_understood() {
         (and(hydra(), &[("PMI_PORT", "n1:33")]), Launcher::Pmi, [1, 2, 1, 2], "pmi-n1:33"),
         (mvapich, Launcher::Mvapich, [1, 2, 1, 2], "pmi-n1:4711"),
         (pmix, Launcher::Pmix, [1, 2, 1, 2], "prterun-n1-12@1"),
+        (flux("1"), Launcher::Flux, [1, 2, 1, 2], "flux-f2k7"),
+        (jsrun.to_vec(), Launcher::Jsm, [1, 2, 1, 2], "lsf-77"),
         (step(), Launcher::Slurm, [3, 4, 1, 2], "node07:22131"),
         (and(step(), &ONE_HOST), Launcher::Slurm, [3, 4, 3, 4], "slurm-4711.3"),
     ] {
@@ -356,6 +375,16 @@ fn a_heterogeneous_job_of_slurm_is_refused_unless_other_variables_win() {
     let ours = [("HEXAGRAM_RANK", "3"), ("HEXAGRAM_SIZE", "4"), ("HEXAGRAM_ADDR", "127.0.0.1:4000")];
     assert_eq!(place(&and(and(step(), &components), &ours)).launcher, Launcher::Hexagram);
     assert_eq!(place(&and(step(), &[("SLURM_HET_SIZE", "1")])).launcher, Launcher::Slurm);
+}
+
+#[test]
+fn flux_tells_the_ranks_of_a_host_only_where_there_is_one() {
+    let message = refusal(&flux("2"));
+    assert!(message.contains("Flux's variables describe several hosts"), "{message}");
+    // Its PMI says no more, and wins.
+    let both = and(flux("1"), &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_PORT", "n1:33")]);
+    let placement = place(&both);
+    assert_eq!((placement.launcher, numbers(&placement)), (Launcher::Pmi, [1, 2, 1, 2]));
 }
 
 #[test]
