@@ -96,14 +96,14 @@ def step_of(kind: str, world: hexagram.World, groups: dict[str, dist.ProcessGrou
         if kind != "ddp hook":
             yield trained(ddp, optimizer)
             return
-        state, function = hook("gradient-allreduce", world=world)
+        state, function = hook("gradient-allreduce", process_group=world)
         ddp.register_comm_hook(state, function)
         yield trained(ddp, optimizer)
         state.close()
     else:
         own, algorithm, overlap = ENGINE[kind]
         ours = DataParallel(
-            net, "sgd" if own else optimizer, algorithm, learning_rate=RATE, world=world, overlap=overlap
+            net, "sgd" if own else optimizer, algorithm, learning_rate=RATE, process_group=world, overlap=overlap
         )
         yield trained(ours, ours.optimizer)
         ours.settle()

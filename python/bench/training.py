@@ -111,12 +111,12 @@ def kinds(world: hexagram.World, width: int) -> dict[str, Step]:
     }
     for name, algorithm in algorithms.items():
         net, optimizer = made(width)
-        steps[name] = trained(DataParallel(net, optimizer, algorithm, world=world), optimizer, x)
+        steps[name] = trained(DataParallel(net, optimizer, algorithm, process_group=world), optimizer, x)
     for name in ("ddp gloo", "ddp hook"):
         net, optimizer = made(width)
         ddp = DistributedDataParallel(net)
         if name == "ddp hook":
-            ddp.register_comm_hook(*hook("gradient-allreduce", world=world))
+            ddp.register_comm_hook(*hook("gradient-allreduce", process_group=world))
         steps[name] = trained(ddp, optimizer, x)
     return steps
 

@@ -135,7 +135,7 @@ def replica(net: nn.Module, algorithm: str, world: World) -> tuple[DataParallel,
     # That one names the engine's optimizer that it goes with.
     optimizer = None if algorithm == "muloco" else torch.optim.SGD(net.parameters(), rate)
     # The order in which candle completes gradients, and so the places that codecs find them in.
-    model = DataParallel(net, optimizer, algorithm, learning_rate=rate, world=world, order="listed")
+    model = DataParallel(net, optimizer, algorithm, learning_rate=rate, process_group=world, order="listed")
     return model, model.optimizer
 
 

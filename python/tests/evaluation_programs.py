@@ -23,7 +23,7 @@ def replicas(world: hexagram.World) -> tuple[nn.Module, DataParallel]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
     optimizer = torch.optim.SGD(net.parameters(), 0.05)
-    ours = DataParallel(net, optimizer, "local-sgd(period=100)", world=world)
+    ours = DataParallel(net, optimizer, "local-sgd(period=100)", process_group=world)
     for step in range(2):
         train(ours, world.rank, step)
     return net, ours

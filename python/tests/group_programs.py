@@ -38,7 +38,7 @@ def as_pytorch(world) -> dict[str, float]:
             else:
                 optimizer, groups = optimizer_of([{"params": model[0].weight}, *grouped(model)]), None
             rate = 0.1 if kind == "engine" else None
-            ours = DataParallel(model, optimizer, learning_rate=rate, groups=groups, world=world)
+            ours = DataParallel(model, optimizer, learning_rate=rate, groups=groups, process_group=world)
             # The first rate is 0 at first, of which no other one is a multiple.
             schedule = LambdaLR(ours.optimizer, [lambda step: step / 4, lambda step: 1.0, lambda step: 0.5**step])
             for step in range(5):
@@ -59,7 +59,7 @@ def states(world) -> dict:
     told = {}
     for spelling in ("sgd", "sgd(momentum=0.9)", "adamw", "lion", "muon"):
         model = net()
-        ours = DataParallel(model, spelling, learning_rate=0.1, groups=grouped(model)[:1], world=world)
+        ours = DataParallel(model, spelling, learning_rate=0.1, groups=grouped(model)[:1], process_group=world)
         train(ours, world, 2)
         saved, values = ours.optimizer.state_dict(), ours.module.state_dict()
         values = {name: value.clone() for name, value in values.items()}
@@ -67,7 +67,7 @@ def states(world) -> dict:
         expected = flat(model)
         ours.close()
         other = net(seed=1)
-        again = DataParallel(other, spelling, learning_rate=0.5, groups=grouped(other)[:1], world=world)
+        again = DataParallel(other, spelling, learning_rate=0.5, groups=grouped(other)[:1], process_group=world)
         again.module.load_state_dict(values)
         again.optimizer.load_state_dict(saved)
         train(again, world, 2)
@@ -80,7 +80,7 @@ def states(world) -> dict:
 def refused(world) -> dict[str, str | None]:
     """Does what the engine's optimizer cannot follow; returns what is told."""
     model = net()
-    ours = DataParallel(model, "adamw", learning_rate=0.1, world=world)
+    ours = DataParallel(model, "adamw", learning_rate=0.1, process_group=world)
     foreign = AdamW(model.parameters())
     told = {
         "added": told_by(lambda: ours.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})),
@@ -94,7 +94,7 @@ def refused(world) -> dict[str, str | None]:
     ours.optimizer.param_groups[0]["betas"] = (0.8, 0.9)
     told["betas"] = told_by(lambda: train(ours, world, 1))
     told_by(ours.close)
-    plain = DataParallel(net(), "sgd", learning_rate=0.1, world=world)
+    plain = DataParallel(net(), "sgd", learning_rate=0.1, process_group=world)
     plain.optimizer.param_groups[0]["weight_decay"] = 0.5
     told["decay"] = told_by(lambda: train(plain, world, 1))
     told_by(plain.close)
@@ -106,11 +106,11 @@ def refused(world) -> dict[str, str | None]:
     }
     for name, given in groups.items():
         told[name] = told_by(
-            lambda given=given: DataParallel(net(), "adamw", learning_rate=0.1, world=world, groups=given)
+            lambda given=given: DataParallel(net(), "adamw", learning_rate=0.1, process_group=world, groups=given)
         )
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
-    told["PyTorch's"] = told_by(lambda: DataParallel(model, optimizer, world=world, groups=grouped(model)))
+    told["PyTorch's"] = told_by(lambda: DataParallel(model, optimizer, process_group=world, groups=grouped(model)))
     return told
 
 
@@ -121,7 +121,7 @@ def of_groups(world, kind: str) -> str | None:
     optimizer = SGD(parts, 0.1) if kind == "torch" else "sgd"
     groups = parts[1:] if kind == "engine" else None
     rate = 0.1 if kind == "engine" else None
-    ours = DataParallel(model, optimizer, learning_rate=rate, groups=groups, world=world)
+    ours = DataParallel(model, optimizer, learning_rate=rate, groups=groups, process_group=world)
     train(ours, world, 2)
     ours.optimizer.param_groups[1]["lr"] = [0.5, 0.25][world.rank]
     return told_by(lambda: train(ours, world, 2))

@@ -41,7 +41,7 @@ def loss(ours: Callable[[Tensor], Tensor], rank: int = 0, step: int = 0) -> Tens
 def watched(world) -> tuple[list[int], list[bool]]:
     """Looks at the number of steps within each step; returns the numbers, and whether replicas are one after each."""
     net = digits.model()
-    ours = DataParallel(net, sgd(net.parameters()), "local-sgd(period=1)", world=world)
+    ours = DataParallel(net, sgd(net.parameters()), "local-sgd(period=1)", process_group=world)
     numbers, are_one = [], []
     for step in range(3):
         numbers.append(ours.steps)
@@ -63,7 +63,7 @@ def by_turns() -> tuple[list[int], list[bool]]:
     with alone() as world:
         net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()
         both = [sgd(layer.parameters(), 1.0) for layer in net]
-        ours = DataParallel(net, both, "local-sgd(period=1)", world=world)
+        ours = DataParallel(net, both, "local-sgd(period=1)", process_group=world)
         x = torch.ones(2, 4, dtype=torch.bfloat16)
         numbers, stay = [], []
         for optimizers in (both[:1], both):
@@ -78,7 +78,7 @@ def by_turns() -> tuple[list[int], list[bool]]:
         numbers.append(ours.steps)
         ours.close()
 
-        own = DataParallel(net, None, "local-sgd(period=1)", world=world)
+        own = DataParallel(net, None, "local-sgd(period=1)", process_group=world)
         own(x).sum().backward()
         with torch.no_grad():
             stepped = [parameter.sub_(1.0).clone() for parameter in net.parameters()]
@@ -107,7 +107,7 @@ def checkpointed() -> tuple[str | None, bool]:
     """Computes layers anew in a pass inside of the pass, and in the pass; returns what is told, and whether it is right."""
     with alone() as world:
         net = Checkpointed(use_reentrant=True)
-        ours = DataParallel(net, sgd(net.parameters()), world=world, unused="zero")
+        ours = DataParallel(net, sgd(net.parameters()), process_group=world, unused="zero")
         told = refusal(lambda: loss(ours).backward())
         # The model can be trained nevertheless.
         net.use_reentrant = False
@@ -123,7 +123,7 @@ def checkpointed() -> tuple[str | None, bool]:
 def fails(world) -> tuple[list[str | None], int | None, str]:
     """Rank 0's backward pass is left by an exception: returns what it is told later, whom rank 1 blames, and for what."""
     net = digits.model()
-    ours = DataParallel(net, sgd(net.parameters()), world=world, first_bucket_bytes=1, bucket_bytes=1)
+    ours = DataParallel(net, sgd(net.parameters()), process_group=world, first_bucket_bytes=1, bucket_bytes=1)
     loss(ours, world.rank).backward()
     ours.optimizer.step()
     if world.rank == 1:
@@ -155,7 +155,7 @@ def wrapped_again() -> dict[str, object]:
         optimizer = sgd(net.parameters())
         hooks = hooks_of(net, optimizer)
         for overlap, own in (("backward", optimizer), ("forward", "sgd")):
-            options = {"overlap": overlap, "learning_rate": 0.1, "world": world}
+            options = {"overlap": overlap, "learning_rate": 0.1, "process_group": world}
             ours = DataParallel(net, own, **options)
             told[f"hooks, {overlap}"] = hooks_of(net, optimizer) > hooks
             told[f"a second one, {overlap}"] = refusal(lambda options=options: DataParallel(net, "sgd", **options))
@@ -186,10 +186,10 @@ def untied() -> tuple[list[str | None], bool]:
         net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         net[1].weight = nn.Parameter(net[0].weight.data)
         told = [
-            refusal(lambda: DataParallel(net, sgd(net.parameters()), "local-sgd", world=world)),
-            refusal(lambda: DataParallel(net, "sgd", learning_rate=0.1, world=world)),
+            refusal(lambda: DataParallel(net, sgd(net.parameters()), "local-sgd", process_group=world)),
+            refusal(lambda: DataParallel(net, "sgd", learning_rate=0.1, process_group=world)),
         ]
-        ours = DataParallel(net, sgd(net.parameters()), world=world)
+        ours = DataParallel(net, sgd(net.parameters()), process_group=world)
         ours(torch.ones(2, 4)).sum().backward()
         ours.optimizer.step()
         ours.close()

@@ -95,7 +95,7 @@ def made(world, net, overlap, algorithm="gradient-allreduce", optimizer="sgd(mom
     """Returns a model under the engine."""
     rate = 0.002 if algorithm.startswith("qadam") else 0.05
     options = SMALL | options
-    return DataParallel(net, optimizer, algorithm, learning_rate=rate, world=world, overlap=overlap, **options)
+    return DataParallel(net, optimizer, algorithm, learning_rate=rate, process_group=world, overlap=overlap, **options)
 
 
 def plain(ours: DataParallel, batches: list) -> None:
@@ -317,7 +317,7 @@ def refused(world) -> list[str]:
     ]
     for optimizer, algorithm in cases:
         try:
-            DataParallel(net, optimizer, algorithm, learning_rate=0.1, world=world, overlap="forward")
+            DataParallel(net, optimizer, algorithm, learning_rate=0.1, process_group=world, overlap="forward")
         except hexagram.UsageError as error:
             said.append(str(error))
     return said

@@ -92,7 +92,7 @@ def of_kinds(world):
     told = []
     for name, values in wrong.items():
         for value in values:
-            given = {"optimizer": sgd(net), "world": world} | {name: value}
+            given = {"optimizer": sgd(net), "process_group": world} | {name: value}
             told.append((name, refusal(lambda given=given: DataParallel(net, **given))))
     # What is right goes through.
     ours = DataParallel(net, sgd(net), process_group=world, bucket_bytes=1, streams=65_535, seed=None, clip_norm=1)

@@ -50,7 +50,7 @@ def wrapped(model: nn.Module, kind: str, algorithm: Any, world, **options: Any) 
     """Returns a model under the engine, with an optimizer of `OPTIMIZERS`."""
     optimizer = OPTIMIZERS[kind](model)
     rate = 0.01 if isinstance(optimizer, str) else None
-    return DataParallel(model, optimizer, algorithm, world=world, learning_rate=rate, **options)
+    return DataParallel(model, optimizer, algorithm, process_group=world, learning_rate=rate, **options)
 
 
 def told_by(call: Callable[[], Any]) -> str | None:
@@ -310,7 +310,7 @@ def gradients(world):
             trained = []
             for how in ("in place", "anew"):
                 model = net(dtype=dtype)
-                ours = DataParallel(model, "sgd", world=world, learning_rate=0.5, overlap=overlap)
+                ours = DataParallel(model, "sgd", process_group=world, learning_rate=0.5, overlap=overlap)
                 for step in range(3):
                     ours.optimizer.zero_grad()
                     ours(batch(world.rank, step, dtype)).pow(2).mean().backward()
@@ -461,7 +461,7 @@ def encoded(world):
                 optimizer, rate = SGD(model.parameters(), 0.01), None
             else:
                 optimizer, rate = "sgd", 0.01
-            ours = DataParallel(model, optimizer, algorithm, learning_rate=rate, world=world)
+            ours = DataParallel(model, optimizer, algorithm, learning_rate=rate, process_group=world)
             scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
             moved = []
             for step in range(4):
