@@ -10,18 +10,18 @@ mod common;
 use candle_core::{DType, Tensor};
 use candle_nn::loss;
 use clap::{Args, ValueEnum};
-use common::data::{Data, Images, digest};
+use common::batches::share;
+use common::data::{Data, digest};
 use common::device::{self, Place};
 use common::model::{Model, Parts, seeded};
 use common::trained::Trained;
 use hexagram::algorithms::EngineOptions;
-use hexagram::sampler::loader::{Array, Collate, DataLoader, LoaderOptions, Memory};
-use hexagram::{Communicator, Pinned, Queue, Upload, Uploaded, Uploads, World};
+use hexagram::sampler::loader::LoaderOptions;
+use hexagram::{Communicator, Uploads, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_lab::run::{self, Failure, Run, Session, Subject};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 const ABOUT: &str = "\
 Train a small convolutional net on handwritten digits, or ResNet-50 on CIFAR-10, on several ranks, with candle.
@@ -121,33 +121,4 @@ fn step(
     };
     let loss = replica.step_with(forward)?;
     Ok(loss.to_dtype(DType::F64)?.to_scalar()?)
-}
-
-/// Batch to train on.
-struct Batch {
-    images: Array<f32>,
-    labels: Array<u32>,
-}
-
-impl Upload for Batch {
-    type Uploaded = (Uploaded, Array<u32>);
-
-    /// Begins to copy the images. Labels are few, and integers, which stay for candle.
-    fn upload(self, queue: &Queue) -> hexagram::Result<Self::Uploaded> {
-        Ok((self.images.upload(queue)?, self.labels))
-    }
-}
-
-/// Returns a loader of this rank's share of the images, in memory from which `copies` copies.
-fn share(train: Images, options: LoaderOptions, copies: &Queue) -> Result<DataLoader<Batch>, Failure> {
-    let pinned = || -> Arc<dyn Memory> { Arc::new(Pinned::new(copies)) };
-    let options = LoaderOptions {
-        persistent_workers: options.workers > 0,
-        memory: (!copies.is_host()).then(pinned),
-        ..options
-    };
-    Ok(DataLoader::with_collate(train, options, |samples, pool| {
-        let (images, labels) = Collate::collate(samples, pool)?;
-        Ok(Batch { images, labels })
-    })?)
 }

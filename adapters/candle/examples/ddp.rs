@@ -3,67 +3,110 @@
 //! not fetched; without one, on handwritten digits that are compiled in. Under `hexagram run`, mpirun or torchrun it is one
 //! rank.
 //!
-//! What `dist.init_process_group` does is `World::join`, and `DDP` is `Replica`. Unlike there, the model is not
-//! pretrained, as its first layers are those for small images. Images are neither enlarged nor normalized; both is a
-//! `map` of the dataset. Batches have 16 of them, as normalization over a batch needs more than one value. They are not in
-//! pinned memory; `candle-train.rs` has that.
+//! What `dist.init_process_group` does is `World::join`, `DDP` is `Replica`, and `pin_memory` is `Pinned`, within `share`.
 
 mod common;
 
 use candle_core::Tensor;
 use candle_nn::{ModuleT, Optimizer, SGD, VarMap, loss};
-use common::data::Data;
+use clap::Parser;
+use common::batches::share;
+use common::data::{Data, enlarged};
 use common::device::Place;
-use common::resnet::ResNet;
+use common::resnet::{ResNet, ResNetOptions};
 use hexagram::launch::{Job, as_rank};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::dataset::Dataset;
 use hexagram::{
-    Communicator, DataLoader, DistributedOptions, DistributedSampler, JoinOptions, LoaderOptions, Placement,
-    Sampling, World,
+    Communicator, DistributedOptions, DistributedSampler, JoinOptions, LoaderOptions, Placement, Sampling,
+    Uploads, World,
 };
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_lab::run::{Failure, failure};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-fn demo_basic(world: &World, folder: Option<&str>) -> Result<(), Failure> {
+/// Train ResNet-50 by two ranks, as the basic example of PyTorch's DistributedDataParallel does.
+#[derive(Parser)]
+struct Options {
+    /// Folder with CIFAR-10 (binary version) or MNIST; without it, handwritten digits
+    data: Option<PathBuf>,
+    /// Weights to begin with, in safetensors, by torchvision's names
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Images per rank and step
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Threads that load images ahead of each rank
+    #[arg(long, default_value_t = 4)]
+    workers: usize,
+    /// Pixels of a side, to which images are enlarged
+    #[arg(long, default_value_t = 224, value_parser = clap::value_parser!(u16).range(32..))]
+    side: u16,
+    /// Steps after which to end, instead of a whole epoch
+    #[arg(long)]
+    steps: Option<usize>,
+    /// File for a trace of all ranks, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
     println!("Running basic DDP example on rank {}.", world.rank());
     let comm = Communicator::open(world, 0)?;
-    let Place { device, .. } = Place::open(DeviceChoice::Auto, world.local_rank())?;
+    let Place { device, queue } = Place::open(DeviceChoice::Auto, world.local_rank())?;
 
-    let dataset = folder.map_or_else(Data::embedded, |folder| Data::read(Path::new(folder)))?;
-    let options = DistributedOptions { len: dataset.train.len(), ..comm.sampling() };
-    let sampler = Some(Box::new(DistributedSampler::new(options)?) as _);
-    let options = LoaderOptions { batch_size: Some(16), sampler, workers: 4, ..LoaderOptions::default() };
-    let mut train_loader = DataLoader::new(dataset.train, options)?;
+    let data = options.data.as_deref().map_or_else(Data::embedded, Data::read)?;
+    let dataset = enlarged(&data.train, options.side.into());
+    let sampler = DistributedSampler::new(DistributedOptions { len: dataset.len(), ..comm.sampling() })?;
+    let of_loader = LoaderOptions {
+        batch_size: Some(options.batch),
+        sampler: Some(Box::new(sampler)),
+        workers: options.workers,
+        ..LoaderOptions::default()
+    };
+    let copies = queue.another()?;
+    let mut train_loader = share(dataset, of_loader, &copies)?;
 
     // Rank 0's parameters are everybody's.
-    let varmap = VarMap::new();
-    let resnet50 = |vb| ResNet::new(vb, ResNet::OF_50, dataset.shape[0]);
-    let options = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };
-    let (model, mut replica) = Replica::build(&comm, &varmap, options, resnet50)?;
+    let mut varmap = VarMap::new();
+    let resnet50 = |vb| ResNet::new(vb, ResNetOptions::resnet50());
+    let of_replica = ReplicaOptions { device: device.clone(), ..ReplicaOptions::default() };
+    let (model, mut replica) = Replica::build(&comm, &varmap, of_replica, resnet50)?;
+    if let Some(weights) = &options.weights {
+        varmap.load(weights)?;
+        replica.refresh()?;
+    }
     let mut optimizer = SGD::new(varmap.all_vars(), 0.001)?;
+    if options.trace.is_some() {
+        replica.trace()?;
+    }
 
-    for data in train_loader.iter() {
-        let (inputs, labels) = data?;
-        let inputs = Tensor::from_slice(&inputs, inputs.shape().to_vec(), &device)?;
+    let mut batches = Uploads::new(train_loader.iter(), &copies);
+    for _ in 0..options.steps.unwrap_or(usize::MAX) {
+        let Some(batch) = batches.next() else { break };
+        let (inputs, labels) = batch.map_err(|error| -> Failure { error })?;
+        let inputs = replica.tensor(&inputs.elements, &inputs.shape)?;
         let labels = Tensor::from_slice(&labels, labels.len(), &device)?;
-        replica.forward()?;
         let outputs = model.forward_t(&inputs, true)?;
         replica.backward_step(&mut optimizer, &loss::cross_entropy(&outputs, &labels)?)?;
+    }
+    if let Some(file) = &options.trace
+        && let Some(trace) = replica.collect()?
+    {
+        trace.save(file)?;
     }
     println!("Rank {} has made {} steps.", world.rank(), replica.engine().steps());
     Ok(())
 }
 
 fn run_demo(ranks: usize) -> Result<ExitCode, Failure> {
-    let folder = std::env::args().nth(1);
+    let options = Options::parse();
     if Placement::from_env()?.is_none() {
         let outcome = Job::of_this_program(ranks)?.run()?;
         return Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)));
     }
-    as_rank(World::join(&JoinOptions::default())?, |world| demo_basic(&world, folder.as_deref()))?;
+    as_rank(World::join(&JoinOptions::default())?, |world| demo_basic(&world, &options))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! Images to learn from, and to judge the result by: the digits compiled in, a file of such digits, or a folder
 //! with MNIST or CIFAR-10.
 
+use candle_core::{Device, Tensor};
 use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, Pool};
@@ -124,6 +125,20 @@ fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f
     Ok((numbers, label.into()))
 }
 
+/// Returns the images as a net for ImageNet takes them: in three channels of `side` × `side` pixels, from −1 to 1.
+pub(crate) fn enlarged(images: &Images, side: usize) -> Images {
+    let enlarge = move |(image, label): (Array<f32>, u32), fetch: &Fetch<'_>| {
+        let shape = [&[1], &image.shape()[..]].concat();
+        let enlarged =
+            Tensor::from_slice(&image, shape, &Device::Cpu)?.upsample_bilinear2d(side, side, false)?;
+        let coloured = if enlarged.dim(1)? == 1 { enlarged.repeat((1, 3, 1, 1))? } else { enlarged };
+        let mut elements = fetch.pool().take(coloured.elem_count());
+        elements.copy_from_slice(&coloured.affine(2.0, -1.0)?.flatten_all()?.to_vec1::<f32>()?);
+        Ok::<_, Cause>((Array::pooled([3, side, side], elements)?, label))
+    };
+    Arc::new(images.clone().map(enlarge))
+}
+
 /// Pixels by which [`augmented`] shifts at most.
 const SHIFT: u64 = 4;
 
@@ -204,6 +219,18 @@ mod tests {
         assert_eq!(of([5, 4], false), [4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 10.0, 11.0, 12.0, 0.0, 0.0, 0.0]);
         assert_eq!(of([4, 3], false), [0.0, 1.0, 2.0, 0.0, 4.0, 5.0, 0.0, 7.0, 8.0, 0.0, 10.0, 11.0]);
         assert_eq!(of([8, 0], false), [0.0; 12]);
+    }
+
+    #[test]
+    fn an_enlarged_image_has_three_channels_around_zero() {
+        let gray = Array::new([1, 2, 2], vec![0.0, 1.0, 0.5, 0.5]).unwrap();
+        let images: Images = Arc::new(Items(vec![(gray, 3)]));
+        let (image, label) = first(&enlarged(&images, 4));
+        assert_eq!((image.shape().to_vec(), label), (vec![3, 4, 4], 3));
+        // As PyTorch's interpolate in the mode bilinear: weights of 3/4 and 1/4 between the centres of pixels.
+        assert_eq!(image[..8], [-1.0, -0.5, 0.5, 1.0, -0.75, -0.375, 0.375, 0.75]);
+        assert_eq!(image[..16], image[16..32]);
+        assert_eq!(image[..16], image[32..]);
     }
 
     #[test]

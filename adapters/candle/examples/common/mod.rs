@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "no example needs all of it")]
 
+pub(crate) mod batches;
 pub(crate) mod data;
 pub(crate) mod device;
 pub(crate) mod model;

@@ -2,7 +2,7 @@
 
 use super::data::Images;
 use super::net::Net;
-use super::resnet::ResNet;
+use super::resnet::{ResNet, ResNetOptions};
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::{ModuleT, VarBuilder, VarMap};
 use clap::ValueEnum;
@@ -47,7 +47,7 @@ impl Model {
             Model::Resnet14 => ResNet::OF_14,
             Model::Resnet50 => ResNet::OF_50,
         };
-        Ok(Box::new(ResNet::new(vb, blocks, shape[0])?))
+        Ok(Box::new(ResNet::new(vb, ResNetOptions::small(blocks, shape[0]))?))
     }
 
     /// Refuses batches of which the model's normalization can make nothing.

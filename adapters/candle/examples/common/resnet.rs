@@ -2,8 +2,7 @@
 //! of ranks.
 //!
 //! Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016), with the stride in the
-//! 3 × 3 convolution, as torchvision has it, and names of parameters as there. Images are as small as CIFAR-10's, so
-//! that the first convolution is one of 3 × 3 without stride, and no pooling follows it.
+//! 3 × 3 convolution, as torchvision has it, and names of parameters as there.
 
 use super::model::Parts;
 use candle_core::{D, Result, Tensor};
@@ -19,9 +18,42 @@ const EXPANSION: usize = 4;
 /// Number that batch normalization adds to a variance.
 const EPSILON: f64 = 1e-5;
 
+/// First layers of a net.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stem {
+    /// A convolution of 3 × 3, for images as small as those of CIFAR-10.
+    Small,
+    /// A convolution of 7 × 7 and a pooling, both of stride 2, for images as large as those of ImageNet.
+    ImageNet,
+}
+
+/// Options of a net.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ResNetOptions {
+    /// Blocks of each stage.
+    pub(crate) blocks: [usize; 4],
+    /// Channels of an image.
+    pub(crate) channels: usize,
+    pub(crate) classes: usize,
+    pub(crate) stem: Stem,
+}
+
+impl ResNetOptions {
+    /// Returns the options for small images of the data sets here.
+    pub(crate) fn small(blocks: [usize; 4], channels: usize) -> Self {
+        ResNetOptions { blocks, channels, classes: CLASSES, stem: Stem::Small }
+    }
+
+    /// Returns the options of torchvision's `resnet50`.
+    pub(crate) fn resnet50() -> Self {
+        ResNetOptions { blocks: ResNet::OF_50, channels: 3, classes: 1000, stem: Stem::ImageNet }
+    }
+}
+
 /// Four stages of bottleneck blocks between a convolution and a linear layer.
 pub(crate) struct ResNet {
     first: Unit,
+    stem: Stem,
     /// Blocks, each with the name of its builder.
     blocks: Vec<(String, Block)>,
     out: Linear,
@@ -33,12 +65,14 @@ impl ResNet {
     /// Blocks of the stages of ResNet-50.
     pub(crate) const OF_50: [usize; 4] = [3, 4, 6, 3];
 
-    /// Builds the net with so many blocks in each stage, for images of so many channels.
+    /// Builds the net.
     ///
     /// # Errors
     /// What `vb` returns.
-    pub(crate) fn new(vb: VarBuilder<'_>, blocks: [usize; 4], channels: usize) -> Result<Self> {
-        let first = Unit::new([vb.pp("conv1"), vb.pp("bn1")], [channels, WIDTH], 3, 1)?;
+    pub(crate) fn new(vb: VarBuilder<'_>, options: ResNetOptions) -> Result<Self> {
+        let ResNetOptions { blocks, channels, classes, stem } = options;
+        let [size, stride] = if stem == Stem::Small { [3, 1] } else { [7, 2] };
+        let first = Unit::new([vb.pp("conv1"), vb.pp("bn1")], [channels, WIDTH], size, stride)?;
         let mut from = WIDTH;
         let mut all = Vec::new();
         for (stage, count) in blocks.into_iter().enumerate() {
@@ -50,7 +84,7 @@ impl ResNet {
                 from = EXPANSION * (WIDTH << stage);
             }
         }
-        Ok(ResNet { first, blocks: all, out: linear(from, CLASSES, vb.pp("fc"))? })
+        Ok(ResNet { first, stem, blocks: all, out: linear(from, classes, vb.pp("fc"))? })
     }
 }
 
@@ -71,6 +105,9 @@ impl Parts for ResNet {
         before("conv1")?;
         before("bn1")?;
         let mut x = self.first.forward_t(images, train)?.relu()?;
+        if self.stem == Stem::ImageNet {
+            x = pooled(&x)?;
+        }
         for (name, block) in &self.blocks {
             before(name)?;
             x = block.forward_t(&x, train)?;
@@ -78,6 +115,21 @@ impl Parts for ResNet {
         before("fc")?;
         self.out.forward(&x.mean(D::Minus1)?.mean(D::Minus1)?)
     }
+}
+
+/// Returns the largest of each 3 × 3 elements, with stride 2 and one element of padding. candle's `max_pool2d` has no
+/// gradient where windows overlap. No element is below 0, so that zeros may pad.
+fn pooled(x: &Tensor) -> Result<Tensor> {
+    let along = |x: &Tensor, axis: usize| -> Result<Tensor> {
+        let padded = x.pad_with_zeros(axis, 1, 1)?;
+        let windows = x.dim(axis)?.div_ceil(2) as u32;
+        let taken = |offset: u32| {
+            let places: Vec<u32> = (0..windows).map(|window| 2 * window + offset).collect();
+            padded.index_select(&Tensor::new(places, x.device())?, axis)
+        };
+        taken(0)?.maximum(&taken(1)?)?.maximum(&taken(2)?)
+    };
+    along(&along(x, 2)?, 3)
 }
 
 /// A convolution and the batch normalization behind it.
@@ -153,7 +205,35 @@ mod tests {
     fn built(blocks: [usize; 4]) -> (VarMap, ResNet) {
         let varmap = VarMap::new();
         let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
-        (varmap, ResNet::new(vb, blocks, 3).unwrap())
+        let net = ResNet::new(vb, ResNetOptions::small(blocks, 3)).unwrap();
+        (varmap, net)
+    }
+
+    #[test]
+    fn the_large_net_has_the_parameters_of_torchvisions() {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let net = ResNet::new(vb, ResNetOptions::resnet50()).unwrap();
+        let data = varmap.data().lock().unwrap();
+        let learned = data.iter().filter(|(name, _)| !name.contains("running"));
+        assert_eq!(learned.map(|(_, var)| var.elem_count()).sum::<usize>(), 25_557_032);
+        assert_eq!(data["conv1.weight"].dims(), [64, 3, 7, 7]);
+        assert_eq!(data["fc.weight"].dims(), [1000, 2048]);
+        drop(data);
+        let image = Tensor::zeros((1, 3, 64, 64), DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(net.forward_t(&image, true).unwrap().dims(), [1, 1000]);
+    }
+
+    #[test]
+    fn windows_of_the_pooling_overlap() {
+        let x = Tensor::arange(0.0f32, 20.0, &Device::Cpu).unwrap().reshape((1, 1, 4, 5)).unwrap();
+        let x = candle_core::Var::from_tensor(&x).unwrap();
+        let found = pooled(&x).unwrap();
+        assert_eq!(found.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [6.0, 8.0, 9.0, 16.0, 18.0, 19.0]);
+        let gradient = found.sum_all().unwrap().backward().unwrap();
+        let gradient = gradient.get(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let chosen: Vec<usize> = (0..20).filter(|at| gradient[*at] == 1.0).collect();
+        assert_eq!((chosen, gradient.iter().sum::<f32>()), (vec![6, 8, 9, 16, 18, 19], 6.0));
     }
 
     #[test]

@@ -12,13 +12,14 @@ fn two_ranks_train_on_a_folder_and_a_bad_one_is_named() {
         std::fs::write(folder.join(format!("data_batch_{part}.bin")), record(part)).unwrap();
     }
     std::fs::write(folder.join("test_batch.bin"), record(7)).unwrap();
-    let run = || Command::new(program("ddp")).arg(&folder).stdin(Stdio::null()).output().unwrap();
+    let small = ["--side", "32", "--workers", "2"];
+    let run = || Command::new(program("ddp")).arg(&folder).args(small).stdin(Stdio::null()).output().unwrap();
     let output = run();
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for rank in 0..2 {
         for line in
-            [format!("Running basic DDP example on rank {rank}."), format!("Rank {rank} has made 1 steps.")]
+            [format!("Running basic DDP example on rank {rank}."), format!("Rank {rank} has made 3 steps.")]
         {
             assert_eq!(out.matches(&line).count(), 1, "{out}");
         }

@@ -1,0 +1,43 @@
+//! Batches of images, loaded ahead of the training, in pinned memory where the device copies from it.
+
+use super::data::Images;
+use hexagram::sampler::loader::{Array, Collate, DataLoader, LoaderOptions, Memory};
+use hexagram::{Pinned, Queue, Upload, Uploaded};
+use hexagram_lab::run::Failure;
+use std::sync::Arc;
+
+/// Batch to train on.
+pub(crate) struct Batch {
+    images: Array<f32>,
+    labels: Array<u32>,
+}
+
+impl Upload for Batch {
+    type Uploaded = (Uploaded, Array<u32>);
+
+    /// Begins to copy the images. Labels are few, and integers, which stay for candle.
+    fn upload(self, queue: &Queue) -> hexagram::Result<Self::Uploaded> {
+        Ok((self.images.upload(queue)?, self.labels))
+    }
+}
+
+/// Returns a loader of this rank's share of the images, in memory from which `copies` copies.
+///
+/// # Errors
+/// As [`DataLoader::with_collate`].
+pub(crate) fn share(
+    train: Images,
+    options: LoaderOptions,
+    copies: &Queue,
+) -> Result<DataLoader<Batch>, Failure> {
+    let pinned = || -> Arc<dyn Memory> { Arc::new(Pinned::new(copies)) };
+    let options = LoaderOptions {
+        persistent_workers: options.workers > 0,
+        memory: (!copies.is_host()).then(pinned),
+        ..options
+    };
+    Ok(DataLoader::with_collate(train, options, |samples, pool| {
+        let (images, labels) = Collate::collate(samples, pool)?;
+        Ok(Batch { images, labels })
+    })?)
+}
