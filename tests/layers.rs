@@ -156,7 +156,7 @@ fn backends_do_not_know_each_other() {
 const LARGEST_CIRCLES: [(&str, usize); 8] = [
     ("physical", 5),
     ("logical", 15),
-    ("algorithms", 18),
+    ("algorithms", 3),
     ("sampler", 2),
     ("adapters/candle", 4),
     ("lab", 14),

@@ -3,7 +3,7 @@
 use super::agree::agree;
 use super::hooks;
 use super::plan::Plan;
-use super::runner::Stage;
+use super::stage::Stage;
 use super::{DataParallel, check_algorithm};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};

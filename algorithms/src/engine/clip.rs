@@ -16,12 +16,13 @@
 //! that of the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
 use super::hooks::Results;
+use super::overflow::{not_finite, views};
 use super::plan::Plan;
 use super::{DataParallel, hooks, overflow};
 use crate::bytes::on_host;
 use crate::plugin::{Clipping, with_float};
 use hexagram_logical::device::measure;
-use hexagram_logical::{Buffer, Error, ReadView, ReduceOp, Result};
+use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 
 impl DataParallel {
     /// Returns the largest norm of the gradients, if they are clipped and the algorithm declares this clipping.
@@ -78,21 +79,10 @@ impl DataParallel {
     }
 }
 
-pub(super) fn check_limit(limit: f64) -> Result<()> {
-    if limit.is_finite() && limit > 0.0 {
-        return Ok(());
-    }
-    Err(Error::usage(format!("gradients cannot be clipped to a norm of {limit}"), "use a positive clip_norm"))
-}
-
 /// Returns the norm of gradients, by bucket of the plan.
 fn norm(plan: &Plan, gradients: &[&Buffer]) -> Result<f64> {
     let norm = measure::squares(views(gradients)?)?.into_iter().sum::<f64>().sqrt();
     if norm.is_finite() { Ok(norm) } else { Err(no_norm(plan, gradients, norm)) }
-}
-
-fn views(gradients: &[&Buffer]) -> Result<Vec<ReadView>> {
-    gradients.iter().map(|gradients| gradients.read_all()).collect()
 }
 
 /// Scales gradients by what brings `norm` down to the limit.
@@ -101,12 +91,6 @@ fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
         return Ok(());
     }
     gradients.iter().try_for_each(|g| g.write_all()?.scale(limit / norm))
-}
-
-/// Returns bucket and index of the first element that is not finite.
-pub(super) fn not_finite(gradients: &[&Buffer]) -> Result<Option<(usize, usize)>> {
-    let found = measure::not_finite(views(gradients)?)?;
-    Ok(found.into_iter().enumerate().find_map(|(bucket, at)| Some((bucket, at?))))
 }
 
 fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {

@@ -15,8 +15,9 @@
 use super::EngineOptions;
 use super::agree::agree;
 use super::fit::{check_algorithm, check_is_free};
-use super::runner::{Memory, Request, Stage};
+use super::runner::{Memory, Request};
 use super::scheduler::Scheduler;
+use super::stage::Stage;
 use crate::plugin::{AnyAlgorithm, Metrics, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::sync::Arc;

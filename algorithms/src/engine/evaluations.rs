@@ -13,7 +13,7 @@
 //! is refused at the end of its first pass: its step would be made with parameters that are not the model's.
 
 use super::hooks::{self, Results};
-use super::runner::Stage;
+use super::stage::Stage;
 use super::{DataParallel, Unused};
 use crate::trace::Kind;
 use hexagram_logical::{Error, Result};

@@ -1,9 +1,9 @@
 //! Checks that an algorithm and the engine's options fit each other, before the first step: on every rank alike, as all
 //! have the same of both.
 
-use super::{DataParallel, EngineOptions, Overlap};
+use super::{EngineOptions, Overlap};
 use crate::optimizer::{self, Optimizer, ParameterGroup};
-use crate::plugin::{AnyAlgorithm, Clipping, Optimizers, StepForm};
+use crate::plugin::{AnyAlgorithm, Clipping, Optimizers};
 use hexagram_logical::{Error, Result};
 
 /// Fails if an algorithm cannot work as it is written, or with these options.
@@ -47,20 +47,6 @@ pub(super) fn with_named_optimizer(
     }
 }
 
-impl DataParallel {
-    /// Fails if an optimizer of the framework, whose steps have this form, does not fit the algorithm. The engine does
-    /// not know that optimizer: the training loop, or an adapter, calls it before the first step.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] with the reason.
-    pub fn check_framework_optimizer(&self, form: StepForm, name: &str) -> Result<()> {
-        match self.algorithm().optimizers().include(form) {
-            true => check_is_free(self.algorithm()),
-            false => Err(unfit(self.algorithm(), name)),
-        }
-    }
-}
-
 /// Fails if an algorithm does not go with an optimizer that is not the engine's.
 pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
     if algorithm.optimizers().by_default().is_some() {
@@ -77,7 +63,7 @@ pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
 }
 
 /// Returns the error of an optimizer that does not fit an algorithm.
-fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
+pub(super) fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
     let (reason, remedy) = match algorithm.optimizers() {
         Optimizers::Any => ("it fits any", "report this defect of the engine".to_owned()),
         Optimizers::Sgd(reason) => (reason, "step with plain SGD, which has no momentum".to_owned()),

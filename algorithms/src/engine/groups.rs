@@ -1,8 +1,9 @@
 //! The optimizer's parameter groups and its state while training, for a framework that has both in objects of its own.
 
-use super::fit::check_groups;
+use super::fit::{check_groups, check_is_free, unfit};
 use super::{DataParallel, EngineOptions, hooks};
 use crate::optimizer::{Members, ParameterGroup};
+use crate::plugin::StepForm;
 use hexagram_logical::{Buffer, Error, Result};
 
 /// State of the engine's optimizer: see [`DataParallel::optimizer_state`].
@@ -92,5 +93,19 @@ impl DataParallel {
     /// Returns the options that the engine was made with, and the optimizer that the algorithm names.
     pub fn options(&self) -> &EngineOptions {
         &self.options
+    }
+}
+
+impl DataParallel {
+    /// Fails if an optimizer of the framework, whose steps have this form, does not fit the algorithm. The engine does
+    /// not know that optimizer: the training loop, or an adapter, calls it before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason.
+    pub fn check_framework_optimizer(&self, form: StepForm, name: &str) -> Result<()> {
+        match self.algorithm().optimizers().include(form) {
+            true => check_is_free(self.algorithm()),
+            false => Err(unfit(self.algorithm(), name)),
+        }
     }
 }

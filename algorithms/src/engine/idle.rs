@@ -11,7 +11,7 @@
 //! As PyTorch's DDP does with `find_unused_parameters`. A rank of an asynchronous algorithm leaves what it has not used
 //! itself.
 
-use super::precision::widen;
+use super::widths::widen;
 use super::{DataParallel, Unused, hooks};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 

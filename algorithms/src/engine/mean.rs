@@ -2,7 +2,7 @@
 //! replicas differ.
 
 use super::DataParallel;
-use super::precision::widen;
+use super::widths::widen;
 use hexagram_logical::device::measure;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReadView, ReduceOp, Result};
 

@@ -34,10 +34,12 @@ mod communication_hook;
 mod evaluations;
 mod fit;
 mod groups;
+mod hook_spans;
 mod hooks;
 mod idle;
 mod initial;
 mod join;
+mod loss_scale;
 mod mean;
 mod options;
 mod overflow;
@@ -52,24 +54,29 @@ mod replicas;
 mod runner;
 mod scheduler;
 mod shared;
+mod stage;
 mod state;
 mod step;
 mod telemetry;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod traced;
+mod wait_for;
+mod widths;
 
 pub use autotune::Autotune;
 pub use bucket_memory::BucketMemory;
 pub use communication_hook::{CommunicationHook, FrameworkBucket, HookOptions};
 pub use groups::OptimizerState;
-pub use hooks::Hooks;
+pub use hooks::{Hooks, Mode};
 pub use initial::Initial;
 pub use join::Uneven;
+pub use loss_scale::LossScale;
 pub use mean::{Evaluation, consensus_distance};
 pub use options::{Buffers, EngineOptions, Order, Overlap, Unused};
 pub use plan::Parameter;
-pub use precision::{LossScale, LossScaling};
+pub use precision::LossScaling;
 pub use state::Checkpoint;
 pub use telemetry::Telemetry;
 pub use trace::Tracing;
@@ -83,9 +90,9 @@ use autotune::Tuner;
 use fit::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
+use loss_scale::Scaler;
 use pending::Pending;
 use plan::Plan;
-use precision::Scaler;
 use queues::Queues;
 use replica::Replica;
 use scheduler::Scheduler;
@@ -94,16 +101,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use trace::Traced;
-
-/// Use that a backward pass makes of its gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Gradients are communicated, together with what was accumulated before.
-    Synchronize,
-    /// Gradients are added to what was accumulated before, and nothing is communicated: `no_sync`.
-    Accumulate,
-}
+use traced::Traced;
 
 /// Data-parallel training of one model, on one rank.
 ///

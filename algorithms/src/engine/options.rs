@@ -1,8 +1,7 @@
 //! Options of the engine: everything that is not the algorithm's to say.
 
 use super::Autotune;
-use super::clip::check_limit;
-use super::precision::LossScale;
+use super::loss_scale::LossScale;
 use crate::optimizer::{LearningRate, Optimizer, ParameterGroup};
 use crate::plugin::check_option;
 use hexagram_logical::{Error, Queue, Result};
@@ -180,4 +179,11 @@ impl EngineOptions {
         self.autotune.as_ref().map_or(Ok(()), Autotune::check)?;
         self.loss_scale.map_or(Ok(()), |scale| scale.check())
     }
+}
+
+fn check_limit(limit: f64) -> Result<()> {
+    if limit.is_finite() && limit > 0.0 {
+        return Ok(());
+    }
+    Err(Error::usage(format!("gradients cannot be clipped to a norm of {limit}"), "use a positive clip_norm"))
 }

@@ -8,9 +8,9 @@
 //! So every rank's scaler finds an overflow, as it does where numbers travel as they are. Other buckets of the step have
 //! run their hooks: what these remember counts the step.
 
-use super::clip::not_finite;
 use crate::plugin::{AnyAlgorithm, Bucket, Context};
-use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result};
+use hexagram_logical::device::measure;
+use hexagram_logical::{Buffer, Communicator, Error, ReadView, ReduceOp, Result};
 
 /// Treatment of gradients that are not finite, before the hook that works on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,4 +63,15 @@ pub(super) async fn somewhere(comm: &Communicator, gradients: &Buffer) -> Result
 /// Makes all of a bucket's gradients NaN.
 pub(super) fn show(gradients: &Buffer) -> Result<()> {
     gradients.write_all()?.scale(f64::NAN)
+}
+
+/// Returns views of whole buckets of gradients.
+pub(super) fn views(gradients: &[&Buffer]) -> Result<Vec<ReadView>> {
+    gradients.iter().map(|gradients| gradients.read_all()).collect()
+}
+
+/// Returns bucket and index of the first element that is not finite.
+pub(super) fn not_finite(gradients: &[&Buffer]) -> Result<Option<(usize, usize)>> {
+    let found = measure::not_finite(views(gradients)?)?;
+    Ok(found.into_iter().enumerate().find_map(|(bucket, at)| Some((bucket, at?))))
 }

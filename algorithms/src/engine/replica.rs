@@ -2,8 +2,8 @@
 
 use super::EngineOptions;
 use super::plan::{Place, Plan, relocate};
-use super::precision::{narrow, widen};
 use super::queues::Queues;
+use super::widths::{narrow, widen};
 use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
 use crate::plugin::{Slots, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Error, ReadView, Result};

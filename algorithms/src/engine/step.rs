@@ -1,7 +1,8 @@
 //! A step: forward, backward, optimizer, and the algorithm's hooks around them.
 
 use super::hooks::{self, Results};
-use super::runner::{Memory, Request, Stage};
+use super::runner::{Memory, Request};
+use super::stage::Stage;
 
 use super::fit::check_is_free;
 use super::{DataParallel, Mode, Order, Unused};

@@ -1,32 +1,13 @@
 //! The engine's side of a trace: what is recorded when.
 
 use super::DataParallel;
-use super::runner::Stage;
+use super::traced::OpenTrace;
 use crate::plugin::StepInfo;
-use crate::trace::{
-    Clock, Kind, Offset, Place, Recorded, Recorder, Span, Stamp, Stamps, Timeline, Trace, align, gather,
-};
+use crate::trace::{Clock, Kind, Recorded, Recorder, Timeline, Trace, align, gather};
 use hexagram_logical::device::Timestamp;
-use hexagram_logical::{Communicator, Error, Queue, Result};
+use hexagram_logical::{Error, Queue, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
-
-/// Recording of this rank, and what is known of its framework for that.
-#[derive(Default)]
-pub(super) struct Traced {
-    /// Trace that is being recorded.
-    open: RefCell<Option<OpenTrace>>,
-    /// Points in the work of the framework's device, if it has one.
-    stamps: Option<Stamps>,
-}
-
-/// Training thread's part of a trace under way.
-struct OpenTrace {
-    clock: Clock,
-    timeline: Timeline,
-    /// Offsets of the ranks' clocks at the beginning, at rank 0.
-    first: Vec<Offset>,
-}
 
 /// Recording of what all ranks do: see [`DataParallel::trace`].
 ///
@@ -146,47 +127,5 @@ impl DataParallel {
             trace.timeline.stepped(step.step, bucket, bytes, [begun, ended]);
         }
         Ok(())
-    }
-}
-
-/// Hook that is under way while a trace is recorded.
-pub(super) struct OpenHook {
-    span: Span,
-    /// Queue of the bucket, and the point at which the hook begins there, if that is a device's.
-    device: Option<(Queue, Stamp)>,
-}
-
-/// Returns the span of a hook that begins now.
-pub(super) fn hook_begins(
-    recorder: &Recorder,
-    stage: Stage,
-    present: StepInfo,
-    bucket: usize,
-    bytes: usize,
-    queue: &Queue,
-) -> OpenHook {
-    let kind = match stage {
-        Stage::Start => Kind::State,
-        Stage::Forward => Kind::BeforeForward,
-        Stage::Evaluate => Kind::Evaluated,
-        Stage::Gradients => Kind::GradientsReady,
-        Stage::Backward => Kind::AfterBackward,
-        Stage::Step => Kind::AfterStep,
-        Stage::Settle => Kind::Settle,
-    };
-    let now = recorder.now();
-    let step = present.step;
-    let bytes = bytes as u64;
-    let span = Span { kind, place: Place::Host, step, bucket, bytes, start: now, end: now, sent: 0 };
-    OpenHook { span, device: queue.timestamp().map(|begun| (queue.clone(), begun)) }
-}
-
-/// Keeps the span of a hook that has ended.
-pub(super) fn hook_ends(recorder: &mut Recorder, open: Option<OpenHook>, comm: &Communicator) {
-    let Some(OpenHook { span, device }) = open else { return };
-    recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });
-    let ended = device.and_then(|(queue, begun)| Some([begun, queue.timestamp()?]));
-    if let Some(stamps) = ended {
-        recorder.device_did(span, stamps);
     }
 }

@@ -17,119 +17,20 @@
 //! rounding: in centralized, synchronous algorithms of full precision, on several hosts with several ranks.
 //! Asynchronous algorithms are not tuned, since trials would make ranks wait for each other.
 
+mod options;
 mod recut;
 mod search;
+mod tuner;
+
+pub use options::{Autotune, Cost, Tuning};
+pub(super) use tuner::Tuner;
 
 use super::{DataParallel, EngineOptions};
 use crate::plugin::Buckets;
 use crate::record::Record;
-use hexagram_logical::runtime::{self, Instant};
-use hexagram_logical::{Error, ReduceOp, Result};
+use hexagram_logical::{ReduceOp, Result};
 use search::{Search, Trial};
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// Candidates that are tried, and how long each. All ranks must use the same.
-#[derive(Debug, Clone)]
-pub struct Autotune {
-    /// Number of steps before the first trial. Default: 20.
-    pub warm_up: u64,
-    /// Number of steps of a trial that count; one more, before them, does not. Default: 10.
-    pub steps: u64,
-    /// Largest sizes of buckets to try, in bytes. Of those that cut the model alike, one is tried. Default: 1 MiB to 64
-    /// MiB, by powers of 2.
-    pub bucket_bytes: Vec<usize>,
-    /// Numbers of streams to try. Default: 1, 2 and 4.
-    pub streams: Vec<usize>,
-    /// Cost of a step in place of the clock, for tests and for models of a network. Default: none.
-    pub cost: Option<Cost>,
-}
-
-impl Autotune {
-    pub(super) fn check(&self) -> Result<()> {
-        if self.bucket_bytes.contains(&0) || self.streams.contains(&0) || self.steps == 0 {
-            let what = "autotune was to try buckets of 0 bytes, 0 streams, or 0 steps";
-            return Err(Error::usage(what, "try 1 or more of each"));
-        }
-        Ok(())
-    }
-}
-
-impl Default for Autotune {
-    fn default() -> Self {
-        let bucket_bytes = (0..7).map(|power| 1 << (20 + power)).collect();
-        Autotune { warm_up: 20, steps: 10, bucket_bytes, streams: vec![1, 2, 4], cost: None }
-    }
-}
-
-/// Function that returns the cost of a step with given settings.
-#[derive(Clone)]
-pub struct Cost(pub Arc<dyn Fn(Tuning) -> Duration + Send + Sync>);
-
-impl fmt::Debug for Cost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The same on all ranks, which compare it.
-        f.write_str("Cost")
-    }
-}
-
-/// Settings that can change between two steps; each is that of [`EngineOptions`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuning {
-    /// Largest size of a bucket, in bytes.
-    pub bucket_bytes: usize,
-    /// Number of buckets that may be communicated at once.
-    pub streams: usize,
-    /// True to communicate within each host first.
-    pub hierarchical: bool,
-}
-
-/// A search under way, or its result.
-pub(super) struct Tuner {
-    autotune: Autotune,
-    /// Search under way; `None` before the first trial.
-    search: Option<Search>,
-    /// Number of steps of the warm-up or the trial so far.
-    steps: u64,
-    taken: Vec<Duration>,
-    last: Option<Instant>,
-    done: bool,
-}
-
-impl Tuner {
-    pub(super) fn new(options: &EngineOptions) -> Option<Self> {
-        let autotune = options.autotune.clone()?;
-        Some(Tuner { autotune, search: None, steps: 0, taken: Vec::new(), last: None, done: false })
-    }
-
-    /// Forgets the times of the warm-up or of the trial that has ended.
-    fn start_over(&mut self) {
-        self.steps = 0;
-        self.taken.clear();
-    }
-
-    /// Counts a step; returns true if it was the last of the warm-up or of a trial.
-    fn count(&mut self, present: Tuning) -> bool {
-        let now = runtime::now();
-        let took = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
-        self.steps += 1;
-        if self.search.is_none() {
-            return self.steps >= self.autotune.warm_up;
-        }
-        if self.steps > 1 {
-            let cost = self.autotune.cost.as_ref();
-            self.taken.push(cost.map_or(took, |cost| (cost.0)(present)));
-        }
-        self.taken.len() as u64 >= self.autotune.steps
-    }
-}
-
-/// Returns the median, in seconds.
-fn median(taken: &mut [Duration]) -> f64 {
-    taken.sort_unstable();
-    taken.get(taken.len() / 2).copied().unwrap_or_default().as_secs_f64()
-}
+use tuner::median;
 
 impl DataParallel {
     /// Returns what autotune has found, or what a checkpoint says it had.

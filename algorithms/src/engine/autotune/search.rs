@@ -1,7 +1,7 @@
 //! The search: one kind of setting after another, each with the best so far of the others. Given the same costs it
 //! makes the same choices.
 
-use super::Tuning;
+use super::options::Tuning;
 use std::collections::VecDeque;
 
 /// Setting that is tried.

@@ -2,12 +2,13 @@
 
 mod pass;
 
+pub use pass::Mode;
 pub(super) use pass::Results;
 
-use super::Mode;
 use super::plan::Plan;
-use super::precision::widen;
-use super::runner::{Memory, Request, Requests, Stage};
+use super::runner::{Memory, Request, Requests};
+use super::stage::Stage;
+use super::widths::widen;
 use crate::bytes::on_host;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, Element, Error, ReadView, Result, WriteView};

@@ -1,12 +1,21 @@
 //! A backward pass around its hooks: its beginning and its end, and the gradients between two passes.
 
 use super::{Backward, Gradient, GradientBucket, on_their_way};
+use crate::engine::Unused;
 use crate::engine::plan::{BucketPlan, Plan};
-use crate::engine::precision::narrow;
 use crate::engine::runner::Requests;
-use crate::engine::{Mode, Unused};
+use crate::engine::widths::narrow;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, DType, Error, ReadView, Result};
+
+/// Use that a backward pass makes of its gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Gradients are communicated, together with what was accumulated before.
+    Synchronize,
+    /// Gradients are added to what was accumulated before, and nothing is communicated: `no_sync`.
+    Accumulate,
+}
 
 /// Contents of the buffers between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

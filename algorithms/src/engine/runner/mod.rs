@@ -11,9 +11,10 @@
 mod between;
 mod urgency;
 
+use super::hook_spans::{OpenHook, hook_begins, hook_ends};
 use super::overflow::{self, Watch};
 use super::plan::name_tensor;
-use super::trace::{OpenHook, hook_begins, hook_ends};
+use super::stage::Stage;
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Slots, Tensor};
 use crate::plugin::{Context, Metrics, StepInfo};
@@ -37,20 +38,6 @@ pub(super) enum Request {
 
 pub(super) type Call =
     Box<dyn for<'a> FnOnce(&'a mut HookRunner) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> + Send>;
-
-/// Hook of a step, or the making of the state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Making of the state: one bucket after another, as it may open what has to be opened in one order on all ranks.
-    Start,
-    Forward,
-    /// Gradients of a pass that is not the step's last.
-    Evaluate,
-    Gradients,
-    Backward,
-    Step,
-    Settle,
-}
 
 /// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
 #[derive(Default)]

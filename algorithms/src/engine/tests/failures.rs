@@ -1,6 +1,6 @@
 //! Failures: whatever fails on one rank ends all of them, with its reason.
 
-use super::super::runner::Stage;
+use super::super::stage::Stage;
 use super::*;
 use std::time::Duration;
 

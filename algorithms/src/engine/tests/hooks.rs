@@ -1,6 +1,6 @@
 //! Hooks: which of them run when, and beside which others.
 
-use super::super::runner::Stage;
+use super::super::stage::Stage;
 use super::*;
 use crate::slowmo::SlowMo;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,6 @@
 //! An algorithm that a test writes as a script, and that remembers which hooks were called.
 
-use super::super::runner::Stage;
+use super::super::stage::Stage;
 use super::*;
 use crate::plugin::Needs;
 use std::sync::atomic::AtomicBool;

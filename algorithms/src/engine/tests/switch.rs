@@ -1,6 +1,6 @@
 //! Switching between algorithms on one model: agreed by all ranks, with the optimizer's state kept.
 
-use super::super::runner::Stage;
+use super::super::stage::Stage;
 use super::*;
 use std::sync::Barrier;
 

@@ -4,7 +4,7 @@
 //! bucket 0 back until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread
 //! of rank 0 while it waits for bucket 0 never gets there.
 
-use super::super::runner::Stage;
+use super::super::stage::Stage;
 use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::compressed_allreduce::CompressedAllReduce;

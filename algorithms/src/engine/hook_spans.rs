@@ -1,0 +1,48 @@
+//! Spans of hooks in a trace, which the communication thread records.
+
+use super::stage::Stage;
+use crate::plugin::StepInfo;
+use crate::trace::{Kind, Place, Recorder, Span, Stamp};
+use hexagram_logical::{Communicator, Queue};
+
+/// Hook that is under way while a trace is recorded.
+pub(super) struct OpenHook {
+    span: Span,
+    /// Queue of the bucket, and the point at which the hook begins there, if that is a device's.
+    device: Option<(Queue, Stamp)>,
+}
+
+/// Returns the span of a hook that begins now.
+pub(super) fn hook_begins(
+    recorder: &Recorder,
+    stage: Stage,
+    present: StepInfo,
+    bucket: usize,
+    bytes: usize,
+    queue: &Queue,
+) -> OpenHook {
+    let kind = match stage {
+        Stage::Start => Kind::State,
+        Stage::Forward => Kind::BeforeForward,
+        Stage::Evaluate => Kind::Evaluated,
+        Stage::Gradients => Kind::GradientsReady,
+        Stage::Backward => Kind::AfterBackward,
+        Stage::Step => Kind::AfterStep,
+        Stage::Settle => Kind::Settle,
+    };
+    let now = recorder.now();
+    let step = present.step;
+    let bytes = bytes as u64;
+    let span = Span { kind, place: Place::Host, step, bucket, bytes, start: now, end: now, sent: 0 };
+    OpenHook { span, device: queue.timestamp().map(|begun| (queue.clone(), begun)) }
+}
+
+/// Keeps the span of a hook that has ended.
+pub(super) fn hook_ends(recorder: &mut Recorder, open: Option<OpenHook>, comm: &Communicator) {
+    let Some(OpenHook { span, device }) = open else { return };
+    recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });
+    let ended = device.and_then(|(queue, begun)| Some([begun, queue.timestamp()?]));
+    if let Some(stamps) = ended {
+        recorder.device_did(span, stamps);
+    }
+}
