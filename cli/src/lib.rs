@@ -1,5 +1,5 @@
-//! The `hexagram` program: starts, measures and checks distributed jobs, and shows which samples each rank gets. Each
-//! subcommand has a file of its own. It is a library so that the program of the Python package is the same.
+//! The `hexagram` program: starts, measures and checks distributed jobs, and shows the samples of each rank. Each
+//! subcommand has its own file. The program is a library, so that the Python package installs the same one.
 //!
 //! ```sh
 //! hexagram run -n 4 -- target/release/examples/train
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Features
-//! None is on by default.
+//! No feature is on by default.
 //!
 //! | feature | adds | needs |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! `hexagram run`: starts the ranks of one job on this machine, alone or with others, and ends them together.
+//! `hexagram run`: starts the ranks of a job on this machine, alone or as one of several machines, and ends them
+//! together.
 
 use crate::say;
 use clap::Args;
@@ -11,19 +12,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Variable that names the file with the secret of a job on several machines, unless an option does.
+/// Variable that names the secret file of a job on several machines; an option overrides it.
 const SECRET_FILE: &str = "HEXAGRAM_SECRET_FILE";
 
 const AFTER_HELP: &str = "\
-Several machines: run the same command on each, with its own --node-rank and the same --addr, an address of node 0 with \
-a port that is free there. Ranks are numbered node by node. All need the same secret; make one with
+Several machines: run the same command on each, with its own --node-rank and the same --addr, an address of node 0 with a \
+free port. Ranks are numbered node by node. All machines need the same secret; make one with
   (umask 077; head -c 32 /dev/urandom | base64 > secret)
-and copy it to every machine. The ranks tell each other of a failure, so that it ends the job on all machines: each \
-launcher reports the first of its own ranks that failed, whose message names the one to blame.
+and copy it to every machine. A failure ends the job on all machines: each \
+launcher reports the first of its own ranks that failed, and the error of that rank names the root cause.
 
-Exit code: 0 if every rank succeeded, the code of the rank that failed first, 128 plus the number of the signal that \
-ended the job, 2 for a wrong call, 1 if the ranks cannot be started, or if all succeeded but their output could not be \
-written. If the reader has closed it (`| head`), the job continues, and its output is dropped.
+Exit code: 0 if every rank succeeded; the code of the rank that failed first; 128 plus the number of the signal that \
+ended the job; 2 for invalid options; 1 if the ranks cannot be started, or if all succeeded but their output could not be \
+written. If the reader closes the output (`| head`), the job continues, and its output is dropped.
 
 Examples:
   hexagram run -n 4 -- ./train --epochs 3
@@ -32,12 +33,13 @@ Examples:
 
 /// Run a program as several ranks, on this machine or on several.
 ///
-/// Each rank is one process, told by its environment which rank it is and where to find the others; the program needs
-/// no option for it. Lines of output begin with the rank that wrote them: `[2] epoch 1`.
+/// Each rank is one process. Environment variables give it its rank and the rendezvous address; the program needs no
+/// option for them. Lines of output begin with the rank that wrote them: `[2] epoch 1`.
 ///
 /// The first rank that fails ends the job and is named. Ctrl-C ends all ranks (SIGTERM, then SIGKILL after the grace
-/// period), a second Ctrl-C at once. Ctrl-Z stops them, and they go on with this program. No process is left behind,
-/// also none that a rank has started in a session of its own; if this program is killed, all end but the latter.
+/// period); a second Ctrl-C kills them immediately. Ctrl-Z stops the ranks, and they continue with this program. All
+/// processes of the job end with it, including those that a rank started in a session of its own; only the latter
+/// survive if this program itself is killed.
 #[derive(Args)]
 #[command(after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
 pub(crate) struct Run {
@@ -45,35 +47,36 @@ pub(crate) struct Run {
     #[arg(short = 'n', long, value_name = "N")]
     ranks: usize,
 
-    /// Number of machines, each with as many ranks
+    /// Number of machines, each with the same number of ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
     nnodes: usize,
 
-    /// Number of this machine, from 0
+    /// Index of this machine, from 0
     #[arg(long, value_name = "R", requires = "addr")]
     node_rank: Option<usize>,
 
-    /// Address of node 0 at which rank 0 listens, with a port that is free there
+    /// Address of node 0 at which rank 0 listens, with a free port
     #[arg(long, value_name = "HOST:PORT", requires = "node_rank")]
     addr: Option<String>,
 
-    /// A file with the secret that all ranks share, needed on several machines [default: HEXAGRAM_SECRET_FILE]
+    /// File with the secret that all ranks share, required on several machines [default: HEXAGRAM_SECRET_FILE]
     #[arg(long, value_name = "FILE", requires = "addr")]
     secret_file: Option<PathBuf>,
 
-    /// Keep the whole output of each rank in files of this folder, rank-3.out and rank-3.err; none is overwritten
+    /// Keep the whole output of each rank in files of this folder, rank-3.out and rank-3.err; existing files are not
+    /// overwritten
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_prefix")]
     log_dir: Option<PathBuf>,
 
-    /// Print the stdout of these ranks only, as in 0,2-3; stderr and the final report are printed always
+    /// Print only the stdout of these ranks, as in 0,2-3; stderr and the final report are always printed
     #[arg(long, value_name = "RANKS", conflicts_with = "no_prefix")]
     show: Option<Ranks>,
 
-    /// Let the ranks write to the terminal themselves, without a prefix (lines may mix)
+    /// Let the ranks write to the terminal directly, without a prefix (lines may mix)
     #[arg(long)]
     no_prefix: bool,
 
-    /// Seconds from asking the ranks to end (SIGTERM) to killing them (SIGKILL)
+    /// Seconds between SIGTERM and SIGKILL when the job ends
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_GRACE.as_secs())]
     grace: u64,
 
@@ -86,7 +89,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Runs the job and says on stderr, in one line, why it did not succeed.
+    /// Runs the job. If it fails, prints the reason on stderr, in one line.
     pub(crate) fn execute(self) -> ExitCode {
         let job = match self.job() {
             Ok(job) => job,
@@ -114,20 +117,20 @@ impl Run {
         })
     }
 
-    /// Returns this machine's part, if there are several.
+    /// Returns the part of this machine, if the job has several.
     fn node(&self) -> Result<Option<Node>, Error> {
         let (number, address) = match (self.node_rank, &self.addr) {
             (Some(number), Some(address)) => (number, address.clone()),
             _ if self.nnodes == 1 => return Ok(None),
             _ => {
                 let what = format!("--nnodes {} without --node-rank and --addr", self.nnodes);
-                return Err(Error::usage(what, "say which node this is, and where rank 0 listens"));
+                return Err(Error::usage(what, "add --node-rank N and --addr HOST:PORT"));
             }
         };
         let given = self.secret_file.clone().or_else(|| variable_os(SECRET_FILE).map(PathBuf::from));
         let secret = given.ok_or_else(|| {
             Error::usage(
-                "ranks on several machines know each other by a secret, and none was given",
+                "ranks on several machines need a shared secret, and none was given",
                 "make one with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, copy it to every machine, and \
                  start each launcher with --secret-file secret",
             )
@@ -136,7 +139,7 @@ impl Run {
     }
 }
 
-/// Describes a job that did not succeed.
+/// Describes an unsuccessful job.
 fn describe(outcome: &Outcome, job: &Job) -> String {
     let others = match job.ranks {
         1 => String::new(),

@@ -1,4 +1,4 @@
-//! `hexagram sample`: which samples each rank would see, in which order, and how well ranks would be balanced.
+//! `hexagram sample`: prints the samples of each rank, in order, and the balance of the ranks.
 
 use crate::say::{self, PrintError};
 use clap::{Args, ValueEnum};
@@ -15,15 +15,15 @@ const AFTER_HELP: &str = "\
 distributed is PyTorch's DistributedSampler, load-balancing and batch are Bagua's LoadBalancingDistributedSampler and \
 LoadBalancingDistributedBatchSampler, index for index; batch makes batches of at most --max-tokens.
 
-The balance is what the costliest rank of a step costs over what the average one does, averaged over steps; 1 is \
+The balance is the cost of the costliest rank of a step divided by the mean cost, averaged over steps; 1 is \
 perfect. A step is one sample of each rank, or one batch; a sample costs its number in --complexity, or 1.
 
-Exit code: 0, 2 for a wrong call, 1 if --complexity cannot be read or holds something else, or the output cannot be \
-written, 141 if the reader has closed it.
+Exit code: 0 on success; 2 for invalid options; 1 if --complexity cannot be read or parsed, or the output cannot be \
+written; 141 if the reader closed the output.
 
 Example: hexagram sample --len 10 --ranks 4 --seed 42";
 
-/// Print which samples each rank sees in an epoch, in which order.
+/// Print the samples of each rank in an epoch, in order.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Sample {
@@ -31,11 +31,11 @@ pub(crate) struct Sample {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     len: u64,
 
-    /// Ranks that share them
+    /// Ranks that share the samples
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     ranks: u32,
 
-    /// Print the list of this rank only
+    /// Print only the list of this rank
     #[arg(long, value_name = "R")]
     rank: Option<usize>,
 
@@ -43,7 +43,7 @@ pub(crate) struct Sample {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Kind::Distributed)]
     sampler: Kind,
 
-    /// Seeds the order, together with the epoch; negative ones are PyTorch's
+    /// Seed of the order, together with the epoch; negative seeds as in PyTorch
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
 
@@ -55,11 +55,11 @@ pub(crate) struct Sample {
     #[arg(long)]
     no_shuffle: bool,
 
-    /// Leave out what does not divide evenly (batches, with batch), instead of repeating some
+    /// Drop the samples that do not divide evenly (with batch: batches), instead of repeating some
     #[arg(long)]
     drop_last: bool,
 
-    /// File with the cost of each sample, one number a line
+    /// File with the cost of each sample, one number per line
     #[arg(long, value_name = "FILE")]
     complexity: Option<PathBuf>,
 
@@ -67,7 +67,7 @@ pub(crate) struct Sample {
     #[arg(long, value_name = "L", allow_negative_numbers = true)]
     random_level: Option<f64>,
 
-    /// Most that a batch may cost
+    /// Maximum cost of a batch
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     max_tokens: Option<f64>,
 
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// Draws of all ranks.
+/// Samples of all ranks.
 enum Drawn {
     Samples(Vec<Vec<usize>>),
     Batches(Vec<Vec<Vec<usize>>>),
@@ -135,11 +135,11 @@ impl Sample {
         let cost = |sample: usize| complexities.as_ref().map_or(1.0, |known| known.as_slice()[sample]);
         let balancing = |rank| {
             let complexities =
-                complexities.clone().ok_or(Refusal::Call("give --complexity, by which to balance"))?;
+                complexities.clone().ok_or(Refusal::Call("load balancing needs --complexity FILE"))?;
             Ok(LoadBalancingDistributedSampler::new(complexities, self.balancing(rank))?)
         };
         let batching = |rank| {
-            let limit = self.max_tokens.ok_or(Refusal::Call("give --max-tokens, to make batches by"))?;
+            let limit = self.max_tokens.ok_or(Refusal::Call("batch needs --max-tokens N"))?;
             Ok(LoadBalancingBatchSampler::new(balancing(rank)?, Batching::MaxTokens(limit), self.drop_last)?)
         };
         match self.sampler {
@@ -161,13 +161,13 @@ impl Sample {
         }
     }
 
-    /// Refuses options that the sampler would not follow.
+    /// Refuses options that the sampler would ignore.
     fn check(&self) -> Result<(), Refusal> {
         if self.max_tokens.is_some() && self.sampler != Kind::Batch {
-            return Err(Refusal::Call("--max-tokens makes batches, for which --sampler has to be batch"));
+            return Err(Refusal::Call("--max-tokens requires --sampler batch"));
         }
         if self.random_level.is_some() && self.sampler == Kind::Distributed {
-            return Err(Refusal::Call("--random-level is for --sampler load-balancing or batch"));
+            return Err(Refusal::Call("--random-level requires --sampler load-balancing or batch"));
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Sample {
             shuffle: !self.no_shuffle,
             seed: self.seed,
             epoch: self.epoch,
-            // Bagua's batches are of all samples; it is they that are dropped.
+            // The batches of Bagua contain all samples; whole batches are dropped instead.
             drop_last: self.drop_last && self.sampler != Kind::Batch,
             random_level: self.random_level.unwrap_or(0.0),
         }
@@ -262,7 +262,7 @@ impl Sample {
     }
 }
 
-/// Returns the balance of what all ranks draw, step by step.
+/// Returns the balance of the samples of all ranks, step by step.
 fn balance<T>(ranks: &[Vec<T>], cost: impl Fn(&T) -> f64) -> Balance {
     let mut balance = Balance::default();
     for step in 0..ranks.first().map_or(0, Vec::len) {
@@ -275,17 +275,17 @@ fn joined(items: &[impl ToString]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// Reads a seed as PyTorch does, to which -1 is 2^64 - 1.
+/// Parses a seed as PyTorch does, where -1 is 2^64 - 1.
 fn seed(text: &str) -> Result<u64, String> {
     let number = text.parse::<i128>().ok();
     let seed = number.filter(|number| (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(number));
     seed.map(|seed| seed as u64).ok_or_else(|| "write a whole number from -2^63 to 2^64 - 1".to_owned())
 }
 
-/// Reason why nothing is drawn.
+/// Reason why no samples are printed.
 #[derive(Debug)]
 enum Refusal {
-    /// Options that do not belong together.
+    /// Options that do not fit together.
     Call(&'static str),
     Sampler(SamplerError),
 }

@@ -129,7 +129,7 @@ fn as_many_algorithms_are_checked_as_are_asked_for() {
 fn what_is_wrong_is_one_line() {
     for (arguments, said) in [
         ("--ranks 4", "4 ranks on one host never use the link between hosts; give --hosts"),
-        ("--ranks 4 --hosts 4 --algorithm gradient-allreduce", "there is nothing to compare to"),
+        ("--ranks 4 --hosts 4 --algorithm gradient-allreduce", "no algorithm to compare to"),
         ("--ranks 4 --hosts 3", "4 ranks cannot be spread evenly over 3 hosts"),
         ("--ranks 4 --hosts 4 --algorithm byte-grad", "did you mean bytegrad?"),
     ] {

@@ -128,7 +128,7 @@ fn our_launcher_gives_the_ranks() {
     command.args(bench).args(["--ranks", "3"]);
     let ended = run(command);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr[0].contains("--ranks 3, but a launcher has started 2"), "{:?}", ended.stderr);
+    assert!(ended.stderr[0].contains("--ranks is 3, but the launcher has started 2"), "{:?}", ended.stderr);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
     #[cfg(not(feature = "cuda"))]
     let gpu = (2, "CUDA");
     for (arguments, code, what) in [
-        (vec!["-b", "2K", "-e", "1K"], 2, "let -b be at most -e"),
+        (vec!["-b", "2K", "-e", "1K"], 2, "choose -b at most -e"),
         (vec!["-b", "0", "-e", "1K"], 2, "0 bytes times 4"),
         (vec!["--codec", "f16", "-o", "sum"], 2, "--codec is for the mean of f32"),
         (vec!["--codec", "f16", "-d", "f64"], 2, "--codec is for the mean of f32"),
@@ -168,7 +168,7 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
         (vec!["--ranks", "100000", "--transport", "thread"], 2, "ask for 1 to 1024 ranks"),
         (vec!["--device", "cuda:99"], gpu.0, gpu.1),
         (vec!["--json", missing.to_str().unwrap()], 1, "rows.json"),
-        (vec!["--json", folder.to_str().unwrap()], 1, "folder that exists"),
+        (vec!["--json", folder.to_str().unwrap()], 1, "existing, writable folder"),
     ] {
         let mut command = program(&["bench", "all_reduce"]);
         command.args(&arguments);

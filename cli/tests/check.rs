@@ -83,7 +83,7 @@ fn gpus_are_told_in_columns_with_driver_and_peers() {
     let ended = run(command);
     assert_eq!(ended.code, Some(0), "{:#?}", ended.stdout);
     says(&ended, &["✓ CUDA: built in; the driver is for CUDA 12.0", "NCCL: "]);
-    says(&ended, &["- peer access: every GPU reaches the memory of every other"]);
+    says(&ended, &["- peer access: every GPU accesses the memory of every other GPU"]);
     says(&ended, &["✓ two ranks add numbers: right, and messages travel by "]);
     let of = |index: usize| format!("  ✓ cuda:{index}  ");
     let lines: Vec<&String> =
@@ -106,7 +106,7 @@ fn what_is_wrong_is_marked_and_fails() {
     command.envs([("HEXAGRAM_RANK", "1"), ("HEXAGRAM_SIZE", "2"), ("HEXAGRAM_ADDR", "255.255.255.255:1")]);
     let ended = run(command);
     assert_eq!(ended.code, Some(1));
-    says(&ended, &["✗ nothing routes to the rendezvous address 255.255.255.255:1", "correct HEXAGRAM_ADDR"]);
+    says(&ended, &["✗ no route to the rendezvous address 255.255.255.255:1", "correct HEXAGRAM_ADDR"]);
 
     let ended = run(wrapped("ulimit -n 100; exec \"$0\" check"));
     assert_eq!(ended.code, Some(1));

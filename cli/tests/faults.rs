@@ -35,14 +35,14 @@ fn faults_of_a_file_are_played_and_a_wrong_line_is_named() {
     // A training is over after about 10 s.
     let late = play("3s slow 1 to 0.5\n100s rank 2 dies\n");
     assert_eq!(late.code, Some(0));
-    let said = "`100s rank 2 dies` has not happened: all ranks had ended";
+    let said = "`100s rank 2 dies` did not happen: all ranks had ended";
     assert!(late.stdout.iter().any(|line| line == said), "{:?}", late.stdout.last());
     let never = play("3s rank 2 stops\n300s heal\n");
     assert!(never.code == Some(2) && never.stderr.concat().contains("line 2: `300s heal` is after the end"));
     // Of several algorithms it would be one, and not the one that was meant.
     let many = run(program(&["simulate", "--faults", file.to_str().unwrap(), "--algorithm=bytegrad,qadam"]));
     assert_eq!(many.code, Some(2));
-    assert!(many.stderr.concat().contains("--faults FILE plays one algorithm, and 2 are chosen"));
+    assert!(many.stderr.concat().contains("--faults FILE needs one algorithm, and 2 are chosen"));
     let refused = play("# well\n3s rank 4 dies\n");
     assert_eq!(refused.code, Some(2));
     let line = refused.stderr.concat();

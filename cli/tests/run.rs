@@ -353,7 +353,7 @@ fn a_full_disk_is_said_once_and_at_the_end_and_ends_nothing() {
     assert_eq!((ended.code, ended.stdout.len()), (Some(1), 5000));
     let [first, last] = &ended.stderr[..] else { panic!("{:?}", ended.stderr) };
     assert!(first.contains("rank-0.out: File too large"), "{first}");
-    assert!(last.contains("every rank succeeded, but output of theirs is lost"), "{last}");
+    assert!(last.contains("every rank succeeded, but some output is lost"), "{last}");
 }
 
 // How a job ends.

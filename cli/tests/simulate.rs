@@ -226,8 +226,8 @@ fn a_topology_is_simulated_as_its_file_says() {
     let own = of(&format!("--topology {}", file.display()));
     assert_eq!(figures(&own, "bandwidth_bps"), [1e8]);
     for (arguments, word) in [
-        ("--link 1gbit,50us", "has a link= for every host, so that --link is that of none"),
-        ("--sweep bandwidth=1gbit,10gbit", "leave link= out"),
+        ("--link 1gbit,50us", "has a link= for every host, and --link has no effect"),
+        ("--sweep bandwidth=1gbit,10gbit", "remove link="),
     ] {
         let ended = simulate("topology-model", &format!("{arguments} --topology {}", file.display()));
         assert!(ended.code == Some(2) && ended.stderr.concat().contains(word), "{:?}", ended.stderr);
@@ -298,7 +298,7 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--hosts 0", "8 ranks cannot be spread evenly over 0 hosts"),
         (
             "--sweep ranks=8,9 --hosts 4",
-            "9 ranks fill no whole hosts of 2 ranks; name fewer ranks than 2, or multiples",
+            "9 ranks do not fill hosts of 2 ranks; use fewer ranks than 2, or multiples",
         ),
         ("--hosts 3 --sweep ranks=8,16", "8 ranks cannot be spread evenly over 3 hosts"),
         ("--hosts 0 --sweep ranks=8,16", "8 ranks cannot be spread evenly over 0 hosts"),
@@ -313,14 +313,14 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--algorithm qadam --optimizer adam", "adam does not fit qadam"),
         ("--optimizer magic", "unknown optimizer `magic`"),
         ("--sweep latency=5ms,50", "`50` is not a value of latency"),
-        ("--sweep speed=1", "`speed` is nothing that varies; write bandwidth="),
+        ("--sweep speed=1", "unknown property `speed`; write bandwidth="),
         ("--straggler 8:2", "--straggler 8:2 names none of 8 ranks"),
         ("--straggler 1:0", "write a rank or a range of them and a factor up to 1e6, as in 3:2.5"),
         ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 names none of 4 ranks"),
         ("--trace /does/not/exist/trace --algorithm qadam", "/does/not/exist/trace"),
-        ("--trace trace --algorithm qadam,dgc", "--trace is of one algorithm, and 2 are chosen"),
-        ("--compute -3", "--compute -3 is not a time of a step; give milliseconds, up to 1e9"),
-        ("--compute 1e21", "is not a time of a step; give milliseconds, up to 1e9"),
+        ("--trace trace --algorithm qadam,dgc", "--trace needs one algorithm, and 2 are chosen"),
+        ("--compute -3", "--compute -3 is not a valid time of a step; give milliseconds, up to 1e9"),
+        ("--compute 1e21", "is not a valid time of a step; give milliseconds, up to 1e9"),
         ("--straggler 0:1e30", "write a rank or a range of them and a factor up to 1e6"),
         ("--straggler 0:1e6 --compute 1e9", "a rank computes for 2.2e13 s, and virtual time is for 1e9 s"),
     ] {

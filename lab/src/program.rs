@@ -1,5 +1,5 @@
-//! The laboratory's programs, as functions of a registry: train, compare, suite and step. Use [`main`] to give a crate
-//! with an algorithm of its own all of them by name.
+//! The programs of the laboratory, as functions of a registry: train, compare, suite and step. [`main`] gives all of
+//! them, by name, to a crate with an algorithm of its own.
 //!
 //! ```no_run
 //! use hexagram::algorithms::Registry;
@@ -10,17 +10,17 @@
 //! }
 //! ```
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `train.rs`, `compare.rs`, `suite.rs`, `step.rs`, `simulate.rs`, `advise.rs` | each program, with its options |
 //! | `command.rs` | the command line that chooses one of them |
-//! | `setting.rs`, `stepping.rs` | options of several: task, data and ranks; optimizer and learning rate |
-//! | `names.rs` | algorithms as they are typed, what is printed of them, and the names of their runs' folders |
+//! | `setting.rs`, `stepping.rs` | options of several programs: task, data and ranks; optimizer and learning rate |
+//! | `names.rs` | spelling of algorithms, their help, and the folder names of their runs |
 //! | `periods.rs` | numbers of steps that are whole periods of an algorithm |
 //! | `record.rs` | the figures of a training on disk |
-//! | `rehearsal.rs` | what is found before ranks start |
-//! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and what carries their messages |
-//! | `say.rs`, `table.rs` | what programs print |
+//! | `rehearsal.rs` | errors found before ranks start |
+//! | `ranks.rs`, `transports.rs` | the ranks of a program, under any launcher, and their transport |
+//! | `say.rs`, `table.rs` | output of the programs |
 
 #[cfg(feature = "programs")]
 mod advise;
@@ -75,11 +75,11 @@ use hexagram::physical::world::log_level;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-/// Prepares a program: prints warnings on standard error, such as who keeps everyone waiting (HEXAGRAM_LOG=info and so
-/// on print more), and makes sure that somebody can see what it prints.
+/// Prepares a program: prints warnings on standard error, such as the name of a straggler (more with
+/// HEXAGRAM_LOG=info and so on), and checks that standard output has a reader.
 ///
 /// # Errors
-/// What to exit with, after the reason was said.
+/// The exit code, after the reason was printed.
 pub fn prepare(subcommand: &str) -> Result<(), ExitCode> {
     let program = say::name(subcommand);
     let level = log_level().map_err(|error| say::failure(&program, error))?;
@@ -88,9 +88,9 @@ pub fn prepare(subcommand: &str) -> Result<(), ExitCode> {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .without_time()
-        // That nobody reads any more would be reported by a panic.
+        // A closed output would otherwise cause a panic.
         .log_internal_errors(false)
         .init();
-    // Ranks that this program starts could not tell any more.
+    // Checked here, since the ranks that this program starts could not report it.
     stdout::check().map_err(|error| error.report(&program))
 }

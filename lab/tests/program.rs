@@ -125,7 +125,7 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
         (&["--algorithm=qadam", "--optimizer=adam"], "adam does not fit qadam, since"),
         (&["--algorithm=d-psgd(graph=hypercube)", "-n3"], "3 ranks make no hypercube"),
         (&["--optimizer=adamw(beta1=1)"], "beta1 of adamw is 1; choose a number, 0 or more, below 1"),
-        (&["--schedule=cosine(base=2)"], "give it as --lr"),
+        (&["--schedule=cosine(base=2)"], "use --lr for the base"),
         (&["--lr=nan"], "--lr NaN is not a learning rate"),
         (&["--task=digit"], "did you mean digits?"),
         (&["--partition=dirichlet(0)"], "alpha of dirichlet is 0"),
@@ -141,14 +141,14 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
     }
     for (arguments, said) in [
         (["--train=digit", "--steps=2"], "did you mean digits?"),
-        (["--train=digits", "--overlap=forward"], "--train makes whole steps"),
+        (["--train=digits", "--overlap=forward"], "--train runs whole steps"),
         (["--train=digits", "--partition=dirichlet(0)"], "alpha of dirichlet is 0"),
         (["--train=digits", "--lr=0"], "--lr 0 is not a learning rate"),
         (["--train=digits", "--straggler=8:2"], "--straggler 8:2 names none of 8 ranks"),
-        (["--faults=0", "--seed=1"], "--faults 0 tries nothing"),
+        (["--faults=0", "--seed=1"], "--faults 0 tries no seed"),
         (
             ["--faults=1", "--algorithm=bytegrad,ssp"],
-            "--faults is for synchronous algorithms, and ssp is none",
+            "--faults needs synchronous algorithms, and ssp is asynchronous",
         ),
         (["--train=digits", "--hosts=3"], "8 ranks cannot be spread evenly over 3 hosts"),
     ] {
@@ -161,5 +161,7 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
     let options = CompareOptions::try_parse_from(["compare", "plain", "qadam", "--optimizer=lion"]).unwrap();
     assert!(refused(compare(&registry(), &options)).contains("lion does not fit qadam"));
     let options = SuiteOptions::try_parse_from(["suite", "slowmo(period=3)"]).unwrap();
-    assert!(refused(suite(&registry(), &options).map(|()| 0)).contains("by their names"));
+    assert!(
+        refused(suite(&registry(), &options).map(|()| 0)).contains("names of algorithms without options")
+    );
 }

@@ -31,7 +31,7 @@ def test_bench_returns_rows():
 
 
 def test_bench_says_why_it_fails():
-    with pytest.raises(hexagram.SetupError, match="let -b be at most -e"):
+    with pytest.raises(hexagram.SetupError, match="choose -b at most -e"):
         hexagram.bench("all_reduce", options=("-b", "64", "-e", "8"))
     with pytest.raises(hexagram.SetupError) as caught:
         hexagram.bench("all_reduce", options=("--dtype", "f99"))

@@ -1,4 +1,4 @@
-//! The loop that measures, which adds to the operation nothing but the reading of a clock.
+//! The measurement loop. Apart from the operation, it only reads a clock.
 
 use super::Bench;
 use super::operation::{Memory, Work};
@@ -9,12 +9,12 @@ use hexagram::testing::Reference;
 use hexagram::{Communicator, Error, ReduceOp, Result};
 use std::time::Duration;
 
-/// Above this size, in bytes, a barrier comes before each iteration: small operations keep the ranks together by
-/// themselves, and a barrier would only add its own echo to them.
+/// Above this size, in bytes, a barrier precedes each iteration. Small operations keep the ranks in step by
+/// themselves, and a barrier would distort their times.
 const BARRIER_ABOVE: usize = 256 << 10;
 const LARGE_ABOVE: usize = 16 << 20;
 
-/// Returns the number of iterations that are enough for a median of operations of so many bytes.
+/// Returns the number of iterations that give a stable median for operations of `bytes` bytes.
 fn iterations(bytes: usize) -> u32 {
     if bytes <= BARRIER_ABOVE {
         200
@@ -28,7 +28,7 @@ fn iterations(bytes: usize) -> u32 {
 /// Measures the next size up to `bytes` that divides evenly, and checks before and after.
 ///
 /// # Errors
-/// What the operation returns; wrong elements are no error.
+/// The errors of the operation. Wrong elements are counted, not an error.
 pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: usize) -> Result<Row> {
     let Bench { operation, dtype, registered, .. } = *bench;
     let memory = Memory { queue: &place.queue, registered };
@@ -66,7 +66,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, place: &Place, bytes: 
     })
 }
 
-/// Carries the operation out once and counts the wrong elements of all ranks.
+/// Runs the operation once, and counts the wrong elements of all ranks.
 fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u64> {
     let pattern = Pattern { hop: work.hop()?, ..pattern };
     spoil(work.result())?;
@@ -80,7 +80,7 @@ fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u
     };
     let mut all = [i64::try_from(here).unwrap_or(i64::MAX)];
     comm.blocking().all_reduce(&mut all, ReduceOp::Sum)?;
-    // What adds up may itself be what is broken.
+    // The sum that adds the counts may itself be broken.
     Ok(u64::try_from(all[0]).unwrap_or(u64::MAX).max(here))
 }
 
@@ -92,8 +92,8 @@ fn fill(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<()
     }
 }
 
-/// Returns the time of each iteration on this rank, or their mean. Sums in place grow from one to the next; to
-/// infinity, if it comes to that, which takes an adder no longer than any other number.
+/// Returns the time of each iteration on this rank, or their mean. In-place sums grow from one iteration to the next,
+/// possibly to infinity, which is as fast to add as any other number.
 fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -> Result<Vec<Duration>> {
     for _ in 0..bench.warmup {
         work.once()?;
@@ -102,7 +102,7 @@ fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -
     let mut times = Vec::new();
     times.try_reserve_exact(iterations as usize).map_err(|_| {
         Error::usage(
-            format!("the times of {iterations} iterations exceed the memory"),
+            format!("not enough memory for the times of {iterations} iterations"),
             "use a smaller --iters",
         )
     })?;

@@ -1,7 +1,7 @@
-//! `hexagram bench`: how long a collective takes, and whether its result is right.
+//! `hexagram bench`: measures the time of a collective, and checks its result.
 //!
-//! `operation` is what is measured and what counts as its size, `pattern` what goes in and what has to come out,
-//! `measure` the loop, `report` the columns and the JSON.
+//! `operation` defines the operations and their sizes, `pattern` the inputs and expected outputs, `measure` the loop,
+//! `report` the columns and the JSON.
 
 mod measure;
 mod operation;
@@ -25,23 +25,24 @@ use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
 Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather, reduce_scatter and all_to_all \
-divide into a block for each rank. K, M and G are powers of 1024. algbw is size/time, busbw what a link has to carry: \
+divide into a block for each rank. K, M and G are powers of 1024. algbw is size/time, busbw the traffic of one link: \
 algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast (from rank \
 0) and send_recv (to the next rank, from the previous one) and gossip (with the peer of a one-peer \
 exponential schedule). GB are 10^9 bytes.
 
-time is rank 0's median, p99 what 99 of 100 iterations stay below; all_reduce, broadcast and gossip work in place. \
-Above 256 KiB a barrier, which is not timed, comes before each iteration; smaller ones follow each other at once. \
-#wrong counts all elements on all ranks that differ from the result computed without communication, before and after the measurement: bit for bit, encoded or not, but for means.
+time is the median on rank 0, p99 the 99th percentile; all_reduce, broadcast and gossip work in place. \
+Above 256 KiB, an untimed barrier precedes each iteration; smaller iterations run back to back. \
+#wrong counts elements, on all ranks, that differ from the result computed without communication, before and after the \
+measurement. The comparison is bitwise, also for encoded messages; only means have a tolerance.
 
-Exit code: 0, or 1 if something failed, any element was wrong, or the output could not be written, 2 for a wrong call, \
-141 if nobody reads the output any more: then no further size is measured.
+Exit code: 0 on success; 1 if a rank failed, an element was wrong, or the output could not be written; 2 for invalid \
+options; 141 if the reader closed the output, which ends the measurement.
 
 Example: hexagram bench all_reduce --ranks 2 -b 8 -e 64M -f 4";
 
 /// Measure a collective and check its results.
 ///
-/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+/// Under mpirun, srun, torchrun or `hexagram run`, this process is one rank; otherwise it starts the ranks itself.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Bench {
@@ -49,16 +50,16 @@ pub(crate) struct Bench {
     #[arg(value_enum, value_name = "OP")]
     operation: Operation,
 
-    /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
+    /// Number of ranks to start; under a launcher, the number of ranks to expect [default: 2]
     #[arg(short = 'n', long, value_name = "N")]
     ranks: Option<usize>,
 
-    #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]
+    #[arg(help = format!("Transport between the ranks: {}; with `thread`, ranks are threads of one process", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     transport: TransportKind,
 
-    /// Device that has the buffers: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto; the heading says how
-    /// messages of rank 0's travel: ipc, nccl, or staged by way of the host
+    /// Device of the buffers: cpu, cuda (one GPU per rank of a host, in turn), cuda:N, or auto; the heading shows how
+    /// the messages of rank 0 travel: ipc, nccl, or staged through the host
     #[arg(long, value_name = "NAME", default_value_t)]
     device: DeviceChoice,
 
@@ -82,11 +83,11 @@ pub(crate) struct Bench {
     #[arg(short = 'o', long = "op", value_name = "REDOP", value_parser = |name: &str| one_of(&ReduceOp::ALL, name))]
     reduce: Option<ReduceOp>,
 
-    #[arg(help = format!("Encode what all_reduce sends, as in `top-k(5%)`: {}", codec::names().join(", ")))]
+    #[arg(help = format!("Codec for the messages of all_reduce, as in `top-k(5%)`: {}", codec::names().join(", ")))]
     #[arg(long, value_name = "NAME", value_parser = codec::named)]
     codec: Option<Arc<dyn Codec>>,
 
-    /// Use memory that the other ranks of this host can read directly, where the transport has such
+    /// Use memory that other ranks of this host can read directly, if the transport supports it
     #[arg(long)]
     registered: bool,
 
@@ -94,15 +95,15 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
 
-    /// Let iterations follow each other at once whatever the size, and take the mean of their times
+    /// Run iterations back to back at every size, and report the mean of their times
     #[arg(long)]
     back_to_back: bool,
 
-    /// Iterations before those, which are not counted
+    /// Untimed iterations before the measurement
     #[arg(long, value_name = "N", default_value_t = 3)]
     warmup: u32,
 
-    /// Write the rows to this file, too, as a JSON list
+    /// Also write the rows to this file, as a JSON list
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -136,28 +137,28 @@ impl Bench {
         }
     }
 
-    /// Finds what is wrong with the call before any rank starts.
+    /// Checks the options before any rank starts.
     fn check(&self) -> Result<()> {
         if self.begin > self.end {
-            let what = format!("sizes from {} to {} are none", self.begin, self.end);
-            return Err(Error::usage(what, "let -b be at most -e"));
+            let what = format!("-b {} is larger than -e {}", self.begin, self.end);
+            return Err(Error::usage(what, "choose -b at most -e"));
         }
         if self.begin == 0 && self.end > 0 {
-            let what = format!("0 bytes times {} is 0 for ever", self.factor);
-            return Err(Error::usage(what, "begin above 0, or end at 0 too"));
+            let what = format!("-b 0 times -f {} never reaches -e", self.factor);
+            return Err(Error::usage(what, "choose -b above 0, or -e 0"));
         }
         if self.operation.reduces() {
             self.reduce().check(self.dtype)?;
         }
         if self.operation == Operation::Gossip && !self.dtype.is_float() {
-            let what = format!("{} elements have no mean of two", self.dtype);
+            let what = format!("the mean of two {} elements is undefined", self.dtype);
             return Err(Error::usage(what, "use a floating-point type"));
         }
-        // Sums in place grow from one iteration to the next, until no codec takes them.
+        // In-place sums grow from one iteration to the next, until they exceed the range of every codec.
         let encodable = self.operation == Operation::AllReduce
             && (self.dtype, self.reduce()) == (DType::F32, ReduceOp::Mean);
         if self.codec.is_some() && !encodable {
-            let what = "--codec is for the mean of f32 by all_reduce";
+            let what = "--codec needs all_reduce with -d f32 and -o mean";
             return Err(Error::usage(what, "leave out --codec, or -d and -o"));
         }
         self.device.check()?;
@@ -168,7 +169,7 @@ impl Bench {
         self.reduce.unwrap_or(if self.codec.is_some() { ReduceOp::Mean } else { ReduceOp::Sum })
     }
 
-    /// Runs the whole benchmark on one rank, or as much of it as could be printed; returns the number of wrong
+    /// Runs the whole benchmark on one rank, or the part whose output could be printed. Returns the number of wrong
     /// elements, here or on all ranks.
     fn rank(&self, world: &World) -> Result<Result<u64, PrintError>> {
         let comm = Communicator::open(world, 0)?;
@@ -188,13 +189,13 @@ impl Bench {
         if let Some(path) = self.json.as_deref().filter(|_| head && is_printed) {
             report::write(path, &rows)?;
         }
-        // Nobody leaves before the file is there: what fails on rank 0 is still every rank's failure.
+        // All ranks wait until the file exists, so that a failure of rank 0 is an error on every rank.
         comm.block_on(comm.barrier())?;
         let wrong = rows.iter().map(Row::wrong).sum();
         if head && wrong > 0 {
             say::line(
                 "hexagram bench",
-                format!("{wrong} elements were wrong: do not trust this transport here"),
+                format!("{wrong} elements were wrong: do not use this transport on this machine"),
             );
         }
         Ok(table.finish().map(|()| wrong))
@@ -207,7 +208,7 @@ impl Bench {
     }
 }
 
-/// Reads a size as nccl-tests does: a number of bytes, or of K, M or G, which are powers of 1024.
+/// Parses a size as nccl-tests does: a number of bytes, or of K, M or G, which are powers of 1024.
 fn size(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 10),
@@ -219,7 +220,7 @@ fn size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "larger than the address space".to_owned())
 }
 
-/// Finds a thing by what it is printed as.
+/// Finds a value by its printed name.
 fn one_of<T: Copy + Display>(all: &[T], name: &str) -> Result<T, String> {
     all.iter().copied().find(|one| one.to_string() == name).ok_or_else(|| {
         let names: Vec<String> = all.iter().map(T::to_string).collect();

@@ -1,4 +1,4 @@
-//! Operations that can be measured: how each divides its bytes, what a link has to carry, and its one call.
+//! Operations to measure: the division of their bytes, the traffic of a link, and the call.
 
 use clap::ValueEnum;
 use hexagram::codec::Codec;
@@ -10,29 +10,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// From whom a broadcast goes out.
+/// Root of a broadcast.
 pub(super) const ROOT: usize = 0;
 
-/// Topology that gives the peers of a gossip.
+/// Topology that gives the gossip peers.
 const SCHEDULE: Topology = Topology::OnePeerExponential;
 
 /// An operation of nccl-tests, by the name of this library.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Operation {
-    /// Everyone gets the reduction of everyone's buffer
+    /// Each rank gets the reduction of all buffers
     AllReduce,
-    /// Everyone gets everyone's block
+    /// Each rank gets the blocks of all ranks
     AllGather,
-    /// Everyone gets its block of the reduction
+    /// Each rank gets its block of the reduction
     ReduceScatter,
-    /// Everyone gets rank 0's buffer
+    /// Each rank gets the buffer of rank 0
     Broadcast,
-    /// Everyone sends another block to everyone
+    /// Each rank sends a different block to every rank
     AllToAll,
-    /// Everyone sends to the next rank and receives from the previous one
+    /// Each rank sends to the next rank and receives from the previous one
     SendRecv,
-    /// Everyone averages with one peer, which changes by step
+    /// Each rank averages with one peer, which changes by step
     Gossip,
 }
 
@@ -42,13 +42,12 @@ impl Operation {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Returns true if it computes anything.
+    /// Returns true if the operation reduces or averages.
     pub(super) fn reduces(self) -> bool {
         matches!(self, Operation::AllReduce | Operation::ReduceScatter)
     }
 
-    /// Returns the elements of a rank's block, and the number of blocks that make up the size, for a size of so many
-    /// elements.
+    /// Returns the elements per block, and the number of blocks that make up the size, for a size of `elements`.
     pub(super) fn blocks(self, elements: usize, ranks: usize) -> (usize, usize) {
         match self {
             Operation::AllReduce | Operation::Broadcast | Operation::SendRecv | Operation::Gossip => {
@@ -71,12 +70,12 @@ impl Operation {
     }
 }
 
-/// Place of the buffers that are measured.
+/// Memory of the buffers that are measured.
 #[derive(Clone, Copy)]
 pub(super) struct Memory<'a> {
-    /// Queue that writes them.
+    /// Queue that writes the buffers.
     pub(super) queue: &'a Queue,
-    /// True if other ranks of the host are to read them directly, where the transport can.
+    /// True for memory that other ranks of the host can read directly, if the transport supports it.
     pub(super) registered: bool,
 }
 
@@ -87,16 +86,16 @@ pub(super) struct Work<'a> {
     reduce: ReduceOp,
     /// Encoding of an all-reduce in low precision.
     pub(super) encoding: Option<Encoding>,
-    /// Contribution of the rank; where the operation is in place, also its result.
+    /// Contribution of the rank; also the result of in-place operations.
     pub(super) input: Buffer,
-    /// Empty where the operation is in place.
+    /// Result; empty for in-place operations.
     output: Buffer,
     /// Step of the next gossip.
     step: u64,
 }
 
 impl<'a> Work<'a> {
-    /// Makes the work for so many blocks of so many elements. All ranks make the same work in the same order.
+    /// Makes the work for `blocks` blocks. All ranks make the same work in the same order.
     pub(super) fn new(
         comm: &'a Communicator,
         operation: Operation,
@@ -121,7 +120,7 @@ impl<'a> Work<'a> {
         Ok(Work { comm, operation, reduce, encoding, input, output, step: 0 })
     }
 
-    /// Carries the operation out once, and waits until the device has done its part.
+    /// Runs the operation once, and waits until the device has done its part.
     pub(super) fn once(&mut self) -> Result<()> {
         self.enqueue()?;
         self.result().queue().check()
@@ -146,7 +145,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Returns the distance of a rank to the peer of its next gossip, which is so many places before it.
+    /// Returns the distance of a rank to its peer in the next gossip: the number of places before it.
     pub(super) fn hop(&self) -> Result<usize> {
         let ranks = self.comm.size();
         let mixing = SCHEDULE.mixing(ranks, self.step)?;
@@ -162,7 +161,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Sends to the next rank and receives from the previous one, both at once: a large message may wait for its receiver.
+/// Sends to the next rank and receives from the previous one at the same time, since a large message may wait for its
+/// receiver.
 async fn pass_on(comm: &Communicator, sent: &Buffer, received: &mut Buffer) -> Result<()> {
     let rank = comm.rank();
     let size = comm.size();

@@ -1,4 +1,4 @@
-//! Input of an operation and the output that it has to give, computed without communication from the same formula.
+//! Input of an operation, and the expected output, computed without communication from the same formula.
 //!
 //! Every element is a small whole number that depends on its rank, its index and the round, so that a block in the
 //! wrong place, an old result or a missing contribution shows. Results are small whole numbers too, exact in every type
@@ -35,29 +35,30 @@ pub(super) struct Pattern {
     pub(super) ranks: usize,
     /// Elements of one block.
     pub(super) block: usize,
-    /// Number of the round, so that no check can pass on what an earlier one left behind.
+    /// Number of the round, so that the result of an earlier round cannot pass the check.
     pub(super) round: u64,
-    /// Distance of a rank to its peer in a gossip, which is so many places before it.
+    /// Distance of a rank to its peer in a gossip: the number of places before it.
     pub(super) hop: usize,
 }
 
 impl Pattern {
-    /// Returns the reduction, if there is one, as elements of the type have it.
+    /// Returns the reduction, if there is one, with the value range of the type.
     fn reduce(self) -> Option<ReduceOp> {
         self.operation.reduces().then(|| self.reduce.of(self.dtype))
     }
 
-    /// Returns what `rank` contributes at `index`.
+    /// Returns the contribution of `rank` at `index`.
     fn contribution(self, rank: usize, index: usize) -> i64 {
         let bits = mix(index as u64 ^ mix(rank as u64 ^ mix(self.round))) as usize;
         let counts = index % self.ranks == rank;
         match self.reduce() {
-            // One rank's 3 among ones with signs: no number of ranks makes the product inexact.
+            // One rank contributes ±3, all others ±1, so that the product is exact for any number of ranks.
             Some(ReduceOp::Product) => {
                 let sign = if bits & 1 == 0 { 1 } else { -1 };
                 return if counts { 3 * sign } else { sign };
             }
-            // One rank's bits among such as change nothing: of many ranks, all would be 0, or 1.
+            // One rank contributes bits, all others the neutral value: with bits from many ranks, every result bit
+            // would be 0, or 1.
             Some(ReduceOp::BitAnd) if !counts => return 15,
             Some(ReduceOp::BitOr) if !counts => return 0,
             _ => {}
@@ -70,7 +71,7 @@ impl Pattern {
         (bits & (below - 1)) as i64
     }
 
-    /// Returns the reduction of all contributions at `index`, but for the division of a mean.
+    /// Returns the reduction of all contributions at `index`, before the division of a mean.
     fn reduction(self, index: usize) -> i64 {
         let all = (0..self.ranks).map(|rank| self.contribution(rank, index));
         match self.reduce.of(self.dtype) {
@@ -84,7 +85,7 @@ impl Pattern {
         }
     }
 
-    /// Returns what the result of `rank` has at `index`, but for the division of a mean.
+    /// Returns the expected result of `rank` at `index`, before the division of a mean.
     fn expected(self, rank: usize, index: usize) -> i64 {
         let Pattern { block, ranks, .. } = self;
         match self.operation {
@@ -101,7 +102,7 @@ impl Pattern {
         }
     }
 
-    /// Fills in what `rank` contributes.
+    /// Fills in the contribution of `rank`.
     pub(super) fn fill(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
         by_type!(buffer.dtype(), T => self.fill_as::<T>(rank, buffer))
     }
@@ -118,20 +119,20 @@ impl Pattern {
         by_type!(buffer.dtype(), T => self.wrong_as::<T>(rank, buffer))
     }
 
-    /// Returns what `rank` contributes where it is encoded: numbers of either sign.
+    /// Returns the encodable contribution of `rank`: numbers of both signs.
     fn signed(self, rank: usize, range: Range<usize>) -> Vec<f32> {
         let middle = (1 << (EXACT / self.ranks).clamp(2, 16).ilog2()) as f32 / 2.0;
         range.map(|index| self.contribution(rank, index) as f32 - middle + 0.25).collect()
     }
 
-    /// Fills in what `rank` contributes to an operation that is encoded.
+    /// Fills in the contribution of `rank` to an encoded operation.
     pub(super) fn fill_signed(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
         let all = 0..buffer.len();
         buffer.host_mut::<f32>()?.copy_from_slice(&self.signed(rank, all));
         Ok(())
     }
 
-    /// Returns the number of elements that are not, bit for bit, what the reference makes of all ranks' contributions.
+    /// Returns the number of elements that differ, in any bit, from the reference result of all contributions.
     pub(super) fn wrong_encoded(self, reference: &mut Reference, buffer: &Buffer) -> Result<u64> {
         let expected = reference.all_reduce_encoded(|rank, range| self.signed(rank, range))?;
         let elements = buffer.host::<f32>()?;
@@ -143,7 +144,7 @@ impl Pattern {
         let is_mean = self.operation.reduces() && self.reduce == ReduceOp::Mean;
         let wrong = |(index, element): (usize, &T)| {
             let expected = self.expected(rank, index);
-            // By their bytes, as booleans have only two values, but 256 of those.
+            // Compares bytes, since a boolean has 256 bit patterns but two values.
             let differs = || bytemuck::bytes_of(element) != bytemuck::bytes_of(&T::of(expected));
             if is_mean { !T::is_mean(*element, expected, self.ranks) } else { differs() }
         };
@@ -159,19 +160,19 @@ fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Overwrites a buffer, so that what is found in it later was written there.
+/// Overwrites a buffer, so that a later result cannot be an earlier one.
 pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
     let spoilt = Buffer::zeroed(buffer.dtype(), buffer.len())?;
     spoilt.write_all()?.host_bytes_mut().unwrap_or_default().fill(0x55);
     buffer.write_all()?.copy_from(&spoilt.read_all()?)
 }
 
-/// An element type that holds small whole numbers.
+/// Element type that holds small whole numbers.
 trait Number: Element {
-    /// Returns the number in this type; integers wrap, and of booleans only the last bit counts.
+    /// Returns the number in this type. Integers wrap; a boolean keeps the last bit.
     fn of(number: i64) -> Self;
 
-    /// Returns true if this is `sum / ranks`, but for what rounding each contribution and each step may cost.
+    /// Returns true if this is `sum / ranks`, within the rounding error of the contributions and steps.
     fn is_mean(self, sum: i64, ranks: usize) -> bool;
 }
 

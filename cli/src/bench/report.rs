@@ -1,4 +1,4 @@
-//! Results of a measurement, as the columns of nccl-tests and as JSON.
+//! Results of a measurement, in the columns of nccl-tests and as JSON.
 
 use super::Bench;
 use super::operation::Operation;
@@ -10,15 +10,15 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Place of a rank's buffers.
+/// Device and path of a rank.
 pub(super) struct Place {
     pub(super) queue: Queue,
-    /// Path between the ranks' devices, if there is one.
+    /// Path between the devices of the ranks, if any.
     pub(super) path: Option<TransportKind>,
 }
 
 impl Place {
-    /// Returns the name of the way of a device's messages; `None` on the host.
+    /// Returns the name of the path of device messages; `None` on the host.
     pub(super) fn path(&self) -> Option<String> {
         let staged = || "staged".to_owned();
         (!self.queue.is_host()).then(|| self.path.map_or_else(staged, |path| path.to_string()))
@@ -33,18 +33,18 @@ pub(super) struct Row {
     pub(super) registered: bool,
     /// Name of rank 0's device.
     pub(super) device: String,
-    /// Way of a device's messages; `None` on the host.
+    /// Path of device messages; `None` on the host.
     pub(super) path: Option<String>,
-    /// Size that was really measured: the size asked for, down to what divides evenly among the ranks.
+    /// Measured size: the requested size, rounded down to a multiple that divides evenly among the ranks.
     pub(super) bytes: usize,
     /// Elements of one rank's block.
     pub(super) count: usize,
     pub(super) dtype: DType,
     pub(super) reduce: Option<ReduceOp>,
-    /// Its full name.
+    /// Full name of the codec.
     pub(super) codec: Option<String>,
     pub(super) times: Times,
-    /// Elements, on all ranks.
+    /// Number of wrong elements on all ranks.
     pub(super) wrong: u64,
 }
 
@@ -143,15 +143,15 @@ pub(super) fn heading(bench: &Bench, ranks: usize, place: &Place) -> String {
     format!("{title}\n{}\n{}", line(columns), line(units).trim_end())
 }
 
-/// Makes sure, before anything is measured, that a file can be written.
+/// Checks, before the measurement, that a file can be written.
 ///
 /// # Errors
-/// [`Error::System`] if not.
+/// [`Error::System`] if the file cannot be written.
 pub(super) fn writable(path: &Path) -> Result<()> {
     output::check_writable(path).map_err(|cause| cannot_write(path, cause))
 }
 
-/// Writes rows to a file, which appears whole or not at all, or to a stream, such as a pipe.
+/// Writes rows to a file atomically, or to a stream such as a pipe.
 ///
 /// # Errors
 /// [`Error::System`] if it cannot be written.
@@ -163,9 +163,9 @@ pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
 fn cannot_write(path: &Path, cause: io::Error) -> Error {
     let remedy = match cause.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "make room there, or give --json another folder"
+            "free disk space there, or choose a different folder for --json"
         }
-        _ => "give --json a file in a folder that exists and that you may write to",
+        _ => "choose a --json file in an existing, writable folder",
     };
     Error::system(format!("write {}", path.display()), cause, remedy)
 }

@@ -1,4 +1,4 @@
-//! GPUs: whether this build uses them, what the driver says of those that are here, and how ranks would use them.
+//! GPUs: whether this build supports them, which of them the driver reports, and how ranks would use them.
 
 #[cfg(feature = "cuda")]
 use super::libraries::find;
@@ -19,17 +19,17 @@ use hexagram::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind, Wor
 /// Library of NVIDIA's driver.
 const DRIVER: &str = "libcuda.so.1";
 
-/// Reports where the driver's library is, as this build does not use it.
+/// Reports the location of the driver library, which this build does not use.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn check(report: &mut Report) {
     report.title("GPUs");
     report.note(&format!(
         "CUDA: not built in, `cargo install hexagram-cli --features cuda` adds it; {}",
-        place(DRIVER, "no NVIDIA driver is installed, or LD_LIBRARY_PATH lacks its folder")
+        place(DRIVER, "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH")
     ));
 }
 
-/// Reports the driver, its GPUs, and which of them reach each other.
+/// Reports the driver, its GPUs, and which GPUs access each other.
 #[cfg(feature = "cuda")]
 pub(super) fn check(report: &mut Report) {
     report.title("GPUs");
@@ -42,7 +42,7 @@ pub(super) fn check(report: &mut Report) {
     let (major, minor) = version;
     report.good(&format!("CUDA: built in; the driver is for CUDA {major}.{minor}{}", module()));
     if devices.is_empty() {
-        return report.note("the driver shows no GPU; CUDA_VISIBLE_DEVICES may hide some");
+        return report.note("the driver reports no GPU; CUDA_VISIBLE_DEVICES may hide some");
     }
     lines(&devices).iter().for_each(|line| report.good(line));
     match cuda::peers() {
@@ -60,7 +60,7 @@ pub(super) fn check(report: &mut Report) {
 #[cfg(feature = "cuda")]
 const LENGTH: usize = 1 << 18;
 
-/// Lets two ranks of this process add numbers on GPUs; returns how these travel, in words.
+/// Adds numbers on GPUs with two ranks of this process. Returns the path of their messages, in words.
 #[cfg(feature = "cuda")]
 fn add() -> Result<String> {
     let rank = |world: World| -> Result<Option<TransportKind>> {
@@ -72,16 +72,18 @@ fn add() -> Result<String> {
         comm.block_on(comm.all_reduce(&mut sums, ReduceOp::Sum))?;
         match sums.host::<f32>()?.iter().all(|sum| *sum == 4.0) {
             true => Ok(path),
-            false => Err(Error::setup("a sum is wrong", "do not trust these GPUs, and report this")),
+            false => {
+                Err(Error::setup("a sum on the GPUs is wrong", "do not use these GPUs, and report this"))
+            }
         }
     };
     let ranks = as_threads(2, |world| as_rank(world, rank))?;
     let path = ranks.into_iter().collect::<Result<Vec<_>>>()?.first().copied().flatten();
-    let by = path.map_or_else(|| "by way of the host".to_owned(), |path| format!("by {path}"));
+    let by = path.map_or_else(|| "through the host".to_owned(), |path| format!("by {path}"));
     Ok(format!("right, and messages travel {by}"))
 }
 
-/// Returns what the driver's module in the kernel says of its version, if it does.
+/// Returns the version of the kernel module of the driver, if it reports one.
 #[cfg(feature = "cuda")]
 fn module() -> String {
     let version = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
@@ -116,7 +118,7 @@ fn lines(devices: &[Description]) -> Vec<String> {
     columns(&devices.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Returns a GPU's identity as `nvidia-smi -L` prints it.
+/// Returns the identity of a GPU as `nvidia-smi -L` prints it.
 #[cfg(any(test, feature = "cuda"))]
 fn spelled(uuid: &[u8; 16]) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -124,18 +126,18 @@ fn spelled(uuid: &[u8; 16]) -> String {
     format!("GPU-{}", groups.join("-"))
 }
 
-/// Says which GPUs reach each other's memory.
+/// Describes which GPUs access the memory of each other.
 #[cfg(any(test, feature = "cuda"))]
 fn reached(peers: &[Vec<usize>]) -> String {
     if peers.iter().all(|reached| reached.len() + 1 == peers.len()) {
-        return "every GPU reaches the memory of every other".to_owned();
+        return "every GPU accesses the memory of every other GPU".to_owned();
     }
     let told = |(index, reached): (usize, &Vec<usize>)| {
         let others: Vec<String> = reached.iter().map(|other| format!("cuda:{other}")).collect();
         (!others.is_empty()).then(|| format!("cuda:{index} reaches {}", others.join(" and ")))
     };
     let told: Vec<String> = peers.iter().enumerate().filter_map(told).collect();
-    if told.is_empty() { "no GPU reaches the memory of another".to_owned() } else { told.join(", ") }
+    if told.is_empty() { "no GPU accesses the memory of a different GPU".to_owned() } else { told.join(", ") }
 }
 
 #[cfg(test)]
@@ -158,8 +160,8 @@ mod tests {
 
     #[test]
     fn peers_are_told_in_words() {
-        assert_eq!(reached(&[vec![1], vec![0]]), "every GPU reaches the memory of every other");
-        assert_eq!(reached(&[vec![], vec![]]), "no GPU reaches the memory of another");
+        assert_eq!(reached(&[vec![1], vec![0]]), "every GPU accesses the memory of every other GPU");
+        assert_eq!(reached(&[vec![], vec![]]), "no GPU accesses the memory of a different GPU");
         assert_eq!(
             reached(&[vec![1, 2], vec![0], vec![]]),
             "cuda:0 reaches cuda:1 and cuda:2, cuda:1 reaches cuda:0"

@@ -1,4 +1,4 @@
-//! Network interfaces, and by which of them this machine reaches the place where the ranks meet.
+//! Network interfaces, and the interface by which this machine reaches the rendezvous address.
 
 use super::report::Report;
 use hexagram::physical::bootstrap::interface::{Interface, interfaces};
@@ -22,7 +22,7 @@ pub(super) fn check(report: &mut Report, placement: Option<&Placement>) {
         report.good(&format!("{name}: {}", addresses.join(", ")));
     }
     if !found.iter().any(|found| found.address.is_loopback()) {
-        report.bad("no loopback address is up, at which ranks of one machine meet; `ip link set lo up`");
+        report.bad("loopback is down, and ranks of one machine need it; run `ip link set lo up`");
     }
     let rendezvous = placement.map(|placement| &placement.rendezvous);
     if let Some(rendezvous @ (Rendezvous::Tcp { .. } | Rendezvous::Inherited(_))) = rendezvous {
@@ -30,7 +30,7 @@ pub(super) fn check(report: &mut Report, placement: Option<&Placement>) {
     }
 }
 
-/// Reports by which interface packets to `rendezvous` leave.
+/// Reports the interface of the route to `rendezvous`.
 fn route(report: &mut Report, rendezvous: &str, found: &[Interface]) {
     match source(rendezvous) {
         Ok(ours) => {
@@ -39,13 +39,13 @@ fn route(report: &mut Report, rendezvous: &str, found: &[Interface]) {
             report.good(&format!("{name}, {ours}: routes to the rendezvous address {rendezvous}"));
         }
         Err(cause) => report.bad(&format!(
-            "nothing routes to the rendezvous address {rendezvous}: {cause}; correct HEXAGRAM_ADDR or MASTER_ADDR, or the route"
+            "no route to the rendezvous address {rendezvous}: {cause}; correct HEXAGRAM_ADDR or MASTER_ADDR, or the route"
         )),
     }
 }
 
-/// Returns this machine's address as `rendezvous` would see it. To connect a datagram socket asks for the route and
-/// sends nothing.
+/// Returns the address of this machine as `rendezvous` would see it. Connecting a datagram socket looks up the route
+/// and sends nothing.
 fn source(rendezvous: &str) -> io::Result<IpAddr> {
     let mut last = io::ErrorKind::NotFound.into();
     for address in rendezvous.to_socket_addrs()? {

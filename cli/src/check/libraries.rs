@@ -1,4 +1,4 @@
-//! Libraries that may be installed, MPI and NCCL among them. What this build does not use is looked for and not loaded.
+//! Optional libraries, such as MPI and NCCL. A library that this build does not use is located, but not loaded.
 
 use super::report::Report;
 use crate::transports::{self, mpi};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Longest wait for another program that says its version.
+/// Longest wait for a program that prints its version.
 const ANSWER: Duration = Duration::from_secs(10);
 
 pub(super) fn check(report: &mut Report) {
@@ -28,7 +28,7 @@ pub(super) fn check(report: &mut Report) {
     report.note(&nccl());
 }
 
-/// Returns a line on NCCL's version, or on what is missing of it.
+/// Returns a line with the NCCL version, or with the reason why NCCL is unavailable.
 #[cfg(feature = "cuda")]
 fn nccl() -> String {
     match hexagram::physical::nccl::version() {
@@ -37,14 +37,14 @@ fn nccl() -> String {
     }
 }
 
-/// Returns a line on where NCCL is, as this build does not use it.
+/// Returns a line with the location of NCCL, which this build does not use.
 #[cfg(not(feature = "cuda"))]
 fn nccl() -> String {
-    let place = place("libnccl.so.2", "it is not installed, or LD_LIBRARY_PATH lacks its folder");
+    let place = place("libnccl.so.2", "install it, or add its folder to LD_LIBRARY_PATH");
     format!("NCCL: not built in, the feature `cuda` adds it; {place}")
 }
 
-/// Returns a clause on where a library is.
+/// Returns a clause with the location of a library.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn place(library: &str, missing: &str) -> String {
     match find(library) {
@@ -53,20 +53,20 @@ pub(super) fn place(library: &str, missing: &str) -> String {
     }
 }
 
-/// Returns the place of a program in PATH.
+/// Returns the path of a program in PATH.
 pub(super) fn program(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Returns the first line of what a program says about its version.
+/// Returns the first line of the version that a program prints.
 fn version(program: &Path) -> String {
     let said = answer(Command::new(program).arg("--version"));
     let said = said.as_deref().and_then(|said| said.lines().find(|line| !line.trim().is_empty()));
-    format!("{} ({})", program.display(), said.map_or("does not tell its version", str::trim))
+    format!("{} ({})", program.display(), said.map_or("prints no version", str::trim))
 }
 
-/// Returns what a program writes to stdout, if it ends soon.
+/// Returns the stdout of a program, if it ends soon.
 fn answer(command: &mut Command) -> Option<String> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut output = child.stdout.take()?;
@@ -76,13 +76,14 @@ fn answer(command: &mut Command) -> Option<String> {
         let _ = output.read_to_end(&mut bytes).map(|_| sender.send(bytes));
     });
     let said = receiver.recv_timeout(ANSWER);
-    // Ended already, unless it did not answer.
+    // The program has ended already, unless it did not answer.
     let _ = child.kill();
     let _ = child.wait();
     said.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the path at which the dynamic loader would find a library: LD_LIBRARY_PATH, its cache, its own folders.
+/// Returns the path at which the dynamic loader finds a library: LD_LIBRARY_PATH, the loader cache, the default
+/// folders.
 pub(super) fn find(library: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
@@ -92,7 +93,7 @@ pub(super) fn find(library: &str) -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_file())
 }
 
-/// Returns the paths of a library in the loader's cache, which holds them as strings that end with a zero.
+/// Returns the paths of a library in the loader cache, which holds them as zero-terminated strings.
 fn cached(cache: &[u8], library: &str) -> Vec<PathBuf> {
     let strings = cache.split(|byte| *byte == 0).filter_map(|bytes| std::str::from_utf8(bytes).ok());
     let is_it = |path: &&str| path.starts_with('/') && path.rsplit('/').next() == Some(library);

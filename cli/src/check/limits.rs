@@ -1,4 +1,4 @@
-//! Shared memory, limits and cores: what the system lets ranks have.
+//! Shared memory, limits and cores that ranks may use.
 
 use super::report::Report;
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -21,7 +21,7 @@ pub(super) fn system() -> String {
 pub(super) fn memory(report: &mut Report) {
     report.title("shared memory");
     match memfd() {
-        Ok(()) => report.good(&format!("memfd: {} made and reserved", size(PROBE))),
+        Ok(()) => report.good(&format!("memfd: {} created and reserved", size(PROBE))),
         Err(cause) => report.bad(&format!(
             "memfd: {cause}; the shm transport needs it: allow memfd_create and fallocate in this container's seccomp \
              profile, or use --transport tcp"
@@ -31,14 +31,18 @@ pub(super) fn memory(report: &mut Report) {
         Ok(of) => {
             let free = of.f_bavail.saturating_mul(of.f_frsize);
             let all = of.f_blocks.saturating_mul(of.f_frsize);
-            report.note(&format!("/dev/shm: {} free of {}; memfd is not bound by it", size(free), size(all)));
+            report.note(&format!(
+                "/dev/shm: {} of {} free; memfd is not limited by it",
+                size(free),
+                size(all)
+            ));
         }
-        Err(_) => report.note("/dev/shm: not there; memfd does not need it"),
+        Err(_) => report.note("/dev/shm: not found; memfd does not need it"),
     }
     let control = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     match memory_limit(&control, |path| fs::read_to_string(path).ok()) {
         Some((limit, used)) => report.note(&format!(
-            "cgroup memory: {} of {} used; shared memory counts",
+            "cgroup memory: {} of {} used, including shared memory",
             size(used),
             size(limit)
         )),
@@ -46,13 +50,13 @@ pub(super) fn memory(report: &mut Report) {
     }
 }
 
-/// Makes what the shm transport makes, in small.
+/// Makes a small version of the shm segment.
 fn memfd() -> io::Result<()> {
     let memory = rustix::fs::memfd_create("hexagram-check", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     Ok(rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, PROBE)?)
 }
 
-/// Returns the tightest limit of the control groups in `/proc/self/cgroup`, of either version, and what is used of it.
+/// Returns the tightest limit of the control groups in `/proc/self/cgroup` (version 1 or 2), and the memory in use.
 fn memory_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -66,7 +70,7 @@ fn memory_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<(
             }
             _ => continue,
         };
-        // A container sees its own group at the root; elsewhere every group above has a say.
+        // A container sees its own group at the root; elsewhere every group above limits it, too.
         let mut at = Some(group.trim_end_matches('/'));
         while let Some(group) = at {
             let number = |name| read(&format!("{root}{group}/{name}"))?.trim().parse::<u64>().ok();
@@ -84,7 +88,7 @@ pub(super) fn limits(report: &mut Report) {
     let number = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     let said =
         format!("open files (ulimit -n): {} of at most {}", number(files.current), number(files.maximum));
-    // Whoever starts or joins ranks raises the one to the other.
+    // The launcher, or a rank that joins, raises the current limit to the maximum.
     if files.maximum.is_none_or(|limit| limit >= DESCRIPTORS) {
         report.good(&said);
     } else {
@@ -107,7 +111,7 @@ pub(super) fn cores(report: &mut Report) {
         text.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("unknown").to_owned()
     };
     report.good(&format!(
-        "{usable} usable; affinity {}, online {}; more ranks than cores take turns",
+        "{usable} usable; affinity {}, online {}; if ranks outnumber cores, they share them",
         list(affinity),
         list(Some(&online))
     ));

@@ -1,6 +1,6 @@
-//! `hexagram check`: what this machine has for hexagram, what it lacks, and whether two ranks can speak here.
+//! `hexagram check`: checks this machine for hexagram, and whether two ranks can communicate on it.
 //!
-//! `report` is the form, `interfaces`, `limits`, `libraries` and `gpus` are what is looked at, `self_test` is the proof.
+//! `report` is the form, `interfaces`, `limits`, `libraries` and `gpus` are the checks, `self_test` runs the ranks.
 
 #![allow(clippy::disallowed_methods, reason = "examines this machine")]
 
@@ -18,21 +18,21 @@ use report::Report;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-✓ begins what works, - what is for information, and ✗ what needs repair, with the way to repair it.
+✓ marks a passed check, - information, and ✗ a problem with its remedy.
 
-Exit code: 0 if nothing has to be mended, 141 if the reader of the report has closed it, else 1.";
+Exit code: 0 if every check passed; 141 if the reader closed the output; otherwise 1.";
 
-/// Check what this machine has for hexagram, and run an all-reduce of two processes over each transport.
+/// Check this machine for hexagram, and run an all-reduce of two processes over each transport.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Check {
-    /// Be a rank of the self-test over this transport; `check` starts such ranks itself
+    /// Run as a rank of the self-test over this transport; `check` starts these ranks itself
     #[arg(long, value_name = "TRANSPORT", hide = true)]
     self_test: Option<TransportKind>,
 }
 
 impl Check {
-    /// Looks at everything, whatever fails on the way.
+    /// Runs every check, also after a failure.
     pub(crate) fn execute(self) -> ExitCode {
         if let Some(transport) = self.self_test {
             return self_test::rank(transport);
@@ -51,7 +51,7 @@ impl Check {
     }
 }
 
-/// Reports which launcher has started this process, if any has.
+/// Reports the launcher that has started this process, if any.
 fn launcher(report: &mut Report) -> Option<Placement> {
     report.title("launcher");
     if let Ok(Some((rank, size, store))) = meets_through_store() {
@@ -59,7 +59,7 @@ fn launcher(report: &mut Report) -> Option<Placement> {
         return None;
     }
     match Placement::from_env() {
-        Ok(None) => report.note("no launcher's variables are set: programs here start their own ranks"),
+        Ok(None) => report.note("no launcher variables are set: programs here start their own ranks"),
         Ok(Some(placement)) => {
             let Placement { rank, size, local_rank, local_size, rendezvous, launcher, .. } = &placement;
             report.good(&format!(

@@ -1,9 +1,9 @@
-//! The form of a report: plain lines, a mark before each, so that it reads the same in a terminal, a log and a mail.
+//! The form of a report: plain lines, each with a mark, readable in a terminal, a log and a mail.
 
 use crate::say::{self, PrintError};
 use std::process::ExitCode;
 
-/// Prints lines as they are found, and remembers whether anything has to be mended.
+/// Prints each line immediately, and records whether a check has failed.
 #[derive(Default)]
 pub(super) struct Report {
     failed: bool,
@@ -17,17 +17,17 @@ impl Report {
         self.line(title);
     }
 
-    /// Reports that something is as it has to be.
+    /// Reports a check that passed.
     pub(super) fn good(&mut self, what: &str) {
         self.line(&format!("  ✓ {what}"));
     }
 
-    /// Reports something that is worth knowing, and needs nothing.
+    /// Reports information that needs no action.
     pub(super) fn note(&mut self, what: &str) {
         self.line(&format!("  - {what}"));
     }
 
-    /// Reports something that has to be mended; the line says how.
+    /// Reports a problem; the line contains the remedy.
     pub(super) fn bad(&mut self, what: &str) {
         self.failed = true;
         self.line(&format!("  ✗ {what}"));
@@ -39,7 +39,7 @@ impl Report {
         }
     }
 
-    /// Returns the exit code; says on standard error if lines were lost.
+    /// Returns the exit code; reports lost lines on standard error.
     pub(super) fn finish(self) -> ExitCode {
         match self.lost {
             Some(error) => say::failure("hexagram check", error),

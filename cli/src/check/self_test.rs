@@ -1,4 +1,4 @@
-//! Two ranks, as processes of their own, add numbers over each transport: the proof that all of it works here.
+//! Self-test: two ranks, as processes, add numbers over each transport.
 
 use super::libraries::program;
 use super::report::Report;
@@ -45,25 +45,25 @@ pub(super) fn check(report: &mut Report) {
 fn conclude(report: &mut Report, transport: TransportKind, start: Instant, outcome: Result<(), String>) {
     match outcome {
         Ok(()) => report.good(&format!("{transport}: right, in {:.0?}", start.elapsed())),
-        Err(why) => report.bad(&format!("{transport}: {why}; its lines on stderr say why, and what to do")),
+        Err(why) => report.bad(&format!("{transport}: {why}; see its lines on stderr for cause and remedy")),
     }
 }
 
-/// Returns this program as two ranks of the self-test.
+/// Returns the self-test job: this program as two ranks.
 fn ranks(transport: TransportKind) -> Result<Job> {
     let this = Job::of_this_program(RANKS)?;
     Ok(Job { arguments: arguments(transport), output: Output::Prefixed, ..this })
 }
 
-/// Returns the arguments with which this process was started, up to its subcommand, and those of a rank: an interpreter
-/// may stand in front of the program.
+/// Returns the arguments of this process up to its subcommand, followed by those of a rank. An interpreter may
+/// precede the program.
 fn arguments(transport: TransportKind) -> Vec<OsString> {
     let before = std::env::args_os().skip(1).take_while(|argument| argument != SUBCOMMAND);
     let rank = [SUBCOMMAND.into(), "--self-test".into(), transport.to_string().into()];
     before.chain(rank).collect()
 }
 
-/// Runs the same two ranks, started by mpirun.
+/// Runs the same two ranks under mpirun.
 fn under(mpirun: &Path, transport: TransportKind) -> Result<(), String> {
     let this = this_program().map_err(|error| error.to_string())?;
     let mut command = Command::new(mpirun);
@@ -93,7 +93,10 @@ fn add(world: &World) -> Result<()> {
         None => Ok(()),
         Some((index, number)) => {
             let what = format!("element {index} of a sum is {number} and not {}", expected(index));
-            Err(Error::setup(what, "do not trust this transport here, and report this with the whole output"))
+            Err(Error::setup(
+                what,
+                "do not use this transport on this machine, and report this with the whole output",
+            ))
         }
     }
 }

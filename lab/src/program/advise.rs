@@ -26,25 +26,25 @@ use hexagram::algorithms::Registry;
 use hexagram::{Error, JoinOptions, Result, TransportKind};
 
 const AFTER_HELP: &str = "\
-Each algorithm is simulated on the cluster, as by `hexagram simulate`, past the first steps in which some are not yet what \
-they are later, over whole periods, and over 20 steps or more where jitter, stalls or paces are drawn. It pays if its step \
-takes 5 % less than that of gradient-allreduce. \
-Where it stops to pay is looked for among 1, 2, 5, 10 ... Mbit/s up to 500 Gbit/s, whatever --link is: 1gbit–2gbit says that it \
-pays at 1 and not at 2, and `at least` that it pays at the highest.
+Each algorithm is simulated on the cluster, as by `hexagram simulate`: without its warm-up steps, over whole periods, and \
+over at least 20 steps if jitter, stalls or paces are random. An algorithm pays if its step takes 5 % less than that of \
+gradient-allreduce. The table shows the bandwidth up to which it pays, among 1, 2, 5, 10 ... Mbit/s up to 500 Gbit/s, \
+independent of --link: 1gbit–2gbit means that it pays at 1 and not at 2, and `at least` that it pays at the highest one.
 
-The column `advice` says which algorithm is recommended, one in low and one in full precision: the fastest that pays and makes \
-no more errors than gradient-allreduce; and why the others are not.
+The column `advice` recommends one algorithm in low and one in full precision: the fastest that pays and makes no more \
+errors than gradient-allreduce. For the other algorithms, it gives the reason.
 
-Errors are those on held-out digits of the suite (docs/which-algorithm.md), above those of gradient-allreduce with the \
-same seeds, as mean and half of the 95 % interval: with data that are alike on all ranks, and skewed by Dirichlet(0.1). A \
-model of your own may judge otherwise; a step that takes less is of no use where more steps are needed.
+Errors are those on the held-out digits of the suite (docs/which-algorithm.md), relative to gradient-allreduce with the \
+same seeds, as mean and half of the 95 % interval: with data distributed alike on all ranks, and skewed by \
+Dirichlet(0.1). Check the result with your own model: a faster step does not help if training needs more steps.
 
-With --measure or --check the cluster is that of the ranks that are there, and each is on a host of its own if all are on \
-one. Passes use the processor, or wait with --accelerator, as in `hexagram step`. --measure takes the bandwidth of hosts while all \
-send to all others, the latency between two, the rates of all ranks while all compute, and passes that make a simulated step \
-without communication take as long as a real one.
+With --measure or --check, the cluster is that of the present ranks; if all share one host, each counts as a host. Passes \
+use the processor, or wait with --accelerator, as in `hexagram step`. --measure measures the bandwidth of the hosts while \
+all send to all others, the latency between two, and the rates of the ranks while all compute. It scales the passes so \
+that a simulated step without communication takes as long as a real one.
 
-Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
+Exit code: 0 on success; 1 on a failure, or if the output cannot be written; 2 for invalid options; 141 if the reader \
+closed the output.
 
 Examples:
   hexagram advise --model vgg16 --ranks 32 --hosts 8 --link 1gbit,50us
@@ -54,31 +54,29 @@ Examples:
 #[derive(Parser, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub struct AdviseOptions {
-    /// Algorithms to choose among, with options as in 'slowmo(period=12)', separated by commas, or `all`; `list` prints
-    /// all, and `help:NAME` the options of one
+    /// Algorithms to choose among, separated by commas, with options as in 'slowmo(period=12)', or `all`; `list`
+    /// prints all, and `help:NAME` the options of one
     #[arg(long, default_value = USUAL)]
     pub algorithm: String,
     /// Model, ranks and links.
     #[command(flatten)]
     pub job: JobOptions,
-    /// Measure the link, the rates of arithmetic and codecs, and a step without communication on the present ranks, and
-    /// advise for these: those of a launcher, or as many as --ranks says, which are started here
+    /// Measure the link, the rates of arithmetic and codecs, and a step without communication on the present ranks,
+    /// and use them for the advice; the ranks are those of a launcher, or --ranks ranks started here
     #[arg(long, conflicts_with_all = ["rates", "straggler", "link", "hosts", "shape", "topology"])]
     pub measure: bool,
-    /// Run the algorithms that take least for real on the present ranks, two or as many as this says, or `all`, and print
-    /// how wrong the advice was
+    /// Run the fastest algorithms on the present ranks, 2, N or `all` of them, and print the error of the advice
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "2", value_parser = checks)]
     #[arg(conflicts_with_all = ["hosts", "shape", "topology"])]
     pub check: Option<usize>,
-    /// Let the passes of --measure and --check wait for so long, as for an accelerator that computes, in place of using the
-    /// processor
+    /// In the passes of --measure and --check, wait as for an accelerator instead of using the processor
     #[arg(long)]
     pub accelerator: bool,
     /// Transport between the present ranks.
-    #[arg(help = format!("How bytes of --measure and --check travel: {}", transports::names()))]
+    #[arg(help = format!("Transport of --measure and --check: {}", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
-    /// Print one JSON object in place of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
 }

@@ -20,10 +20,10 @@ struct Program {
 
 const AFTER_HELP: &str = "\
 `list` prints the algorithms, and `help:NAME` the options of an algorithm, a codec or a graph; `train --optimizer list` and \
-`train --optimizer help:NAME` do so for the optimizers.
+`train --optimizer help:NAME` do the same for optimizers.
 
-Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads the \
-output any more.";
+Exit code: 0 on success; 1 on a failure, or if the output cannot be written; 2 for invalid options; 141 if the reader \
+closed the output.";
 
 #[derive(Subcommand)]
 enum Command {

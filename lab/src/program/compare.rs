@@ -11,19 +11,19 @@ use clap::Parser;
 use hexagram::algorithms::Registry;
 use hexagram::{Communicator, Result};
 
-/// Train a small model by several algorithms, by turns on the same ranks, and compare them.
+/// Train a small model by several algorithms, in turn on the same ranks, and compare them.
 ///
-/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+/// Under mpirun, srun, torchrun or `hexagram run`, this process is one rank; otherwise it starts the ranks itself.
 ///
-/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are
-/// not typed have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has
-/// tuned, as in 'slowmo(slow_rate=2)'.
+/// By default, the learning rate is that of the suite for the algorithm and the task. Options of the algorithm that
+/// are not given have the defaults that `help:NAME` prints, for every task. Give second step sizes that the suite has
+/// tuned explicitly, as in 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct CompareOptions {
-    /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first is what the others are measured by;
-    /// `list` prints the choices, and `help:NAME` the options of one [default: all]
+    /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first one is the reference; `list` prints
+    /// the choices, and `help:NAME` the options of one [default: all]
     pub algorithms: Vec<String>,
-    /// Trainings by each algorithm, by turns and with other seeds; the table has their means
+    /// Trainings by each algorithm, in turn and with different seeds; the table shows the means
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
     /// Task, data, ranks and optimizer.
@@ -47,7 +47,7 @@ const HEADING: [&str; 10] = [
 /// Runs `compare`: as one of a launcher's ranks, or with ranks that it starts. Returns the exit code.
 ///
 /// # Errors
-/// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
+/// The first invalid option, before any rank starts; errors of the ranks.
 pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Failure> {
     let first = options.algorithms.first().map_or("", String::as_str);
     if let Some(text) = information(registry, first, options.setting.stepping.optimizer.as_deref()) {

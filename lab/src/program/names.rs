@@ -90,8 +90,8 @@ impl Chosen {
         let texts = apart(list);
         if texts.is_empty() {
             return Err(hexagram::Error::usage(
-                "--algorithm names none",
-                "name some, separated by commas, or `all`",
+                "--algorithm is empty",
+                "name algorithms, separated by commas, or use `all`",
             ));
         }
         Self::all(registry, &texts)

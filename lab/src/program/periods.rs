@@ -1,8 +1,8 @@
-//! Numbers of steps that show what an algorithm takes: whole periods of it.
+//! Numbers of steps that are representative of an algorithm: whole periods.
 
 use hexagram::algorithms::AnyAlgorithm;
 
-/// Steps of an algorithm whose period is unknown, as it may communicate otherwise in every step.
+/// Steps of an algorithm of unknown period, which may communicate differently in every step.
 const UNKNOWN: u32 = 200;
 
 /// Returns the smallest number of steps that is `least` or more and a multiple of the algorithm's period.

@@ -1,5 +1,5 @@
-//! Ranks of a program: it is one of them under a launcher, and starts them all otherwise. Use it for a program that
-//! runs alike under `hexagram run`, mpirun, srun, torchrun, and alone.
+//! Ranks of a program: under a launcher the process is one of them; otherwise it starts them all. Use it for a
+//! program that runs alike under `hexagram run`, mpirun, srun, torchrun, and alone.
 
 use super::say::PrintError;
 use super::{say, transports};
@@ -12,17 +12,18 @@ use std::fmt::Display;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Variable that tells ranks when the process that starts them began, in seconds of this machine's monotonic clock.
+/// Variable with the start time of the process that starts the ranks, in seconds of the monotonic clock of this
+/// machine.
 const STARTED: &str = "HEXAGRAM_EXAMPLE_STARTED";
 
-/// Returns the time of this machine's monotonic clock at which this process first asked. Nobody can set that clock, and
-/// all processes of the machine have the same one.
+/// Returns the time of the monotonic clock of this machine at the first call in this process. That clock cannot be
+/// set, and is the same for all processes of the machine.
 pub fn start_of_program() -> Duration {
     static START: OnceLock<Duration> = OnceLock::new();
     *START.get_or_init(now)
 }
 
-/// Returns the time since the launch: that of the process that started the ranks, or else of this one.
+/// Returns the time since the launch: since the start of the process that started the ranks, or of this one.
 pub fn since_launch() -> Duration {
     let launch =
         variable(STARTED).and_then(|seconds| Duration::try_from_secs_f64(seconds.parse().ok()?).ok());
@@ -37,17 +38,17 @@ fn now() -> Duration {
 /// Ranks that a program was asked to run on.
 #[derive(Debug, Clone)]
 pub struct Ranks {
-    /// Name of the program and its subcommand, which failures begin with.
+    /// Name of the program and its subcommand, with which failures begin.
     pub program: String,
-    /// Number of ranks to start; under a launcher, number that there have to be. `None` if nobody has said.
+    /// Number of ranks to start; under a launcher, the number to expect. `None` for the default.
     pub ranks: Option<usize>,
-    /// Number of ranks to start if nobody has said.
+    /// Default number of ranks to start.
     pub otherwise: usize,
     /// Transport between the ranks.
     pub transport: TransportKind,
     /// Longest wait for all ranks to join.
     pub deadline: Duration,
-    /// Settings on which the ranks must agree to join, as an error can show them: those that nothing else compares.
+    /// Settings on which the ranks must agree to join, as text for an error: those that no later check compares.
     pub configuration: String,
 }
 
@@ -73,16 +74,16 @@ impl Ran<std::result::Result<(), PrintError>> {
 }
 
 impl Ranks {
-    /// Returns the number of ranks that this process starts; `None` where a launcher has started it as one of them.
+    /// Returns the number of ranks that this process starts; `None` if a launcher has started it as a rank.
     ///
     /// # Errors
     /// As [`Placement::is_given`].
     pub fn to_start(&self) -> Result<Option<usize>> {
-        // MPI itself says which rank this is, and needs no address besides. Alone it would be a world of one rank.
+        // MPI itself provides the rank, and needs no address. Without mpirun, it would be a world of one rank.
         let by_mpi = Some(self.transport) == transports::mpi();
         if by_mpi && matches!(Placement::is_given(), Ok(false)) {
-            let what = "no launcher has started this process as a rank, which the transport mpi needs";
-            return Err(Error::usage(what, "start it by `mpirun -n 4`, or choose another transport"));
+            let what = "the transport mpi needs a launcher, and none has started this process";
+            return Err(Error::usage(what, "start it with `mpirun -n 4`, or choose a different transport"));
         }
         let is_rank = by_mpi || Placement::is_given()?;
         Ok((!is_rank).then_some(self.ranks.unwrap_or(self.otherwise)))
@@ -135,8 +136,8 @@ impl Ranks {
         match self.ranks.filter(|ranks| *ranks != world.size()) {
             None => Ok(world),
             Some(ranks) => {
-                let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
-                Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"))
+                let what = format!("--ranks is {ranks}, but the launcher has started {}", world.size());
+                Err(Error::usage(what, "omit --ranks under a launcher, which sets the number"))
             }
         }
     }

@@ -20,11 +20,7 @@ use std::path::Path;
 /// [`Error::System`] if it cannot be.
 pub(super) fn prepare(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|cause| {
-        Error::system(
-            format!("create {}", folder.display()),
-            cause,
-            "give --out a folder where you may write",
-        )
+        Error::system(format!("create {}", folder.display()), cause, "choose a writable --out folder")
     })
 }
 
@@ -43,7 +39,7 @@ pub(super) fn write(folder: &Path, spelling: &str, outcome: &Outcome) -> Result<
     let lines: Vec<String> = steps.chain(states).chain([summary]).map(|line| format!("{line}\n")).collect();
     let path = folder.join("metrics.jsonl");
     std::fs::write(&path, lines.concat()).map_err(|cause| {
-        Error::system(format!("write {}", path.display()), cause, "give --out a folder where you may write")
+        Error::system(format!("write {}", path.display()), cause, "choose a writable --out folder")
     })
 }
 

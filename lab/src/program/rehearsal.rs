@@ -1,11 +1,11 @@
-//! Rehearsal: what keeps ranks from training is found before any of them starts, and said once.
+//! Rehearsal: finds errors that would keep ranks from training before any of them starts, and reports them once.
 
 use crate::virtual_ranks::in_virtual_time;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::{DType, Parameter, Result};
 
-/// Refuses an algorithm that does not work with so many ranks, or not with these options: makes one step of a small
-/// model on all ranks, in virtual time. The options have an optimizer.
+/// Refuses an algorithm that does not support this number of ranks, or these options, by one step of a small model on
+/// all ranks, in virtual time. The options have an optimizer.
 ///
 /// ```
 /// use hexagram::algorithms::registry;
@@ -21,7 +21,7 @@ use hexagram::{DType, Parameter, Result};
 /// ```
 ///
 /// # Errors
-/// What the engine or the algorithm's state says of it.
+/// The error of the engine, or of the state of the algorithm.
 pub fn rehearse(algorithm: &AnyAlgorithm, options: &EngineOptions, ranks: usize) -> Result<()> {
     let algorithm = algorithm.clone();
     let options = options.clone();

@@ -1,5 +1,5 @@
-//! Output of a program: results on standard output, failures as one line on standard error that begins with the
-//! program's name and its subcommand.
+//! Output of a program: results on standard output, and failures as one line on standard error that begins with the
+//! program name and its subcommand.
 
 use hexagram::Error;
 pub use hexagram::physical::stdout::{PrintError, print};
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Reason why nothing came of a call, or nobody learned of it.
+/// Reason why a call failed, or its output was lost.
 #[derive(Debug)]
 pub enum Failure {
     /// Error of the call, or of a rank.
@@ -38,21 +38,21 @@ impl Display for Failure {
     }
 }
 
-/// Returns the name that this program was started by, with a subcommand.
+/// Returns the name by which this program was started, with a subcommand.
 pub fn name(subcommand: &str) -> String {
     let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     let program = path.file_name().unwrap_or_default().to_string_lossy();
     format!("{program} {subcommand}").trim().to_owned()
 }
 
-/// Says something on standard error, in one piece: other ranks may be writing there at the same time. If that is gone,
-/// nobody is left to tell.
+/// Prints a line on standard error in one write, since other ranks may write at the same time. Errors are ignored: no
+/// other output is left.
 pub fn line(program: &str, said: impl Display) {
     let _ = io::stderr().write_all(format!("{program}: {said}\n").as_bytes());
 }
 
-/// Says why nothing came of a call; returns what to exit with: 2 for a call that was wrong, 141 if nobody reads the
-/// output any more, else 1.
+/// Prints the reason of a failure. Returns the exit code: 2 for invalid options, 141 if the reader closed the output,
+/// else 1.
 pub fn failure(program: &str, failure: impl Into<Failure>) -> ExitCode {
     match failure.into() {
         Failure::Print(error) => error.report(program),
@@ -63,8 +63,8 @@ pub fn failure(program: &str, failure: impl Into<Failure>) -> ExitCode {
     }
 }
 
-/// Shows what clap has instead of options: help and versions on standard output, what is wrong with a call on standard
-/// error. Returns what to exit with.
+/// Prints clap output: help and versions on standard output, errors of the command line on standard error. Returns
+/// the exit code.
 pub fn instead(program: &str, shown: &clap::Error) -> ExitCode {
     match shown.print() {
         Err(cause) if !shown.use_stderr() => PrintError::from(cause).report(program),
@@ -72,7 +72,7 @@ pub fn instead(program: &str, shown: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns what to exit with after a program's work, after its failure was said.
+/// Returns the exit code of a program, after its failure was printed.
 pub fn ended(program: &str, outcome: Result<u8, Failure>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -80,7 +80,7 @@ pub fn ended(program: &str, outcome: Result<u8, Failure>) -> ExitCode {
     }
 }
 
-/// Returns a number of bytes, readable.
+/// Returns a number of bytes, in readable form.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut amount = count as f64;

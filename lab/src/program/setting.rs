@@ -1,4 +1,4 @@
-//! Setting of a training on the command line: task, data, ranks, steps and optimizer. What is wrong with it is said
+//! Setting of a training on the command line: task, data, ranks, steps and optimizer. Errors in it are reported
 //! before any rank starts.
 
 use super::ranks::Ranks;
@@ -21,20 +21,20 @@ pub struct Setting {
     /// Model and data: quadratics, noisy-quadratics, digits or text
     #[arg(long, default_value = "digits")]
     pub task: String,
-    /// Way to divide the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
+    /// Division of the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
     #[arg(long, default_value = "equal")]
     pub partition: String,
-    /// Ranks to start; under a launcher, number of ranks that there have to be [default: 4]
+    /// Ranks to start; under a launcher, the number of ranks to expect [default: 4]
     #[arg(short = 'n', long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Transport between the ranks.
-    #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]
+    #[arg(help = format!("Transport between the ranks: {}; with `thread`, ranks are threads of one process", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
-    /// Device that has the replicas: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto
+    /// Device of the replicas: cpu, cuda (one GPU per rank of a host, in turn), cuda:N, or auto
     #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceChoice,
-    /// Steps of each rank [default: the task's own, 200 or 300]
+    /// Steps of each rank [default: that of the task, 200 or 300]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
     /// Seed of the initial values, the division of the data and the batches
@@ -46,7 +46,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Returns the ranks of a program with a subcommand of this name, which make these trainings one after the other.
+    /// Returns the ranks of a program with a subcommand of this name, which runs these trainings one after the other.
     pub(super) fn ranks<'a>(
         &self,
         subcommand: &str,
@@ -62,7 +62,7 @@ impl Setting {
             otherwise: 4,
             deadline: JoinOptions::default().deadline,
             transport: self.transport,
-            // The engine compares the rest.
+            // The engine compares the other settings.
             configuration: format!(
                 "{subcommand}: {about}, seed {}, learning rate {}",
                 self.seed,
@@ -98,7 +98,7 @@ impl Setting {
 }
 
 impl Training {
-    /// Refuses a training that so many ranks cannot make.
+    /// Refuses a training that does not support this number of ranks.
     pub(super) fn check_for(&self, ranks: usize) -> Result<()> {
         let training = Training { ranks, ..self.clone() };
         training.check()?;
@@ -107,7 +107,7 @@ impl Training {
     }
 }
 
-/// Returns the task of a name, with the number of steps that the suite gives it.
+/// Returns the task with this name, and its number of steps in the suite.
 fn lesson(name: &str) -> Result<Lesson> {
     let lessons = Suite::whole(Vec::new())?.lessons;
     let found = lessons.iter().find(|lesson| lesson.task.name() == name);

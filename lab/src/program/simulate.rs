@@ -1,9 +1,10 @@
 //! `simulate`: what a training step takes with each algorithm on a cluster that you do not have, in virtual time.
 //!
-//! `job` is what is simulated, as it is typed, `sweep` the values of which several are, `model` has the sizes and times of
-//! models, `trace` those of a real run, `calibrate` the rates of this machine, `run` one simulated training, `repeats` when the rest of it is like what was simulated, `pace` how fast ranks
-//! are in it, `report` the table and the JSON, `pictures` and `out` what goes into a folder. `train` is what `--train` does: a training with
-//! real numbers, and `faults` what `--faults` does.
+//! `job` is the simulated job, as it is typed, `sweep` the values of a sweep, `model` the sizes and times of models,
+//! `trace` those of a real run, `calibrate` the rates of this machine. `run` is one simulated training, `repeats`
+//! detects that its remaining steps repeat, `pace` is the speed of ranks, `report` the table and the JSON, `pictures`
+//! and `out` write a folder. `train` implements `--train`, a training with real numbers, and `faults` implements
+//! `--faults`.
 
 pub(super) mod calibrate;
 mod faults;
@@ -36,33 +37,40 @@ use sweep::{Sweep, Swept};
 use train::TrainingOptions;
 
 const AFTER_HELP: &str = "\
-The algorithms are the real ones, on every rank; buffers have sizes only, arithmetic takes the time that --rates say, \
-messages that of the links, and nothing that of this machine: the same arguments and seed give the same figures \
-everywhere.
+Every rank runs the real algorithm, on buffers that have sizes only. Arithmetic takes the time given by --rates, \
+messages that of the links. The speed of this machine has no effect: the same arguments and seed give the \
+same figures everywhere.
 
-With --train a small model is trained with real numbers: to the same bits as on real ranks of this machine, unless the \
-algorithm is asynchronous; another machine's mathematics library may round exponentials and logarithms otherwise. \
-Learning rates are those of docs/which-algorithm.md unless --lr says, and a step's passes take 10 ms unless --compute \
-says.
+With --train a small model is trained with real numbers, to the same bits as on real ranks of this machine, unless the \
+algorithm is asynchronous. The mathematics library of a different machine may round exponentials and logarithms \
+differently. Defaults: the learning rates of docs/which-algorithm.md (--lr), and 10 ms for the passes of a step \
+(--compute).
 
 A model file has a line `NAME ELEMENTS BACKWARD_MS` for each parameter, in the order of the forward pass. A forward pass \
-takes half of the backward pass. Or it is the trace of a real run, as `train --trace` writes it: its buckets are the layers.
+takes half of the backward pass. The file may also be the trace of a real run, written by `train --trace`: its buckets are \
+the layers.
 
-A link is bandwidth and latency between two ranks of different hosts (--link) or of one (--intra), in each direction: \
-10gbit,50us; with jitter=5us messages come up to so much later, with stall=0.001:200ms one of a thousand does by 200 ms.
+A link is the bandwidth and latency between two ranks of different hosts (--link) or of one (--intra), in each direction: \
+10gbit,50us. jitter=5us delays each message by up to 5 µs; stall=0.001:200ms delays one of a thousand by 200 ms.
 
-Ranks compute for the time of the model, times the factors of --straggler, --compute-jitter and --compute-drift, which are drawn by --seed.
+Ranks compute for the time of the model, times the factors of --straggler, --compute-jitter and --compute-drift, whose random \
+numbers follow from --seed.
 
-A cluster is flat, on one switch that is never full, or of another --shape: racks that reach each other with the bandwidth of their hosts divided by an oversubscription, a fat tree of switches with so many ports, or sites in a ring. A --topology has such a line, and others: `hosts 6 ranks=4`, `hosts 2 ranks=2 link=1gbit,80us intra=100gbit,5us`, `switch NAME`, and `link host3 rack0 10gbit,25us,stall=0.01:200ms` for single links; docs/simulation.md has all of it.
+A cluster is flat, on one switch without congestion, or has a different --shape: racks whose uplink is the bandwidth of \
+their hosts divided by an oversubscription, a fat tree of switches with a number of ports, or sites in a ring. A --topology \
+file has such a line, and others: `hosts 6 ranks=4`, `hosts 2 ranks=2 link=1gbit,80us intra=100gbit,5us`, `switch NAME`, and \
+`link host3 rack0 10gbit,25us,stall=0.01:200ms` for single links; docs/simulation.md describes the format.
 
-Algorithms that begin with a warm-up of their own are simulated without it unless --from-start says otherwise, and the table shows their options as they were.
+Algorithms with a warm-up of their own are simulated without it, except with --from-start; the table shows the options \
+that were simulated.
 
-Of the bytes that a rank sends, those to other hosts pass the network.
+Of the bytes that a rank sends, only those to other hosts use the network.
 
-The time of a step is the mean over all steps after the warm-up, of the rank that took longest; count whole periods of \
-algorithms that do not communicate in every step.
+The time of a step is the mean over all steps after the warm-up, of the slowest rank. For algorithms that do not \
+communicate in every step, set --steps to whole periods.
 
-Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
+Exit code: 0 on success; 1 on a failure, or if the output cannot be written; 2 for invalid options; 141 if the reader \
+closed the output.
 
 Example: hexagram simulate --algorithm gradient-allreduce,bytegrad --model vgg16 --ranks 128 --hosts 16 --link 10gbit,50us";
 
@@ -75,22 +83,23 @@ const STEPS: u32 = 20;
 #[derive(Parser, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub struct SimulateOptions {
-    /// Algorithms, with options as in 'slowmo(period=12)', separated by commas, or `all`; `list` prints all, and
-    /// `help:NAME` the options of one; --faults N tries all that are synchronous if none is named [default:
+    /// Algorithms, separated by commas, with options as in 'slowmo(period=12)', or `all`; `list` prints all, and
+    /// `help:NAME` the options of one; --faults N uses all synchronous ones by default [default:
     /// gradient-allreduce,bytegrad]
     #[arg(long)]
     pub algorithm: Option<String>,
     /// Model, ranks and links.
     #[command(flatten)]
     pub job: JobOptions,
-    /// Figures for several values, as in bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32: on hosts of as
-    /// many as --ranks and --hosts say, or on one with fewer
+    /// Simulate several values, as in bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32; hosts have as many
+    /// ranks as with --ranks and --hosts, or one host has fewer
     #[arg(long, value_name = "WHAT=V,V,…")]
     pub sweep: Option<String>,
-    /// Steps that are measured, or made by --train [default: 20, or as many as are whole periods of the algorithm; with --train the task's own, 200 or 300]
+    /// Measured steps, or steps of --train [default: 20, or enough for whole periods of the algorithm; with --train,
+    /// the default of the task, 200 or 300]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: Option<u32>,
-    /// Steps before those
+    /// Steps before the measured ones
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub warmup: u32,
     /// Training with real numbers.
@@ -102,14 +111,14 @@ pub struct SimulateOptions {
     /// Faults to try.
     #[command(flatten)]
     pub faults: FaultOptions,
-    /// Write the time of all ranks to a file for ui.perfetto.dev, as `train --trace` does of real ones: of one algorithm,
-    /// on one cluster
+    /// Write the time of all ranks to a file for ui.perfetto.dev, as `train --trace` does for real ranks; for one
+    /// algorithm and one cluster
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "train"])]
     pub trace: Option<PathBuf>,
-    /// Write the table as table.md and the JSON object as results.json into a folder, and pictures of a --sweep
+    /// Write the table as table.md and the JSON object as results.json into a folder, with plots of a --sweep
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Print one JSON object in place of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
 }
@@ -174,7 +183,7 @@ impl SimulateOptions {
         report.finish()
     }
 
-    /// Returns the clusters for which there are figures, each of which there can be.
+    /// Returns the clusters to simulate, each of which is checked.
     fn clusters(&self) -> Result<Clusters> {
         let here = self.job.point()?;
         self.job.check(&here)?;
@@ -188,14 +197,14 @@ impl SimulateOptions {
         Ok(Clusters { points, swept: Some(swept) })
     }
 
-    /// Makes sure that files can be written, before anything is simulated.
+    /// Checks that files can be written, before the simulation starts.
     fn prepare(&self, chosen: &[Chosen]) -> Result<()> {
         if let Some(folder) = &self.out {
             out::prepare(folder)?;
         }
         let Some(file) = &self.trace else { return Ok(()) };
         if chosen.len() > 1 {
-            let what = format!("--trace is of one algorithm, and {} are chosen", chosen.len());
+            let what = format!("--trace needs one algorithm, and {} are chosen", chosen.len());
             return Err(Error::usage(what, "name one with --algorithm"));
         }
         check_writable(file)

@@ -23,69 +23,70 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-A step uses the CPU time of the profile, layer by layer, forwards and backwards, and hands each layer's gradient over \
-when its backward is done; then the optimizer steps on real memory. With `--algorithm none` that is all: the local step. \
-What a step takes beyond that is the communication that the computation does not hide.
+A step uses the CPU time of the profile, layer by layer, forwards and backwards, and passes the gradient of each layer to \
+the algorithm after its backward pass. Then the optimizer steps on real memory. `--algorithm none` measures this local \
+step; the additional time of a step is the exposed communication.
 
-A profile is a text file with one line a layer: its name, the sizes of its parameters as 1024x1024,1024, and the seconds \
-of CPU time of its forward and its backward pass. With --accelerator a step waits for so long, and leaves the processor to \
-communication.
+A profile is a text file with one line per layer: its name, the sizes of its parameters as 1024x1024,1024, and the seconds \
+of CPU time of its forward and its backward pass. With --accelerator, a step waits for that time instead, and leaves the \
+processor to communication.
 
-The time is the mean over all steps after the warm-up, of the rank that took longest; count whole periods of algorithms \
-that do not communicate in every step.
+The time is the mean over all steps after the warm-up, of the slowest rank. For algorithms that do not communicate in \
+every step, set --steps to whole periods.
 
-Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
+Exit code: 0 on success; 1 on a failure, or if the output cannot be written; 2 for invalid options; 141 if the reader \
+closed the output.
 
 Example: hexagram step --algorithm bytegrad --ranks 2 --steps 20";
 
-/// Measure training steps with an algorithm, beside computation of a given length.
+/// Measure training steps with an algorithm, during computation of a given length.
 ///
-/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+/// Under mpirun, srun, torchrun or `hexagram run`, this process is one rank; otherwise it starts the ranks itself.
 #[derive(Parser, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub struct StepOptions {
-    /// Algorithm by which the ranks communicate, as in 'choco-sgd(codec=top-k(5%), graph=torus)', or `none`;
-    /// `list` prints all, and `help:NAME` the options of one
+    /// Algorithm of the ranks, as in 'choco-sgd(codec=top-k(5%), graph=torus)', or `none`; `list` prints all, and
+    /// `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
 
-    /// Optimizer that steps with what the algorithm leaves of the gradients, with options as in 'sgd(momentum=0.9)';
-    /// `list` prints all, and `help:NAME` the options of one [default: the algorithm's own]
+    /// Optimizer that applies the gradients after the algorithm, with options as in 'sgd(momentum=0.9)'; `list`
+    /// prints all, and `help:NAME` the options of one [default: that of the algorithm]
     #[arg(long)]
     pub optimizer: Option<String>,
 
-    /// Computation that communication runs beside: the backward pass, or also the next forward pass, in which each layer
+    /// Computation that communication overlaps: the backward pass, or also the next forward pass, in which each layer
     /// then waits for its own parameters
     #[arg(long, value_enum, default_value_t = Passes::Backward)]
     pub overlap: Passes,
 
-    /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
+    /// Number of ranks to start; under a launcher, the number of ranks to expect [default: 2]
     #[arg(short = 'n', long, value_name = "N")]
     pub ranks: Option<usize>,
 
     /// Transport between the ranks.
-    #[arg(help = format!("How bytes travel: {}", transports::names()))]
+    #[arg(help = format!("Transport between the ranks: {}", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
 
-    /// The model, and the time its layers take [default: 8 layers of 1024 × 1024, of 2 ms and 4 ms]
+    /// File with the layers of the model and their times [default: 8 layers of 1024 × 1024, of 2 ms and 4 ms]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
 
-    /// Let passes wait for so long, as for an accelerator that computes, in place of using the processor
+    /// Wait for the time of a pass, as for an accelerator, instead of using the processor
     #[arg(long)]
     pub accelerator: bool,
 
-    /// Steps that are measured [default: 32, or as many as are whole periods of the algorithm]
+    /// Measured steps [default: 32, or enough for whole periods of the algorithm]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: Option<u32>,
 
-    /// Steps before those
+    /// Steps before the measured ones
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub warmup: u32,
 }
 
-/// Steps that are measured at least, unless the caller says otherwise.
+/// Minimum number of measured steps, unless the caller sets it.
 const STEPS: u32 = 32;
 
 /// Name that stands for no communication.
@@ -94,7 +95,7 @@ const NONE: &str = "none";
 /// Runs `step`: as one of a launcher's ranks, or with ranks that it starts. Returns the exit code.
 ///
 /// # Errors
-/// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
+/// The first invalid option, before any rank starts; errors of the ranks.
 pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
     if let Some(text) = information(registry, &options.algorithm, options.optimizer.as_deref()) {
         print(&text?)?;

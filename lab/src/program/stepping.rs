@@ -7,22 +7,22 @@ use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Optimizer,
 use hexagram::{Error, Result};
 use std::sync::Arc;
 
-/// Options about the optimizer and its learning rate, as they were typed.
+/// Options of the optimizer and its learning rate, as typed.
 #[derive(Args, Debug, Clone)]
 pub struct Stepping {
-    /// Learning rate, at its largest [default: the algorithm's or the optimizer's own]
+    /// Peak learning rate [default: that of the algorithm or the optimizer]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
-    /// Optimizer that steps with what the algorithm leaves of the gradients, with options as in
-    /// 'sgd(momentum=0.9, nesterov=true)'; `list` prints the choices, and `help:NAME` the options of one [default: the
-    /// algorithm's own]
+    /// Optimizer that applies the gradients after the algorithm, with options as in 'sgd(momentum=0.9,
+    /// nesterov=true)'; `list` prints the choices, and `help:NAME` the options of one [default: that of the
+    /// algorithm]
     #[arg(long)]
     pub optimizer: Option<String>,
-    /// Weight decay of that optimizer, but for biases, which never decay [default: the optimizer's own]
+    /// Weight decay of that optimizer; biases never decay [default: that of the optimizer]
     #[arg(long, allow_negative_numbers = true)]
     pub weight_decay: Option<f64>,
     /// Schedule of the learning rate: constant, linear, cosine, step or one-cycle, with options as in
-    /// 'cosine(warmup=50, end=0.1)'; it is over at the end of the training
+    /// 'cosine(warmup=50, end=0.1)'; it ends with the training
     #[arg(long, default_value = "constant")]
     pub schedule: String,
 }
@@ -30,20 +30,20 @@ pub struct Stepping {
 /// Optimizer and learning rate of a training.
 #[derive(Debug, Clone)]
 pub struct Stepper {
-    /// Optimizer that steps with what the algorithm leaves of the gradients.
+    /// Optimizer that applies the gradients after the algorithm.
     pub optimizer: Arc<dyn Optimizer>,
-    /// Learning rate γ, at its largest.
+    /// Peak learning rate γ.
     pub learning_rate: f64,
     schedule: String,
 }
 
-/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients. docs/algorithms.md
-/// has what others come to on the digits.
+/// Learning rate of each optimizer except SGD, with algorithms that leave the mean of the gradients.
+/// docs/algorithms.md shows the results of others on the digits.
 const OF_OPTIMIZERS: &[(&str, f64)] =
     &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0003), ("lamb", 0.003), ("lars", 2.0), ("muon", 0.002)];
 
 impl Stepping {
-    /// Reads the options for an algorithm, for which this is a good learning rate with its own optimizer.
+    /// Parses the options for an algorithm. `learning_rate` is a good value with the optimizer of the algorithm.
     ///
     /// # Errors
     /// One line that names option, value and range.
@@ -61,20 +61,20 @@ impl Stepping {
 }
 
 impl Stepper {
-    /// Returns the learning rate of every step of a training of so many.
+    /// Returns the learning rate of every step of a training of `steps` steps.
     ///
     /// # Errors
-    /// One line that names option, value and range, if the schedule does not fit so few steps.
+    /// An error that names option, value and range, if the schedule does not fit that number of steps.
     pub fn rate(&self, steps: u64) -> Result<LearningRate> {
         let rate = LearningRate::catalogue(self.learning_rate, steps).named(&self.schedule)?;
         // `--lr` says it, and what a checkpoint was made with.
         if rate.base == self.learning_rate {
             return Ok(rate);
         }
-        Err(Error::usage(format!("--schedule {} has a base", self.schedule), "give it as --lr"))
+        Err(Error::usage(format!("--schedule {} sets a base", self.schedule), "use --lr for the base"))
     }
 
-    /// Returns the engine's options: the optimizer, and biases that do not decay.
+    /// Returns the engine options: the optimizer, with biases that do not decay.
     pub fn engine(&self) -> EngineOptions {
         EngineOptions {
             optimizer: Some(Arc::clone(&self.optimizer)),
@@ -84,7 +84,7 @@ impl Stepper {
     }
 }
 
-/// Creates the optimizer that a text spells, with a weight decay if there is one.
+/// Creates the optimizer of a spelling, with a weight decay if it is given.
 ///
 /// # Errors
 /// As [`optimizer::named`].
@@ -96,15 +96,14 @@ pub(super) fn named(text: &str, decay: Option<f64>) -> Result<Arc<dyn Optimizer>
     }
 }
 
-/// Returns the learning rate for an optimizer, by its spelling: the algorithm's where it is the algorithm's own
-/// optimizer.
+/// Returns the learning rate for an optimizer, by its spelling: that of the algorithm for its own optimizer.
 fn rate_for(text: &str, own: &str, of_algorithm: f64) -> f64 {
     let word = |text: &str| text.split('(').next().unwrap_or_default().trim().to_owned();
     let found = OF_OPTIMIZERS.iter().find(|(name, _)| *name == word(text) && *name != word(own));
     found.map_or(of_algorithm, |(_, rate)| *rate)
 }
 
-/// Passes that a step's communication runs beside.
+/// Passes that the communication of a step overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Passes {
     /// Communication overlaps the backward pass
@@ -114,7 +113,7 @@ pub enum Passes {
 }
 
 impl Passes {
-    /// Returns it as the engine's option.
+    /// Returns the option of the engine.
     pub fn overlap(self) -> Overlap {
         match self {
             Passes::Backward => Overlap::Backward,

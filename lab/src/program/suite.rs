@@ -1,7 +1,7 @@
 //! `suite`: runs the suite with the algorithms of a registry, and writes its page.
 //!
-//! Each training is a line of JSON in the file of records as soon as it is done; a suite that was ended goes on from
-//! there. `suite/records.rs` is that file.
+//! Each training is a line of JSON in the file of records, written when it ends. A suite that was stopped continues
+//! from there. `suite/records.rs` is that file.
 
 mod records;
 
@@ -16,29 +16,29 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Train with every algorithm on all tasks, with data alike and not, few ranks and many, and write which-algorithm.md.
+/// Train by every algorithm on all tasks, with equal and with skewed data, on few ranks and many, and write
+/// which-algorithm.md.
 ///
-/// Ranks are simulated, so that every run is like any other. What was run before is not run again.
-/// docs/which-algorithm.md is replaced only once every training of the whole suite was run; the page of a part is
-/// runs/which-algorithm.md.
+/// Ranks are simulated, so that every run is reproducible. Earlier trainings are not repeated.
+/// docs/which-algorithm.md is replaced only by a complete suite; a partial one writes runs/which-algorithm.md.
 #[derive(Parser, Debug, Clone)]
 pub struct SuiteOptions {
     /// Names of algorithms to run [default: all]
     pub algorithms: Vec<String>,
-    /// Run the short form: quadratics and digits, 4 ranks, two seeds
+    /// Run the short suite: quadratics and digits, 4 ranks, two seeds
     #[arg(long)]
     pub short: bool,
-    /// Train nothing, and write the page of what was run before
+    /// Train nothing, and write the page of the recorded trainings
     #[arg(long)]
     pub judge: bool,
-    /// Forget what was run before with these algorithms, as after a change of one
+    /// Discard the records of these algorithms, as after a change of one
     #[arg(long, conflicts_with = "judge")]
     pub anew: bool,
     /// File with a line of JSON for each training
     #[arg(long, value_name = "FILE", default_value = "runs/suite.jsonl")]
     pub records: PathBuf,
-    /// Folder of which-algorithm.md and its pictures, whatever was run [default: docs if it has the page and the whole
-    /// suite was run, else runs]
+    /// Folder for which-algorithm.md and its plots [default: docs if it has the page and the suite is complete, else
+    /// runs]
     #[arg(long, value_name = "FOLDER")]
     pub docs: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure>
     if options.judge {
         let records = read(&options.records)?;
         if records.is_empty() {
-            let what = format!("{} has no records, of which a page could be made", options.records.display());
+            let what = format!("{} has no records for the page", options.records.display());
             return Err(Error::usage(what, "run the suite without --judge").into());
         }
         let page = page(registry, options, &records.iter().map(training).collect())?;
@@ -115,8 +115,8 @@ impl PageFolder {
         let path = self.folder.join("which-algorithm.md");
         print(&format!("{} is up to date", path.display()))?;
         if self.lacking > 0 {
-            let what = "docs/which-algorithm.md stays as it is, for the whole suite";
-            let why = format!("{} trainings lack (--docs docs replaces it all the same)", self.lacking);
+            let what = "docs/which-algorithm.md is unchanged, because the suite is incomplete";
+            let why = format!("{} trainings are missing (--docs docs replaces it anyway)", self.lacking);
             print(&format!("{what}: {why}"))?;
         }
         Ok(())
@@ -128,9 +128,11 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
     let own = |chosen: Chosen| match chosen.spelling == chosen.algorithm.name() {
         true => Ok(chosen.algorithm),
         false => {
-            let what =
-                format!("the suite knows algorithms by their names, and {} has options", chosen.spelling);
-            Err(Error::usage(what, "give the registry an algorithm with these options as its defaults"))
+            let what = format!(
+                "the suite accepts names of algorithms without options, and {} has options",
+                chosen.spelling
+            );
+            Err(Error::usage(what, "register an algorithm with these options as its defaults"))
         }
     };
     Chosen::all(registry, names)?.into_iter().map(own).collect()

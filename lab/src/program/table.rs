@@ -1,8 +1,7 @@
-//! Lines that rank 0 prints for all ranks, none of which works on for output that is lost, or that nobody reads any
-//! more.
+//! Lines that rank 0 prints for all ranks. If the output fails or its reader is gone, all ranks stop.
 //!
-//! A line that cannot be printed is no failure of the rank: the others end as they do after the last line, and blame
-//! nobody.
+//! A line that cannot be printed is not a failure of the rank: the other ranks end as after the last line, and blame
+//! no rank.
 
 use super::say::{PrintError, print};
 use hexagram::{Communicator, Result};
@@ -10,7 +9,7 @@ use hexagram::{Communicator, Result};
 /// Lines that a measurement prints, one by one.
 pub struct Table<'a> {
     comm: &'a Communicator,
-    /// On rank 0: what has kept a line from being printed.
+    /// On rank 0: the error that kept a line from being printed.
     lost: Option<PrintError>,
 }
 
@@ -20,7 +19,7 @@ impl<'a> Table<'a> {
         Table { comm, lost: None }
     }
 
-    /// Prints a line on rank 0; returns whether it could, on every rank. A collective call.
+    /// Prints a line on rank 0. Returns, on every rank, whether it was printed. A collective call.
     ///
     /// # Errors
     /// Those of the communication.

@@ -12,20 +12,20 @@ use hexagram::{Communicator, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Train a small model by any algorithm, on several ranks.
+/// Train a small model by an algorithm, on several ranks.
 ///
-/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+/// Under mpirun, srun, torchrun or `hexagram run`, this process is one rank; otherwise it starts the ranks itself.
 ///
-/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are
-/// not typed have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has
-/// tuned, as in 'slowmo(slow_rate=2)'.
+/// By default, the learning rate is that of the suite for the algorithm and the task. Options of the algorithm that
+/// are not given have the defaults that `help:NAME` prints, for every task. Give second step sizes that the suite has
+/// tuned explicitly, as in 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct TrainOptions {
-    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list`
-    /// prints the choices, and `help:NAME` the options of one
+    /// Algorithm of the ranks, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints the
+    /// choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
-    /// Folder for metrics.jsonl, with the loss of every step and the numbers that the algorithm gives out
+    /// Folder for metrics.jsonl, with the loss of every step and the metrics of the algorithm
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
     /// Task, data, ranks and optimizer.
@@ -36,7 +36,7 @@ pub struct TrainOptions {
 /// Runs `train`: as one of a launcher's ranks, or with ranks that it starts. Returns the exit code.
 ///
 /// # Errors
-/// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
+/// The first invalid option, before any rank starts; errors of the ranks.
 pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure> {
     let optimizer = options.setting.stepping.optimizer.as_deref();
     if let Some(text) = information(registry, &options.algorithm, optimizer) {

@@ -2,12 +2,12 @@
 
 use hexagram::TransportKind;
 
-/// Returns all transports; MPI's only where it is built in.
+/// Returns all transports of this build; the MPI transport only if it is built in.
 pub fn built_in() -> Vec<TransportKind> {
     TransportKind::known()
 }
 
-/// Returns the transport that MPI carries, where it is built in.
+/// Returns the MPI transport, if it is built in.
 pub fn mpi() -> Option<TransportKind> {
     "mpi".parse().ok()
 }

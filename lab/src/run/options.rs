@@ -15,25 +15,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// More processes than this on one machine is a slip of the finger.
+/// More processes than this on one machine are likely a typing error.
 const MAX_RANKS: usize = 64;
 
 /// Options of every training program.
 #[derive(Args, Debug, Clone)]
 pub struct RunOptions {
-    /// Ranks to start when no launcher has started them [default: 4]
+    /// Ranks to start if no launcher has started them [default: 4]
     #[arg(short = 'n', long)]
     pub ranks: Option<usize>,
-    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list`
-    /// prints the choices, and `help:NAME` the options of one
+    /// Algorithm of the ranks, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints the
+    /// choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
-    /// Transport: mixed (shm within a host, tcp across), shm, tcp, mpi (ranks that mpirun starts, in a build with the
+    /// Transport: mixed (shm within a host, tcp between hosts), shm, tcp, mpi (with mpirun, in a build with the
     /// feature `mpi`), or thread (all ranks in one process)
     #[arg(long, value_name = "NAME", env = "HEXAGRAM_TRANSPORT", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
-    /// Device that has the replicas: cpu, cuda (a GPU for each rank of a host in turn), cuda:N, or auto, which is cpu
-    /// where there is no GPU or this program was built without CUDA
+    /// Device of the replicas: cpu, cuda (one GPU per rank of a host, in turn), cuda:N, or auto, which is cpu without
+    /// a GPU or in a build without CUDA
     #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceChoice,
     /// Passes over the training data
@@ -42,7 +42,7 @@ pub struct RunOptions {
     /// Samples per rank and step
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
-    /// Computation that communication runs beside: the backward pass, or also the next forward pass, in which each part
+    /// Computation that communication overlaps: the backward pass, or also the next forward pass, in which each part
     /// of the model then waits for its own parameters
     #[arg(long, value_enum, default_value_t = Passes::Backward)]
     pub overlap: Passes,
@@ -52,28 +52,28 @@ pub struct RunOptions {
     /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// End with one line of JSON on standard output, and print nothing else there
+    /// Print only one line of JSON on standard output, at the end
     #[arg(long)]
     pub json: bool,
     /// Folder for metrics.jsonl and plot.svg [default: a new folder in runs/]
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Save everything that the training depends on in this folder, now and then and at the end. A save that fails is
-    /// said on standard error and tried again at the next; if the last one fails, the exit code is 1
+    /// Save the whole state of the training in this folder, from time to time and at the end. A failed save is
+    /// reported on standard error and tried again at the next one; if the last one fails, the exit code is 1
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Steps from one checkpoint to the next
     #[arg(long, value_name = "STEPS", default_value_t = 100, requires = "checkpoint")]
     pub every: u64,
-    /// Go on from the newest checkpoint, if there is one; refused, with each difference, if it was made with other
-    /// options or data than those given now
+    /// Continue from the newest checkpoint, if any. If its options or data differ from the current ones, each
+    /// difference is reported, and the run is refused
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// Go on all the same, with another --lr, --schedule, --batch, --seed or --data; where that changes the order of
-    /// samples, the epoch that was under way begins anew
+    /// Continue despite a different --lr, --schedule, --batch, --seed or --data. If that changes the order of
+    /// samples, the current epoch begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
-    /// Write what all ranks did and when, for ui.perfetto.dev, and say which rank was the slowest
+    /// Write the timeline of all ranks for ui.perfetto.dev, and report the slowest rank
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Seconds to wait for all ranks to join
@@ -84,7 +84,7 @@ pub struct RunOptions {
 /// Model and data of a training program, as its reports and checkpoints name them.
 #[derive(Debug, Clone)]
 pub struct Subject {
-    /// Name of the program, which its messages begin with.
+    /// Name of the program, with which its messages begin.
     pub program: &'static str,
     /// Name of the model.
     pub model: String,
@@ -98,10 +98,10 @@ pub struct Subject {
     pub digest: u64,
 }
 
-/// Training whose options make sense.
+/// Training whose options have been checked.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Options as they were given, with the algorithm in its short spelling.
+    /// Options as given, with the algorithm in its short spelling.
     pub options: RunOptions,
     /// Algorithm.
     pub algorithm: AnyAlgorithm,
@@ -112,10 +112,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Finds what the options name, and refuses what cannot be done.
+    /// Looks up the names in the options, and refuses invalid ones.
     ///
     /// # Errors
-    /// One line with the reason and a remedy.
+    /// The reason and a remedy, in one line.
     pub fn check(mut options: RunOptions, subject: Subject) -> Result<Self> {
         // Printed and saved in its short spelling, however it was typed.
         let Chosen { algorithm, spelling } = Chosen::named(&Registry::built_in(), &options.algorithm)?;
@@ -126,11 +126,14 @@ impl Run {
             return Err(Error::usage(format!("--ranks {ranks} cannot be started"), remedy));
         }
         if options.batch == 0 || options.epochs == 0 {
-            return Err(Error::usage("--batch and --epochs count from 1", "leave them out for the defaults"));
+            return Err(Error::usage(
+                "--batch or --epochs is 0",
+                "use at least 1, or omit them for the defaults",
+            ));
         }
         options.device.check()?;
         if options.every == 0 {
-            return Err(Error::usage("--every counts from 1", "leave it out for the default"));
+            return Err(Error::usage("--every is 0", "use at least 1, or omit it for the default"));
         }
         if let Some(trace) = &options.trace {
             check_writable(trace)?;
@@ -142,7 +145,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Runs `rank` as this process's rank, or starts all ranks and waits for them. A rank's exit code is its process's.
+    /// Runs `rank` as the rank of this process, or starts all ranks and waits for them. The exit code of a rank is
+    /// that of its process.
     ///
     /// # Errors
     /// Those of `rank`, or of the start.
@@ -163,7 +167,7 @@ impl Run {
         if let Some(count) = ranks.to_start()? {
             self.check_share(count)?;
             rehearse(&self.algorithm, &self.engine(), count)?;
-            // Here, so that a folder that cannot be is one message and not one a rank.
+            // Checked here, so that an invalid folder gives one message, not one per rank.
             options.out.as_deref().map_or(Ok(()), super::metrics::prepare)?;
         }
         let one = |world: &World| -> Result<ExitCode, String> {
@@ -184,7 +188,7 @@ impl Run {
         }
     }
 
-    /// Returns a loader's options: an equal share of the samples for this rank, in a new order in each epoch.
+    /// Returns the loader options: an equal share of the samples for this rank, in a new order in each epoch.
     ///
     /// # Errors
     /// As [`DistributedSampler::new`].
@@ -206,7 +210,7 @@ impl Run {
         })
     }
 
-    /// Returns the engine's options.
+    /// Returns the engine options.
     pub fn engine(&self) -> EngineOptions {
         EngineOptions { overlap: self.options.overlap.overlap(), ..self.stepper.engine() }
     }
@@ -214,12 +218,12 @@ impl Run {
     /// Returns the learning rate of every step of a training with this number of steps an epoch.
     ///
     /// # Errors
-    /// One line that names option, value and range, if the schedule does not fit so few steps.
+    /// An error that names option, value and range, if the schedule does not fit that number of steps.
     pub fn schedule(&self, steps: u64) -> Result<LearningRate> {
         self.stepper.rate(steps.saturating_mul(self.options.epochs))
     }
 
-    /// Makes sure that each of `ranks` ranks has samples for at least one step.
+    /// Checks that each of `ranks` ranks has samples for at least one step.
     fn check_share(&self, ranks: usize) -> Result<()> {
         let batch = self.options.batch;
         let samples = self.subject.samples;
@@ -230,7 +234,7 @@ impl Run {
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
     }
 
-    /// Returns the options that all ranks must have been given alike.
+    /// Returns the options that must be the same on all ranks.
     fn agreement(&self) -> String {
         let Run { options, stepper, subject, .. } = self;
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
@@ -329,7 +333,7 @@ mod tests {
         refused(&["--optimizer", "sgd(weight-decay=1)", "--weight-decay", "1"], "2 times");
         refused(&["--schedule", "cosin"], "cosine");
         refused(&["--schedule", "cosine(end=-1)"], "end of cosine is -1; choose a number, 0 or more");
-        refused(&["--schedule", "cosine(base=2)"], "give it as --lr");
+        refused(&["--schedule", "cosine(base=2)"], "use --lr for the base");
     }
 
     #[test]

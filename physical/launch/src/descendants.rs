@@ -1,7 +1,7 @@
-//! Processes that the ranks of a job have started, wherever they are by now.
+//! Processes that the ranks of a job have started, wherever they run now.
 //!
-//! Each rank has its launcher's mark in its environment, which the processes that it starts inherit. A process with
-//! another environment, or of another user, is not found.
+//! Each rank has a mark of its launcher in its environment, which its child processes inherit. A process with a
+//! different environment, or of a different user, is not found.
 
 use hexagram_physical::bootstrap::variable;
 use hexagram_physical::launcher::{STARTERS, random, signal_all};
@@ -9,14 +9,14 @@ use hexagram_physical::{Error, Result};
 use rustix::process::Signal;
 use std::process::Command;
 
-/// Number of searches at the end, as a process may start another just before it is killed.
+/// Number of searches at the end, since a process may start a new one just before it is killed.
 const ROUNDS: usize = 10;
 
-/// Descendants of one job's ranks. They are killed when this is dropped.
+/// Descendants of the ranks of one job. They are killed when this is dropped.
 pub(super) struct Descendants {
     /// Mark of this job.
     mark: String,
-    /// Marks of this launcher and of those around it, the outermost first.
+    /// Marks of this launcher and of the launchers around it, the outermost first.
     starters: String,
 }
 
@@ -24,7 +24,7 @@ impl Descendants {
     /// Creates the mark of a job without processes.
     ///
     /// # Errors
-    /// [`Error::System`] if the system gives no random bytes.
+    /// [`Error::System`] if the system provides no random bytes.
     pub(super) fn none() -> Result<Self> {
         let number = random().map(u64::from_le_bytes).map_err(Error::no_random)?;
         let mark = format!("{}-{number:016x}", std::process::id());
@@ -32,7 +32,7 @@ impl Descendants {
         Ok(Descendants { mark, starters })
     }
 
-    /// Marks all that `command` will start.
+    /// Marks all processes that `command` will start.
     pub(super) fn mark(&self, command: &mut Command) {
         command.env(STARTERS, &self.starters);
     }

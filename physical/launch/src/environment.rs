@@ -20,15 +20,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-/// Removes what launchers have told this process of its rank from the environment of a command, so that another launcher,
-/// such as mpirun, can start ranks by it.
+/// Removes the rank variables that launchers have set for this process from the environment of a command, so that a
+/// different launcher, such as mpirun, can start ranks with it.
 pub fn forget_rank(command: &mut Command) {
     of_launchers().for_each(|name| {
         command.env_remove(name);
     });
 }
 
-/// Sets the variables of `rank` in `command`. Returns the open files that they name, which the rank has to inherit.
+/// Sets the variables of `rank` in `command`. Returns the open files that they name, which the rank must inherit.
 ///
 /// Rank 0 takes the listening sockets out of `setup`.
 pub(super) fn describe(
@@ -38,7 +38,7 @@ pub(super) fn describe(
     setup: &mut RendezvousSetup,
 ) -> Vec<Arc<OwnedFd>> {
     forget_rank(command);
-    // MKL and OpenBLAS follow OpenMP's, unless they are told otherwise.
+    // MKL and OpenBLAS follow the OpenMP variable, unless they have their own.
     for name in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].into_iter().filter(|name| variable(name).is_none()) {
         command.env(name, threads_per_rank(job.ranks).to_string());
     }
@@ -63,7 +63,7 @@ pub(super) fn describe(
     inherited
 }
 
-/// Returns each rank's share of the cores, at least one. Libraries would otherwise start a thread per core in every
+/// Returns the share of cores of each rank, at least one. Without it, libraries start a thread per core in every
 /// rank.
 fn threads_per_rank(ranks: usize) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);

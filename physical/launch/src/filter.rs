@@ -1,4 +1,4 @@
-//! Set of a job's ranks, as people write it: `0,2-3`.
+//! Set of ranks of a job, as users write it: `0,2-3`.
 
 use hexagram_physical::{Error, Result};
 use std::ops::RangeInclusive;

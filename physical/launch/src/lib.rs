@@ -1,7 +1,7 @@
-//! Starts the ranks of one job as processes on this machine, and ends them together: what `hexagram run` does.
+//! Starts the ranks of a job as processes on this machine, and ends them together, as `hexagram run` does.
 //!
-//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines run one launcher
-//! on each, as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
+//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines, run one
+//! launcher on each (see [`Node`]), or use `mpirun`, `srun` or `torchrun`, whose variables hexagram also reads.
 //!
 //! | module | content |
 //! |---|---|
@@ -66,34 +66,35 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 pub struct Job {
     /// Number of ranks on this machine, from 1 to [`MAX_RANKS`].
     pub ranks: usize,
-    /// This machine's part in a job on several machines. Default: `None`, a single machine.
+    /// Part of this machine in a job on several machines. Default: `None`, a single machine.
     pub node: Option<Node>,
     /// Program of each rank: a path, or a name that is looked up in `PATH`.
     pub program: PathBuf,
     /// Arguments of the program, the same for every rank.
     pub arguments: Vec<OsString>,
-    /// Variables set on top of this process's own. They cannot replace those that hexagram sets.
+    /// Variables added to those of this process. They cannot replace the variables that hexagram sets.
     pub environment: Vec<(OsString, OsString)>,
-    /// Destination of the ranks' output.
+    /// Destination of the output of the ranks.
     pub output: Output,
     /// Ranks whose stdout is printed; `None` for all. Output to stderr is always printed.
     pub show: Option<Ranks>,
-    /// Folder for log files with the whole output, `rank-3.out` and `rank-3.err`. Existing files are an error, as
-    /// nothing is overwritten.
+    /// Folder for log files with the whole output, `rank-3.out` and `rank-3.err`. Existing files are not overwritten,
+    /// but an error.
     pub logs: Option<PathBuf>,
     /// Time from SIGTERM to SIGKILL, if the job is interrupted or a rank has failed. Default: [`DEFAULT_GRACE`].
     pub grace: Duration,
 }
 
-/// Destination of the ranks' output.
+/// Destination of the output of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
-    /// Each line of a rank's stdout and stderr is passed on to this process's, as a whole, behind `[rank] `.
+    /// This process writes each line of the stdout and stderr of a rank to its own, as a whole, after `[rank] `.
     ///
-    /// Lines above 64 KiB are cut. If the reader is gone (`| head`), the job goes on and its output is dropped.
+    /// Lines above 64 KiB are cut. If the reader closes the output (`| head`), the job continues and its output is
+    /// dropped.
     #[default]
     Prefixed,
-    /// The ranks inherit this process's stdout and stderr, so that lines may mix.
+    /// The ranks inherit the stdout and stderr of this process, so that lines may mix.
     Inherit,
 }
 
@@ -113,44 +114,45 @@ impl Job {
         }
     }
 
-    /// Creates a job of this program, with its own arguments, as so many processes that write to its own output. In
+    /// Creates a job of this program, with its own arguments, as `ranks` processes that write to its own output. In
     /// each of them [`Placement::from_env`](hexagram_physical::bootstrap::Placement::from_env) returns its rank.
     ///
     /// # Errors
-    /// [`Error::System`] if the system does not tell the program's path.
+    /// [`Error::System`] if the system does not report the path of the program.
     pub fn of_this_program(ranks: usize) -> Result<Self> {
         let arguments = std::env::args_os().skip(1).collect();
         Ok(Job { arguments, output: Output::Inherit, ..Job::new(ranks, this_program()?) })
     }
 
-    /// Starts the ranks, and waits until all of them, and all processes that they have started, have ended.
+    /// Starts the ranks. Returns when all of them, and all processes that they have started, have ended.
     ///
-    /// The first rank to fail ends the job: the others have 2 s to end by themselves, then get SIGTERM, then, after
-    /// [`Job::grace`], SIGKILL. SIGINT, SIGTERM and SIGHUP to this process end it in the same way without the 2 s; a
-    /// SIGINT after that kills at once. SIGTSTP (Ctrl-Z) stops the ranks and then this process; when it continues, so
-    /// do they. If this process itself is killed, the kernel kills the ranks and their process groups.
+    /// The first rank to fail ends the job: the others have 2 s to end by themselves, then get SIGTERM, and after
+    /// [`Job::grace`] SIGKILL. SIGINT, SIGTERM and SIGHUP to this process end the job in the same way without the 2
+    /// s; a SIGINT after that kills immediately. SIGTSTP (Ctrl-Z) stops the ranks and then this process; SIGCONT
+    /// continues both. If this process itself is killed, the kernel kills the ranks and their process groups.
     ///
-    /// From the first call on, those signals do not end or stop this process any more (SIGHUP and SIGTSTP: unless they
-    /// were ignored before, as under `nohup`): a program that goes on after its job has to watch for them itself.
+    /// After the first call, those signals no longer end or stop this process (SIGHUP and SIGTSTP: unless they were
+    /// ignored before, as under `nohup`). A program that continues after its job must handle them itself.
     ///
-    /// The limit of open files of this process, which the ranks inherit, is raised as far as the system lets it.
+    /// The limit of open files of this process, which the ranks inherit, is raised to the maximum that the system
+    /// allows.
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for numbers out of range. [`Error::Setup`] for a variable of this library with a value that it
-    /// cannot have: the ranks would inherit it. [`Error::System`] if a rank cannot be started (those already started
-    /// are killed) or does not die, if a log cannot be created, or if every rank succeeded but their output could not
-    /// be passed on or kept. A rank that fails is no error, but an [`Outcome`].
+    /// [`Error::Usage`] for numbers out of range. [`Error::Setup`] for an invalid value of a variable of this
+    /// library, which the ranks would inherit. [`Error::System`] if a rank cannot be started (those already started
+    /// are killed) or killed, if a log cannot be created, or if every rank succeeded but their output could not be
+    /// written. A rank that fails is not an error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {
         self.check()?;
         check_environment()?;
         warn_of_unknown(None);
-        // On several machines another launcher may have started one of these on each.
+        // On several machines, a different launcher may have started one of these on each machine.
         if self.node.is_none() {
             warn_of_rank_given(self.ranks);
         }
         raise_open_files();
-        // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
+        // A dedicated thread: ranks die with the thread that started them, and the caller may be inside a runtime.
         thread::scope(|scope| {
             let launcher = thread::Builder::new().name("hexagram-launch".into());
             let started = launcher.spawn_scoped(scope, || self.run_on_this_thread());
@@ -159,13 +161,13 @@ impl Job {
         })
     }
 
-    /// Creates the error of a launcher that the system gave no descriptor.
+    /// Creates the error for a launcher that has run out of descriptors.
     fn out_of_files(&self, doing: String, cause: io::Error) -> Error {
         if !exhausted(&cause) {
-            let remedy = "see whether epoll_create1, eventfd2 and pidfd_open are allowed here: a container may deny them";
+            let remedy = "allow epoll_create1, eventfd2 and pidfd_open; a container may deny them";
             return Error::system(doing, cause, remedy);
         }
-        // A descriptor of the process, one that guards it, two for its output, and two for the files that keep it.
+        // For each rank: a descriptor of the process, one of its guard, two for its output, and two for its logs.
         let each =
             2 + if self.output == Output::Prefixed { 2 } else { 0 } + if self.logs.is_some() { 2 } else { 0 };
         let needed = DESCRIPTORS + each * self.ranks as u64;
@@ -179,7 +181,7 @@ impl Job {
             .build()
             .map_err(|cause| self.out_of_files("watch processes".to_owned(), cause))?;
         let outcome = runtime.block_on(supervise::supervise(self));
-        // A write to an output that nobody reads may be stuck in a helper thread; the outcome does not wait for it.
+        // A write to an output that has no reader may be stuck in a helper thread; the outcome does not wait for it.
         runtime.shutdown_background();
         outcome
     }

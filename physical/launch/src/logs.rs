@@ -1,6 +1,6 @@
 //! Log files: one for each stream of each rank, `rank-3.out` and `rank-3.err`, with the bytes that the rank wrote.
 //!
-//! Files are never overwritten. A file that exists belongs to another job, and this one is refused before any rank
+//! Files are never overwritten. An existing file belongs to a different job, and this job is refused before any rank
 //! starts.
 
 use hexagram_physical::{Error, Result};
@@ -18,7 +18,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Creates the `folder` and, in it, empty files for stdout and stderr of each of `ranks`: all or none.
+    /// Creates the `folder`, and empty stdout and stderr files in it for each of `ranks`: all or none.
     ///
     /// # Errors
     /// [`Error::System`] if a file exists, or cannot be created.
@@ -26,9 +26,9 @@ impl Log {
         let failed = |what: &Path, cause: io::Error| {
             let remedy = match cause.kind() {
                 io::ErrorKind::AlreadyExists if what != folder => {
-                    "it is another job's; give each job a folder of its own"
+                    "it belongs to a different job; use a separate folder for each job"
                 }
-                _ => "name a folder in which you may make files",
+                _ => "choose a writable folder",
             };
             Error::system(format!("make {}", what.display()), cause, remedy)
         };
@@ -47,7 +47,7 @@ impl Log {
         Ok(std::iter::from_fn(|| logs.next().zip(logs.next())).collect())
     }
 
-    /// Removes the files of a job that could not be started, so that its next start finds none.
+    /// Removes the files of a job that could not be started, so that the next attempt does not find them.
     pub(super) fn remove_all(folder: &Path, ranks: Range<usize>) {
         for path in ranks.flat_map(|rank| names(folder, rank)) {
             let _ = fs::remove_file(path);
@@ -58,7 +58,7 @@ impl Log {
     /// lost.
     ///
     /// # Errors
-    /// The first error of the system.
+    /// The first system error.
     pub(super) fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.write_all(bytes).inspect_err(|cause| {

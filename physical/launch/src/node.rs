@@ -1,8 +1,8 @@
-//! This machine's part in a job on several machines.
+//! Part of this machine in a job on several machines.
 //!
-//! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and agree on one address. They
-//! do not communicate: the ranks' control connections report a failed rank to all others, whose failures then end the
-//! other launchers' jobs.
+//! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and the same address. They do
+//! not communicate: the control connections of the ranks report a failed rank to all others, whose failures then end
+//! the jobs of the other launchers.
 
 use crate::{Job, MAX_RANKS, Output};
 use hexagram_physical::launcher::{MAX_SIZE, host_and_port, listen};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Longest time to resolve the name of the first machine.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// One of several machines, each of which starts equally many ranks.
+/// One of several machines, each of which starts the same number of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Number of this machine, below `nodes`. Its ranks follow those of lower numbers.
@@ -24,21 +24,28 @@ pub struct Node {
     pub nodes: usize,
     /// Rendezvous as `host:port`: an address of machine 0, the same on all machines.
     pub address: String,
-    /// File with the job's secret, the same on all machines.
+    /// File with the secret of the job, the same on all machines.
     pub secret: PathBuf,
 }
 
 impl Node {
-    /// Listens at the address, if it is this machine's. The other machines have `remote_ranks` ranks.
+    /// Listens at the address, if this machine has it. The other machines have `remote_ranks` ranks.
     ///
     /// # Errors
-    /// [`Error::Setup`] if it is no address, [`Error::System`] if it is taken or belongs to another machine.
+    /// [`Error::Setup`] if the address is malformed, [`Error::System`] if it is taken or belongs to a different
+    /// machine.
     pub(super) fn listen(&self, remote_ranks: usize) -> Result<Vec<OwnedFd>> {
         let (host, port) = host_and_port("--addr", &self.address)?;
         if self.number > 0 {
             return Ok(Vec::new());
         }
-        listen(host, port, remote_ranks, "choose another port in --addr, on all machines", RESOLVE_PATIENCE)
+        listen(
+            host,
+            port,
+            remote_ranks,
+            "choose a different port in --addr, on all machines",
+            RESOLVE_PATIENCE,
+        )
     }
 }
 
@@ -54,7 +61,7 @@ impl Job {
         first..first + self.ranks
     }
 
-    /// Refuses a job that cannot run, before anything is started.
+    /// Refuses a job that cannot run, before any process starts.
     pub(super) fn check(&self) -> Result<()> {
         let size = self.size();
         if !(1..=MAX_RANKS).contains(&self.ranks) {
@@ -77,7 +84,7 @@ impl Job {
         }
         if self.output == Output::Inherit && (self.show.is_some() || self.logs.is_some()) {
             let what = "output that the ranks write themselves can be neither filtered nor kept in files";
-            return Err(Error::usage(what, "let it be prefixed"));
+            return Err(Error::usage(what, "use the prefixed output"));
         }
         Ok(())
     }

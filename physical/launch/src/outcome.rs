@@ -1,4 +1,4 @@
-//! Result of a job, and the rank that is to blame.
+//! Result of a job, and the rank that failed first.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Longest time between two failures that count as simultaneous, as a busy launcher may see them in either order.
+/// Longest time between two failures that count as simultaneous, since a busy launcher may observe them in either
+/// order.
 const TIE: Duration = Duration::from_millis(100);
 
 /// Result of a job.
@@ -16,7 +17,7 @@ pub enum Outcome {
     Success,
     /// A rank failed, and the others were ended.
     Failed(FirstFailure),
-    /// The launcher was told to end the job, before any rank failed.
+    /// A signal asked the launcher to end the job, before any rank failed.
     Interrupted {
         /// Number of the signal: SIGINT, SIGTERM or SIGHUP.
         signal: i32,
@@ -24,7 +25,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the code to exit with, as a shell would: 0, the failed rank's code, or 128 plus the number of a signal.
+    /// Returns the exit code, as a shell would: 0, the code of the failed rank, or 128 plus the number of a signal.
     pub fn exit_code(&self) -> i32 {
         match self {
             Outcome::Success => 0,
@@ -46,7 +47,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Rank that failed first: the root cause, as far as the order of exits can tell.
+/// Rank that failed first: the root cause, as far as the order of exits shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstFailure {
     /// The rank.
@@ -67,7 +68,7 @@ impl fmt::Display for FirstFailure {
 
 /// One of several failures, with the facts that decide which was first.
 pub(super) struct RankFailure {
-    /// Instant at which the launcher saw it.
+    /// Instant at which the launcher observed it.
     at: Instant,
     /// True if a signal killed the rank.
     by_signal: bool,
@@ -99,7 +100,7 @@ pub(super) fn how(status: &io::Result<ExitStatus>) -> String {
     }
 }
 
-/// Finds the root cause in `failures`, which are in the order in which they were seen.
+/// Finds the root cause in `failures`, which are in the order of observation.
 ///
 /// If a rank is killed, its peers lose their connections and may exit in the same instant. Therefore, among
 /// simultaneous failures, a death by signal precedes an exit code.
@@ -110,7 +111,7 @@ pub(super) fn first_failure(failures: Vec<RankFailure>) -> Option<FirstFailure> 
     failures.into_iter().nth(culprit).map(|failure| failure.what)
 }
 
-/// Returns the name of a signal, such as `signal 9 (SIGKILL)`, from the standard library's text.
+/// Returns the name of a signal, such as `signal 9 (SIGKILL)`, from the text of the standard library.
 fn name(status: ExitStatus) -> String {
     status.to_string().replacen("signal: ", "signal ", 1)
 }

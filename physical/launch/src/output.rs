@@ -1,4 +1,4 @@
-//! The ranks' output, line by line, each behind its rank.
+//! The output of the ranks, line by line, each after the number of its rank.
 
 use crate::logs::Log;
 use std::io::{self, Write};
@@ -9,13 +9,13 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-/// Bytes read at once from one rank: the most for which others wait in a flood.
+/// Maximum bytes per read from one rank, so that one flood does not delay the other ranks.
 const READ: usize = 8 << 10;
 /// Longest line, in bytes. Longer ones are cut, so that a rank that never ends a line cannot fill this process's
 /// memory.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// Forwards the output of all ranks to this process's stdout and stderr.
+/// Forwards the output of all ranks to the stdout and stderr of this process.
 #[derive(Default)]
 pub(super) struct Console {
     /// Lock held while lines are written, as stdout and stderr may be one terminal.
@@ -26,7 +26,7 @@ pub(super) struct Console {
     lost: Arc<LostOutput>,
 }
 
-/// First error that kept the ranks' output from being written.
+/// First error that kept rank output from being written.
 #[derive(Default)]
 struct LostOutput(OnceLock<io::Error>);
 
@@ -36,7 +36,7 @@ impl LostOutput {
         if cause.kind() == io::ErrorKind::BrokenPipe {
             return;
         }
-        let said = format!("hexagram: cannot pass on what the ranks write: {cause}; the job goes on\n");
+        let said = format!("hexagram: cannot write the output of the ranks: {cause}; the job continues\n");
         if self.0.set(cause).is_ok() {
             let _ = io::stderr().write_all(said.as_bytes());
         }
@@ -45,14 +45,14 @@ impl LostOutput {
 
 impl Console {
     /// Forwards the `output` of `rank`, its stdout and stderr, until both are closed, or the other end of `gone` is
-    /// dropped. The rank has ended then, its output is in the pipe, and whoever else holds the pipe is no part of the
-    /// job.
+    /// dropped. By then the rank has ended and its output is in the pipe; another process that holds the pipe is not
+    /// part of the job.
     ///
-    /// The `logs` keep all of it. Its stdout is printed only if it `is_shown`.
+    /// The `logs` keep the whole output. Its stdout is printed only if it `is_shown`.
     ///
     /// # Errors
     ///
-    /// Those of the system, if it cannot watch a pipe.
+    /// The system errors if a pipe cannot be watched.
     pub(super) fn follow(
         &mut self,
         rank: usize,
@@ -73,7 +73,7 @@ impl Console {
         Ok(())
     }
 
-    /// Waits until all output of the ranks has been passed on. Only a reader that does not read delays it.
+    /// Waits until all output of the ranks has been written. Only a slow reader delays it.
     pub(super) async fn finish(&mut self) {
         while self.forwarding.join_next().await.is_some() {}
     }
@@ -148,14 +148,14 @@ impl Forward {
         self.write(to, &lines).await;
     }
 
-    /// Passes whole lines on. If that fails they are dropped, as an output that fails does not end a training.
+    /// Writes whole lines. If that fails, drops them, since an output failure does not end a training.
     async fn write(&self, to: &mut (impl AsyncWrite + Unpin), lines: &[u8]) {
         if lines.is_empty() {
             return;
         }
         let _turn = self.turn.lock().await;
         let written = match to.write_all(lines).await {
-            // Until it is flushed, the text is only on its way, and the turn must not pass on.
+            // Until the flush, the text may be incomplete, so the lock is held.
             Ok(()) => to.flush().await,
             failed => failed,
         };

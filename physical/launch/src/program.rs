@@ -1,17 +1,17 @@
-//! The file of this program, by which it starts its ranks.
+//! The path of this program, with which it starts its ranks.
 
 use hexagram_physical::{Error, Result};
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Returns the path by which this program was started, if that still leads to its file, and the file's own otherwise.
+/// Returns the path by which this program was started, if it still leads to its file; otherwise the path of the file.
 ///
-/// The two differ by a symbolic link, which some programs look at: the interpreter of a virtual environment of Python is
-/// one, and finds its packages beside it.
+/// The two differ by a symbolic link, which some programs inspect: the interpreter of a Python virtual environment is
+/// a link, and finds its packages next to it.
 ///
 /// # Errors
-/// [`Error::System`] if the system does not tell the program's file.
+/// [`Error::System`] if the system does not report the file of the program.
 pub fn this_program() -> Result<PathBuf> {
     let own = env::current_exe()
         .map_err(|cause| Error::system("find this program's own file", cause, "start it by its path"))?;
@@ -19,7 +19,7 @@ pub fn this_program() -> Result<PathBuf> {
     Ok(found(&called, env::var_os("PATH"), &own).unwrap_or(own))
 }
 
-/// Returns the first of the paths that a program's name may mean which leads to the file `own`.
+/// Returns the first path that the name of a program may mean and that leads to the file `own`.
 fn found(called: &OsString, path: Option<OsString>, own: &Path) -> Option<PathBuf> {
     let called = Path::new(called);
     let leads_here = |candidate: &PathBuf| candidate.canonicalize().is_ok_and(|file| file == own);

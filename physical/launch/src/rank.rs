@@ -1,7 +1,7 @@
 //! A rank as a process that cannot outlive its launcher.
 //!
 //! A rank leads a process group, so that the processes it starts can be ended with it. If the launcher is killed, two
-//! things end the rank: the parent-death signal ends the rank itself, and a guard, a pipe whose other end only the
+//! mechanisms end the rank. The parent-death signal ends the rank itself; a guard, a pipe whose other end only the
 //! launcher holds, ends its whole group.
 
 use crate::descendants::Descendants;
@@ -21,16 +21,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Command of fcntl, from `asm-generic/fcntl.h`. The libc crate has it for some C libraries only.
+/// Command of fcntl, from `asm-generic/fcntl.h`. The libc crate defines it for some C libraries only.
 const F_SETSIG: libc::c_int = 10;
 
-/// Running rank. When dropped, it is killed with its group, and waited for.
+/// Running rank. On drop, it is killed with its group, and reaped.
 pub(super) struct RankProcess {
     /// Process id, which is also the id of the group.
     pub(super) pid: Pid,
-    /// Handle of the process. `None` once it has been waited for, as the id may then belong to another group.
+    /// Handle of the process. `None` once it has been reaped, since the id may then belong to a different group.
     child: Option<Child>,
-    /// Guard of the group. It is closed after the wait for the rank, or by the kernel if this process dies.
+    /// Guard of the group. It is closed after the rank is reaped, or by the kernel if this process dies.
     _guard: PipeWriter,
 }
 
@@ -62,11 +62,11 @@ impl RankProcess {
         Some((child.stdout.take()?.into(), child.stderr.take()?.into()))
     }
 
-    /// Returns a future that completes when the rank has ended, before it is waited for.
+    /// Returns a future that completes when the rank has ended, before it is reaped.
     ///
     /// # Errors
     ///
-    /// Those of the system, if no descriptor is left.
+    /// The system errors, if no descriptor is left.
     pub(super) fn ended(&self) -> io::Result<RankExit> {
         match end_by_descriptor(self.pid) {
             // Linux before 5.3, gVisor, or a filter of system calls.
@@ -80,7 +80,7 @@ impl RankProcess {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Signals the whole group. Errors are ignored, as the group may be gone or run as another user.
+    /// Signals the whole group. Errors are ignored, since the group may be gone or run as a different user.
     pub(super) fn signal(&self, signal: Signal) {
         if self.child.is_some() {
             let _ = rustix::process::kill_process_group(self.pid, signal);
@@ -91,13 +91,13 @@ impl RankProcess {
     ///
     /// # Errors
     ///
-    /// Those of the system, if the status is lost: this process ignores SIGCHLD, or another thread took it.
+    /// The system errors, if the status is lost: this process ignores SIGCHLD, or another thread took it.
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         self.child.take().map_or(Err(Errno::CHILD.into()), |mut child| child.wait())
     }
 
-    /// Forgets a rank that even SIGKILL does not end.
+    /// Abandons a rank that survives SIGKILL.
     pub(super) fn abandon(&mut self) {
         self.child = None;
     }
@@ -105,7 +105,7 @@ impl RankProcess {
 
 impl Drop for RankProcess {
     fn drop(&mut self) {
-        // Nobody asks for the status any more.
+        // The status is no longer needed.
         let _ = self.reap();
     }
 }
@@ -116,7 +116,8 @@ type RankExit = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Creates the future of a process's end from its descriptor.
 fn end_by_descriptor(pid: Pid) -> io::Result<RankExit> {
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    // SAFETY: an owned descriptor stays open, and the same, until it is dropped with what it is wrapped in here.
+    // SAFETY: an owned descriptor stays open, and the same, until it is dropped with the `AsyncFd` that wraps it
+    // here.
     let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
     Ok(Box::pin(async move {
         // The only failure is the end of the runtime, which ends this future too.
@@ -130,7 +131,7 @@ fn end_by_signal(pid: Pid) -> io::Result<RankExit> {
     // Before the first look, so that no end is missed.
     let mut ends = signal(SignalKind::child())?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    // A process that cannot be asked about is gone.
+    // A process whose state cannot be read is gone.
     let runs = move || matches!(waitid(WaitId::Pid(pid), options), Ok(None) | Err(Errno::INTR));
     Ok(Box::pin(async move { while runs() && ends.recv().await.is_some() {} }))
 }
@@ -139,12 +140,12 @@ fn end_by_signal(pid: Pid) -> io::Result<RankExit> {
 fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<RankProcess> {
     let (guarded, guard) = io::pipe()?;
     let launcher = rustix::process::getpid();
-    // SAFETY: between fork and exec only system calls are safe, and `prepare` makes nothing else: it neither
+    // SAFETY: between fork and exec only system calls are safe, and `prepare` makes only system calls: it neither
     // allocates nor locks.
     unsafe {
         command.pre_exec(move || prepare(launcher, &guarded, &inherited));
     }
-    // With `command` this process drops its copies of the listening socket and of the guarded end.
+    // Dropping `command` drops the copies of the listening socket and of the guarded end in this process.
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
     Ok(RankProcess { pid, child: Some(child), _guard: guard })
@@ -154,7 +155,7 @@ fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<RankP
 fn prepare(launcher: Pid, guarded: &PipeReader, inherited: &[Arc<OwnedFd>]) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     die_when_closed(guarded)?;
-    // Had the launcher died before those two calls, neither would ever take effect.
+    // If the launcher died before those two calls, neither ever takes effect.
     if rustix::process::getppid() != Some(launcher) {
         return Err(Errno::CHILD.into());
     }
@@ -162,8 +163,8 @@ fn prepare(launcher: Pid, guarded: &PipeReader, inherited: &[Arc<OwnedFd>]) -> i
     inherited.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file, FdFlags::empty())?))
 }
 
-/// Lets the kernel kill this process's group once the other end of `guarded` is closed. Nothing is ever written there,
-/// so that its end is the only event for which a pipe with O_ASYNC signals.
+/// Asks the kernel to kill the group of this process once the other end of `guarded` is closed. No bytes are ever
+/// written there, so that the close is the only event for which a pipe with O_ASYNC signals.
 fn die_when_closed(guarded: &PipeReader) -> io::Result<()> {
     let group = rustix::process::getpid().as_raw_nonzero().get();
     let steps = [(libc::F_SETOWN, -group), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, libc::O_ASYNC)];
@@ -185,15 +186,16 @@ fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
         Some(Errno::NOENT) => {
             "check its name; a program that PATH does not list needs its folder, as in ./train".into()
         }
-        Some(Errno::ACCESS) if job.program.is_dir() => "it is a folder: name a program in it".into(),
+        Some(Errno::ACCESS) if job.program.is_dir() => "it is a folder; name a program in it".into(),
         Some(Errno::ACCESS) => {
             "make it executable (chmod +x), or name its interpreter first, as in python train.py".into()
         }
         Some(Errno::NOEXEC) => {
-            "it is not a program of this machine; name its interpreter first, as in python train.py".into()
+            "it is not an executable of this machine; name its interpreter first, as in python train.py"
+                .into()
         }
         Some(Errno::NFILE) => "allow this machine more open files (sysctl fs.file-max)".into(),
-        _ => "see whether it runs by itself".into(),
+        _ => "run it directly to see its error".into(),
     };
     Error::system(doing, cause, remedy)
 }

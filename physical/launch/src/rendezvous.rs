@@ -1,8 +1,9 @@
-//! Rendezvous of a job's ranks, prepared by the launcher: a listening socket for rank 0 and a secret for all.
+//! Rendezvous of the ranks of a job, prepared by the launcher: a listening socket for rank 0 and a secret for all
+//! ranks.
 //!
-//! Both are open files that the ranks inherit, so that nothing has a name. No port can be taken between choosing and
-//! using it, two jobs never collide, and a killed launcher leaves no file behind. Therefore a wrapper script around the
-//! program must leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
+//! Both are open files that the ranks inherit, so that neither has a name. No other process can take the port before
+//! it is used, two jobs never collide, and a killed launcher leaves no file behind. Therefore a wrapper script around
+//! the program must keep open files (`sudo` and Python's `subprocess` close them by default).
 
 use crate::Job;
 use hexagram_physical::launcher::{QUEUE, RegisteredFlags, draw, memory_file, read_given};
@@ -32,21 +33,25 @@ pub(super) struct RendezvousSetup {
 }
 
 impl RendezvousSetup {
-    /// Opens the rendezvous of `job`: on one machine at a free port of 127.0.0.1 with a fresh secret, on several as the
-    /// job says.
+    /// Opens the rendezvous of `job`: on one machine at a free port of 127.0.0.1 with a fresh secret, on several as
+    /// the job specifies.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the system gives no socket or memory, or the secret cannot be read.
+    /// [`Error::System`] if the system provides no socket or memory, or the secret cannot be read.
     pub(super) fn open(job: &Job) -> Result<Self> {
         let in_memory = |secret: &[u8]| {
-            let remedy = "see whether memory and memfd_create are allowed";
+            let remedy = "check that free memory exists and memfd_create is allowed";
             let kept = keep(secret)
                 .map_err(|cause| Error::system("put the job's secret into memory", cause, remedy))?;
             Ok::<_, Error>(Arc::new(kept))
         };
         let registered = RegisteredFlags::open(job.ranks).map_err(|cause| {
-            Error::system("make a file in memory", cause, "see whether memory and memfd_create are allowed")
+            Error::system(
+                "make a file in memory",
+                cause,
+                "check that free memory exists and memfd_create is allowed",
+            )
         })?;
         if let Some(node) = &job.node {
             let secret_bytes = read_given(&node.secret.to_string_lossy())?;
@@ -56,7 +61,7 @@ impl RendezvousSetup {
             return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered });
         }
         let (listener, address) = listen().map_err(|cause| {
-            let remedy = "see whether this machine's loopback interface is up (ip link set lo up)";
+            let remedy = "bring the loopback interface up (ip link set lo up)";
             Error::system("open a rendezvous at 127.0.0.1", cause, remedy)
         })?;
         let secret_bytes = draw().map_err(Error::no_random)?.into_bytes();
@@ -69,17 +74,17 @@ impl RendezvousSetup {
 /// Listens at a free port of the loopback interface, and checks that it can be reached.
 fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // All ranks connect at once, before rank 0 answers; the standard library's queue of 128 would lose some for a
-    // second.
+    // All ranks connect at the same time, before rank 0 answers; the default queue of 128 in the standard library
+    // would lose some connections for a second.
     rustix::net::listen(&listener, QUEUE)?;
     let address = listener.local_addr()?;
-    // Where loopback is down, a socket can listen there, but nobody can connect.
+    // If loopback is down, a socket can listen there, but connections fail.
     let call = TcpStream::connect_timeout(&address, Duration::from_secs(10))?.local_addr()?;
     while listener.accept()?.1 != call {}
     Ok((listener, address))
 }
 
-/// Returns a memory file that cannot be altered, where the system has seals. Each rank reads it from its start, through
+/// Returns a sealed memory file, where the system supports seals. Each rank reads it from its start, through
 /// `/proc/self/fd`.
 fn keep(secret: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(memory_file("hexagram-secret")?);
@@ -87,7 +92,7 @@ fn keep(secret: &[u8]) -> io::Result<OwnedFd> {
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     match rustix::fs::fcntl_add_seals(&file, seals) {
-        // A file that is no memfd, as there is none here, has no seals.
+        // The fallback without memfd is a regular file, which has no seals.
         Ok(()) | Err(Errno::INVAL) => Ok(file.into()),
         Err(cause) => Err(cause.into()),
     }

@@ -1,4 +1,4 @@
-//! Reports a rank of this machine that has ended before it joined. Rank 0 has not registered it, so that the others
+//! Reports a rank of this machine that has ended before it joined. Rank 0 has not registered it, so the other ranks
 //! would wait for it until their deadline.
 
 use crate::Job;
@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Longest time that a launcher without ranks waits until its report has arrived on another machine.
+/// Longest time that a launcher without ranks waits for its report to arrive on the other machine.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reporter of ranks that end before rank 0 has registered them.
@@ -74,13 +74,13 @@ impl EndReporter {
         }
     }
 
-    /// Starts a report on a thread of its own.
+    /// Starts a report on a separate thread.
     fn start(&self, report: impl FnOnce(&RendezvousAccess, &Doorbell) + Send + 'static) {
         let access = self.access.clone();
         let stop = Arc::clone(&self.stop);
         let pending = self.pending.0.clone();
         let thread = thread::Builder::new().name("hexagram-report".to_owned());
-        // Without it the others learn it at their deadline.
+        // Without a thread, the other ranks fail at their deadline.
         let _ = thread.spawn(move || {
             report(&access, &stop);
             drop(pending);
@@ -92,7 +92,7 @@ impl Drop for EndReporter {
     fn drop(&mut self) {
         self.pending.0 = None;
         if self.is_one_of_several && self.has_failed {
-            // Nothing is sent: it ends when the reports do.
+            // No value is ever sent: the wait ends when the reports end.
             let _ = self.pending.1.recv_timeout(REPORT_TIMEOUT);
         }
         self.stop.ring();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-/// Longest time until a signal arrives that was sent already.
+/// Longest time until a signal that was sent already arrives.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// Request of a signal.
@@ -54,11 +54,12 @@ impl Signals {
                 proceed: signal(SignalKind::from_raw(libc::SIGCONT))?,
             })
         };
-        listen()
-            .map_err(|cause| Error::system("handle signals", cause, "see whether this process is restricted"))
+        listen().map_err(|cause| {
+            Error::system("handle signals", cause, "check whether a sandbox restricts this process")
+        })
     }
 
-    /// Returns the next request, once there is one.
+    /// Returns the next request.
     pub(super) async fn next(&mut self) -> Request {
         tokio::select! {
             // In this order: a job that is stopped and then continued must not end up stopped.
@@ -71,7 +72,7 @@ impl Signals {
         }
     }
 
-    /// Stops this process until it is continued, unless that has happened already.
+    /// Stops this process until it is continued, unless it has been continued already.
     pub(super) async fn stop_here(&mut self) {
         // Lets the runtime receive a SIGCONT that was sent already.
         tokio::task::yield_now().await;
@@ -84,7 +85,7 @@ impl Signals {
     }
 }
 
-/// Waits until a signal arrives, or for ever if it is `None`.
+/// Waits until a signal arrives; forever if it is `None`.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -97,7 +98,8 @@ fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
     if is_ignored(kind) { Ok(None) } else { signal(kind).map(Some) }
 }
 
-/// Returns true if this process ignores a signal. `nohup` asks that for SIGHUP, and handling the signal would undo it.
+/// Returns true if this process ignores a signal. `nohup` sets that for SIGHUP, and handling the signal would undo
+/// it.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -5,8 +5,8 @@
 //!    `--------------- a signal ---------------^    `------- SIGINT -------------^
 //! ```
 //!
-//! SIGTSTP stops everything at any time, this process last, and SIGCONT continues it. Processes that ranks have started
-//! elsewhere are signalled like them, and killed when the last rank has ended.
+//! SIGTSTP stops all processes at any time, this process last, and SIGCONT continues them. Processes that ranks have
+//! started elsewhere get the same signals, and are killed when the last rank has ended.
 
 use crate::Job;
 use crate::descendants::Descendants;
@@ -28,9 +28,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Time that the other ranks have, after one has failed, to notice and report that themselves.
+/// Time after a failure in which the other ranks detect and report it themselves.
 const NOTICE: Duration = Duration::from_secs(2);
-/// Longest time that the system may take to end a killed process. Much memory, or a busy driver, needs seconds.
+/// Longest time that the system takes to end a killed process. A large memory or a busy driver needs seconds.
 const DEATH: Duration = Duration::from_secs(60);
 
 /// Runs `job` to its end on this thread's runtime, which starts the ranks.
@@ -38,7 +38,7 @@ const DEATH: Duration = Duration::from_secs(60);
 /// # Errors
 /// Those of [`Job::run`].
 pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
-    // Before the first rank is there, or a Ctrl-C meanwhile would end this process at once.
+    // Before the first rank starts, since a Ctrl-C in between would end this process immediately.
     let mut signals = Signals::listen()?;
     let mut supervisor = Supervisor::start(job)?;
     supervisor.until_all_ended(&mut signals).await?;
@@ -51,7 +51,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
 enum JobPhase {
     /// No rank has failed.
     Running,
-    /// A rank has failed, and the others may notice it.
+    /// A rank has failed, and the others have time to detect it.
     Noticing,
     /// All ranks have been sent SIGTERM.
     Terminating,
@@ -83,7 +83,7 @@ struct Supervisor {
     descendants: Descendants,
 }
 
-/// Rank that has not ended, and the channel that tells its output when it has.
+/// Rank that has not ended, and the channel that notifies its output when it has.
 struct RunningRank {
     /// Process of the rank.
     rank: RankProcess,
@@ -100,7 +100,7 @@ impl Supervisor {
         Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
     }
 
-    /// Starts the ranks. Those that were started are killed if one cannot be.
+    /// Starts the ranks. If one cannot be started, kills those that were.
     fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(Log, Log)>) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
@@ -181,13 +181,13 @@ impl Supervisor {
         }
     }
 
-    /// Stops everything, and continues it when this process continues.
+    /// Stops all processes, and continues them when this process continues.
     async fn stop(&mut self, signals: &mut Signals) {
         let since = Instant::now();
         self.signal(Signal::STOP);
         signals.stop_here().await;
         self.signal(Signal::CONT);
-        // Ranks that are to end by then have lost that time, too.
+        // Stopped ranks have lost that time, so their deadline moves.
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(since.elapsed()));
     }
 
@@ -200,7 +200,7 @@ impl Supervisor {
         self.descendants.signal(signal, &groups);
     }
 
-    /// Begins the phase that a signal asks for.
+    /// Begins the phase that a signal requests.
     fn end(&mut self, signal: i32) {
         match self.phase {
             JobPhase::Running | JobPhase::Noticing => {
@@ -241,11 +241,11 @@ impl Supervisor {
             self.signal(Signal::CONT);
         }
         self.phase = phase;
-        // A grace beyond what a clock can show is no deadline at all.
+        // A grace period beyond the range of the clock means no deadline.
         self.deadline = Instant::now().checked_add(lasts);
     }
 
-    /// Creates the error of ranks that even SIGKILL does not end.
+    /// Creates the error for ranks that survive SIGKILL.
     fn give_up(&mut self) -> Error {
         let mut stuck = Vec::new();
         for (number, RunningRank { rank, .. }) in &mut self.running {
@@ -253,11 +253,12 @@ impl Supervisor {
             stuck.push(format!("rank {number} (pid {})", rank.pid));
         }
         let remedy =
-            "the kernel holds them, as a hung file system or driver does; see that, and reboot if need be";
+            "check for a hung file system or driver, which holds them in the kernel, and reboot if necessary";
         Error::system(format!("kill {}", stuck.join(", ")), io::ErrorKind::TimedOut, remedy)
     }
 
-    /// Waits until the output has been passed on, but not beyond the next signal, nor beyond the grace after one.
+    /// Waits until the output has been written, but not beyond the next signal, nor beyond the grace period after
+    /// one.
     async fn until_all_written(&mut self, signals: &mut Signals) {
         let deadline = self.interrupted.and_then(|_| Instant::now().checked_add(self.grace));
         loop {
@@ -280,16 +281,16 @@ impl Supervisor {
             (None, Some(signal), _) => Ok(Outcome::Interrupted { signal }),
             (None, None, None) => Ok(Outcome::Success),
             (None, None, Some(cause)) => {
-                let remedy = "every rank succeeded, but output of theirs is lost: make room where it goes";
+                let remedy = "free space at the destination: every rank succeeded, but some output is lost";
                 // An io::Error cannot be cloned.
                 let cause = io::Error::new(cause.kind(), cause.to_string());
-                Err(Error::system("pass on what the ranks wrote", cause, remedy))
+                Err(Error::system("write the output of the ranks", cause, remedy))
             }
         }
     }
 }
 
-/// Waits until `deadline`, or for ever if it is `None`.
+/// Waits until `deadline`; forever if it is `None`.
 async fn reached(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,

@@ -52,7 +52,7 @@ impl Advice {
     pub(super) fn of(job: &Job<'_>, here: Point, candidates: Vec<Candidate>) -> Result<Self> {
         let mut candidates = candidates.into_iter();
         let first = candidates.next();
-        let nothing = || Error::usage("no algorithm is named", "name some");
+        let nothing = || Error::usage("no algorithm is named", "name at least two");
         let mut ladder = Ladder::new(job, here.clone(), first.ok_or_else(nothing)?);
         let reference = ladder.reference_here()?;
         let mut advised = Vec::new();

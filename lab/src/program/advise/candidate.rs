@@ -46,7 +46,7 @@ impl Candidate {
         }
         chosen.retain(|one| one.spelling != REFERENCE);
         if chosen.is_empty() {
-            let what = format!("there is nothing to compare to {REFERENCE}");
+            let what = format!("no algorithm to compare to {REFERENCE}");
             return Err(Error::usage(what, "name more algorithms, or leave --algorithm out"));
         }
         Ok(chosen.into_iter().map(Self::of).collect())

@@ -115,10 +115,7 @@ impl Present {
     /// Measures the link, arithmetic on all ranks at once, and steps without communication. A collective call.
     fn measured(comm: &Communicator, options: &AdviseOptions) -> Result<Self> {
         if comm.size() == 1 {
-            return Err(Error::usage(
-                "one rank has no link that could be measured",
-                "give --ranks 2 or more",
-            ));
+            return Err(Error::usage("a single rank has no link to measure", "use --ranks 2 or more"));
         }
         let message_s = if comm.rank() == 0 { loopback()?.message_s } else { 0.0 };
         let Exchanged { round_s, bytes_s, .. } = between(comm)?;

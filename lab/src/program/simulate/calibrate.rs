@@ -41,7 +41,7 @@ const EXCHANGED: usize = 400;
 /// As [`measured`]; [`Error::System`] if the file cannot be written.
 pub(super) fn write(path: &Path) -> Result<()> {
     let refused = |cause| {
-        let remedy = "name a file in a folder that exists, and that you may write to";
+        let remedy = "choose a file in an existing, writable folder";
         Error::system(format!("write the rates {}", path.display()), cause, remedy)
     };
     output::check_writable(path).map_err(refused)?;
@@ -85,7 +85,7 @@ pub(in crate::program) fn loopback() -> Result<Exchanged> {
         drive::beside_computation();
         exchange(&comm)
     })?;
-    let nothing = || Error::usage("two threads have measured nothing", "report this");
+    let nothing = || Error::usage("the loopback measurement gave no result", "report this");
     both.into_iter().next().ok_or_else(nothing)
 }
 
@@ -294,7 +294,7 @@ impl Operands {
 }
 
 fn refused(codec: &str, error: &dyn std::fmt::Display) -> Error {
-    Error::usage(format!("{codec} does not take what is measured: {error}"), "report this")
+    Error::usage(format!("{codec} cannot encode the measured buffer: {error}"), "report this")
 }
 
 /// Times of messages between ranks of different hosts.
@@ -375,7 +375,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let nowhere = write(&folder.join("hexagram-no-such-folder/rates")).unwrap_err().to_string();
         assert!(
-            nowhere.contains("hexagram-no-such-folder") && nowhere.contains("a folder that exists"),
+            nowhere.contains("hexagram-no-such-folder") && nowhere.contains("an existing, writable folder"),
             "{nowhere}"
         );
         let plain = [

@@ -58,11 +58,11 @@ const FOREIGN: [&str; 22] = [
 /// Options of a search for faults that end wrongly.
 #[derive(Args, Debug, Clone)]
 pub struct FaultOptions {
-    /// Try so many seeds, from --seed on: each draws a synchronous algorithm, a small cluster and faults of its ranks,
-    /// hosts and links, and trains with real numbers in virtual time; the first seed that hangs, blames a rank that is
-    /// well, or leaves replicas apart ends it. With 1, all events of that seed are printed. Or a file of faults, one a
-    /// line as in `3s rank 2 dies`, for the algorithm (gradient-allreduce if none is named), ranks and hosts that the
-    /// other options say
+    /// Try N seeds, from --seed on. Each draws a synchronous algorithm, a small cluster and faults of its ranks,
+    /// hosts and links, and trains with real numbers in virtual time. The search ends at the first seed whose
+    /// training hangs, blames a healthy rank, or leaves replicas apart. With 1, all events of that seed are printed.
+    /// Or a file of faults, one per line as in `3s rank 2 dies`, for the algorithm (default: gradient-allreduce),
+    /// ranks and hosts of the other options
     #[arg(long, value_name = "N|FILE", conflicts_with_all = FOREIGN)]
     pub faults: Option<String>,
 }
@@ -86,7 +86,7 @@ pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str
         Stage::new(synchronous(registry, options.algorithm.as_deref().unwrap_or(unless_named))?)
     };
     match asked.parse::<u64>() {
-        Ok(0) => Err(Error::usage("--faults 0 tries nothing", "name a number of seeds, or a file").into()),
+        Ok(0) => Err(Error::usage("--faults 0 tries no seed", "give a number of seeds, or a file").into()),
         Ok(count) => {
             options.job.check_drawn()?;
             let stage = stage(ALL)?;
@@ -112,14 +112,14 @@ fn synchronous(registry: &Registry, list: &str) -> Result<Vec<Chosen>> {
         chosen.retain(is_synchronous);
     }
     let Some(other) = chosen.iter().find(|one| !is_synchronous(one)) else { return Ok(chosen) };
-    let what = format!("--faults is for synchronous algorithms, and {} is none", other.spelling);
-    Err(Error::usage(what, "name others, or `all` for all that are"))
+    let what = format!("--faults needs synchronous algorithms, and {} is asynchronous", other.spelling);
+    Err(Error::usage(what, "choose others, or `all` for all synchronous ones"))
 }
 
 /// Returns the plan of a file of faults.
 fn of_file(path: &Path, job: &JobOptions, stage: &Stage) -> Result<Plan> {
     if stage.algorithms.len() > 1 {
-        let what = format!("--faults FILE plays one algorithm, and {} are chosen", stage.algorithms.len());
+        let what = format!("--faults FILE needs one algorithm, and {} are chosen", stage.algorithms.len());
         return Err(Error::usage(what, "name one with --algorithm"));
     }
     let point = job.point()?;
@@ -135,7 +135,7 @@ fn search(stage: &Stage, first: u64, count: u64) -> Result<u8, Failure> {
         let plan = Plan::drawn(seed, stage);
         let found = attempt(stage, &plan, None, &mut tally)?;
         if !found.is_empty() {
-            let again = format!("again, with all events: {}", plan.again(stage));
+            let again = format!("to repeat it with all events: {}", plan.again(stage));
             print(&format!("{}{}{again}", plan.told(stage), found.concat()))?;
             return Ok(1);
         }
@@ -159,9 +159,7 @@ fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
     let mut text = plan.told(stage);
     text.extend(play.log.iter().map(|line| format!("{line}\n")));
     text.extend(play.told());
-    text.extend(
-        plan.unplayed(&play).map(|fault| format!("`{fault}` has not happened: all ranks had ended\n")),
-    );
+    text.extend(plan.unplayed(&play).map(|fault| format!("`{fault}` did not happen: all ranks had ended\n")));
     text.push_str(&found.concat());
     print(text.trim_end())?;
     Ok(u8::from(!found.is_empty()))

@@ -53,10 +53,10 @@ const INNER: [&str; 3] = ["powersgd", "ballot", "exact"];
 /// Options of a job to simulate.
 #[derive(Args, Debug, Clone)]
 pub struct JobOptions {
-    /// Optimizer that steps with what the algorithm leaves of the gradients [default: the algorithm's own]
+    /// Optimizer that applies the gradients after the algorithm [default: that of the algorithm]
     #[arg(long)]
     pub optimizer: Option<String>,
-    /// Computation that communication runs beside: the backward pass, or also the next forward pass
+    /// Computation that communication overlaps: the backward pass, or also the next forward pass
     #[arg(long, value_enum, default_value_t = Passes::Backward)]
     pub overlap: Passes,
     /// Number of ranks
@@ -69,40 +69,40 @@ pub struct JobOptions {
     /// 'sites 3 link=1gbit,20ms'
     #[arg(long, default_value = "flat")]
     pub shape: Shape,
-    /// File of hosts, with unequal numbers of ranks and links of their own if they have any, and of what connects them
+    /// File of hosts, switches and links: hosts may have different numbers of ranks and their own links
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ranks", "hosts", "shape"])]
     pub topology: Option<PathBuf>,
-    /// Let algorithms treat all ranks alike; otherwise those that can communicate within each host first
+    /// Treat all ranks alike; by default, algorithms that support it communicate within each host first
     #[arg(long)]
     pub flat: bool,
-    /// Link between hosts: what each host has to all others together
+    /// Link between hosts: the bandwidth of each host, shared by all its connections to others
     #[arg(long, value_name = "LINK", default_value = LINK)]
     pub link: LinkSpec,
-    /// Link between the ranks of a host: what each rank has to the others together
+    /// Link between the ranks of a host: the bandwidth of each rank, shared by all its connections to others
     #[arg(long, value_name = "LINK", default_value = "300gbit,2us")]
     pub intra: LinkSpec,
-    /// Model: vgg16, resnet50, bert-large, gpt2, llama-7b, a number of parameters as 25M (with --compute), or a file, which may
-    /// be the trace of a real run or a profile of `step`
+    /// Model: vgg16, resnet50, bert-large, gpt2, llama-7b, a number of parameters as 25M (with --compute), or a file:
+    /// a model, the trace of a real run, or a profile of `step`
     #[arg(long, value_name = "MODEL", default_value = "vgg16")]
     pub model: String,
-    /// Time of a forward and a backward pass, in milliseconds [default: the model's own]
+    /// Time of a forward and a backward pass, in milliseconds [default: that of the model]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub compute: Option<f64>,
     /// Time that ranks compute.
     #[command(flatten)]
     pub pace: PaceOptions,
-    /// File of what arithmetic and messages take a rank [default: those of a V100]
+    /// File with the rates of arithmetic and messages [default: those of a V100]
     #[arg(long, value_name = "FILE")]
     pub rates: Option<PathBuf>,
-    /// Let algorithms begin with the warm-up that they have, as in a training; otherwise they do without it
+    /// Simulate the warm-up of algorithms, as in a training; by default they run without it
     #[arg(long)]
     pub from_start: bool,
-    /// Simulate every step; otherwise those of synchronous centralized algorithms end when two whole periods have taken
-    /// every rank the same time, up to three thousandths, and the rest counts as like them, if nothing is drawn and there is
-    /// no warm-up
+    /// Simulate every step. By default, a synchronous centralized algorithm is simulated until two whole periods have
+    /// taken every rank the same time, within 0.3 %; the remaining steps are extrapolated, if no times are random and
+    /// the algorithm has no warm-up
     #[arg(long)]
     pub all_steps: bool,
-    /// Seed of jitter, stalls and drift, and with --train of values, data and batches
+    /// Seed of jitter, stalls and drift; with --train, also of values, data and batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
 }
@@ -176,7 +176,7 @@ impl JobOptions {
     pub(super) fn compute(&self) -> Result<Option<Duration>> {
         let Some(millis) = self.compute else { return Ok(None) };
         if !(0.0..=LONGEST).contains(&millis) {
-            let what = format!("--compute {millis} is not a time of a step");
+            let what = format!("--compute {millis} is not a valid time of a step");
             return Err(Error::usage(what, "give milliseconds, up to 1e9"));
         }
         Ok(Some(Duration::from_secs_f64(millis / 1e3)))
@@ -197,7 +197,7 @@ impl JobOptions {
     /// Checks that there can be such a cluster, before anything is simulated.
     ///
     /// # Errors
-    /// One line that says why there cannot.
+    /// The reason why the cluster is impossible, in one line.
     pub(in crate::program) fn check(&self, point: &Point) -> Result<()> {
         self.cluster(point)?;
         self.slowness(point.ranks).map(drop)
@@ -214,24 +214,22 @@ impl JobOptions {
     /// Checks that --link is that of a host with others.
     ///
     /// # Errors
-    /// One line that says why it is not.
+    /// The reason why it is not, in one line.
     pub(in crate::program) fn check_link_counts(&self, point: &Point) -> Result<()> {
         let is_of_none = point.topology.as_ref().is_some_and(|topology| !topology.takes_link());
         match (point.hosts, &self.topology) {
             (1, None) => {
                 let what = format!("{} ranks on one host never use the link between hosts", point.ranks);
-                let remedy = "give --hosts, as many as there are ranks if each has a host of its own";
+                let remedy = "give --hosts; use the number of ranks if each rank has its own host";
                 Err(Error::usage(what, remedy))
             }
             (1, Some(path)) => {
-                let what =
-                    format!("{} has one host, which never uses the link between hosts", path.display());
-                Err(Error::usage(what, "write a line `hosts NUMBER` with more of them"))
+                let what = format!("{} has one host, and --link is the link between hosts", path.display());
+                Err(Error::usage(what, "add hosts with a line `hosts NUMBER`"))
             }
             (_, Some(path)) if is_of_none => {
-                let what =
-                    format!("{} has a link= for every host, so that --link is that of none", path.display());
-                Err(Error::usage(what, "leave link= out where the link is that of --link"))
+                let what = format!("{} has a link= for every host, and --link has no effect", path.display());
+                Err(Error::usage(what, "remove link= from the hosts that should use --link"))
             }
             _ => Ok(()),
         }
@@ -245,7 +243,7 @@ impl JobOptions {
         if (self.ranks, self.hosts, self.flat) == (RANKS, HOSTS, false) {
             return Ok(());
         }
-        let what = "--faults N draws ranks, hosts and the way in which they communicate by seed";
+        let what = "--faults N draws ranks, hosts and --flat from the seed";
         Err(Error::usage(what, "leave --ranks, --hosts and --flat out, or give a file of faults"))
     }
 
@@ -420,7 +418,7 @@ pub(super) fn check_time(seconds: f64) -> Result<()> {
 /// Returns the text of a file.
 pub(super) fn read(path: &Path, what: &str) -> Result<String> {
     input::read_text(path, 1 << 20).map_err(|cause| {
-        Error::system(format!("read the {what} {}", path.display()), cause, "give a file that is there")
+        Error::system(format!("read the {what} {}", path.display()), cause, "choose an existing file")
     })
 }
 

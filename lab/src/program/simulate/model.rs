@@ -80,7 +80,7 @@ impl Model {
     /// Returns a model of so many elements in equal parts, whose passes take this time.
     fn of_elements(text: &str, elements: usize, compute: Option<Duration>) -> Result<Self> {
         let Some(time) = compute else {
-            let what = format!("--model {text} says nothing of the time of a forward and a backward pass");
+            let what = format!("--model {text} has no time for the forward and the backward pass");
             return Err(Error::usage(what, "give it with --compute MS"));
         };
         let part = |at: usize| {
@@ -95,7 +95,7 @@ impl Model {
         if text.trim_start().starts_with('{') {
             let layers = trace::layers(&text).map_err(|why| {
                 let what = format!("{} is not a trace of a run: {why}", path.display());
-                Error::usage(what, "give what `train --trace` has written, of two steps or more")
+                Error::usage(what, "use a file written by `train --trace`, with at least two steps")
             })?;
             return Ok(Model { layers });
         }

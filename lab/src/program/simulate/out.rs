@@ -26,6 +26,6 @@ fn not_written(path: &Path, cause: io::Error) -> Error {
     Error::system(
         format!("write {}", path.display()),
         cause,
-        "give --out a folder where you may write, with room",
+        "choose a writable --out folder with free space",
     )
 }

@@ -15,16 +15,15 @@ const LARGEST: f64 = 1e6;
 /// Options of how long ranks compute.
 #[derive(Args, Debug, Clone)]
 pub struct PaceOptions {
-    /// Ranks that compute slower, and by what factor, as in 3:2.5, or 8-15:1.8 for GPUs of another kind; may be given
-    /// several times
+    /// Slower ranks and their factor, as in 3:2.5, or 8-15:1.8 for a different kind of GPU; may be repeated
     #[arg(long, value_name = "RANKS:FACTOR")]
     pub straggler: Vec<String>,
-    /// Share by which the passes of a step take longer at most, drawn for each rank and step, as in 5%; or normal:5%, with
-    /// the standard deviation
+    /// Random slowdown of the passes, for each rank and step: up to a share, as in 5%; or normal:5%, with the
+    /// standard deviation
     #[arg(long, value_name = "SHARE")]
     pub compute_jitter: Option<Jitter>,
-    /// Share by which each rank becomes slower and as fast again, and the steps that takes, as in 10%:200; each rank
-    /// begins somewhere between
+    /// Slow change of the speed of each rank: the share by which it becomes slower and recovers, and the period in
+    /// steps, as in 10%:200; each rank begins at a random point of the period
     #[arg(long, value_name = "SHARE:STEPS")]
     pub compute_drift: Option<Drift>,
 }
@@ -60,7 +59,7 @@ impl PaceOptions {
         for text in &self.straggler {
             let parsed = straggler(text).filter(|(named, _)| *named.end() < ranks);
             let Some((named, factor)) = parsed else {
-                let what = format!("--straggler {text} names none of {ranks} ranks with a factor");
+                let what = format!("--straggler {text} does not match {ranks} ranks with a factor");
                 let remedy =
                     "write a rank or a range of them and a factor up to 1e6, as in 3:2.5 or 8-15:1.8";
                 return Err(Error::usage(what, remedy));

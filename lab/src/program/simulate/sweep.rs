@@ -60,8 +60,8 @@ fn check_ranks(text: &str, here: &Point, ranks: usize) -> Result<()> {
     if ranks < each || ranks.is_multiple_of(each) {
         return Ok(());
     }
-    let what = format!("--sweep {text}: {ranks} ranks fill no whole hosts of {each} ranks");
-    Err(Error::usage(what, format!("name fewer ranks than {each}, or multiples of {each}")))
+    let what = format!("--sweep {text}: {ranks} ranks do not fill hosts of {each} ranks");
+    Err(Error::usage(what, format!("use fewer ranks than {each}, or multiples of {each}")))
 }
 
 /// Clusters that differ in one property.
@@ -82,9 +82,9 @@ pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
     let (_, swept) = Swept::ALL
         .into_iter()
         .find(|(known, _)| *known == name)
-        .ok_or_else(|| wrong(format!("--sweep {text}: `{name}` is nothing that varies")))?;
+        .ok_or_else(|| wrong(format!("--sweep {text}: unknown property `{name}`")))?;
     if swept == Swept::Ranks && here.topology.is_some() {
-        return Err(wrong(format!("--sweep {text}: the ranks are those of --topology")));
+        return Err(wrong(format!("--sweep {text}: --topology fixes the ranks")));
     }
     let point = |value: &str| {
         let point = swept.with(here, value.trim());
@@ -130,7 +130,7 @@ mod tests {
                 Some(hosts) => assert_eq!(found.unwrap()[0].hosts, hosts, "{ranks}"),
                 None => {
                     let error = found.unwrap_err().to_string();
-                    assert!(error.contains(&format!("{ranks} ranks fill no whole hosts of 4")), "{error}");
+                    assert!(error.contains(&format!("{ranks} ranks do not fill hosts of 4")), "{error}");
                 }
             }
         }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_is_no_value_is_named() {
         for (text, word) in [
-            ("speed=1", "`speed` is nothing that varies"),
+            ("speed=1", "unknown property `speed`"),
             ("latency", "`` is not a value of latency"),
             ("latency=5ms,50", "`50` is not a value of latency"),
             ("bandwidth=10", "`10` is not a value of bandwidth"),

@@ -24,15 +24,15 @@ struct Step {
 /// Reads the layers, in the order of the forward pass; says what is wrong with the file otherwise.
 pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
     let file: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
-    let events = file["traceEvents"].as_array().ok_or("it has no traceEvents")?;
+    let events = file["traceEvents"].as_array().ok_or("traceEvents is missing")?;
     let sizes: BTreeMap<u64, u64> = events.iter().filter_map(size).collect();
     if sizes.is_empty() {
-        return Err("no hook of a bucket is in it".to_owned());
+        return Err("it contains no bucket hook".to_owned());
     }
     let steps = steps(events);
     let measured: Vec<&Step> = steps.iter().filter(|step| !step.backward.is_empty()).collect();
     if measured.is_empty() {
-        return Err("no backward pass after the first step is in it".to_owned());
+        return Err("it contains no backward pass after the first step".to_owned());
     }
     let forward = median(measured.iter().map(|step| step.forward).collect());
     let parts = parts(&measured, &sizes);
@@ -224,8 +224,8 @@ mod tests {
     fn what_is_no_trace_is_refused_with_the_reason() {
         for (text, why) in [
             ("{", "it is not JSON"),
-            ("{}", "it has no traceEvents"),
-            (r#"{"traceEvents": []}"#, "no hook of a bucket"),
+            ("{}", "traceEvents is missing"),
+            (r#"{"traceEvents": []}"#, "no bucket hook"),
             (r#"{"traceEvents": [{"args": {"bucket": 0, "bytes": 8}}]}"#, "no backward pass"),
         ] {
             let said = layers(text).unwrap_err();

@@ -22,14 +22,14 @@ const LONG: u64 = 10_000;
 /// Options of a training with real numbers.
 #[derive(Args, Debug, Clone)]
 pub struct TrainingOptions {
-    /// Train a small model with real numbers, in place of the sizes of a large one: quadratics, noisy-quadratics, digits
-    /// or text
+    /// Train a small model with real numbers, instead of simulating the sizes of a large one: quadratics,
+    /// noisy-quadratics, digits or text
     #[arg(long, value_name = "TASK", conflicts_with_all = ["model", "warmup", "all_steps"])]
     pub train: Option<String>,
-    /// With --train: way to divide the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
+    /// With --train: division of the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
     #[arg(long, default_value = "equal", requires = "train")]
     pub partition: String,
-    /// With --train: learning rate, at its largest [default: the algorithm's or the optimizer's own]
+    /// With --train: peak learning rate [default: that of the algorithm or the optimizer]
     #[arg(long, requires = "train", allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// With --train: schedule of the learning rate, as in 'cosine(warmup=50, end=0.1)'
@@ -75,11 +75,11 @@ impl SimulateOptions {
     /// Returns what `train` would be asked for.
     fn setting(&self, task: &str) -> Result<Setting> {
         if self.job.overlap == Passes::Forward {
-            let what = "--train makes whole steps, and --overlap forward would continue with half of one";
+            let what = "--train runs whole steps, and --overlap forward would end in the middle of one";
             return Err(Error::usage(what, "leave --overlap out, or simulate a --model"));
         }
         if self.job.pace.varies() {
-            let what = "--train has ranks whose pace stays as it is";
+            let what = "--train needs ranks with a constant pace";
             return Err(Error::usage(
                 what,
                 "leave --compute-jitter and --compute-drift out, or simulate a --model",

@@ -1,5 +1,5 @@
-//! Computation of a given length: CPU time that is really spent, so that communication beside it has what is left; or a
-//! wait, as for an accelerator, which leaves it all.
+//! Computation of a given length: CPU time that is really spent, so that concurrent communication gets the rest; or a
+//! wait, as for an accelerator, which leaves the whole processor.
 
 use hexagram::physical::runtime;
 use hexagram::{Error, Result};
@@ -36,8 +36,8 @@ pub(in crate::program) fn spent() -> Result<Duration> {
 fn burn(time: Duration) -> Result<()> {
     let until = spent()?.checked_add(time).ok_or_else(|| {
         Error::usage(
-            format!("a computation of {time:?} has no end"),
-            "give the layer fewer seconds in the profile",
+            format!("a computation of {time:?} is too long"),
+            "reduce the seconds of the layer in the profile",
         )
     })?;
     let mut x = 1.0f64;

@@ -35,7 +35,7 @@ impl Profile {
     pub(super) fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
         let text = input::read_text(path, LONGEST).map_err(|cause| {
-            let remedy = "give a file of one line a layer that is there";
+            let remedy = "choose an existing file with one line per layer";
             Error::system(format!("read the profile {}", path.display()), cause, remedy)
         })?;
         Self::parse(&text)
@@ -50,7 +50,7 @@ impl Profile {
         if layers.is_empty() {
             return Err(Error::usage(
                 "the profile has no layers",
-                "write one line a layer, as `hexagram help step` says",
+                "write one line per layer; see `hexagram help step`",
             ));
         }
         Ok(Profile { layers })
@@ -88,10 +88,10 @@ pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'stat
     if let [name, elements, backward] = words[..] {
         return of_elements(name, elements, backward);
     }
-    let [name, shapes, forward, backward] = words[..] else { return Err("it has not four words") };
+    let [name, shapes, forward, backward] = words[..] else { return Err("it does not have four words") };
     let seconds = |word: &str| {
         let time = word.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        time.ok_or("seconds are a number of 0 or more")
+        time.ok_or("the seconds must be 0 or more")
     };
     Ok(Layer {
         name: name.to_owned(),
@@ -104,20 +104,20 @@ pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'stat
 /// Parses `name 1049600 4`, as `simulate` has it: elements, and milliseconds of the backward pass.
 fn of_elements(name: &str, elements: &str, backward: &str) -> std::result::Result<Layer, &'static str> {
     let elements = elements.parse().ok().filter(|elements| (1..=MOST).contains(elements));
-    let elements = elements.ok_or("elements are a whole number, 1 or more, 2147483648 at most")?;
+    let elements = elements.ok_or("the elements must be a whole number from 1 to 2147483648")?;
     let millis = backward.parse().ok().filter(|millis: &f64| (0.0..1e9).contains(millis));
-    let backward = Duration::from_secs_f64(millis.ok_or("milliseconds are a number of 0 or more")? / 1e3);
+    let backward = Duration::from_secs_f64(millis.ok_or("the milliseconds must be 0 or more")? / 1e3);
     let shapes = vec![matrix(elements)];
     Ok(Layer { name: name.to_owned(), shapes, forward: backward.mul_f64(FORWARD), backward })
 }
 
 fn shape(text: &str) -> std::result::Result<Vec<usize>, &'static str> {
     let sizes: Option<Vec<usize>> = text.split('x').map(|size| size.parse().ok()).collect();
-    let sizes = sizes.ok_or("sizes are whole numbers with an x between them")?;
+    let sizes = sizes.ok_or("the sizes must be whole numbers separated by x")?;
     match sizes.iter().try_fold(1usize, |elements, size| elements.checked_mul(*size)) {
-        Some(0) => Err("a parameter of no elements takes no time"),
+        Some(0) => Err("a parameter has 0 elements"),
         Some(elements) if elements <= MOST => Ok(sizes),
-        _ => Err("a parameter has 2147483648 elements at most"),
+        _ => Err("a parameter has more than 2147483648 elements"),
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
             ("99999999x999", "at most"),
             ("9999999999x9999999999", "at most"),
             ("2147483649", "at most"),
-            ("3x0", "no elements"),
+            ("3x0", "0 elements"),
         ] {
             let text = Profile::parse(&format!("fc 3,{sizes} 0 0")).unwrap_err().to_string();
             assert!(text.contains("line 1") && text.contains(why), "{sizes}: {text}");

@@ -85,7 +85,7 @@ struct Content {
 }
 
 fn content(path: &Path) -> Result<Content> {
-    let remedy = "give --records a file with a line of JSON for each training, or one that there is not";
+    let remedy = "choose a --records file with a line of JSON for each training, or a new one";
     let bytes = match input::read(path, LONGEST) {
         Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
         read => read.map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?,
@@ -114,7 +114,7 @@ fn locked(path: &Path) -> Result<File> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {
             let what = format!("another suite is appending to {}", path.display());
-            Err(Error::usage(what, "wait until it has ended, or give --records another file"))
+            Err(Error::usage(what, "wait until it has ended, or choose a different --records file"))
         }
         // Some network file systems have no locks.
         Err(TryLockError::Error(_)) | Ok(()) => Ok(file),
@@ -125,7 +125,7 @@ fn not_written(path: &Path, cause: io::Error) -> Error {
     Error::system(
         format!("write {}", path.display()),
         cause,
-        "see that you may write there, and that there is room",
+        "check the permissions and the free space there",
     )
 }
 

@@ -43,7 +43,7 @@ fn check_time(fault: &Fault) -> Result<()> {
     }
     let what =
         format!("`{fault}` is after the end: a rank that still runs after {} s hangs", LIMIT.as_secs());
-    Err(Error::usage(what, "make it happen earlier; a training takes about 10 s"))
+    Err(Error::usage(what, "choose an earlier time; a training takes about 10 s"))
 }
 
 /// Lets a fault happen; fails if it cannot after those before it.
@@ -67,7 +67,7 @@ fn follow(fault: &Fault, conditions: &mut [Condition], hosts: usize) -> Result<(
         _ => return Ok(()),
     };
     let what = format!("`{fault}` cannot be: rank {rank} {is} by then");
-    Err(Error::usage(what, "make a rank stop before it resumes, and die at most once"))
+    Err(Error::usage(what, "order the faults so that a rank stops before it resumes, and dies at most once"))
 }
 
 #[cfg(test)]

@@ -132,8 +132,8 @@ impl Plan {
         !is_alone || self.pause(fault).is_none_or(|pause| pause >= Vigilance::default().silence)
     }
 
-    /// Returns true if `culprit` is one that a cut lets seem to have failed. Each side of a cut both ways has the other
-    /// for dead. Of one that is cut one way, or that has been healed, a side may hear from the other that it is itself.
+    /// Returns true if a cut can make `culprit` appear to have failed. Each side of a two-way cut considers the other
+    /// side dead. After a one-way or a healed cut, a side may receive the verdict that it has failed itself.
     fn is_across(&self, Across { cut, is_healed }: Across<'_>, told: usize, culprit: usize) -> bool {
         let told = self.host(told);
         let culprit = self.host(culprit);

@@ -63,7 +63,7 @@ impl Stage {
     /// [`Error::Usage`] without an algorithm.
     pub(super) fn new(algorithms: Vec<Chosen>) -> Result<Self> {
         if algorithms.is_empty() {
-            let what = "--faults is for synchronous algorithms, of which --algorithm names none";
+            let what = "--faults needs synchronous algorithms, and --algorithm names none";
             return Err(Error::usage(what, "name some, or `all`"));
         }
         Ok(Stage { algorithms, references: Mutex::default() })

@@ -1,10 +1,10 @@
 //! Verdicts on how the ranks of a training have ended, given what went wrong before.
 //!
 //! - A rank that has not ended hangs, even one that is alone.
-//! - An error of a rank that is well has to have a cause, and has to name a rank that a fault concerns: as the culprit or,
-//!   where one gave up at a deadline, as the one for which it waited. One that finds nobody at the rendezvous, as rank 0 has
-//!   failed before, names nobody.
-//! - A step that a rank has made gives the replica that it gives where nothing goes wrong.
+//! - An error of a healthy rank must have a cause, and must name a rank that a fault concerns: the culprit, or, after
+//!   a deadline, the rank for which it waited. A rank that finds no rank 0 at the rendezvous, because rank 0 has
+//!   failed before, names no rank.
+//! - After each step, the replica is the same as without faults.
 
 use super::plan::Plan;
 use super::scene::{Hashes, Play};
@@ -18,7 +18,7 @@ pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> 
     for (rank, end) in play.ends.iter().enumerate() {
         match end {
             None => found.push(format!("rank {rank} hangs\n")),
-            // What a rank does after its end is seen by nobody.
+            // Actions of a rank after its end have no effect.
             Some(end) if plan.end_of(rank).is_some_and(|dead| dead <= end.at) => {}
             Some(end) => {
                 found.extend(blame(plan, rank, end).filter(|_| !is_left_alone(play, end)));
@@ -37,13 +37,13 @@ fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
         return Some(format!("rank {rank} failed at {at:?} although nothing was wrong: {error}\n"));
     }
     let is_right = match error {
-        // Who gave up is told with what it waited for.
+        // The error of a rank that gave up is the rank for which it waited.
         Error::PeerFailed { culprit, cause, .. } if !cause.starts_with("gave up") => {
             plan.excuses(rank, culprit.rank, at)
         }
         other => named(&other.to_string()).iter().any(|culprit| plan.excuses(rank, *culprit, at)),
     };
-    (!is_right).then(|| format!("rank {rank} blames at {at:?} who was well: {error}\n"))
+    (!is_right).then(|| format!("rank {rank} blames a healthy rank at {at:?}: {error}\n"))
 }
 
 /// Returns true if a rank has come to the rendezvous when rank 0 had failed before: it finds nobody there, whoever began.
