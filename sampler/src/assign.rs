@@ -14,13 +14,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Tolerated excess of the slowest rank's time over the mean.
+/// Tolerated excess of the time of the slowest rank over the mean.
 const EVEN: f64 = 0.001;
 
-/// Returns for each rank, whose speeds are positive, the places of its samples among `costs`, ascending.
+/// Returns, for each rank, the ascending indices of its samples in `costs`. Speeds must be positive.
 ///
-/// Every rank has at least one if there are as many; else the first ranks have one each. Time is proportional to
-/// samples times different speeds, but for steps that are hard to even out.
+/// With fewer samples than ranks, the first ranks get one each; otherwise every rank gets at least one. Takes time
+/// proportional to the number of samples times the number of different speeds, except for steps that are hard to
+/// balance.
 pub(crate) fn assign(costs: &[f64], speeds: &[f64]) -> Vec<Vec<usize>> {
     let mut ranks = if costs.len() < speeds.len() {
         (0..speeds.len()).map(|rank| (rank..costs.len()).take(1).collect()).collect()
@@ -33,8 +34,8 @@ pub(crate) fn assign(costs: &[f64], speeds: &[f64]) -> Vec<Vec<usize>> {
     ranks
 }
 
-/// Ranks of one speed; the least loaded is on top, and of equally loaded ones that with the fewest samples. Loads are
-/// not negative, so that their bits are ordered as they are.
+/// Ranks of equal speed. The top is the least loaded rank; of equally loaded ranks, the one with the fewest samples.
+/// Loads are not negative, so that their bits sort like their values.
 struct Class {
     speed: f64,
     ranks: BinaryHeap<Reverse<(u64, usize, usize)>>,
@@ -80,7 +81,8 @@ fn even_out(ranks: &mut [Vec<usize>], costs: &[f64], speeds: &[f64]) {
     let sum = |places: &Vec<usize>| places.iter().map(|place| costs[*place]).sum::<f64>();
     let mut loads: Vec<f64> = ranks.iter().map(sum).collect();
     let enough = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>() * (1.0 + EVEN);
-    // Every move shortens the longest time or leaves one rank less that takes so long; few moves come near the best.
+    // Every move shortens the longest time, or reduces the number of ranks with that time; few moves come near the
+    // best.
     for _ in 0..4 * ranks.len() {
         let time = |rank: &usize| loads[*rank] / speeds[*rank];
         let mut fastest: Vec<usize> = (0..ranks.len()).collect();
@@ -104,7 +106,8 @@ fn even_out(ranks: &mut [Vec<usize>], costs: &[f64], speeds: &[f64]) {
     }
 }
 
-/// Returns what the slow rank gives, and what it takes for that, if anything, with the time that results.
+/// Returns the best exchange for the slow rank, if any: the sample it gives, the sample it takes in return, and the
+/// resulting time.
 fn best_move(
     slow: &[usize],
     fast: &[usize],

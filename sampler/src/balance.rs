@@ -1,9 +1,9 @@
-//! Balance of ranks: the costliest rank of a step over the average one.
+//! Balance of ranks: the cost of the costliest rank of a step divided by the mean.
 
-/// Costs of the ranks in the steps of an epoch, as far as they have been added.
+/// Balance of the ranks over the steps added so far.
 ///
-/// In a synchronous step all wait for the costliest rank: with a ratio of max to mean of 1.25, a fifth of the time of
-/// all ranks is waiting.
+/// In a synchronous step all ranks wait for the costliest one. With a ratio of max to mean of 1.25, ranks wait for a
+/// fifth of the time.
 ///
 /// ```
 /// let mut balance = hexagram_sampler::Balance::default();
@@ -19,11 +19,11 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Adds a step, in which each rank costs so much: finite numbers that are not negative.
+    /// Adds a step with the cost of each rank. Costs must be finite and not negative.
     pub fn add(&mut self, ranks: impl IntoIterator<Item = f64>) {
         let costs: Vec<f64> = ranks.into_iter().collect();
         let max = costs.iter().copied().fold(0.0, f64::max);
-        // In units of the costliest rank: the costs of all ranks together may be more than a number can hold.
+        // In units of the costliest rank, since the sum of all costs may overflow.
         let sum: f64 = costs.iter().map(|cost| cost / max).sum();
         let ratio = if max > 0.0 { costs.len() as f64 / sum } else { 1.0 };
         self.steps += 1;

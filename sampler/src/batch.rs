@@ -22,7 +22,7 @@ pub struct BatchSampler<S> {
 }
 
 impl<S: Sampler<Item = usize>> BatchSampler<S> {
-    /// Groups the draws of `sampler`; `drop_last` leaves out a last batch that is not full.
+    /// Groups the draws of `sampler`; `drop_last` drops a last batch that is not full.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl<S: Sampler<Item = usize>> BatchSampler<S> {
         Ok(BatchSampler { sampler, batch_size, drop_last })
     }
 
-    /// Returns the number of batches that so many draws make.
+    /// Returns the number of batches of `draws` draws.
     fn batches(&self, draws: usize) -> usize {
         if self.drop_last { draws / self.batch_size } else { draws.div_ceil(self.batch_size) }
     }
@@ -59,7 +59,7 @@ impl<S: Sampler<Item = usize>> Sampler for BatchSampler<S> {
         self.sampler.stride().saturating_mul(self.batch_size)
     }
 
-    /// Returns the sampler's fingerprint: batches of another size go on where these stopped.
+    /// Returns the fingerprint of the inner sampler: a run may continue with a different batch size.
     fn fingerprint(&self) -> u64 {
         self.sampler.fingerprint()
     }

@@ -1,6 +1,6 @@
-//! Complexities of samples: tokens, say, or milliseconds.
+//! Complexities of samples, such as tokens or milliseconds.
 //!
-//! The file holds one number a line, one line a sample, in the order of the data set.
+//! The file has one number per line and one line per sample, in the order of the data set.
 
 use crate::error::{SamplerError, check_entries};
 use crate::file;
@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// Number of samples that a thread takes on at a time.
+/// Number of samples that a thread claims at a time.
 const BLOCK: usize = 64;
-/// The most bytes of a file of complexities: enough for hundreds of millions of samples.
+/// Maximum size of a file of complexities, in bytes: enough for hundreds of millions of samples.
 const LONGEST: u64 = 4 << 30;
-/// Number of characters shown of a line that is no number.
+/// Number of characters of an invalid line in an error.
 const SHOWN: usize = 40;
 
-/// The complexity of every sample of a data set: finite numbers that are not negative, whole or not. Cheap to clone.
+/// The complexity of every sample of a data set: finite numbers that are not negative, whole or fractional. Cheap to
+/// clone.
 ///
 /// Whole numbers are exact up to 2^53.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,25 +30,25 @@ pub struct Complexities {
 }
 
 impl Complexities {
-    /// Takes complexities that are known.
+    /// Creates complexities from their values.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] if there are none, or one is negative, infinite or NaN.
+    /// [`SamplerError`] if `values` is empty, or a value is negative, infinite or NaN.
     pub fn new(values: Vec<f64>) -> Result<Self, SamplerError> {
         if values.is_empty() {
             return Err(SamplerError::NoSamples);
         }
         check_entries("complexities", &values, false)?;
-        // Adding 0 makes -0 a 0, whose bits are ordered as they should be.
+        // Adding 0 turns -0 into 0, whose bits sort correctly.
         Ok(Complexities { values: values.into_iter().map(|value| value + 0.0).collect() })
     }
 
-    /// Evaluates `complexity` for each of `len` samples, on all cores. A sample is evaluated once.
+    /// Evaluates `complexity` once for each of `len` samples, on all cores.
     ///
     /// # Errors
     ///
-    /// [`SamplerError::Unknown`] with what the function said, for the first sample that is found to fail; those of
+    /// [`SamplerError::Unknown`] with the error of the function, for the first sample that fails; those of
     /// [`new`](Self::new).
     pub fn evaluate<E: Display>(
         len: usize,
@@ -75,7 +76,7 @@ impl Complexities {
             Ok(done)
         };
         let blocks: Result<Vec<_>, SamplerError> = thread::scope(|scope| {
-            // Where the system gives no more threads, those that there are do it, this one at the least.
+            // If no further threads can be started, the existing ones, at least this one, do the work.
             let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
             let threads: Vec<_> = (1..cores.min(len.div_ceil(BLOCK))).map_while(start).collect();
             let own = work();
@@ -89,12 +90,12 @@ impl Complexities {
         Complexities::new(blocks.into_iter().flat_map(|block| block.1).collect())
     }
 
-    /// Returns the complexities that a file holds.
+    /// Reads the complexities from a file.
     ///
     /// # Errors
     ///
-    /// [`SamplerError::File`] if it is empty or longer than 4 GiB, is no regular file (a pipe, say), cannot be read, or
-    /// has a line that is no finite number of at least 0.
+    /// [`SamplerError::File`] if the file is empty or longer than 4 GiB, is not a regular file (a pipe, for example),
+    /// cannot be read, or has a line that is not a finite number of at least 0.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, SamplerError> {
         let path = path.as_ref();
         let bytes = file::read(path, LONGEST).map_err(|cause| file_error(path, cause))?;
@@ -110,12 +111,12 @@ impl Complexities {
         Complexities::new(values)
     }
 
-    /// Writes them to a file, which appears whole or not at all. A link stays, and what it leads to is replaced; a
-    /// device or a pipe is written to.
+    /// Writes the complexities to a file atomically: the file is complete, or unchanged. A link stays, and its target
+    /// is replaced; a device or a pipe is written to.
     ///
     /// # Errors
     ///
-    /// [`SamplerError::File`] if it cannot be written.
+    /// [`SamplerError::File`] if the file cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SamplerError> {
         let path = path.as_ref();
         let written = match fs::metadata(path) {
@@ -128,13 +129,13 @@ impl Complexities {
     }
 
     fn replace(&self, path: &Path) -> io::Result<()> {
-        // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file.
-        // And under one that nobody foresees: others may be able to put links into that folder.
+        // The temporary file is next to the target, and has a unique name, since several ranks may write the same
+        // file. The name is unpredictable, since other users may be able to create links in that folder.
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".{:016x}.part", RandomState::new().hash_one(std::process::id())));
         let file = File::create_new(&aside).and_then(|file| self.write_lines(file));
         let written = file.and_then(|file| file.sync_all()).and_then(|()| fs::rename(&aside, path));
-        // The error is what counts.
+        // The error of the write takes precedence.
         written.inspect_err(|_| drop(fs::remove_file(&aside)))
     }
 
@@ -146,12 +147,12 @@ impl Complexities {
         file.into_inner().map_err(io::IntoInnerError::into_error)
     }
 
-    /// Returns the complexities that a file holds; if there is none, evaluates and writes them.
+    /// Returns the complexities in a file. If the file does not exist, evaluates and writes them.
     ///
     /// # Errors
     ///
-    /// [`SamplerError::WrongCount`] if the file is of a data set of another length; those of [`read`](Self::read),
-    /// [`evaluate`](Self::evaluate) and [`write`](Self::write).
+    /// [`SamplerError::WrongCount`] if the file belongs to a data set of a different length; those of
+    /// [`read`](Self::read), [`evaluate`](Self::evaluate) and [`write`](Self::write).
     pub fn cached<E: Display>(
         path: impl AsRef<Path>,
         len: usize,
@@ -168,11 +169,11 @@ impl Complexities {
         Ok(read)
     }
 
-    /// Checks that they are those of `len` samples.
+    /// Checks that there are `len` complexities.
     ///
     /// # Errors
     ///
-    /// [`SamplerError::WrongCount`] if not.
+    /// [`SamplerError::WrongCount`] otherwise.
     pub fn check_len(&self, len: usize) -> Result<(), SamplerError> {
         let given = self.len();
         match given == len {
@@ -183,7 +184,7 @@ impl Complexities {
         }
     }
 
-    /// Returns the number of samples: at least one.
+    /// Returns the number of samples, at least one.
     #[allow(clippy::len_without_is_empty, reason = "they are never empty")]
     pub fn len(&self) -> usize {
         self.values.len()
@@ -201,7 +202,7 @@ impl Complexities {
     }
 }
 
-/// Returns the complexity that a line holds, or what it is instead.
+/// Returns the complexity in a line, or a description of the line.
 fn number(line: &str) -> Result<f64, String> {
     let shown = || line.trim().chars().take(SHOWN).collect::<String>();
     match line.trim().parse::<f64>() {

@@ -1,4 +1,4 @@
-//! Batches that take all ranks equally long, also when samples differ a hundredfold and ranks differ in speed.
+//! Batches that take all ranks the same time, even if sample costs differ a hundredfold and ranks differ in speed.
 //!
 //! ```text
 //! sort     samples by cost (1 + random_level u), with u from 0 to 1 drawn for each sample and epoch
@@ -8,7 +8,7 @@
 //!          the least (load + cost) / speed; then exchanged as long as that shortens the step
 //! ```
 //!
-//! One costly sample therefore comes with others like it, and the cheap ones of the same step even out the rest.
+//! A costly sample therefore comes with other costly samples, and the cheap samples of the step even out the rest.
 
 use crate::assign::assign;
 use crate::complexity::Complexities;
@@ -20,22 +20,22 @@ use crate::radix::ascending;
 use crate::ranks::{Tail, check_ranks, for_rank};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Options of a [`CostBalancedSampler`] besides the cost of each sample.
+/// Options of a [`CostBalancedSampler`] in addition to the cost of each sample.
 ///
-/// All ranks must agree on everything but `rank`.
+/// All options but `rank` must be equal on all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostBalancedOptions {
-    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
+    /// Number of ranks that share the data set. No default; `..comm.sampling()` sets it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
-    /// Number of samples in one step, on all ranks together; at least one for each. The more there are for each, the
-    /// better they can be balanced: with eight or more, ranks differ by some percent at most.
+    /// Number of samples in one step, over all ranks; at least one per rank. More samples per rank improve the
+    /// balance: with eight or more, ranks differ by a few percent at most.
     pub global_batch: usize,
     /// Speeds of the ranks, in cost per time; empty if all are equally fast.
     pub speeds: Vec<f64>,
-    /// True if steps are made at random; otherwise they are consecutive samples of the data set, which then may not be
-    /// balanced if one costs more than all others of its step.
+    /// True for random steps. False for steps of consecutive samples, which are unbalanced if one sample costs more
+    /// than all others of its step.
     pub shuffle: bool,
     /// Seed of the order, together with `epoch`.
     pub seed: u64,
@@ -43,11 +43,10 @@ pub struct CostBalancedOptions {
     pub epoch: u64,
     /// Treatment of the samples that do not fill a step.
     pub tail: Tail,
-    /// Number of kinds of cost in a step, if there are as many samples. 1: all samples of a step cost about the same;
-    /// the more kinds, the more alike are steps, and the less balanced are those with the costliest samples.
+    /// Number of cost classes in a step, if there are enough samples. With 1, all samples of a step have about the
+    /// same cost. More classes make steps more alike, but the steps with the costliest samples less balanced.
     pub mix: usize,
-    /// Randomness, from 0 to 1: how much costs are blurred, each epoch anew, so that not always the same samples come
-    /// together.
+    /// Randomness, from 0 to 1: the noise that is added to the costs in each epoch, so that different samples meet.
     pub random_level: f64,
 }
 
@@ -70,14 +69,14 @@ impl Default for CostBalancedOptions {
     }
 }
 
-/// One rank's batches of steps that take all ranks equally long.
+/// The batches of one rank, from steps that take all ranks the same time.
 ///
-/// Ranks have unequally many samples in a step: whoever averages over ranks should weigh each by how many it has. All
-/// ranks have equally many batches, none of them empty, but for [`Tail::Exact`].
+/// In a step, ranks have different numbers of samples: weigh each rank by its number of samples in an average. All
+/// ranks have the same number of batches, and none is empty, except with [`Tail::Exact`].
 ///
-/// The samples of a step do not depend on the number of ranks or their speeds, so that an epoch can go on with others.
-/// An epoch takes `36 len` bytes while it is sorted, `4 len` afterwards, and a step time proportional to the global
-/// batch times ranks. Deterministic.
+/// The samples of a step do not depend on the number of ranks or their speeds, so that an epoch can continue with
+/// different ones. An epoch takes `36 len` bytes during sorting, and `4 len` afterwards. The time per step is
+/// proportional to the global batch times the number of ranks. Deterministic.
 ///
 /// ```
 /// use hexagram_sampler::{Complexities, CostBalancedOptions, CostBalancedSampler, Sampler};
@@ -99,13 +98,13 @@ pub struct CostBalancedSampler {
 }
 
 impl CostBalancedSampler {
-    /// Creates the sampler, if the options are sound. The cost of a sample is the time it takes, in any unit.
+    /// Creates the sampler. The cost of a sample is its time, in any unit.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when there are no replicas, `rank` is not one of them, speeds are not positive or not one for
-    /// each rank, a step has fewer samples than ranks, `random_level` is not from 0 to 1, `mix` is 0, or [`Tail::Drop`]
-    /// would drop everything.
+    /// [`SamplerError`] if the number of replicas is 0, or `rank` is not below it; if speeds are not positive, or not
+    /// one per rank; if a step has fewer samples than ranks; if `random_level` is not from 0 to 1, or `mix` is 0; or
+    /// if [`Tail::Drop`] would drop all samples.
     pub fn new(costs: Complexities, options: CostBalancedOptions) -> Result<Self, SamplerError> {
         let CostBalancedOptions { replicas, rank, global_batch, ref speeds, tail, mix, random_level, .. } =
             options;
@@ -123,7 +122,7 @@ impl CostBalancedSampler {
             return Err(SamplerError::WrongCount { option: "speeds", given, expected, each: "rank" });
         }
         if mix == 0 {
-            let remedy = "make a step of at least one kind of samples";
+            let remedy = "choose 1 or more";
             return Err(SamplerError::BadNumber { option: "mix", value: 0.0, remedy });
         }
         Ok(CostBalancedSampler { costs, options })
@@ -147,7 +146,7 @@ impl CostBalancedSampler {
             let samples = (0..count).map(|place| (place % len) as u32).collect();
             return Steps { samples, rows: None, global_batch };
         }
-        // Which samples are left out, repeated or in the last, smaller step is random.
+        // The dropped samples, the repeated ones, and those of a smaller last step are random.
         let shuffled = KeyedPermutation::new(len, seed, epoch);
         let order: Vec<u32> = (0..count).map(|place| shuffled.at(place) as u32).collect();
         let (full, last) = order.split_at(count - count % global_batch);
@@ -168,7 +167,7 @@ impl CostBalancedSampler {
 /// The samples of all steps of an epoch.
 struct Steps {
     samples: Vec<u32>,
-    /// For each piece of a step, the row it comes from.
+    /// For each piece of a step, the row that provides it.
     rows: Option<Vec<KeyedPermutation>>,
     global_batch: usize,
 }

@@ -1,4 +1,4 @@
-//! PyTorch's `DistributedSampler`: one epoch's samples, divided evenly among ranks.
+//! PyTorch's `DistributedSampler`: divides the samples of an epoch evenly among ranks.
 //!
 //! Source: `torch/utils/data/distributed.py`.
 
@@ -8,14 +8,14 @@ use crate::permutation::Order;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Options of a [`DistributedSampler`]. Defaults are PyTorch's: shuffled, seed 0, nothing dropped.
+/// Options of a [`DistributedSampler`]. The defaults are those of PyTorch: shuffled, seed 0, no dropped samples.
 ///
-/// All ranks must agree on everything but `rank`.
+/// All options but `rank` must be equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistributedOptions {
     /// Number of samples in the data set.
     pub len: usize,
-    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
+    /// Number of ranks that share the data set. No default; `..comm.sampling()` sets it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
@@ -25,11 +25,11 @@ pub struct DistributedOptions {
     pub seed: u64,
     /// Number of the first epoch; see [`Sampler::set_epoch`].
     pub epoch: u64,
-    /// True to leave the last samples of the order out where ranks cannot have equally many; false to repeat the first
+    /// True to drop the last samples of the order if the ranks cannot have equal numbers; false to repeat the first
     /// ones.
     pub drop_last: bool,
-    /// True to draw every sample exactly once, so that some ranks draw once more than others.
-    /// For evaluation; in training, a rank that draws more waits for the others in vain.
+    /// True to draw every sample exactly once, so that some ranks draw one more than others. For evaluation: in
+    /// training, a rank with an additional step would wait forever for the others.
     pub exact: bool,
 }
 
@@ -52,13 +52,13 @@ impl Default for DistributedOptions {
 
 /// The share of one rank in every epoch, equal to PyTorch's `DistributedSampler` index for index.
 ///
-/// Rank `r` of `R` takes positions `r, r + R, r + 2R, …` of the epoch's order, which is first cut
-/// (`drop_last`) or continued from its beginning, over and over if need be, until all ranks have equally
-/// many.
+/// Rank `r` of `R` takes positions `r, r + R, r + 2R, …` of the order of the epoch. That order is first cut
+/// (`drop_last`), or extended with samples from its beginning, repeatedly if necessary, until all ranks have the same
+/// number.
 ///
-/// Deterministic: the order depends on the options and the epoch only, so that ranks need not talk to each
-/// other. It does not depend on the number of ranks: [`iter_from`](Sampler::iter_from) a position draws what is
-/// left, divided among as many ranks as there are now.
+/// Deterministic: the order depends on the options and the epoch only, so that ranks do not communicate. It does not
+/// depend on the number of ranks: [`iter_from`](Sampler::iter_from) a position divides the remaining samples among
+/// the current number of ranks.
 ///
 /// ```
 /// use hexagram_sampler::{DistributedOptions, DistributedSampler};
@@ -76,13 +76,13 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// Creates the sampler, if the options are sound.
+    /// Creates the sampler.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when the number of replicas is not set, when `rank` is not one of them, when `drop_last` comes
-    /// with `exact`, or when the positions of an epoch exceed the address space. Without samples, and where `drop_last`
-    /// drops all, ranks draw nothing, as in PyTorch, and a warning says so.
+    /// [`SamplerError`] if the number of replicas is not set, if `rank` is not below it, if `drop_last` and `exact`
+    /// are both set, or if the positions of an epoch exceed the address space. Without samples, or if `drop_last`
+    /// drops all, ranks draw no samples, as in PyTorch, and a warning reports it.
     pub fn new(options: DistributedOptions) -> Result<Self, SamplerError> {
         let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = options;
         check_ranks(len, rank, replicas, replicas)?;
@@ -99,26 +99,26 @@ impl DistributedSampler {
         self.share(0)
     }
 
-    /// Returns true if this rank has no samples: with `exact`, when there are fewer than ranks.
+    /// Returns true if this rank has no samples, which happens with `exact` and fewer samples than ranks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Chooses the epoch whose order [`indices`](Self::indices) gives. Call it before each epoch, on every
-    /// rank; without it all epochs have the same order.
+    /// Sets the epoch whose order [`indices`](Self::indices) returns. Call it before each epoch, on every rank;
+    /// otherwise all epochs have the same order.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.options.epoch = epoch;
     }
 
     /// Returns the samples of this rank in the current epoch, in the order to train on them.
     ///
-    /// A shuffled epoch draws the order of the whole data set first: `4 len` bytes (`8 len` from 2^32 samples on), and
-    /// time proportional to `len`.
+    /// A shuffled epoch first draws the order of the whole data set: `4 len` bytes (`8 len` from 2^32 samples on),
+    /// and time proportional to `len`.
     pub fn indices(&self) -> Vec<usize> {
         self.iter().collect()
     }
 
-    /// Returns the number of samples from `position` on that are this rank's.
+    /// Returns the number of samples of this rank from `position` on.
     fn share(&self, position: usize) -> usize {
         let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = self.options;
         let left = len.saturating_sub(position);

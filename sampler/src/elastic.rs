@@ -1,5 +1,5 @@
-//! Batches whose samples do not depend on how many ranks share them: a job may stop on four ranks and go on with three.
-//! Also the sampler for data sets of billions, and for evaluation.
+//! Batches whose samples do not depend on the number of ranks: a job may stop on four ranks and continue with three.
+//! Also the sampler for data sets of billions of samples, and for evaluation.
 //!
 //! ```text
 //! order    a keyed permutation of all samples, or their own order
@@ -16,16 +16,16 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of an [`ElasticSampler`].
 ///
-/// All ranks must agree on everything but `rank`.
+/// All options but `rank` must be equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ElasticOptions {
     /// Number of samples in the data set.
     pub len: usize,
-    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
+    /// Number of ranks that share the data set. No default; `..comm.sampling()` sets it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
-    /// Number of samples in one step, on all ranks together; at least one for each.
+    /// Number of samples in one step, over all ranks; at least one per rank.
     pub global_batch: usize,
     /// True if an epoch has a random order; otherwise samples come in the order of the data set.
     pub shuffle: bool,
@@ -54,13 +54,13 @@ impl Default for ElasticOptions {
     }
 }
 
-/// One rank's batches of an order that is the same for any number of ranks, and takes no memory.
+/// The batches of one rank, from an order that is the same for any number of ranks, and takes no memory.
 ///
-/// Batches of different ranks differ by at most one sample: whoever averages over ranks should weigh each by how many
-/// it has. All ranks have equally many batches, but for [`Tail::Exact`].
+/// Batches of different ranks differ by at most one sample: weigh each rank by its number of samples in an average.
+/// All ranks have the same number of batches, except with [`Tail::Exact`].
 ///
-/// Deterministic: step by step, all ranks together see the same samples in the same order, however many they are, also
-/// after going on in the middle of an epoch with another number of them.
+/// Deterministic: in each step, the ranks together see the same samples in the same order, for any number of ranks,
+/// also if a run continues in the middle of an epoch with a different number.
 ///
 /// ```
 /// use hexagram_sampler::{ElasticOptions, ElasticSampler, Sampler};
@@ -79,12 +79,12 @@ pub struct ElasticSampler {
 }
 
 impl ElasticSampler {
-    /// Creates the sampler, if the options are sound.
+    /// Creates the sampler.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when there are no samples or no replicas, `rank` is not one of them, a step has fewer samples
-    /// than ranks, or [`Tail::Drop`] would drop everything.
+    /// [`SamplerError`] if the number of samples or replicas is 0, `rank` is not below the number of replicas, a step
+    /// has fewer samples than ranks, or [`Tail::Drop`] would drop all samples.
     pub fn new(options: ElasticOptions) -> Result<Self, SamplerError> {
         let ElasticOptions { len, replicas, rank, global_batch, tail, .. } = options;
         check_ranks(len, rank, replicas, global_batch)?;
@@ -93,8 +93,8 @@ impl ElasticSampler {
         Ok(ElasticSampler { options })
     }
 
-    /// Returns the number of batches of this rank from `position` on: one in every full step, and perhaps one of what
-    /// is left.
+    /// Returns the number of batches of this rank from `position` on: one per full step, and possibly one of the
+    /// rest.
     fn batches(&self, position: usize) -> usize {
         let ElasticOptions { len, rank, global_batch, tail, .. } = self.options;
         let left = tail.left(len, position, global_batch);
@@ -102,7 +102,7 @@ impl ElasticSampler {
     }
 }
 
-/// Checks that every rank has a sample in every step, and that there is a step.
+/// Checks that every rank has a sample in every step, and that there is at least one step.
 pub(crate) fn check_step(
     len: usize,
     replicas: usize,
@@ -115,7 +115,7 @@ pub(crate) fn check_step(
     if tail == Tail::Drop { check_dropping(len, global_batch) } else { Ok(()) }
 }
 
-/// Returns the part of `count` things that a rank has.
+/// Returns the share of `count` items that a rank has.
 fn part(count: usize, rank: usize, replicas: usize) -> std::ops::Range<usize> {
     let begin = |rank: usize| rank * (count / replicas) + rank.min(count % replicas);
     begin(rank)..begin(rank + 1)

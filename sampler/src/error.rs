@@ -1,27 +1,27 @@
-//! Errors of a sampler's options. Every message says what to change.
+//! Errors of the options of a sampler. Every message contains a remedy.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Options that no sampler can follow, or a file of complexities that cannot be used.
+/// Invalid options of a sampler, or a file of complexities that cannot be used.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// Nothing to sample from.
+    /// The data set has no samples.
     NoSamples,
 
     /// The number of ranks is not set.
     NoReplicas,
 
-    /// The rank does not exist.
+    /// The rank is out of range.
     RankOutOfRange {
-        /// The rank asked for.
+        /// The requested rank.
         rank: usize,
         /// Number of replicas.
         replicas: usize,
     },
 
-    /// Parts of which each has to have a sample, and some cannot.
+    /// Fewer samples than parts, each of which needs one.
     FewSamples {
         /// Samples in the data set.
         len: usize,
@@ -29,15 +29,15 @@ pub enum SamplerError {
         parts: usize,
     },
 
-    /// Leaving out the uneven rest leaves nothing.
+    /// Dropping the last samples leaves none.
     AllDropped {
         /// Samples in the data set.
         len: usize,
-        /// Number of samples that ranks draw together.
+        /// Number of samples that all ranks draw together.
         together: usize,
     },
 
-    /// An epoch has more positions than can be counted.
+    /// An epoch has too many positions to count.
     TooLarge {
         /// Samples in the data set.
         len: usize,
@@ -47,38 +47,38 @@ pub enum SamplerError {
 
     /// Two options that exclude each other.
     Contradiction {
-        /// An option.
+        /// One option.
         one: &'static str,
-        /// Option with which it cannot be combined.
+        /// The other option.
         other: &'static str,
     },
 
-    /// A batch of nothing.
+    /// A batch size of 0.
     EmptyBatch,
 
-    /// An option whose number makes no sense.
+    /// A number out of range.
     BadNumber {
         /// The option.
         option: &'static str,
         /// Value of the option.
         value: f64,
-        /// Values that the option may have.
+        /// Valid values of the option.
         remedy: &'static str,
     },
 
-    /// A list that has to have one number for each sample or rank.
+    /// A list whose length is not the number of samples or ranks.
     WrongCount {
         /// The option.
         option: &'static str,
         /// Number of entries.
         given: usize,
-        /// Number of entries that there have to be.
+        /// Expected number of entries.
         expected: usize,
-        /// Owner of each entry.
+        /// Kind of the items: one entry for each.
         each: &'static str,
     },
 
-    /// A step in which not every rank can have a sample.
+    /// A step with fewer samples than ranks.
     SmallBatch {
         /// Samples of a step.
         global_batch: usize,
@@ -86,7 +86,7 @@ pub enum SamplerError {
         replicas: usize,
     },
 
-    /// A complexity, weight or speed by which nothing can be weighed.
+    /// An invalid complexity, weight or speed.
     BadEntry {
         /// The list.
         option: &'static str,
@@ -98,37 +98,37 @@ pub enum SamplerError {
         least: &'static str,
     },
 
-    /// Weights by which not enough samples can be drawn.
+    /// Weights that allow too few draws.
     FewWeights {
-        /// Number of samples that can be drawn at all.
+        /// Number of samples with a positive weight.
         positive: usize,
-        /// Number of samples that were to be drawn, each once.
+        /// Number of samples to draw, each once.
         wanted: usize,
     },
 
-    /// A sample that is larger than a batch may be.
+    /// A sample that is larger than the limit of a batch.
     Oversized {
-        /// Its index.
+        /// Index of the sample.
         sample: usize,
-        /// Its complexity.
+        /// Complexity of the sample.
         tokens: f64,
-        /// The limit of a batch.
+        /// Limit of a batch.
         limit: f64,
     },
 
-    /// The complexity of a sample could not be found out.
+    /// The complexity of a sample could not be evaluated.
     Unknown {
-        /// Its index.
+        /// Index of the sample.
         sample: usize,
         /// Error of the complexity function.
         cause: String,
     },
 
-    /// A file of complexities that cannot be read, understood or written.
+    /// A file of complexities that cannot be read, parsed or written.
     File {
         /// The file.
         path: PathBuf,
-        /// Description of what is wrong.
+        /// Description of the error.
         cause: String,
     },
 }
@@ -137,7 +137,7 @@ impl fmt::Display for SamplerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SamplerError::NoSamples => f.write_str(
-                "there are no samples; set `len` to the length of the data set, and see that it was found",
+                "there are no samples; set `len` to the length of the data set, and check that it was found",
             ),
             SamplerError::NoReplicas => f.write_str(
                 "the number of ranks is not set; use `..comm.sampling()`, or set `replicas` and `rank` \
@@ -155,15 +155,15 @@ impl fmt::Display for SamplerError {
             SamplerError::AllDropped { len, together } => write!(
                 f,
                 "{len} samples are fewer than the {together} that all ranks draw together, so that dropping the last ones \
-                 drops all; use fewer ranks or smaller batches, or let samples be repeated"
+                 drops all; use fewer ranks or smaller batches, or repeat samples"
             ),
             SamplerError::TooLarge { len, replicas } => write!(
                 f,
                 "{len} samples among {replicas} replicas are more than this sampler can count; \
-                 sample shards of the data set one after another"
+                 split the data set into shards, and sample them in sequence"
             ),
             SamplerError::Contradiction { one, other } => {
-                write!(f, "`{one}` and `{other}` exclude each other; leave out one of them")
+                write!(f, "`{one}` and `{other}` exclude each other; remove one of them")
             }
             SamplerError::EmptyBatch => {
                 f.write_str("a batch needs at least one sample; set its size to 1 or more")
@@ -172,7 +172,7 @@ impl fmt::Display for SamplerError {
                 write!(f, "`{option}` cannot be {value}; {remedy}")
             }
             SamplerError::WrongCount { option, given, expected, each } => {
-                write!(f, "`{option}` has {given} numbers instead of {expected}; give one for each {each}")
+                write!(f, "`{option}` has {given} numbers instead of {expected}; set one for each {each}")
             }
             SamplerError::SmallBatch { global_batch, replicas } => write!(
                 f,
@@ -184,22 +184,20 @@ impl fmt::Display for SamplerError {
             SamplerError::FewWeights { positive, wanted } => write!(
                 f,
                 "{positive} samples have a weight above 0, so that {wanted} cannot be drawn; \
-                 draw fewer, or with replacement, or give weight to more"
+                 draw fewer, draw with replacement, or give more samples a weight"
             ),
             SamplerError::Oversized { sample, tokens, limit } => write!(
                 f,
-                "sample {sample} has {tokens} tokens, more than the {limit} that a batch may have; \
-                 raise the limit, or leave out or cut long samples"
+                "sample {sample} has {tokens} tokens, more than the limit {limit} of a batch; \
+                 raise the limit, or drop or cut long samples"
             ),
             SamplerError::Unknown { sample, cause } => write!(
                 f,
-                "the complexity of sample {sample} is not known: {cause}; see that it can be loaded"
+                "the complexity of sample {sample} is unknown: {cause}; check that the sample can be loaded"
             ),
-            SamplerError::File { path, cause } => write!(
-                f,
-                "{}: {cause}; the file has to hold one number a line, one line a sample",
-                path.display()
-            ),
+            SamplerError::File { path, cause } => {
+                write!(f, "{}: {cause}; write one number per line, one line per sample", path.display())
+            }
         }
     }
 }
@@ -207,13 +205,13 @@ impl fmt::Display for SamplerError {
 impl std::error::Error for SamplerError {}
 
 impl fmt::Debug for SamplerError {
-    /// Writes the text for people: it is what a `main` that returns an error prints.
+    /// Writes the message, as a `main` that returns an error prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Checks that a number is one that things can be weighed by.
+/// Checks that a list has valid weights.
 pub(crate) fn check_entries(
     option: &'static str,
     values: &[f64],

@@ -1,15 +1,15 @@
-//! Files that users name: regular ones only, and whole ones only up to a bound.
+//! Files that users name: regular files only, and whole files only up to a bound.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Opens a file to read it.
+/// Opens a file for reading.
 ///
 /// # Errors
 ///
-/// Those of the system; [`ErrorKind::InvalidInput`] for anything but a regular file: a pipe without a writer would keep
-/// the program waiting, and a device may have no end.
+/// The system errors; [`ErrorKind::InvalidInput`] if it is not a regular file: a pipe without a writer would block
+/// the program, and a device may have no end.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
     let what = match (kind.is_dir(), kind.is_file()) {
@@ -20,7 +20,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// Reads the whole of a file that has at most so many bytes.
+/// Reads a whole file of at most `most` bytes.
 ///
 /// # Errors
 ///
@@ -31,12 +31,12 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if length <= most {
         bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
-        // What the length says may not be so a moment later.
+        // The file may grow after its length was read.
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     let length = length.max(bytes.len() as u64);
     if length > most {
-        let what = format!("it has {length} bytes, and at most {most} are read of such a file");
+        let what = format!("it has {length} bytes; the maximum for this kind of file is {most}");
         return Err(io::Error::new(ErrorKind::FileTooLarge, what));
     }
     Ok(bytes)

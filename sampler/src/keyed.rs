@@ -1,4 +1,4 @@
-//! A random order in no memory: a keyed permutation of `0..n`, computed entry by entry.
+//! A random order that takes no memory: a keyed permutation of `0..n`, computed entry by entry.
 //!
 //! ```text
 //! domain   2^b >= n, the smallest from 2^8 on; a number is a pair (high, low) of b - b/2 and b/2 bits
@@ -11,11 +11,11 @@
 //! with arbitrary finite domains" (CT-RSA 2002). `F` and the key schedule are SplitMix64's (Steele, Lea and Flood,
 //! OOPSLA 2014). Not for secrets.
 
-/// Rounds, and bits of the smallest network: with fewer, some orders of a handful of entries come more often.
+/// Rounds, and bits of the smallest network: with fewer, some orders of a few entries are too frequent.
 const ROUNDS: usize = 6;
 const FEWEST_BITS: u32 = 8;
 
-/// A random order of `0..len` that takes as much memory for a billion entries as for one.
+/// A random order of `0..len`, in constant memory.
 ///
 /// Deterministic: the order follows from `len`, `seed` and `epoch`, and stays the same in later versions.
 ///
@@ -86,10 +86,10 @@ impl KeyedPermutation {
     }
 }
 
-/// 2^64 divided by the golden ratio: SplitMix64's step.
+/// 2^64 divided by the golden ratio: the step of SplitMix64.
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Returns the output of SplitMix64: every bit of `z` changes half of the result's bits.
+/// Returns the output of SplitMix64: each bit of `z` changes half of the bits of the result.
 #[inline]
 pub(crate) fn mixed(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

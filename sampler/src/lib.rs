@@ -1,9 +1,9 @@
-//! Samplers say which sample goes to which rank: PyTorch's and Bagua's, index for index, without Python, and some that
-//! go beyond; and a loader fetches the samples.
+//! Samplers, which assign samples to ranks, and a loader, which fetches the samples. The samplers of PyTorch and
+//! Bagua are reproduced index for index, without Python; further samplers go beyond them.
 //!
-//! Every rank builds the same sampler with its own `rank` and reads its own share of the epoch's order; ranks
-//! never talk to each other, because the order follows from the seed and the epoch alone. A job that moves
-//! between PyTorch and Rust sees the same samples in the same steps. `docs/sampling.md` says which sampler is for what.
+//! Every rank creates the same sampler with its own `rank`, and reads its own share of the order of the epoch. Ranks
+//! do not communicate for it, because the order follows from the seed and the epoch alone. A job that moves between
+//! PyTorch and Rust sees the same samples in the same steps. `docs/sampling.md` helps to choose a sampler.
 //!
 //! ```
 //! use hexagram_sampler::{DistributedOptions, DistributedSampler};
@@ -22,26 +22,26 @@
 //!
 //! The crate has no features.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `sampler.rs` | the trait of all samplers: an order for each epoch that can be entered anywhere |
 //! | `sequential.rs`, `random.rs` | the samplers of one rank: in order, at random, of a subset, by weight |
-//! | `batch.rs` | batches of another sampler's draws |
-//! | `distributed.rs` | one rank's share of a shuffled data set |
-//! | `sharded.rs` | one rank's share of what a sampler of one rank draws, by weight for example |
-//! | `load_balancing.rs`, `load_balancing_batch.rs` | Bagua's: samples of similar complexity at the same time |
-//! | `cost_balanced.rs`, `assign.rs` | steps that take all ranks equally long |
-//! | `elastic.rs` | batches that are the same for any number of ranks, of any number of samples |
-//! | `partition.rs` | shares for a whole training: data that differ between ranks |
-//! | `balance.rs` | how well ranks are balanced, as a number |
-//! | `complexity.rs` | how much work each sample is: evaluated in parallel, kept in a file |
-//! | `ranks.rs` | what samplers of many ranks have in common |
+//! | `batch.rs` | batches of the draws of an inner sampler |
+//! | `distributed.rs` | share of a shuffled data set for one rank |
+//! | `sharded.rs` | share of the draws of a single-rank sampler, such as a weighted one |
+//! | `load_balancing.rs`, `load_balancing_batch.rs` | the samplers of Bagua: samples of similar complexity at the same time |
+//! | `cost_balanced.rs`, `assign.rs` | steps that take all ranks the same time |
+//! | `elastic.rs` | batches that are the same for any number of ranks |
+//! | `partition.rs` | shares for a whole training: ranks with different data |
+//! | `balance.rs` | a measure of the balance of ranks |
+//! | `complexity.rs` | cost of each sample: evaluated in parallel, kept in a file |
+//! | `ranks.rs` | common parts of the samplers for several ranks |
 //! | `mersenne.rs`, `permutation.rs`, `multinomial.rs` | PyTorch's random numbers, orders, and draws by weight |
 //! | `keyed.rs` | a random order that takes no memory |
 //! | `radix.rs` | sorting by cost |
-//! | `file.rs` | files that users name, up to a bound |
-//! | `error.rs` | what can be wrong with a sampler's options |
-//! | `dataset/` | where samples come from: the traits of datasets, and the datasets that ship |
+//! | `file.rs` | reading of user files, up to a bound |
+//! | `error.rs` | errors of the options of samplers |
+//! | `dataset/` | sources of samples: the traits of datasets, and the built-in datasets |
 //! | `loader/` | batches of samples, prepared by threads ahead of the training loop |
 
 mod assign;

@@ -1,5 +1,5 @@
-//! Bagua's `LoadBalancingDistributedSampler`: ranks draw samples of similar complexity at the same time, so that nobody
-//! waits long for the rank with the longest one.
+//! Bagua's `LoadBalancingDistributedSampler`: ranks draw samples of similar complexity at the same time, so that no
+//! rank waits long for the one with the longest sample.
 //!
 //! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`; Gan et al., "BAGUA: Scaling up Distributed Learning
 //! with System Relaxations" (VLDB 2021).
@@ -12,27 +12,27 @@ use crate::radix::ascending;
 use crate::ranks::{check_ranks, for_rank, warn_if_nothing};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Options of a [`LoadBalancingDistributedSampler`] besides complexities. Defaults are Bagua's.
+/// Options of a [`LoadBalancingDistributedSampler`] in addition to the complexities. The defaults are those of Bagua.
 ///
-/// All ranks must agree on everything but `rank`.
+/// All options but `rank` must be equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadBalancingOptions {
-    /// Number of ranks that share the data set. It has no default: `..comm.sampling()` names it and the rank.
+    /// Number of ranks that share the data set. No default; `..comm.sampling()` sets it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
-    /// True if groups have a random order, and random members within `random_level`; otherwise samples come in the
-    /// order of complexity.
+    /// True for a random order of groups, and random members within `random_level`; false for the order of
+    /// complexity.
     pub shuffle: bool,
     /// Seed of the order; `epoch` is added to it, and only the low 32 bits of the sum count.
     pub seed: u64,
     /// Number of the first epoch.
     pub epoch: u64,
-    /// True to leave the most complex samples out where ranks cannot have equally many; false to repeat the least
+    /// True to drop the most complex samples if the ranks cannot have equal numbers; false to repeat the least
     /// complex ones.
     pub drop_last: bool,
-    /// Randomness, from 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up
-    /// to this part of the difference between the largest and the smallest one.
+    /// Randomness, from 0, best balanced, to 1, nearly random. Each epoch adds a random whole number to each
+    /// complexity, up to this fraction of the difference between the largest and the smallest one.
     pub random_level: f64,
 }
 
@@ -54,11 +54,11 @@ impl Default for LoadBalancingOptions {
 
 /// The share of one rank in every epoch, equal to Bagua's `LoadBalancingDistributedSampler` index for index.
 ///
-/// Samples are sorted by complexity plus noise and cut into groups of one for each rank, which are shuffled. All ranks
-/// have equally many. Groups are other ones for another number of ranks, so that an epoch can go on only with the same
-/// number; [`CostBalancedSampler`](crate::CostBalancedSampler) does not have this limit.
+/// Samples are sorted by complexity plus noise, and cut into groups with one sample per rank; the groups are
+/// shuffled. All ranks have the same number of samples. Groups depend on the number of ranks, so that an epoch can
+/// only continue with the same number; [`CostBalancedSampler`](crate::CostBalancedSampler) does not have this limit.
 ///
-/// An epoch takes `28 len` bytes while it is sorted, `4 len` afterwards. Deterministic.
+/// An epoch takes `28 len` bytes during sorting, and `4 len` afterwards. Deterministic.
 ///
 /// ```
 /// use hexagram_sampler::{Complexities, LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler};
@@ -73,7 +73,7 @@ impl Default for LoadBalancingOptions {
 /// # Ok::<(), hexagram_sampler::SamplerError>(())
 /// ```
 ///
-/// With `random_level`, groups are of similar complexity only, and differ from epoch to epoch:
+/// With `random_level`, the members of a group have similar complexities, and groups differ from epoch to epoch:
 ///
 /// ```
 /// # use hexagram_sampler::{Complexities, LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler};
@@ -91,18 +91,18 @@ pub struct LoadBalancingDistributedSampler {
     complexities: Complexities,
     options: LoadBalancingOptions,
     share: usize,
-    /// Noise is below this.
+    /// Exclusive upper bound of the noise.
     noise: u64,
 }
 
 impl LoadBalancingDistributedSampler {
-    /// Creates the sampler, if the options are sound.
+    /// Creates the sampler.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when the number of replicas is not set, `rank` is not one of them, `random_level` is not from 0
-    /// to 1, or there are more samples or noise than can be counted. Where `drop_last` drops all, ranks draw nothing, as
-    /// in Bagua, and a warning says so.
+    /// [`SamplerError`] if the number of replicas is not set, `rank` is not below it, `random_level` is not from 0 to
+    /// 1, or samples or noise exceed the countable range. If `drop_last` drops all samples, ranks draw no samples, as
+    /// in Bagua, and a warning reports it.
     pub fn new(complexities: Complexities, options: LoadBalancingOptions) -> Result<Self, SamplerError> {
         let LoadBalancingOptions { replicas, rank, drop_last, random_level, .. } = options;
         let len = complexities.len();
@@ -116,7 +116,7 @@ impl LoadBalancingDistributedSampler {
         }
         let noise = complexities.spread() * random_level + 1.0;
         if noise >= i64::MAX as f64 {
-            let remedy = "complexities that lie so far apart leave no room for noise: scale them down";
+            let remedy = "scale the complexities down: their range leaves no room for noise";
             return Err(SamplerError::BadNumber { option: "random_level", value: random_level, remedy });
         }
         let share = if drop_last { len / replicas } else { len.div_ceil(replicas) };
@@ -146,9 +146,9 @@ impl LoadBalancingDistributedSampler {
     }
 }
 
-/// One sample for each rank, again and again.
+/// Groups with one sample per rank.
 pub(crate) struct Groups {
-    /// All samples by complexity and noise.
+    /// All samples, sorted by complexity plus noise.
     sorted: Vec<u32>,
     shuffled: Option<Order>,
     replicas: usize,
@@ -196,7 +196,7 @@ impl Sampler for LoadBalancingDistributedSampler {
     }
 }
 
-/// Checks that a level of randomness is one.
+/// Checks that a level of randomness is valid.
 pub(crate) fn check_level(random_level: f64) -> Result<(), SamplerError> {
     match (0.0..=1.0).contains(&random_level) {
         true => Ok(()),

@@ -1,8 +1,9 @@
-//! Bagua's `LoadBalancingDistributedBatchSampler`: batches of samples of similar complexity, equally many on every
+//! Bagua's `LoadBalancingDistributedBatchSampler`: batches of samples of similar complexity, the same number on every
 //! rank.
 //!
-//! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`, whose `drop_last` makes numbers unequal, and whose
-//! padding does when a rank has less than half as many batches as another; here neither does.
+//! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`. There, ranks get different numbers of batches
+//! with `drop_last`, and with padding if a rank has less than half as many batches as another. Here the numbers are
+//! always equal.
 
 use crate::error::SamplerError;
 use crate::load_balancing::{Groups, LoadBalancingDistributedSampler};
@@ -10,20 +11,21 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 use std::fmt;
 use std::sync::Arc;
 
-/// Makes batches of one rank's samples, which come in the order to train on them.
+/// Function that makes batches of the samples of one rank, given in training order.
 pub type BatchFunction = dyn Fn(&[usize]) -> Vec<Vec<usize>> + Send + Sync;
 
-/// Rule by which one rank's samples become batches. Tokens of a sample are its complexity.
+/// Rule that divides the samples of one rank into batches. The tokens of a sample are its complexity.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Batching {
-    /// Fixed number of samples each; the last batch may have fewer.
+    /// Batches of a fixed number of samples; the last one may have fewer.
     Fixed(usize),
-    /// Longest run of samples that together have no more tokens.
+    /// The longest run of samples whose total is at most this number of tokens.
     MaxTokens(f64),
-    /// Longest run of samples that have no more tokens when all are padded to the longest of them.
+    /// The longest run of samples whose total is at most this number of tokens, with each sample padded to the
+    /// longest one.
     MaxPaddedTokens(f64),
-    /// Batches that a function makes. It must be the same function on all ranks and depend on the samples alone.
+    /// Batches from a function. It must be the same function on all ranks, and depend on the samples alone.
     Custom(Arc<BatchFunction>),
 }
 
@@ -74,8 +76,8 @@ impl Batching {
     }
 }
 
-/// Adds each sample to the last batch if it fits there, else begins another. `join` is given what a batch has come to,
-/// how many samples it has and one more; it says whether that one fits, and what the batch then comes to.
+/// Adds each sample to the last batch if it fits, or else begins a new batch. `join` takes the current size of a
+/// batch, its number of samples and one more sample. It returns whether that sample fits, and the resulting size.
 fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut so_far = 0.0;
@@ -95,14 +97,14 @@ fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) ->
     batches
 }
 
-/// Batches of a [`LoadBalancingDistributedSampler`]'s draws, the same number on every rank in every epoch.
+/// Batches of the draws of a [`LoadBalancingDistributedSampler`], the same number on every rank in every epoch.
 ///
-/// The number is the largest of all ranks, and the others begin again with their first batches; with `drop_last` it is
-/// the smallest, and the others leave out their last ones. A rank for which a function makes no batch at all repeats
-/// its first sample, alone, so that nobody waits for it.
+/// The number is the largest of all ranks, and the other ranks repeat their first batches. With `drop_last` it is the
+/// smallest, and the other ranks drop their last batches. A rank for which a function makes no batch repeats its
+/// first sample as a batch, so that no rank waits for it.
 ///
-/// Every rank computes the batches of all ranks, once an epoch. A position counts steps: an epoch can go on only with
-/// the same number of ranks. Deterministic.
+/// Every rank computes the batches of all ranks, once per epoch. A position counts steps; an epoch can only continue
+/// with the same number of ranks. Deterministic.
 ///
 /// ```
 /// use hexagram_sampler::{Batching, Complexities, LoadBalancingBatchSampler, Sampler};
@@ -123,16 +125,16 @@ pub struct LoadBalancingBatchSampler {
     drop_last: bool,
     /// Number of batches of each rank in the current epoch.
     share: usize,
-    /// This rank's, of which the first come again if they are fewer.
+    /// Batches of this rank; if they are fewer than `share`, the first ones repeat.
     batches: Arc<[Vec<usize>]>,
 }
 
 impl LoadBalancingBatchSampler {
-    /// Makes batches of the draws of `sampler`, for its rank.
+    /// Divides the draws of `sampler` into batches, for the rank of `sampler`.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when a batch could have no samples or no tokens, or a sample does not fit into one.
+    /// [`SamplerError`] if the rule allows empty batches, or a sample does not fit into a batch.
     pub fn new(
         sampler: LoadBalancingDistributedSampler,
         batching: Batching,
@@ -184,7 +186,7 @@ impl Sampler for LoadBalancingBatchSampler {
         }
     }
 
-    /// Returns the fingerprint of the rule; of a function it says only that there is one.
+    /// Returns the fingerprint of the rule; for a function, it records only its presence.
     fn fingerprint(&self) -> u64 {
         let batching = match self.batching {
             Batching::Fixed(size) => [0, size as u64],

@@ -1,11 +1,11 @@
-//! PyTorch's random numbers on the CPU: the Mersenne Twister MT19937.
+//! PyTorch's random number generator on the CPU: the Mersenne Twister MT19937.
 //!
 //! Source: Matsumoto and Nishimura, "Mersenne Twister" (ACM TOMACS 8, 1998), with the initialisation of 2002,
 //! as in PyTorch's `aten/src/ATen/core/MT19937RNGEngine.h`.
 
 /// Words of state.
 const WORDS: usize = 624;
-/// Distance to the word that is mixed in.
+/// Distance to the word that is combined.
 const SHIFT: usize = 397;
 
 /// The generator behind `torch.Generator(device="cpu")`.
@@ -25,8 +25,8 @@ pub struct Mersenne {
 impl Mersenne {
     /// Starts the generator as `manual_seed(seed)` does.
     ///
-    /// As in PyTorch only the low 32 bits count: seeds that differ by a multiple of 2^32 give the same
-    /// numbers.
+    /// As in PyTorch, only the low 32 bits of the seed are used: seeds that differ by a multiple of 2^32 give the
+    /// same numbers.
     pub fn new(seed: u64) -> Self {
         let mut state = [0; WORDS];
         state[0] = seed as u32;
@@ -59,9 +59,9 @@ impl Mersenne {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    /// Returns a number below `range`: one entry of `torch.randint(range, …)`.
+    /// Returns a number below `range`, like one entry of `torch.randint(range, …)`.
     ///
-    /// The remainder of 32 random bits, of 64 when `range` is [`WIDE`](Self::WIDE) or more.
+    /// The result is the remainder of 32 random bits, or of 64 if `range` is [`WIDE`](Self::WIDE) or more.
     ///
     /// # Panics
     ///
@@ -71,18 +71,18 @@ impl Mersenne {
         if range < Self::WIDE { u64::from(self.next_u32() % range as u32) } else { self.next_u64() % range }
     }
 
-    /// The range from which on [`below`](Self::below) draws 64 bits, so that the remainder stays even: as torch 2.15
-    /// does. Earlier versions of PyTorch did so from 2^32 on.
+    /// The smallest range for which [`below`](Self::below) draws 64 bits, to keep the remainder uniform, as torch
+    /// 2.15 does. Earlier versions of PyTorch drew 64 bits from 2^32 on.
     pub const WIDE: u64 = 1 << 28;
 
-    /// Returns a number from 0 up to, but without, 1: one entry of `torch.rand(…, dtype=torch.float64)`.
+    /// Returns a number from 0 (included) to 1 (excluded), like one entry of `torch.rand(…, dtype=torch.float64)`.
     #[inline]
     pub fn uniform(&mut self) -> f64 {
         const BITS: u32 = f64::MANTISSA_DIGITS;
         (self.next_u64() & ((1 << BITS) - 1)) as f64 / (1u64 << BITS) as f64
     }
 
-    /// Replaces all words at once, each from itself, its neighbour and the word `SHIFT` ahead.
+    /// Replaces all words, each from itself, its neighbour and the word `SHIFT` ahead.
     #[inline(never)]
     fn twist(&mut self) {
         const BEHIND: usize = WORDS - SHIFT;
@@ -91,7 +91,7 @@ impl Mersenne {
             let joined = (word & 0x8000_0000) | (neighbour & 0x7fff_ffff);
             (joined >> 1) ^ ((joined & 1).wrapping_neg() & 0x9908_b0df)
         };
-        // Three pieces, so that no index wraps within one.
+        // In three pieces, so that no index wraps within one.
         for i in 0..BEHIND {
             state[i] = state[i + SHIFT] ^ mixed(state[i], state[i + 1]);
         }

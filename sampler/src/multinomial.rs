@@ -5,8 +5,8 @@
 
 use crate::mersenne::Mersenne;
 
-/// Draws with replacement: each draw is the first index whose cumulative share of the weights reaches a uniform random
-/// number. `16 n` bytes, and `log n` steps a draw.
+/// Draws with replacement: each draw is the first index whose cumulative share of the weights reaches a uniform
+/// random number. Takes `16 n` bytes, and `log n` steps per draw.
 pub(crate) fn with_replacement(weights: &[f64], draws: usize, generator: &mut Mersenne) -> Vec<usize> {
     let mut sum = 0.0;
     let mut cumulative: Vec<f64> = weights
@@ -29,8 +29,8 @@ pub(crate) fn with_replacement(weights: &[f64], draws: usize, generator: &mut Me
     (0..draws).map(draw).collect()
 }
 
-/// Draws without replacement: the indices with the largest `weight / q`, where each `q` is exponentially distributed.
-/// This is the Gumbel-max way, without logarithms of weights. Time is that of sorting.
+/// Draws without replacement: the indices with the largest `weight / q`, with exponentially distributed `q`. This is
+/// the Gumbel-max method without logarithms of weights. Takes the time of sorting.
 pub(crate) fn without_replacement(weights: &[f64], draws: usize, generator: &mut Mersenne) -> Vec<usize> {
     let mut keyed: Vec<(f64, usize)> = weights
         .iter()

@@ -1,8 +1,9 @@
-//! Partitions of a data set over ranks whose data differ: by label, by quantity, or not at all. Use one to see how an
-//! algorithm deals with heterogeneous data; a training that may mix its samples wants a
+//! Partitions of a data set over ranks with different data: by label, by quantity, or random. Use one to study
+//! algorithms on heterogeneous data. For training with mixed samples, use a
 //! [`DistributedSampler`](crate::DistributedSampler).
 //!
-//! Everything is drawn by integers, sums and products of `f64`, so that a seed gives the same shares on every machine.
+//! All random numbers come from integers, sums and products of `f64`, so that a seed gives the same shares on every
+//! machine.
 //!
 //! Sources: Hsu et al., "Measuring the effects of non-identical data distribution for federated visual classification"
 //! (2019, arXiv:1909.06335), for [`Partition::Dirichlet`]; McMahan et al., "Communication-efficient learning of deep
@@ -18,7 +19,7 @@ use std::fmt;
 #[cfg(test)]
 mod tests;
 
-/// Way to divide a data set among ranks for the whole training: every sample goes to exactly one rank.
+/// Rule that divides a data set among ranks for the whole training: every sample goes to exactly one rank.
 ///
 /// ```
 /// use hexagram_sampler::Partition;
@@ -33,22 +34,23 @@ mod tests;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Partition {
-    /// Equally many samples for each rank, drawn at random.
+    /// The same number of random samples for each rank.
     Equal,
-    /// Equally many samples for each rank, whose labels follow a mix of the rank's own: q ~ Dirichlet(α K p), K being
-    /// the number of labels and p their shares of the data set. Once a label is used up, q is normalized without it.
+    /// The same number of samples for each rank, with labels from a mix of its own: q ~ Dirichlet(α K p), where K is
+    /// the number of labels and p their shares of the data set. Once a label is exhausted, q is normalized without
+    /// it.
     Dirichlet {
-        /// Concentration α, above 0: with 0.1 a rank has one or two labels, with 1 it lacks some, with 100 it has all
-        /// alike.
+        /// Concentration α, above 0. With 0.1 a rank has one or two labels; with 1 it lacks some; with 100 it has all
+        /// labels in similar numbers.
         alpha: f64,
     },
-    /// The data set sorted by label and cut into equal shards, of which each rank gets the same number at random.
+    /// The data set is sorted by label and cut into equal shards; each rank gets the same number of random shards.
     Shards {
         /// Number of shards for each rank, at least 1.
         per_rank: usize,
     },
-    /// The same mix of labels for each rank, but different numbers of samples: their shares of the data set follow
-    /// Dirichlet(α), and each rank has at least one sample.
+    /// The same mix of labels for each rank, but different numbers of samples. The shares follow Dirichlet(α), and
+    /// each rank has at least one sample.
     Quantity {
         /// Concentration α, above 0: the smaller, the more the numbers differ.
         alpha: f64,
@@ -57,13 +59,14 @@ pub enum Partition {
 
 impl Partition {
     /// Returns the samples of each rank, as indices into `labels`, in random order. Only the low 32 bits of `seed`
-    /// count.
+    /// are used.
     ///
-    /// Numbers of samples that are said to be equal differ by one where the data set cannot be divided; of shards, by
-    /// one a shard. Time is that of one draw a sample, over the labels or the ranks that are left.
+    /// If the data set cannot be divided evenly, equal numbers differ by one sample; with shards, by one sample per
+    /// shard. Takes one draw per sample, over the remaining labels or ranks.
     ///
     /// # Errors
-    /// [`SamplerError`] if there are no ranks, fewer samples than ranks or shards, or α is not above 0.
+    /// [`SamplerError`] if the number of ranks is 0, the samples are fewer than the ranks or shards, or α is not
+    /// above 0.
     pub fn shares(&self, labels: &[usize], ranks: usize, seed: u64) -> Result<Vec<Vec<usize>>, SamplerError> {
         check_ranks(labels.len(), 0, ranks, ranks)?;
         check_samples(labels.len())?;
@@ -88,7 +91,7 @@ impl Partition {
                 ranks
             }
             Partition::Shards { per_rank: 0 } => {
-                let remedy = "give each rank at least one shard";
+                let remedy = "use at least one shard per rank";
                 return Err(SamplerError::BadNumber { option: "per_rank", value: 0.0, remedy });
             }
             Partition::Shards { per_rank } => ranks.saturating_mul(per_rank),
@@ -111,17 +114,17 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Deals a random order, one sample to each rank in turn.
+/// Deals a random order to the ranks in turn, one sample each.
 fn equal(len: usize, ranks: usize, generator: &mut Mersenne) -> Vec<Vec<usize>> {
     let order = randperm(len, generator);
     (0..ranks).map(|rank| order.iter().copied().skip(rank).step_by(ranks).collect()).collect()
 }
 
-/// Lets one rank after another take a sample with a label of its own mix.
+/// Lets one rank after another draw a sample with a label of its own mix.
 ///
-/// The mix itself is never drawn: if q ~ Dirichlet(a), the next label, given how often each was drawn before, is `k`
-/// with probability ∝ a_k + count_k (Pólya's urn). Without the labels that are used up the rest of q is Dirichlet, too,
-/// so that the rule stays the same.
+/// The mix itself is never drawn: if q ~ Dirichlet(a), the next label is `k` with probability ∝ a_k + count_k, where
+/// count_k is the number of its earlier draws (Pólya's urn). Without the exhausted labels, the rest of q also follows
+/// a Dirichlet distribution, so that the rule stays the same.
 fn by_mix(labels: &[usize], ranks: usize, alpha: f64, generator: &mut Mersenne) -> Vec<Vec<usize>> {
     let mut left = samples_by_label(labels, generator);
     let total = left.len() as f64;
@@ -146,7 +149,7 @@ fn samples_by_label(labels: &[usize], generator: &mut Mersenne) -> Vec<Vec<usize
     order.chunk_by(|&one, &other| labels[one] == labels[other]).map(<[usize]>::to_vec).collect()
 }
 
-/// Draws one of the entries that are `open`, with a probability proportional to its weight. One at least is open.
+/// Draws one of the `open` entries, with a probability proportional to its weight. At least one must be open.
 fn drawn(weights: &[f64], open: impl Fn(usize) -> bool, generator: &mut Mersenne) -> usize {
     let among = || weights.iter().enumerate().filter(|(entry, _)| open(*entry));
     let mut target = generator.uniform() * among().map(|(_, weight)| weight).sum::<f64>();
@@ -158,7 +161,7 @@ fn drawn(weights: &[f64], open: impl Fn(usize) -> bool, generator: &mut Mersenne
             break;
         }
     }
-    // After the last, if sums were rounded.
+    // The last open entry, if rounding of the sums passed its end.
     last
 }
 

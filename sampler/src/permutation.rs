@@ -1,17 +1,17 @@
 //! `torch.randperm` on the CPU.
 //!
-//! Source: `randperm_cpu` in PyTorch's `aten/src/ATen/native/TensorFactories.cpp`. There are two ways,
-//! because the remainder of a 32-bit number is visibly uneven once `n` comes near 2^32; PyTorch keeps the old
-//! one for small `n` so that seeds keep their meaning.
+//! Source: `randperm_cpu` in PyTorch's `aten/src/ATen/native/TensorFactories.cpp`. There are two methods, because the
+//! remainder of a 32-bit number is visibly biased for `n` near 2^32; PyTorch keeps the old method for small `n`, so
+//! that existing seeds give the same orders.
 
 use crate::mersenne::Mersenne;
 
-/// From this many entries on, positions are drawn from 64 bits.
+/// Number of entries from which positions are drawn from 64 bits.
 const LARGE: usize = (u32::MAX / 20) as usize;
 
 /// Returns a random order of `0..n`, equal to `torch.randperm(n, generator=generator)`.
 ///
-/// Takes `8 n` bytes, `4 n` more while it works, and one draw an entry (two from 214 748 364 entries on).
+/// Takes `8 n` bytes, and a temporary `4 n` bytes, and one draw per entry (two from 214 748 364 entries on).
 /// Deterministic.
 ///
 /// ```
@@ -23,7 +23,7 @@ pub fn randperm(n: usize, generator: &mut Mersenne) -> Vec<usize> {
     Order::drawn(n, generator).into_indices()
 }
 
-/// A drawn order, in as little memory as it takes: half of what `usize` would, which also makes drawing it faster.
+/// A drawn order, with half the memory of `usize` entries, which also makes drawing faster.
 #[derive(Debug, Clone)]
 pub(crate) enum Order {
     /// Up to 2^32 entries.
@@ -68,7 +68,8 @@ fn shuffled(n: u32, generator: &mut Mersenne) -> Vec<u32> {
     order
 }
 
-/// Shuffles by Fisher-Yates inside out: each new entry takes a place so far, and who stood there moves to the end.
+/// Shuffles by Fisher-Yates inside out: each new entry takes a random place so far, and the entry of that place moves
+/// to the end.
 fn inside_out<T>(n: u64, generator: &mut Mersenne, entry: impl Fn(u64) -> T) -> Vec<T> {
     let mut order = Vec::with_capacity(n as usize);
     for i in 0..n {

@@ -1,25 +1,25 @@
-//! Sorting a million samples by cost in a few milliseconds: least significant digit first, stable.
+//! Sorts a million samples by cost in a few milliseconds: least significant digit first, stable.
 //!
-//! Source: Knuth, "The Art of Computer Programming" vol. 3, 5.2.5. Bits of numbers that are not negative are ordered as
-//! the numbers are.
+//! Source: Knuth, "The Art of Computer Programming" vol. 3, 5.2.5. The bits of numbers that are not negative sort
+//! like their values.
 
 /// Bits of a digit: a table of counts then fits the first-level cache.
 const DIGIT: u32 = 11;
 
-/// Returns the indices of `keys` by ascending key; of equal keys, by ascending index.
+/// Returns the indices of `keys` by ascending key; for equal keys, by ascending index.
 ///
-/// Keys must not be negative or NaN, and at most 2^32. `28 n` bytes while it works.
+/// Keys must not be negative or NaN. At most 2^32 keys. Takes a temporary `28 n` bytes.
 pub(crate) fn ascending(keys: impl Iterator<Item = f64>) -> Vec<u32> {
     let keys: Vec<u64> = keys.map(f64::to_bits).collect();
     let first = keys.first().copied().unwrap_or(0);
-    // Bits that are alike everywhere order nothing: whole numbers leave most of a mantissa 0.
+    // Bits that are the same in all keys do not affect the order: in whole numbers, most of the mantissa is 0.
     let varying = keys.iter().fold(0, |bits, key| bits | (key ^ first));
     let mut from = varying.trailing_zeros();
     let end = u64::BITS - varying.leading_zeros();
     let mut packed: Vec<u64> = (0..keys.len() as u64).collect();
     let mut spare = vec![0; if from < end { keys.len() } else { 0 }];
     while from < end {
-        // 32 bits of a key above its index: half the memory to move in each pass.
+        // Stores 32 bits of a key above its index, which halves the memory that each pass moves.
         for entry in &mut packed {
             let index = *entry & u64::from(u32::MAX);
             *entry = keys[index as usize] >> from << 32 | index;

@@ -1,7 +1,7 @@
 //! PyTorch's `RandomSampler`, `SubsetRandomSampler` and `WeightedRandomSampler`, index for index.
 //!
-//! PyTorch draws all epochs from one generator, whose state would have to be kept to go on; here epoch `e` is the first
-//! epoch of a generator seeded with `seed + e`, as `DistributedSampler` has it.
+//! PyTorch draws all epochs from one generator, whose state is needed to resume. Here, epoch `e` is the first epoch
+//! of a generator seeded with `seed + e`, like in `DistributedSampler`.
 //!
 //! Source: `torch/utils/data/sampler.py`.
 
@@ -13,14 +13,14 @@ use crate::ranks::{check_ranks, check_samples};
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::sync::Arc;
 
-/// Options of a [`RandomSampler`]. Defaults are PyTorch's: each sample once.
+/// Options of a [`RandomSampler`]. The defaults are those of PyTorch: each sample once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RandomOptions {
     /// Number of samples in the data set.
     pub len: usize,
-    /// True to draw each sample out of all, so that some come again and others not at all.
+    /// True to draw with replacement: some samples repeat, and others are missing.
     pub replacement: bool,
-    /// Number of samples to draw; all by default. More than there are, without replacement: order after order.
+    /// Number of samples to draw; by default, all. Without replacement, a larger number draws order after order.
     pub num_samples: Option<usize>,
     /// Seed of the order; `epoch` is added to it, and only the low 32 bits of the sum count.
     pub seed: u64,
@@ -44,11 +44,11 @@ pub struct RandomSampler {
 }
 
 impl RandomSampler {
-    /// Creates the sampler, if the options are sound.
+    /// Creates the sampler.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] if there are no samples, none are to be drawn, or there are more than can be counted.
+    /// [`SamplerError`] if the data set is empty, the number of draws is 0, or a number is too large to count.
     pub fn new(options: RandomOptions) -> Result<Self, SamplerError> {
         check_ranks(options.len, 0, 1, 1)?;
         check_samples(options.len)?;
@@ -137,7 +137,7 @@ impl SubsetRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`SamplerError::NoSamples`] if there are none.
+    /// [`SamplerError::NoSamples`] if `indices` is empty.
     pub fn new(indices: Vec<usize>, seed: u64) -> Result<Self, SamplerError> {
         if indices.is_empty() {
             return Err(SamplerError::NoSamples);
@@ -173,10 +173,10 @@ impl Sampler for SubsetRandomSampler {
     }
 }
 
-/// Options of a [`WeightedRandomSampler`]. Defaults are PyTorch's: with replacement.
+/// Options of a [`WeightedRandomSampler`]. The defaults are those of PyTorch: with replacement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightedOptions {
-    /// Relative probability of each sample; they need not add up to 1.
+    /// Relative probability of each sample; the sum need not be 1.
     pub weights: Vec<f64>,
     /// Number of samples to draw.
     pub num_samples: usize,
@@ -211,13 +211,13 @@ pub struct WeightedRandomSampler {
 }
 
 impl WeightedRandomSampler {
-    /// Creates the sampler, if the options are sound.
+    /// Creates the sampler.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] if there are no weights, a weight or their sum is negative, infinite or NaN, nothing is to be
-    /// drawn, or fewer samples than are to be drawn without replacement have a weight (PyTorch then draws some that
-    /// have none).
+    /// [`SamplerError`] if `weights` is empty, a weight or the sum is negative, infinite or NaN, or the number of
+    /// draws is 0. Also if draws without replacement outnumber the samples with a positive weight (PyTorch then draws
+    /// samples of weight 0).
     pub fn new(options: WeightedOptions) -> Result<Self, SamplerError> {
         let WeightedOptions { weights, num_samples, replacement, epoch, .. } = &options;
         if weights.is_empty() {
@@ -226,7 +226,7 @@ impl WeightedRandomSampler {
         check_draws(*num_samples)?;
         check_entries("weights", weights, false)?;
         if !weights.iter().sum::<f64>().is_finite() {
-            let remedy = "no share of their sum can be told: scale them down";
+            let remedy = "scale the weights down: their sum is not finite";
             return Err(SamplerError::BadNumber { option: "weights", value: f64::INFINITY, remedy });
         }
         let positive = weights.iter().filter(|weight| **weight > 0.0).count();
@@ -263,7 +263,7 @@ impl Sampler for WeightedRandomSampler {
     fn iter_from(&self, position: usize) -> Draws<usize> {
         let WeightedOptions { weights, num_samples, replacement, seed, .. } = &*self.options;
         let mut generator = Mersenne::new(seed.wrapping_add(self.epoch));
-        // One draw goes the way without replacement in PyTorch, too, which takes other random numbers.
+        // A single draw uses the method without replacement, as in PyTorch, with different random numbers.
         let drawn = match *replacement && *num_samples > 1 {
             true => multinomial::with_replacement(weights, *num_samples, &mut generator),
             false => multinomial::without_replacement(weights, *num_samples, &mut generator),

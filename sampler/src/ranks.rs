@@ -1,10 +1,11 @@
-//! Samplers of one rank of several.
+//! Common parts of the samplers for one rank of several.
 
 use crate::error::SamplerError;
 
-/// Options that know which rank they are for, and how many there are. Everything else is as by default.
+/// Options with a rank and a number of ranks, and defaults for all other fields.
 ///
-/// What knows a rank, such as a communicator, makes options by this, and struct update syntax does the rest:
+/// A type with a rank, such as a communicator, creates the options with this trait, and struct update syntax sets the
+/// rest:
 ///
 /// ```
 /// use hexagram_sampler::{DistributedOptions, ForRank};
@@ -29,8 +30,8 @@ macro_rules! for_rank {
 }
 pub(crate) use for_rank;
 
-/// Checks that there are ranks, that this is one of them, and that all positions of an epoch can be counted, even when
-/// ranks draw `together` so many at a time.
+/// Checks that the number of ranks is not 0, that the rank is below it, and that all positions of an epoch can be
+/// counted, even if ranks draw `together` samples at a time.
 pub(crate) fn check_ranks(
     len: usize,
     rank: usize,
@@ -46,43 +47,43 @@ pub(crate) fn check_ranks(
     if countable { Ok(()) } else { Err(SamplerError::TooLarge { len, replicas }) }
 }
 
-/// Checks that there are samples.
+/// Checks that the data set is not empty.
 pub(crate) fn check_samples(len: usize) -> Result<(), SamplerError> {
     if len == 0 { Err(SamplerError::NoSamples) } else { Ok(()) }
 }
 
-/// Warns, on rank 0, where an epoch has less than the `least` samples that ranks need to draw any.
+/// Warns, on rank 0, if an epoch has fewer than the `least` samples that ranks need to draw any.
 pub(crate) fn warn_if_nothing(rank: usize, len: usize, least: usize) {
     if rank == 0 && len < least {
         tracing::warn!(
-            "ranks draw nothing: a data set of {len} samples has less than the {least} that they draw together"
+            "ranks draw no samples: the data set has {len}, fewer than the {least} that they draw together"
         );
     }
 }
 
-/// Checks that something is left when the uneven rest is not drawn.
+/// Checks that samples remain after dropping the incomplete last step.
 pub(crate) fn check_dropping(len: usize, together: usize) -> Result<(), SamplerError> {
     if len < together { Err(SamplerError::AllDropped { len, together }) } else { Ok(()) }
 }
 
-/// The most positions an epoch may have: as many as one allocation holds, and their number still adds up.
+/// Maximum number of positions of an epoch: the number that one allocation holds, and whose sums do not overflow.
 const LONGEST: usize = isize::MAX as usize / size_of::<usize>();
 
-/// Treatment of the samples that are left when an epoch is not a whole number of steps.
+/// Treatment of the remaining samples, if an epoch is not a whole number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tail {
-    /// They are not drawn in this epoch; in another, shuffled epoch others are left.
+    /// Drop them in this epoch; in a shuffled sampler, other epochs drop different samples.
     #[default]
     Drop,
-    /// The first samples of the order are repeated until the last step is full.
+    /// Repeat the first samples of the order until the last step is full.
     Pad,
-    /// The last step has only them, so that every sample is drawn exactly once: for evaluation. A rank for which
-    /// nothing is left there has one batch less.
+    /// Make a last step of only these samples, so that every sample is drawn exactly once; for evaluation. A rank
+    /// without a sample in that step has one batch less.
     Exact,
 }
 
 impl Tail {
-    /// Returns the number of positions from `position` on that are drawn, of an epoch of `len` samples in steps of
+    /// Returns the number of positions from `position` on that are drawn, in an epoch of `len` samples with steps of
     /// `together`.
     pub(crate) fn left(self, len: usize, position: usize, together: usize) -> usize {
         let left = len.saturating_sub(position);

@@ -1,16 +1,16 @@
-//! Samplers as a trait: an order of draws, one for each epoch, that can be entered anywhere.
+//! The sampler trait: for each epoch, an order of draws that can be entered at any position.
 
-/// The draws of one rank, from some position of an epoch to its end.
+/// The draws of one rank, from a position of an epoch to its end.
 pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
 
 /// An order of draws for each epoch: of samples (`Item = usize`), or of batches (`Item = Vec<usize>`).
 ///
-/// An order follows from the sampler's options and the epoch alone. Ranks therefore need not talk to each other,
-/// and `(epoch, position)` is all it takes to go on in the middle of an epoch.
+/// An order depends on the options of the sampler and the epoch alone. Therefore ranks do not communicate, and
+/// `(epoch, position)` is sufficient to resume in the middle of an epoch.
 ///
-/// A *position* counts what all ranks have drawn together: when every rank has drawn `k` times since position
-/// `p`, the epoch is at `p + k * stride()`. A sampler whose order does not depend on the number of ranks can go on
-/// there with another number of them, and draws exactly what is left.
+/// A *position* counts the draws of all ranks together: when every rank has drawn `k` times since position `p`, the
+/// epoch is at `p + k * stride()`. A sampler whose order does not depend on the number of ranks can continue there
+/// with a different number of them, and draws exactly the remaining samples.
 ///
 /// ```
 /// use hexagram_sampler::{DistributedOptions, DistributedSampler, Sampler};
@@ -30,31 +30,32 @@ pub trait Sampler: Send + Sync {
     /// Draw: the index of a sample, or the indices of a batch.
     type Item;
 
-    /// Returns the number of draws of this rank in the whole of the current epoch.
+    /// Returns the number of draws of this rank in the current epoch.
     fn len(&self) -> usize;
 
-    /// Returns true if this rank draws nothing in the current epoch.
+    /// Returns true if this rank has no draws in the current epoch.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the epoch whose order is drawn.
+    /// Returns the current epoch.
     fn epoch(&self) -> u64;
 
-    /// Chooses the epoch. Call it before each epoch, on every rank; without it all epochs have the same order.
+    /// Sets the epoch. Call it before each epoch, on every rank; otherwise all epochs have the same order.
     fn set_epoch(&mut self, epoch: u64);
 
-    /// Returns the number of positions between two draws of this rank: usually, the number of samples that all ranks
-    /// together see in one draw.
+    /// Returns the number of positions between two draws of this rank: usually the number of samples in one draw of
+    /// all ranks.
     fn stride(&self) -> usize {
         1
     }
 
-    /// Returns a number that is equal for samplers with the same orders in all epochs, whatever their rank. Whoever
-    /// goes on at a position compares it, so as not to go on in another order.
+    /// Returns a number that is equal for samplers with the same orders in all epochs, whatever their rank. Compare
+    /// it before resuming at a position, which is only valid in the same order.
     fn fingerprint(&self) -> u64;
 
-    /// Returns the draws of this rank in the current epoch from `position` on; none from the epoch's end on.
+    /// Returns the draws of this rank in the current epoch from `position` on. Empty at or beyond the end of the
+    /// epoch.
     fn iter_from(&self, position: usize) -> Draws<Self::Item>;
 
     /// Returns the draws of this rank in the current epoch.
@@ -91,7 +92,7 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
     }
 }
 
-/// Hashes 64-bit words by FNV-1a, begun with the sampler's name: [`Sampler::fingerprint`] is made of it.
+/// Hashes 64-bit words with FNV-1a, starting with the name of the sampler, for [`Sampler::fingerprint`].
 pub(crate) fn fingerprint(name: &str, words: impl IntoIterator<Item = u64>) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);

@@ -20,11 +20,11 @@ pub struct SequentialSampler {
 }
 
 impl SequentialSampler {
-    /// Creates the sampler of `len` samples. Of an empty data set nothing is drawn, and a warning says so.
+    /// Creates the sampler of `len` samples. An empty data set has no draws, and a warning reports it.
     ///
     /// # Errors
     ///
-    /// None so far.
+    /// Currently none.
     pub fn new(len: usize) -> Result<Self, SamplerError> {
         warn_if_nothing(0, len, 1);
         Ok(SequentialSampler { len, epoch: 0 })

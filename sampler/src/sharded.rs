@@ -1,11 +1,11 @@
-//! One rank's share of the order that any sampler of one rank draws: weighted or with replacement, over several ranks.
+//! Divides the order of any single-rank sampler among ranks, for instance weighted draws, or draws with replacement.
 //!
 //! ```text
 //! order    what the sampler draws in the epoch, the same on every rank
 //! rank r   of R: its positions r, r + R, r + 2R, …; the tail is dropped, padded from the beginning, or drawn unevenly
 //! ```
 //!
-//! Asked for as pytorch#77154, for `WeightedRandomSampler`.
+//! Requested for `WeightedRandomSampler` in pytorch#77154.
 
 use crate::error::SamplerError;
 use crate::ranks::{Tail, check_ranks, for_rank, warn_if_nothing};
@@ -13,14 +13,14 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Options of a [`ShardedSampler`].
 ///
-/// All ranks must agree on everything but `rank`.
+/// All options but `rank` must be equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardedOptions {
-    /// Number of ranks that share the order. It has no default: `..comm.sampling()` names it and the rank.
+    /// Number of ranks that share the order. No default; `..comm.sampling()` sets it and the rank.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
-    /// Treatment of the draws that are left when the order is not a whole number of steps.
+    /// Treatment of the remaining draws, if the order is not a whole number of steps.
     pub tail: Tail,
 }
 
@@ -28,8 +28,9 @@ for_rank!(ShardedOptions);
 
 /// The share of one rank in every epoch of a sampler that all ranks create alike, with the same seed.
 ///
-/// An epoch draws the order of all ranks first: time and memory proportional to its length. Deterministic as that sampler
-/// is; [`iter_from`](Sampler::iter_from) a position draws what is left on as many ranks as there are now.
+/// An epoch first draws the order of all ranks, in time and memory proportional to its length. Deterministic if that
+/// sampler is; [`iter_from`](Sampler::iter_from) a position divides the remaining draws among the current number of
+/// ranks.
 ///
 /// ```
 /// use hexagram_sampler::{Sampler, ShardedOptions, ShardedSampler, WeightedOptions, WeightedRandomSampler};
@@ -49,12 +50,12 @@ pub struct ShardedSampler<S> {
 }
 
 impl<S: Sampler<Item = usize>> ShardedSampler<S> {
-    /// Shares the order of `sampler` among the ranks. Where the tail is all there is and is dropped, ranks draw nothing,
-    /// and a warning says so.
+    /// Divides the order of `sampler` among the ranks. If the whole order is a dropped tail, ranks draw no samples,
+    /// and a warning reports it.
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when the number of replicas is not set, or `rank` is not one of them.
+    /// [`SamplerError`] if the number of replicas is not set, or `rank` is not below it.
     pub fn new(sampler: S, options: ShardedOptions) -> Result<Self, SamplerError> {
         let ShardedOptions { replicas, rank, tail } = options;
         check_ranks(sampler.len(), rank, replicas, replicas)?;

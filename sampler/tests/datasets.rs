@@ -165,18 +165,18 @@ fn records_of_a_csv_file_are_text_or_numbers() {
     assert_eq!(get(&table, 0).unwrap(), ["x\ny", "1"]);
     assert_eq!(get(&table, 1).unwrap(), ["z", "-2.5"]);
     let error = get(&table.numbers::<f32>(), 1).unwrap_err();
-    assert!(error.contains("table.csv:5: column 1 is \"z\" instead of a number"), "{error}");
+    assert!(error.contains("table.csv:5: column 1 is \"z\", not a number"), "{error}");
 
     let path = folder.write("numbers.csv", "1, 2\n3,4\n5\n");
     let numbers = csv(&path, false).numbers::<i64>();
     assert_eq!(get(&numbers, 1).unwrap(), Array::new([2], vec![3, 4]).unwrap());
     let error = get(&numbers, 2).unwrap_err();
-    assert!(error.contains("numbers.csv:3: 1 fields where the first record has 2"), "{error}");
+    assert!(error.contains("numbers.csv:3: 1 fields, and the first record has 2"), "{error}");
     assert!(get(&numbers, 3).is_err());
 
     let quotes = CsvOptions { header: false, delimiter: b'"' };
     let error = refused(Csv::open(&path, quotes));
-    assert!(error.contains("quotes and line ends cannot stand between fields"), "{error}");
+    assert!(error.contains("the delimiter is a quote or a line end"), "{error}");
     let semicolons = CsvOptions { header: false, delimiter: b';' };
     let path = folder.write("semi.csv", "1,5;2\n");
     assert_eq!(get(&Csv::open(path, semicolons).unwrap(), 0).unwrap(), ["1,5", "2"]);

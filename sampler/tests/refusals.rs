@@ -93,7 +93,7 @@ fn load_balancing() {
         costs(&[0.0, 1e30]),
         LoadBalancingOptions { replicas: 1, random_level: 1.0, ..Default::default() },
     );
-    refused(apart, "scale them down");
+    refused(apart, "scale the complexities down");
 
     let batched = |batching| LoadBalancingBatchSampler::new(new(options).unwrap(), batching, false);
     refused(batched(Batching::Fixed(0)), "at least one sample");
@@ -116,7 +116,7 @@ fn cost_balanced() {
     refused(with(|options| options.global_batch = 10), "9 samples are fewer than the 10");
     refused(
         with(|options| options.speeds = vec![1.0]),
-        "`speeds` has 1 numbers instead of 2; give one for each rank",
+        "`speeds` has 1 numbers instead of 2; set one for each rank",
     );
     refused(with(|options| options.speeds = vec![1.0, 0.0]), "`speeds` number 1 (from 0) is 0");
     refused(with(|options| options.random_level = 2.0), "`random_level` cannot be 2");
@@ -186,10 +186,7 @@ fn complexities_are_read_of_files_that_have_an_end() {
     refused(Complexities::read(&pipe), "pipe: it is a pipe or a device");
     let long = fs::File::create(file("long")).unwrap();
     long.set_len((4 << 30) + 1).unwrap();
-    refused(
-        Complexities::read(file("long")),
-        "long: it has 4294967297 bytes, and at most 4294967296 are read",
-    );
+    refused(Complexities::read(file("long")), "long: it has 4294967297 bytes; the maximum");
 }
 
 /// Ranks may be threads of one process.

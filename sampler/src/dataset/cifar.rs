@@ -29,12 +29,12 @@ struct File {
 }
 
 impl Cifar10 {
-    /// Maps `data_batch_1.bin` to `data_batch_5.bin` of a folder, or `test_batch.bin` if `train` is false. The files
-    /// must not be cut short while they are used: Linux would end the process with SIGBUS.
+    /// Maps `data_batch_1.bin` to `data_batch_5.bin` of a folder, or `test_batch.bin` if `train` is false. Do not
+    /// truncate the files while they are mapped: Linux would end the process with SIGBUS.
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when a file is missing or has another size than whole records.
+    /// [`DatasetError`] if a file is missing, or its size is not a multiple of the record size.
     pub fn open(folder: impl AsRef<Path>, train: bool) -> Result<Self, DatasetError> {
         let parts = if train {
             "12345".chars().map(|part| format!("data_batch_{part}.bin")).collect()
@@ -44,7 +44,7 @@ impl Cifar10 {
         Self::files(parts.into_iter().map(|part| folder.as_ref().join(part)))
     }
 
-    /// Maps files, whose samples follow each other.
+    /// Maps several files; their samples are numbered consecutively.
     ///
     /// # Errors
     ///
@@ -60,9 +60,10 @@ impl File {
         let map = Map::open(&path)?;
         let size = map.bytes().len();
         if size == 0 || !size.is_multiple_of(RECORD) {
-            let what =
-                format!("{size} bytes are not records of {RECORD} bytes, a label and 3 × 32 × 32 pixels");
-            return Err(DatasetError::format(&path, what, "fetch the binary version of CIFAR-10 again"));
+            let what = format!(
+                "{size} bytes are not a multiple of the record size {RECORD}, a label and 3 × 32 × 32 pixels"
+            );
+            return Err(DatasetError::format(&path, what, "download the binary version of CIFAR-10 again"));
         }
         let store: Arc<Map> = Arc::new(map);
         let len = size / RECORD;
@@ -75,9 +76,12 @@ impl File {
         let label = self.labels.row(index)?.first().copied().unwrap_or(CLASSES);
         if label >= CLASSES {
             let what = format!("record {index} has the label {label} instead of 0 to 9");
-            return Err(
-                DatasetError::format(&self.path, what, "fetch the binary version of CIFAR-10 again").into()
-            );
+            return Err(DatasetError::format(
+                &self.path,
+                what,
+                "download the binary version of CIFAR-10 again",
+            )
+            .into());
         }
         Ok((self.images.row(index)?, label))
     }

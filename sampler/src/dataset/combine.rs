@@ -1,9 +1,9 @@
-//! Datasets made of other things: vectors, pairs of datasets, transformed samples.
+//! Datasets built from vectors and other datasets: items, pairs, transformed samples.
 
 use super::{Cause, Dataset, DatasetError, Fetch};
 use std::sync::Arc;
 
-/// Dataset of a vector, whose elements are the samples, and are cloned: labels, file names, tuples.
+/// Dataset of the elements of a vector, such as labels, file names or tuples. Each sample is a clone of an element.
 #[derive(Debug, Clone)]
 pub struct Items<T>(pub Vec<T>);
 
@@ -31,7 +31,7 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     }
 }
 
-/// Two datasets side by side, as PyTorch's `TensorDataset` does with tensors: images and labels.
+/// Pairs of the samples of two datasets, such as images and labels, like PyTorch's `TensorDataset`.
 #[derive(Debug, Clone)]
 pub struct Zip<A, B> {
     one: A,
@@ -43,7 +43,7 @@ impl<A: Dataset, B: Dataset> Zip<A, B> {
     ///
     /// # Errors
     ///
-    /// [`DatasetError::Unequal`] unless both are equally long.
+    /// [`DatasetError::Unequal`] unless both have the same length.
     pub fn new(one: A, other: B) -> Result<Self, DatasetError> {
         if one.len() != other.len() {
             return Err(DatasetError::Unequal { one: one.len(), other: other.len() });

@@ -1,8 +1,8 @@
 //! Comma-separated values: each record is a sample.
 //!
-//! It is RFC 4180 with any delimiter, as the `csv` crate reads it: lines end with `\n`, `\r\n` or `\r`, empty lines are
-//! no records, and a quote within a field that does not begin with one is text. The crate's parser, `csv-core`, is used
-//! without the crate's reader, since records are read in any order, from memory, by several threads.
+//! The format is RFC 4180 with any delimiter, as the `csv` crate reads it. Lines end with `\n`, `\r\n` or `\r`; empty
+//! lines are skipped; a quote within a field that does not begin with one is text. The parser of that crate,
+//! `csv-core`, is used without its reader, because several threads read records from memory in any order.
 
 use super::map::Map;
 use super::{Cause, Dataset, DatasetError, Fetch};
@@ -29,8 +29,8 @@ impl Default for CsvOptions {
     }
 }
 
-/// The records of a mapped UTF-8 file; samples are fields as text. Where each record begins is kept, 16 bytes a
-/// record; the values stay in the file.
+/// The records of a mapped UTF-8 file; a sample is a vector of text fields. The index of records takes 16 bytes per
+/// record; the text stays in the file.
 #[derive(Clone)]
 pub struct Csv {
     path: PathBuf,
@@ -42,24 +42,28 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Maps a file and looks for its records. It must not be cut short while it is used: Linux would end the
-    /// process with SIGBUS.
+    /// Maps a file and indexes its records. Do not truncate the file while it is mapped: Linux would end the process
+    /// with SIGBUS.
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when the file cannot be opened, when its first record cannot be read, when a quoted field
-    /// does not end, or when the delimiter is a quote or a line end.
+    /// [`DatasetError`] if the file cannot be opened, its first record cannot be read, a quoted field does not end,
+    /// or the delimiter is a quote or a line end.
     pub fn open(path: impl AsRef<Path>, options: CsvOptions) -> Result<Self, DatasetError> {
         let path = path.as_ref();
         if b"\"\r\n".contains(&options.delimiter) {
-            let what = "quotes and line ends cannot stand between fields";
-            return Err(DatasetError::format(path, what, "set `delimiter` to what does, such as a comma"));
+            let what = "the delimiter is a quote or a line end";
+            return Err(DatasetError::format(
+                path,
+                what,
+                "set `delimiter` to a different byte, such as a comma",
+            ));
         }
         let map = Map::open(path)?;
         let parsers = Parsers::new(options.delimiter);
         let records = parsers.lend(|parser| records(parser, map.bytes())).map_err(|start| {
             let what = "a quoted field does not end".to_owned();
-            at(path, map.bytes(), start, what, "close the quote, or double it where it belongs to the text")
+            at(path, map.bytes(), start, what, "close the quote, or double a quote that is text")
         })?;
         let mut csv = Csv {
             path: path.into(),
@@ -96,7 +100,7 @@ impl Csv {
     /// Returns the fields of a record.
     fn fields(&self, record: &Range<usize>) -> Result<Vec<String>, DatasetError> {
         let split = self.parsers.lend(|parser| split(parser, &self.map.bytes()[record.clone()]));
-        split.map_err(|what| self.at(record, what, "write the record as RFC 4180 says, in UTF-8"))
+        split.map_err(|what| self.at(record, what, "correct the record: RFC 4180 in UTF-8"))
     }
 
     /// Returns the fields of a sample, as many as there are columns.
@@ -104,8 +108,8 @@ impl Csv {
         let record = &self.records[DatasetError::in_range(index, self.records.len())?];
         let fields = self.fields(record)?;
         if fields.len() != self.columns {
-            let what = format!("{} fields where the first record has {}", fields.len(), self.columns);
-            return Err(self.at(record, what, "write the record in full"));
+            let what = format!("{} fields, and the first record has {}", fields.len(), self.columns);
+            return Err(self.at(record, what, "correct the record"));
         }
         Ok(fields)
     }
@@ -127,7 +131,7 @@ impl Dataset for Csv {
     }
 }
 
-/// Element of a column of numbers: any number that can be written.
+/// Element type of a column of numbers.
 pub trait Number: Element + FromStr {}
 
 impl<T: Element + FromStr> Number for T {}
@@ -151,7 +155,7 @@ impl<T: Number> Dataset for CsvNumbers<T> {
         let mut numbers = fetch.pool().take(fields.len());
         for (column, (number, field)) in numbers.iter_mut().zip(&fields).enumerate() {
             *number = field.trim().parse().map_err(|_| {
-                let what = format!("column {} is {field:?} instead of a number", column + 1);
+                let what = format!("column {} is {field:?}, not a number", column + 1);
                 self.csv.at(&self.csv.records[index], what, "correct it, or read the file as text")
             })?;
         }
@@ -159,7 +163,7 @@ impl<T: Number> Dataset for CsvNumbers<T> {
     }
 }
 
-/// Parsers that are not in use: to build one takes longer than to read a record.
+/// Idle parsers: building one takes longer than reading a record.
 struct Parsers {
     builder: ReaderBuilder,
     idle: Mutex<Vec<Reader>>,
@@ -176,7 +180,7 @@ impl Parsers {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends `work` a parser that is as new.
+    /// Calls `work` with a parser in its initial state.
     fn lend<R>(&self, work: impl FnOnce(&mut Reader) -> R) -> R {
         let idle = self.idle().pop();
         let mut parser = idle.unwrap_or_else(|| self.builder.build());
@@ -187,13 +191,13 @@ impl Parsers {
     }
 }
 
-/// Creates the error at a byte of a file, told by its line.
+/// Creates the error for a byte of a file, with its line number.
 fn at(path: &Path, bytes: &[u8], byte: usize, what: String, remedy: &'static str) -> DatasetError {
     let line = bytes[..byte].iter().filter(|byte| **byte == b'\n').count() + 1;
     DatasetError::Format { path: path.into(), place: format!(":{line}"), what, remedy }
 }
 
-/// Returns the place of each record; or where one begins whose quotes do not end.
+/// Returns the range of each record, or the start of a record whose quotes do not end.
 fn records(parser: &mut Reader, bytes: &[u8]) -> Result<Vec<Range<usize>>, usize> {
     let mut records = Vec::new();
     let mut at = 0;
@@ -212,7 +216,7 @@ fn records(parser: &mut Reader, bytes: &[u8]) -> Result<Vec<Range<usize>>, usize
 fn end(parser: &mut Reader, bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
-        // The text is not wanted yet.
+        // The text is not needed yet.
         let (result, read, ..) = parser.read_record(&bytes[at..], &mut [0; 1024], &mut [0; 64]);
         at += read;
         match result {
@@ -221,14 +225,14 @@ fn end(parser: &mut Reader, bytes: &[u8], start: usize) -> Option<usize> {
             _ => {}
         }
     }
-    // A last line without an end; within quotes this would be text.
+    // A last line without a line end; within quotes, the line end would be text.
     let (result, ..) = parser.read_record(b"\n", &mut [0; 1024], &mut [0; 64]);
     (result == ReadRecordResult::Record).then_some(at)
 }
 
 /// Returns the fields of one record.
 fn split(parser: &mut Reader, record: &[u8]) -> Result<Vec<String>, String> {
-    // One more than there can be: the parser does not end a field where it could not write.
+    // One more byte than the text can have: the parser does not end a field if its buffer is full.
     let mut text = vec![0; record.len() + 1];
     let mut ends = vec![0; record.len() + 1];
     let (result, _, written, mut fields) = parser.read_record(record, &mut text, &mut ends);

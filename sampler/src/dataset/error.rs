@@ -1,4 +1,4 @@
-//! Errors of a dataset's files. Every message names the file, the place and what to do.
+//! Errors of dataset files. Every message names the file, the place, the cause and a remedy.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Cause of a sample that could not be loaded: any error.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Data that cannot be used.
+/// A dataset that cannot be used.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum DatasetError {
@@ -16,31 +16,31 @@ pub enum DatasetError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's own words.
+        /// Error of the system.
         cause: Arc<io::Error>,
     },
 
-    /// A file holds something else than it should.
+    /// A file has an invalid format.
     Format {
         /// The file.
         path: PathBuf,
-        /// Place in the file, with a colon in front: `:12` for line 12; empty for the whole.
+        /// Place in the file, after a colon: `:12` for line 12; empty for the whole file.
         place: String,
-        /// Description of what is wrong.
+        /// Description of the error.
         what: String,
-        /// Instruction that mends it.
+        /// Remedy.
         remedy: &'static str,
     },
 
-    /// There is no such sample.
+    /// A sample index is out of range.
     OutOfRange {
-        /// The sample asked for.
+        /// The requested sample.
         index: usize,
         /// Number of samples.
         len: usize,
     },
 
-    /// Datasets that cannot be put side by side.
+    /// Datasets of different lengths in a [`Zip`](super::Zip).
     Unequal {
         /// Length of one dataset.
         one: usize,
@@ -52,20 +52,18 @@ pub enum DatasetError {
 impl fmt::Display for DatasetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DatasetError::Read { path, cause } => write!(
-                f,
-                "cannot read {}: {cause}; check the path and that you may read the file",
-                path.display()
-            ),
+            DatasetError::Read { path, cause } => {
+                write!(f, "cannot read {}: {cause}; check the path and the permissions", path.display())
+            }
             DatasetError::Format { path, place, what, remedy } => {
                 write!(f, "{}{place}: {what}; {remedy}", path.display())
             }
             DatasetError::OutOfRange { index, len } => write!(
                 f,
-                "sample {index} does not exist among {len}; use a sampler made for this dataset's length"
+                "sample {index} does not exist among {len}; use a sampler for the length of this dataset"
             ),
             DatasetError::Unequal { one, other } => {
-                write!(f, "{one} samples cannot be paired with {other}; make both datasets equally long")
+                write!(f, "{one} samples cannot be paired with {other}; use datasets of equal length")
             }
         }
     }
@@ -74,7 +72,7 @@ impl fmt::Display for DatasetError {
 impl std::error::Error for DatasetError {}
 
 impl fmt::Debug for DatasetError {
-    /// Writes the text for people: it is what a `main` that returns an error prints.
+    /// Writes the message, as a `main` that returns an error prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -89,7 +87,7 @@ impl DatasetError {
         DatasetError::Format { path: path.into(), place: String::new(), what: what.into(), remedy }
     }
 
-    /// Returns `index`, if there is such a sample.
+    /// Returns `index` if it is below `len`.
     pub(super) fn in_range(index: usize, len: usize) -> Result<usize, Self> {
         if index < len { Ok(index) } else { Err(DatasetError::OutOfRange { index, len }) }
     }

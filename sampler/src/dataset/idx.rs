@@ -1,4 +1,4 @@
-//! MNIST and its relatives (Fashion-MNIST, KMNIST, EMNIST): IDX files.
+//! MNIST and similar data sets (Fashion-MNIST, KMNIST, EMNIST) in IDX files.
 //!
 //! ```text
 //! IDX := 0 0 type dimensions, sizes: dimensions × u32 big-endian, then the elements, row-major
@@ -12,7 +12,7 @@ use crate::loader::{Array, MAX_DIMENSIONS, Shape};
 use std::path::{Path, PathBuf};
 
 const UNSIGNED_BYTE: u8 = 8;
-/// The most bytes of a file: all of it is kept in memory. MNIST8M has 6.3 GB.
+/// Maximum size of a file, in bytes, which is kept in memory. MNIST8M has 6.3 GB.
 const LONGEST: u64 = 16 << 30;
 
 /// Images of 28 × 28 bytes with labels: samples are `(image, label)`.
@@ -24,12 +24,11 @@ pub struct Mnist {
 
 impl Mnist {
     /// Reads `train-images-idx3-ubyte` and `train-labels-idx1-ubyte` of a folder, or the `t10k-` pair if `train` is
-    /// false. A dot in place of the second dash is fine; compressed files have to be decompressed first.
+    /// false. The second dash may be a dot; compressed files must be decompressed first.
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when a file is missing or holds something else, or when there are not as many labels as
-    /// images.
+    /// [`DatasetError`] if a file is missing or has a different format, or the numbers of labels and images differ.
     pub fn open(folder: impl AsRef<Path>, train: bool) -> Result<Self, DatasetError> {
         let part = if train { "train" } else { "t10k" };
         let path = |what: &str, dimensions: usize| {
@@ -53,13 +52,13 @@ impl Mnist {
             return Err(DatasetError::format(
                 images,
                 what,
-                "name the files of images and labels in this order",
+                "pass the file of images first, then that of labels",
             ));
         }
         if pictures.shape()[0] != names.shape()[0] {
             let what =
                 format!("{} images, but {} labels in {}", pictures.shape()[0], names.len(), labels.display());
-            return Err(DatasetError::format(images, what, "take both files from the same data set"));
+            return Err(DatasetError::format(images, what, "use files of the same data set"));
         }
         Ok(Mnist { images: Rows::new(pictures), labels: names })
     }
@@ -91,7 +90,7 @@ impl Dataset for Mnist {
 ///
 /// # Errors
 ///
-/// [`DatasetError`] when the file cannot be read, is not such a file, or has more than 16 GiB.
+/// [`DatasetError`] if the file cannot be read, is not an IDX file, or has more than 16 GiB.
 pub fn read_idx(path: impl AsRef<Path>) -> Result<Array<u8>, DatasetError> {
     let path = path.as_ref();
     let bytes =
@@ -101,7 +100,8 @@ pub fn read_idx(path: impl AsRef<Path>) -> Result<Array<u8>, DatasetError> {
             }
             None => DatasetError::read(path, cause),
         })?;
-    parse(bytes).map_err(|what| DatasetError::format(path, what, "fetch the file again, and decompress it"))
+    parse(bytes)
+        .map_err(|what| DatasetError::format(path, what, "download the file again, and decompress it"))
 }
 
 fn compressed(path: &Path) -> Option<PathBuf> {
@@ -112,12 +112,10 @@ fn compressed(path: &Path) -> Option<PathBuf> {
 fn parse(mut bytes: Vec<u8>) -> Result<Array<u8>, String> {
     let (kind, dimensions) = match bytes[..] {
         [0, 0, kind, dimensions, ..] => (kind, usize::from(dimensions)),
-        _ => return Err("this is not an IDX file: it does not begin with two zeros".into()),
+        _ => return Err("not an IDX file: it does not begin with two zeros".into()),
     };
     if kind != UNSIGNED_BYTE || !(1..MAX_DIMENSIONS).contains(&dimensions) {
-        return Err(format!(
-            "elements of type {kind} in {dimensions} dimensions instead of unsigned bytes (8)"
-        ));
+        return Err(format!("elements of type {kind} in {dimensions} dimensions, not unsigned bytes (8)"));
     }
     let start = 4 + 4 * dimensions;
     let header = bytes.get(4..start).ok_or("the file ends in its header")?;

@@ -6,23 +6,23 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The lines of a mapped UTF-8 file, without their ends (`\n` or `\r\n`). Where each line begins is kept, 8 bytes a
-/// line; the text itself stays in the file.
+/// The lines of a mapped UTF-8 file, without their ends (`\n` or `\r\n`). The index of lines takes 8 bytes per line;
+/// the text stays in the file.
 #[derive(Clone)]
 pub struct Lines {
     path: PathBuf,
     map: Arc<Map>,
-    /// Beginning of each line, and of one after the last.
+    /// Start of each line, and the end of the last one.
     starts: Arc<[usize]>,
 }
 
 impl Lines {
-    /// Maps a file and looks for its lines. It must not be cut short while it is used: Linux would end the process
+    /// Maps a file and indexes its lines. Do not truncate the file while it is mapped: Linux would end the process
     /// with SIGBUS.
     ///
     /// # Errors
     ///
-    /// [`DatasetError::Read`] when the file cannot be opened.
+    /// [`DatasetError::Read`] if the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DatasetError> {
         let path = path.as_ref();
         let map = Map::open(path)?;
@@ -36,7 +36,7 @@ impl Lines {
         Ok(Lines { path: path.into(), map: Arc::new(map), starts: starts.into() })
     }
 
-    /// Returns the number of bytes of each line without its end, to balance ranks by.
+    /// Returns the length of each line in bytes, without its end, as a cost to balance ranks by.
     pub fn lengths(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         (0..self.starts.len() - 1).map(|index| self.range(index).len())
     }

@@ -1,4 +1,5 @@
-//! Files as memory: the kernel reads what is touched, and several processes on one machine share the pages.
+//! Files mapped into memory: the kernel reads only the pages that are accessed, and the processes of a machine share
+//! them.
 
 use super::DatasetError;
 use crate::file;
@@ -6,23 +7,23 @@ use crate::loader::Element;
 use memmap2::{Advice, Mmap};
 use std::path::Path;
 
-/// A file's bytes, mapped read-only. The file must not be cut short while it is mapped: Linux then ends the process
+/// The bytes of a file, mapped read-only. Do not truncate the file while it is mapped: Linux would end the process
 /// with SIGBUS.
 pub(super) struct Map(Option<Mmap>);
 
 impl Map {
     pub(super) fn open(path: &Path) -> Result<Self, DatasetError> {
         let refused = |cause| DatasetError::read(path, cause);
-        // The length of a device or a pipe is 0, as if it were empty.
+        // A device or a pipe has length 0, like an empty file.
         let file = file::open(path).map_err(refused)?;
         if file.metadata().map_err(refused)?.len() == 0 {
             return Ok(Map(None));
         }
-        // SAFETY: the mapping is private to this type and read-only. Another process that changes the file changes
-        // numbers or letters that are checked wherever their value matters; that it must not cut the file short is
-        // said in the documentation of every dataset that maps one.
+        // SAFETY: the mapping is private to this type and read-only. If another process changes the file, it changes
+        // numbers or letters, which are checked wherever their value matters. The documentation of every dataset that
+        // maps a file forbids truncating it.
         let map = unsafe { Mmap::map(&file) }.map_err(refused)?;
-        // Only advice: a kernel that does not know it reads ahead as usual.
+        // Only advice: a kernel without support for it reads ahead as usual.
         let _ = map.advise(Advice::Random);
         Ok(Map(Some(map)))
     }
@@ -33,7 +34,7 @@ impl Map {
 }
 
 impl<T: Element> AsRef<[T]> for Map {
-    /// Returns as many whole elements as there are, in the machine's byte order.
+    /// Returns the whole elements, in the byte order of the machine.
     fn as_ref(&self) -> &[T] {
         let whole = self.bytes().len() / size_of::<T>() * size_of::<T>();
         bytemuck::try_cast_slice(&self.bytes()[..whole]).unwrap_or_default()

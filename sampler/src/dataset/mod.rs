@@ -1,7 +1,7 @@
 //! Sources of samples.
 //!
-//! A [`Dataset`] gives any sample by its index; an [`IterableDataset`] only one after another, for instance from a
-//! network stream. Both are shared by all workers of a loader, which are threads of one process: a dataset is opened
+//! A [`Dataset`] provides any sample by its index; an [`IterableDataset`] provides samples in sequence, for instance
+//! from a network stream. All workers of a loader, which are threads of one process, share the dataset: it is opened
 //! once and needs no copies.
 //!
 //! | file | dataset |
@@ -31,7 +31,7 @@ pub use idx::{Mnist, read_idx};
 pub use lines::Lines;
 pub use rows::Rows;
 
-/// Samples that can be loaded in any order, by many threads at once.
+/// Samples that can be loaded in any order, by several threads at the same time.
 ///
 /// ```
 /// use hexagram_sampler::dataset::{Cause, Dataset, Fetch};
@@ -54,22 +54,22 @@ pub trait Dataset: Send + Sync {
     /// One sample, before it becomes part of a batch.
     type Sample;
 
-    /// Returns the number of samples: valid indices are below.
+    /// Returns the number of samples; valid indices are below it.
     fn len(&self) -> usize;
 
-    /// Returns true if there are no samples.
+    /// Returns true if the dataset has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Loads one sample. May be called by several threads at once.
+    /// Loads one sample. Several threads may call this at the same time.
     ///
     /// # Errors
     ///
-    /// Whatever the dataset likes; the loader adds the sample's index and the worker.
+    /// Any error; the loader adds the index of the sample and the worker.
     fn get(&self, index: usize, fetch: &Fetch<'_>) -> Result<Self::Sample, Cause>;
 
-    /// Returns the same dataset with each sample transformed, in the worker that loads it; `fetch` has a generator for
+    /// Returns a dataset whose samples are transformed by the worker that loads them; `fetch` has a generator for
     /// random augmentations.
     fn map<T, F>(self, transform: F) -> Transformed<Self, F>
     where
@@ -80,37 +80,36 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// Samples that come one after another.
+/// Samples that are provided in sequence.
 ///
-/// Each worker of a loader has its own pass over the dataset, so that [`iter`](Self::iter) has to look at its
-/// [`WorkerInfo`] and give each worker another part; otherwise every sample comes once a worker.
-#[allow(clippy::len_without_is_empty, reason = "a length that is not known is neither")]
+/// Each worker of a loader makes its own pass over the dataset. Therefore [`iter`](Self::iter) must use its
+/// [`WorkerInfo`] to return a different part for each worker; otherwise every worker returns every sample.
+#[allow(clippy::len_without_is_empty, reason = "an unknown length is neither")]
 pub trait IterableDataset: Send + Sync {
     /// One sample, before it becomes part of a batch.
     type Sample;
 
-    /// Returns the number of samples that all workers together will give, if that is known. A loader warns when more
-    /// come.
+    /// Returns the total number of samples of all workers, if it is known. The loader warns if more samples arrive.
     fn len(&self) -> Option<usize> {
         None
     }
 
-    /// Begins a pass over this worker's part, in each epoch anew.
+    /// Begins a pass over the part of this worker, once per epoch.
     ///
     /// # Errors
     ///
-    /// Whatever the dataset likes; the loader adds the worker.
+    /// Any error; the loader adds the worker.
     fn iter(&self, worker: &WorkerInfo) -> Result<Pass<Self::Sample>, Cause>;
 }
 
-/// One worker's pass over an [`IterableDataset`].
+/// The pass of one worker over an [`IterableDataset`].
 pub type Pass<S> = Box<dyn Iterator<Item = Result<S, Cause>> + Send>;
 
 /// Marks an [`IterableDataset`] for the loader: `DataLoader::new(Iterable(stream), options)`.
 #[derive(Debug, Clone, Copy)]
 pub struct Iterable<D>(pub D);
 
-/// For whom and for what a sample is loaded.
+/// Context in which a sample is loaded.
 #[derive(Debug, Clone, Copy)]
 pub struct Fetch<'a> {
     worker: &'a WorkerInfo,
@@ -119,7 +118,7 @@ pub struct Fetch<'a> {
 }
 
 impl<'a> Fetch<'a> {
-    /// Creates the context in which `worker` fetches the sample `index`.
+    /// Creates the context in which `worker` loads the sample `index`.
     pub fn new(worker: &'a WorkerInfo, pool: &'a Pool, index: usize) -> Self {
         Fetch { worker, pool, index }
     }
@@ -129,14 +128,14 @@ impl<'a> Fetch<'a> {
         self.worker
     }
 
-    /// Returns memory for samples that are computed: it is used again once the batch is made.
+    /// Returns memory for computed samples; it is reused after the batch is made.
     pub fn pool(&self) -> &'a Pool {
         self.pool
     }
 
-    /// Returns random numbers of this sample in this epoch. They depend on the loader's seed, the epoch and the
-    /// sample's index, never on which worker loads it: augmentations stay the same with another number of workers or
-    /// ranks, and differ from epoch to epoch.
+    /// Returns the random numbers of this sample in this epoch. They depend on the seed of the loader, the epoch and
+    /// the index, not on the worker. Augmentations are therefore the same with any number of workers or ranks, and
+    /// differ between epochs.
     pub fn generator(&self) -> SampleGenerator {
         SampleGenerator::new(self.worker.base_seed, self.worker.epoch, self.index)
     }

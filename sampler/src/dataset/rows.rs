@@ -1,5 +1,4 @@
-//! Equally shaped samples in one piece of memory, of which every sample is a view: nothing is copied before the batch
-//! is made.
+//! Samples of equal shape in one block of memory. Every sample is a view: no data is copied before the batch is made.
 
 use super::map::Map;
 use super::{Cause, Dataset, DatasetError, Fetch};
@@ -20,8 +19,8 @@ pub struct Rows<T> {
 }
 
 impl<T: Element> Rows<T> {
-    /// Creates a dataset of the rows of an array. Its first dimension counts samples, as in PyTorch; an array without
-    /// dimensions has none.
+    /// Creates a dataset of the rows of an array. The first dimension counts samples, as in PyTorch; an array without
+    /// dimensions has no samples.
     pub fn new(array: Array<T>) -> Self {
         let (len, shape) = match array.shape().split_first() {
             Some((len, rest)) => (*len, Shape::of(rest).unwrap_or_default()),
@@ -30,16 +29,16 @@ impl<T: Element> Rows<T> {
         Rows { start: 0, stride: shape.elements(), store: Arc::new(array), shape, len }
     }
 
-    /// Opens the records of a file: after `header` bytes, one array of `shape` after another, in the machine's byte
-    /// order.
+    /// Maps the records of a file: a header of `header` bytes, then arrays of `shape`, in the byte order of the
+    /// machine.
     ///
-    /// The file is mapped, not read, and must not be cut short while the dataset is used: Linux would end the
-    /// process with SIGBUS.
+    /// The file is mapped, not read. Do not truncate it while the dataset exists: Linux would end the process with
+    /// SIGBUS.
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when the file cannot be opened, when its size is not that of the header and whole records,
-    /// or when the header would leave elements at addresses where they cannot be read.
+    /// [`DatasetError`] if the file cannot be opened, its size is not the header plus whole records, or the header
+    /// misaligns the elements.
     pub fn open(
         path: impl AsRef<Path>,
         header: usize,
@@ -52,20 +51,21 @@ impl<T: Element> Rows<T> {
         let record = shape.elements().saturating_mul(size_of::<T>());
         if record == 0 || size < header || !(size - header).is_multiple_of(record) {
             let what = format!(
-                "{size} bytes are not a header of {header} and records of {record} bytes (shape {shape})"
+                "{size} bytes are not a header of {header} bytes and records of {record} bytes (shape {shape})"
             );
             return Err(DatasetError::format(path, what, "correct the header or the shape"));
         }
         if !header.is_multiple_of(size_of::<T>()) {
-            let what = format!("records after a header of {header} bytes are not aligned");
-            return Err(DatasetError::format(path, what, "read them as bytes, with `Rows::<u8>`"));
+            let what = format!("a header of {header} bytes misaligns the records");
+            return Err(DatasetError::format(path, what, "read the records as bytes, with `Rows::<u8>`"));
         }
         let start = header / size_of::<T>();
         let len = (size - header) / record;
         Ok(Rows { store: Arc::new(map), shape, start, stride: shape.elements(), len })
     }
 
-    /// Creates a dataset of part of some shared memory; whether all of it exists is seen when a row is loaded.
+    /// Creates a dataset of a part of shared memory. Whether the memory is long enough is checked when a row is
+    /// loaded.
     pub(super) fn part(store: Store<T>, start: usize, stride: usize, shape: Shape, len: usize) -> Self {
         Rows { store, shape, start, stride, len }
     }
@@ -75,11 +75,11 @@ impl<T: Element> Rows<T> {
         &self.shape
     }
 
-    /// Returns one sample, which looks at the memory of all.
+    /// Returns one sample, a view of the shared memory.
     ///
     /// # Errors
     ///
-    /// [`DatasetError::OutOfRange`] if there is no such row.
+    /// [`DatasetError::OutOfRange`] if `index` is not below the length.
     pub fn row(&self, index: usize) -> Result<Array<T>, Cause> {
         let index = DatasetError::in_range(index, self.len)?;
         Ok(Array::view(self.shape, &self.store, self.start + index * self.stride)?)

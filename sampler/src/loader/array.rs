@@ -1,11 +1,11 @@
-//! An array of numbers with a shape: what image and record datasets give, and what batches are stacked into.
+//! An array of numbers with a shape: the samples of image and record datasets, and the batches stacked from them.
 
 use crate::loader::pool::{Buffer, Element, Pool};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The most dimensions an array has, the one of the batch included.
+/// Maximum number of dimensions of an array, including the batch dimension.
 pub const MAX_DIMENSIONS: usize = 8;
 
 /// Sizes of the dimensions of an array, outermost first; none for a single number.
@@ -23,7 +23,7 @@ impl Shape {
         Some(Shape { sizes, dimensions: given.len() })
     }
 
-    /// Returns the same shape with a dimension of `size` in front; `None` beyond [`MAX_DIMENSIONS`].
+    /// Returns this shape with an additional first dimension of `size`; `None` beyond [`MAX_DIMENSIONS`].
     pub fn stacked(&self, size: usize) -> Option<Shape> {
         if self.dimensions == MAX_DIMENSIONS {
             return None;
@@ -77,7 +77,7 @@ pub struct Array<T: Element> {
     data: Data<T>,
 }
 
-/// Memory that several arrays look at: a vector, a mapped file.
+/// Memory that several arrays may view: a vector, or a mapped file.
 pub type Store<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
 
 enum Data<T: Element> {
@@ -86,12 +86,12 @@ enum Data<T: Element> {
     Shared { store: Store<T>, start: usize },
 }
 
-/// Elements that do not fill a shape.
+/// Number of elements that does not match a shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeError {
-    /// The shape asked for.
+    /// The requested shape.
     pub shape: Shape,
-    /// Number of elements given.
+    /// Number of elements.
     pub elements: usize,
 }
 
@@ -109,31 +109,31 @@ impl fmt::Display for ShapeError {
 impl std::error::Error for ShapeError {}
 
 impl<T: Element> Array<T> {
-    /// Creates an array of elements in row-major order.
+    /// Creates an array from elements in row-major order.
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] unless there are as many elements as the shape says.
+    /// [`ShapeError`] unless the number of elements is that of the shape.
     pub fn new(shape: impl Into<Shape>, elements: Vec<T>) -> Result<Self, ShapeError> {
         let shape = checked(shape.into(), elements.len())?;
         Ok(Array { shape, data: Data::Own(elements) })
     }
 
-    /// Creates an array in pooled memory, as [`Pool::take`] gives it.
+    /// Creates an array in pooled memory from [`Pool::take`].
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] unless there are as many elements as the shape says.
+    /// [`ShapeError`] unless the number of elements is that of the shape.
     pub fn pooled(shape: impl Into<Shape>, elements: Buffer<T>) -> Result<Self, ShapeError> {
         let shape = checked(shape.into(), elements.len())?;
         Ok(Array { shape, data: Data::Pooled(elements) })
     }
 
-    /// Creates an array that looks at elements `start..` of shared memory, and copies nothing.
+    /// Creates a view of the elements from `start` on in shared memory, without a copy.
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] when the memory ends before the array does.
+    /// [`ShapeError`] if the memory ends before the array.
     pub fn view(shape: impl Into<Shape>, store: &Store<T>, start: usize) -> Result<Self, ShapeError> {
         let shape = shape.into();
         let left = (**store).as_ref().len().saturating_sub(start);
@@ -161,7 +161,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Returns all elements, to change them; a view is copied first.
+    /// Returns all elements for writing; a view is copied first.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         if let Data::Shared { .. } = self.data {
             self.data = Data::Own(self.as_slice().to_vec());
@@ -173,17 +173,17 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Returns the same elements in another shape.
+    /// Returns the same elements with a different shape.
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] unless the shape has as many elements.
+    /// [`ShapeError`] unless the shape has the same number of elements.
     pub fn reshaped(self, shape: impl Into<Shape>) -> Result<Self, ShapeError> {
         let shape = checked(shape.into(), self.shape.elements())?;
         Ok(Array { shape, ..self })
     }
 
-    /// Returns the elements, each converted, in memory of `pool`: pixels to floats, for instance.
+    /// Returns the converted elements in memory of `pool`, for instance pixels as floats.
     pub fn map<U: Element>(&self, pool: &Pool, convert: impl Fn(T) -> U) -> Array<U> {
         let mut buffer = pool.take(self.shape.elements());
         for (to, from) in buffer.iter_mut().zip(self.as_slice()) {

@@ -1,7 +1,7 @@
-//! Batches in the order in which they were asked for, although they arrive in any order.
+//! Hands batches out in the order of their tasks, although they arrive in any order.
 //!
-//! Every task has a ticket, one more than the last. A slot is kept for every ticket from the first that has not been
-//! handed out; there are never more slots than batches may be outstanding.
+//! Tickets number the tasks. There is one slot per ticket, from the first that has not been handed out; the number of
+//! slots never exceeds the number of outstanding batches.
 
 use super::fetch::{Done, Made};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ pub(super) struct Arrivals<B> {
 
 struct Slot<B> {
     epoch: u64,
-    /// Position of the epoch once this batch has been handed out.
+    /// Position of the epoch after this batch has been handed out.
     end: usize,
     holds: Holds<B>,
 }
@@ -22,16 +22,16 @@ struct Slot<B> {
 enum Holds<B> {
     Awaited,
     Arrived(Done<B>),
-    /// Number of batches handed out: one, or none if nothing came of the task.
+    /// Number of batches handed out: one, or none if the task gave no batch.
     HandedOut(usize),
 }
 
-/// Progress of the epoch once slots have been given up.
+/// Progress of the epoch after slots have been released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retired {
     /// Position of the epoch.
     pub(super) end: usize,
-    /// The batches that were in the slots.
+    /// Number of batches in the slots.
     pub(super) batches: usize,
 }
 
@@ -40,18 +40,18 @@ impl<B> Arrivals<B> {
         Arrivals { first: 0, slots: VecDeque::new() }
     }
 
-    /// Returns the number of slots that are taken.
+    /// Returns the number of occupied slots.
     pub(super) fn outstanding(&self) -> usize {
         self.slots.len()
     }
 
-    /// Keeps a slot for a new task, and gives its ticket.
+    /// Reserves a slot for a new task, and returns its ticket.
     pub(super) fn expect(&mut self, epoch: u64, end: usize) -> u64 {
         self.slots.push_back(Slot { epoch, end, holds: Holds::Awaited });
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// Puts what arrived into its slot; what nobody expects any more is dropped.
+    /// Puts an arrived batch into its slot; a batch that is no longer expected is dropped.
     pub(super) fn put(&mut self, done: Done<B>) {
         let slot = done.ticket.checked_sub(self.first).and_then(|at| self.slots.get_mut(at as usize));
         if let Some(slot) = slot {
@@ -59,12 +59,12 @@ impl<B> Arrivals<B> {
         }
     }
 
-    /// Returns true if nothing is outstanding of an epoch.
+    /// Returns true if no batch of an epoch is outstanding.
     pub(super) fn is_through(&self, epoch: u64) -> bool {
         self.slots.iter().all(|slot| slot.epoch != epoch)
     }
 
-    /// Takes the next batch of an epoch: the first one, or with `in_order` false the first that is there.
+    /// Takes the next batch of an epoch: the first one, or with `in_order` false, the first that has arrived.
     pub(super) fn take(&mut self, epoch: u64, in_order: bool) -> Option<Done<B>> {
         let candidates = if in_order { 1 } else { self.slots.len() };
         let of_epoch = self.slots.iter_mut().take(candidates).filter(|slot| slot.epoch == epoch);
@@ -74,7 +74,7 @@ impl<B> Arrivals<B> {
         Some(done)
     }
 
-    /// Gives up the slots of what has been handed out before everything else, if there are any.
+    /// Releases the leading slots whose batches have been handed out, if any.
     pub(super) fn retire(&mut self) -> Option<Retired> {
         let mut retired = None;
         while let Some(&Slot { end, holds: Holds::HandedOut(batches), .. }) = self.slots.front() {
@@ -86,7 +86,7 @@ impl<B> Arrivals<B> {
         retired
     }
 
-    /// Forgets everything outstanding; tickets go on.
+    /// Forgets all outstanding batches; the numbering of tickets continues.
     pub(super) fn clear(&mut self) {
         self.first += self.slots.len() as u64;
         self.slots.clear();

@@ -1,16 +1,16 @@
-//! Wakes a future that waits for a batch: when one arrives, and when time is up. Works with any executor.
+//! Wakes a future that waits for a batch, on arrival and on timeout. Works with any executor.
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-/// Rung by whoever brings something.
+/// Rung by the thread that delivers a batch.
 #[derive(Clone, Default)]
 pub(super) struct Bell(Arc<Mutex<Option<Waker>>>);
 
 impl Bell {
-    /// Has the next [`ring`](Self::ring) wake this future.
+    /// Registers a future for the next [`ring`](Self::ring).
     pub(super) fn register(&self, waker: &Waker) {
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *registered {
@@ -27,8 +27,8 @@ impl Bell {
     }
 }
 
-/// Rings a bell when time is up, in a thread of its own, because no executor's clock can be relied upon. The thread
-/// ends when the clock is dropped.
+/// Rings a bell at a deadline, from a thread of its own, since executors have no common timer. The thread ends when
+/// the clock is dropped.
 pub(super) struct Clock(Sender<Instant>);
 
 impl Clock {
@@ -38,7 +38,7 @@ impl Clock {
         Ok(Clock(sender))
     }
 
-    /// Sets the time at which it rings, in place of the one set before.
+    /// Sets the deadline, replacing the previous one.
     pub(super) fn set(&self, deadline: Instant) {
         let _ = self.0.send(deadline);
     }

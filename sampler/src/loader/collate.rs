@@ -1,4 +1,4 @@
-//! Samples become a batch.
+//! Makes batches of samples.
 //!
 //! | sample | batch |
 //! |---|---|
@@ -6,10 +6,10 @@
 //! | [`Array`] of shape `[…]` | [`Array`] of shape `[batch, …]`, if all shapes are equal |
 //! | `String`, `&str`, `bool`, `char` | `Vec` of them |
 //! | tuple | tuple of batches |
-//! | `Vec`, all of one length | `Vec` of batches, one a place |
+//! | `Vec`, all of one length | `Vec` of batches, one per place |
 //! | `HashMap`, `BTreeMap`, all with the same keys | the same map, of batches |
 //!
-//! As in PyTorch's `default_collate`. A struct of your own implements [`Collate`], or the loader gets a function.
+//! As in PyTorch's `default_collate`. For a struct, implement [`Collate`], or pass a function to the loader.
 
 use crate::loader::array::{Array, Shape};
 use crate::loader::pool::{Element, Pool};
@@ -18,25 +18,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
-/// Samples of which the loader can make a batch by itself.
+/// Sample type that the loader can collate itself.
 pub trait Collate: Sized {
-    /// Batch that many samples become.
+    /// Type of the batch.
     type Batch;
 
-    /// Makes a batch of samples, in their order; memory for arrays comes from `pool`.
+    /// Makes a batch of samples, in their order. Memory for arrays comes from `pool`.
     ///
     /// # Errors
     ///
-    /// [`CollateError`] when the samples do not fit together.
+    /// [`CollateError`] if the samples do not fit together.
     fn collate(samples: Vec<Self>, pool: &Pool) -> Result<Self::Batch, CollateError>;
 }
 
-/// A sample that does not fit to the first of its batch.
+/// A sample that does not match the first of its batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollateError {
     /// Place of the sample in the batch, from 0.
     pub place: usize,
-    /// Part of the sample, as one would write in Rust: `.0["image"]`; empty for the whole.
+    /// Part of the sample, in Rust syntax: `.0["image"]`; empty for the whole sample.
     pub part: String,
     /// Difference from the other samples.
     pub misfit: Box<Misfit>,
@@ -59,15 +59,15 @@ impl std::error::Error for CollateError {}
 /// Difference between two samples of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the variants say what the fields are")]
+#[allow(missing_docs, reason = "the variants explain the fields")]
 pub enum Misfit {
     /// Arrays that cannot be stacked.
     Shape { found: Shape, first: Shape },
     /// Sequences that cannot be transposed.
     Length { found: usize, first: usize },
-    /// A map without a key that the first has, or with one more.
+    /// A map that lacks a key of the first, or has an additional one.
     Key { key: String, missing: bool },
-    /// No room for the dimension of the batch.
+    /// Arrays with too many dimensions to add that of the batch.
     Dimensions { found: Shape },
 }
 
@@ -75,7 +75,7 @@ impl Misfit {
     fn remedy(&self) -> &'static str {
         match self {
             Misfit::Dimensions { .. } => "flatten the samples",
-            _ => "make the samples alike, or give the loader a collate function that pads them",
+            _ => "make the samples alike, or use a collate function that pads them",
         }
     }
 
@@ -87,10 +87,14 @@ impl Misfit {
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Misfit::Shape { found, first } => write!(f, "has shape {found} where the first has {first}"),
-            Misfit::Length { found, first } => write!(f, "has length {found} where the first has {first}"),
-            Misfit::Key { key, missing: true } => write!(f, "lacks the key {key} that the first has"),
-            Misfit::Key { key, missing: false } => write!(f, "has the key {key} that the first lacks"),
+            Misfit::Shape { found, first } => {
+                write!(f, "has shape {found}, but the first sample has {first}")
+            }
+            Misfit::Length { found, first } => {
+                write!(f, "has length {found}, but the first sample has {first}")
+            }
+            Misfit::Key { key, missing: true } => write!(f, "lacks the key {key} of the first sample"),
+            Misfit::Key { key, missing: false } => write!(f, "has the additional key {key}"),
             Misfit::Dimensions { found } => write!(f, "has shape {found}, too many dimensions to stack"),
         }
     }
@@ -212,7 +216,7 @@ impl<K: Hash + Eq + Clone + fmt::Debug, C: Collate, S: BuildHasher + Default> Co
     }
 }
 
-/// Collates the values of each key; no sample may lack a key or have another one.
+/// Collates the values of each key; all samples must have the same keys.
 fn by_key<M, K: fmt::Debug, C: Collate, B: FromIterator<(K, C::Batch)>>(
     keys: Vec<K>,
     mut samples: Vec<M>,
@@ -242,9 +246,9 @@ fn by_key<M, K: fmt::Debug, C: Collate, B: FromIterator<(K, C::Batch)>>(
     columns.into_iter().map(collate).collect()
 }
 
-/// Writes sequences of different lengths one below the other, filled up on the right.
+/// Stacks sequences of different lengths, padded on the right with `fill`.
 ///
-/// Gives an array of shape `[batch, longest]` and the true lengths, of shape `[batch]`. For a collate function:
+/// Returns an array of shape `[batch, longest]`, and the true lengths, of shape `[batch]`. In a collate function:
 /// `|samples, pool| Ok(padded(&samples, 0, pool))`.
 pub fn padded<T: Element>(samples: &[impl AsRef<[T]>], fill: T, pool: &Pool) -> (Array<T>, Array<usize>) {
     let mut lengths = pool.take(samples.len());

@@ -1,4 +1,4 @@
-//! Iteration: what happens between two batches.
+//! Iteration over the batches of an epoch.
 
 use super::DataLoader;
 use super::arrivals::{Arrivals, Retired};
@@ -21,11 +21,11 @@ pub(super) struct Run<B> {
     at: (u64, usize),
     /// Epoch and position at which the next call of [`DataLoader::iter`] begins.
     next: (u64, usize),
-    /// True once the plan has gone on to the epoch after the current one.
+    /// True once the plan has reached the epoch after the current one.
     ahead: bool,
-    /// True once the current epoch has ended, well or not.
+    /// True once the current epoch has ended, with or without an error.
     over: bool,
-    /// Batches still to be dropped before the position is reached.
+    /// Batches to drop before the position is reached.
     replay: usize,
     /// Items handed out in this epoch.
     items: usize,
@@ -36,7 +36,7 @@ pub(super) struct Run<B> {
 }
 
 impl<B> Run<B> {
-    /// Creates the state of a loader that has not begun, and will with this epoch.
+    /// Creates the state of a loader that will begin with this epoch.
     pub(super) fn at(epoch: u64) -> Self {
         Run {
             hands: None,
@@ -54,7 +54,7 @@ impl<B> Run<B> {
     }
 }
 
-/// Threads that load.
+/// Threads that load batches.
 enum Hands<B> {
     Caller(Box<dyn Fetcher<B>>, Box<WorkerContext>),
     Workers(Workers<B>),
@@ -65,16 +65,16 @@ type Batch<B> = Option<Result<B, LoaderError>>;
 
 /// One epoch of a [`DataLoader`]: an iterator over its batches.
 ///
-/// An error ends it. Dropping it early takes back the batches under way; workers that are not persistent have ended
-/// when it is gone, each after the sample that it was loading. For a worker that is stuck in one, dropping waits as
-/// long as [`LoaderOptions::timeout`](super::LoaderOptions::timeout), or five minutes, and then warns and leaves it.
+/// An error ends the epoch. Dropping it early cancels the outstanding batches. Workers that are not persistent end
+/// before the drop returns, each after its current sample. If a worker is stuck, the drop waits for
+/// [`LoaderOptions::timeout`](super::LoaderOptions::timeout), or five minutes, and then warns and abandons it.
 pub struct Epoch<'a, B: Send + 'static> {
     loader: &'a mut DataLoader<B>,
 }
 
 impl<B: Send + 'static> DataLoader<B> {
-    /// Returns the batches of the next epoch: first of the one that the sampler is at, 0 unless its options say
-    /// otherwise, or where [`resume`](Self::resume) or [`set_epoch`](Self::set_epoch) said.
+    /// Returns the batches of the next epoch. The first one is the current epoch of the sampler, by default 0, or the
+    /// one set by [`resume`](Self::resume) or [`set_epoch`](Self::set_epoch).
     #[allow(clippy::iter_not_returning_iterator, reason = "an epoch is an iterator")]
     pub fn iter(&mut self) -> Epoch<'_, B> {
         self.begin();
@@ -83,7 +83,7 @@ impl<B: Send + 'static> DataLoader<B> {
 
     fn begin(&mut self) {
         let (epoch, position) = self.run.next;
-        // Unless the workers have begun with it already, and nothing of another epoch is under way.
+        // Unless the workers have begun this epoch already, and no batches of a different epoch are outstanding.
         if !self.run.over || !self.run.ahead || (self.plan.epoch(), 0) != (epoch, position) {
             self.cancel();
             self.plan.begin(epoch, position);
@@ -106,9 +106,10 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Chooses the epoch that the next [`iter`](Self::iter) gives. Without it epochs follow each other.
+    /// Sets the epoch that the next [`iter`](Self::iter) returns. Otherwise epochs follow each other.
     ///
-    /// The epoch that [`resume`](Self::resume) goes on with is not begun anew: a loop may set each epoch that it runs.
+    /// Setting the epoch that [`resume`](Self::resume) continues does not restart it, so that a loop may set each
+    /// epoch that it runs.
     pub fn set_epoch(&mut self, epoch: u64) {
         if self.run.next.0 != epoch {
             self.run.next = (epoch, 0);
@@ -121,20 +122,20 @@ impl<B: Send + 'static> DataLoader<B> {
         LoaderState { seed: self.recipe.base_seed, epoch, position, order: self.plan.order() }
     }
 
-    /// Goes on where another loader of the same dataset and order stood: the next [`iter`](Self::iter) gives exactly
-    /// the batches that it had left, whatever its number of workers. With another number of ranks all ranks together
-    /// get what was left, if the sampler's order does not depend on it.
+    /// Continues from the state of another loader of the same dataset and order. The next [`iter`](Self::iter)
+    /// returns exactly the remaining batches, for any number of workers. With a different number of ranks, all ranks
+    /// together get the remaining samples, if the order of the sampler does not depend on the number of ranks.
     ///
-    /// Takes no time, except with an iterable dataset, whose earlier items are loaded again and dropped.
+    /// Takes constant time, except with an iterable dataset, whose earlier items are loaded again and dropped.
     ///
     /// # Errors
     ///
-    /// [`LoaderError::State`] if the state is one of another order or seed, in which the position means nothing.
+    /// [`LoaderError::State`] if the state has a different order or seed, for which the position is meaningless.
     pub fn resume(&mut self, state: &LoaderState) -> Result<(), LoaderError> {
         let ours = self.state();
         if (state.seed, state.order) != (ours.seed, ours.order) {
             let same_seed = state.seed == ours.seed;
-            // Only what differs: the sampler's own seed is in its fingerprint, and nowhere else.
+            // Shows only the difference: the seed of the sampler is part of its fingerprint only.
             let describe = |state: &LoaderState| match same_seed {
                 true => format!("a sampler of fingerprint {:#x}", state.order),
                 false => format!("seed {}", state.seed),
@@ -154,7 +155,7 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.ahead = false;
     }
 
-    /// Forgets what is under way.
+    /// Cancels the outstanding batches.
     fn cancel(&mut self) {
         if let Some(Hands::Workers(workers)) = &self.run.hands {
             workers.cancel();
@@ -163,7 +164,7 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.ahead = false;
     }
 
-    /// Returns the next batch, if it is there.
+    /// Returns the next batch, if it has arrived.
     fn poll_batch(&mut self) -> Poll<Batch<B>> {
         loop {
             if self.run.over {
@@ -178,7 +179,7 @@ impl<B: Send + 'static> DataLoader<B> {
                 }
             }
             let epoch = self.run.at.0;
-            // What has to be dropped is the beginning of the order.
+            // The batches to drop are the first ones of the order.
             match self.run.arrivals.take(epoch, self.in_order || self.run.replay > 0) {
                 Some(done) => {
                     if let Some(batch) = self.hand_out(done) {
@@ -191,13 +192,13 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Returns true if the current epoch has nothing left to hand out.
+    /// Returns true if all batches of the current epoch have been handed out.
     fn is_through(&self) -> bool {
         let epoch = self.run.at.0;
         self.run.arrivals.is_through(epoch) && (self.plan.epoch() != epoch || self.plan.has_ended())
     }
 
-    /// Gives work to whoever loads, as far ahead as allowed, into the next epoch if workers persist.
+    /// Submits tasks, up to the prefetch limit; with persistent workers, also of the next epoch.
     fn feed(&mut self) -> Result<(), LoaderError> {
         if self.run.hands.is_none() {
             self.run.hands = Some(self.hire()?);
@@ -246,7 +247,7 @@ impl<B: Send + 'static> DataLoader<B> {
         })
     }
 
-    /// Hands out what came of a task, unless that is nothing.
+    /// Hands out the outcome of a task, unless it is empty.
     fn hand_out(&mut self, done: Done<B>) -> Batch<B> {
         if let Made::Failed(error) = done.made {
             return self.fail(error);
@@ -267,7 +268,7 @@ impl<B: Send + 'static> DataLoader<B> {
         Some(Ok(batch))
     }
 
-    /// Moves the position on; batches that are made again for it are counted in it already.
+    /// Advances the position; replayed batches are already counted in it.
     fn advance(&mut self, retired: &Retired) {
         match self.plan.replays() {
             false => self.run.at.1 = retired.end,
@@ -276,22 +277,22 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Warns once an iterable dataset has given more than it promised.
+    /// Warns once if an iterable dataset has returned more items than its length.
     fn count(&mut self, items: usize) {
         let before = self.run.items;
         self.run.items += items;
         let Some(promised) = self.promised else { return };
         if before <= promised && self.run.items > promised {
             tracing::warn!(
-                "an iterable dataset has given {} items in epoch {}, but its len() promised {promised}; \
-                 if every worker gives all of them, let `iter` look at its WorkerInfo",
+                "an iterable dataset has returned {} items in epoch {}, more than its len() of {promised}; \
+                 if every worker returns all items, use the WorkerInfo in `iter` to split them",
                 self.run.items,
                 self.run.at.0,
             );
         }
     }
 
-    /// Ends the epoch well.
+    /// Ends the epoch successfully.
     fn finish(&mut self) {
         self.run.over = true;
         self.run.at = (self.run.at.0.wrapping_add(1), 0);
@@ -301,7 +302,7 @@ impl<B: Send + 'static> DataLoader<B> {
     /// Ends the epoch with an error.
     fn fail(&mut self, error: LoaderError) -> Batch<B> {
         self.run.over = true;
-        // Workers that persist may be in the next epoch already, whose first batch would wait behind what is left.
+        // Persistent workers may be in the next epoch already, whose first batch would wait for the remaining ones.
         self.cancel();
         Some(Err(error))
     }
@@ -322,9 +323,9 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Returns the next batch, or has `waker` woken when it comes.
+    /// Returns the next batch, or registers `waker` for its arrival.
     fn poll_waking(&mut self, waker: &Waker) -> Poll<Batch<B>> {
-        // First of all, so that what arrives meanwhile rings.
+        // Registered first, so that an arrival during this call wakes it.
         self.recipe.bell.register(waker);
         if let Poll::Ready(batch) = self.poll_batch() {
             self.run.deadline = None;
@@ -359,7 +360,7 @@ impl<B: Send + 'static> DataLoader<B> {
     }
 }
 
-/// Takes in what was made.
+/// Records an arrived batch.
 fn arrive<B>(plan: &mut Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
     if let Made::Exhausted = done.made {
         plan.exhausted(done.epoch, done.lane);
@@ -368,15 +369,15 @@ fn arrive<B>(plan: &mut Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
 }
 
 impl<B: Send + 'static> Epoch<'_, B> {
-    /// Returns the next batch, without blocking the thread: for any executor. `None` at the end of the epoch. Dropping
-    /// the future loses nothing: the batch comes with the next call.
+    /// Returns the next batch, without blocking the thread, on any executor. `None` at the end of the epoch. Cancel
+    /// safe: if the future is dropped, the next call returns the batch.
     ///
-    /// Without workers the batch is made while the future is polled.
+    /// Without workers, polling the future makes the batch.
     pub async fn next_async(&mut self) -> Option<Result<B, LoaderError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Polls for the next batch, as [`next_async`](Self::next_async) does: for a stream of your own.
+    /// Polls for the next batch, like [`next_async`](Self::next_async), for a custom stream.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
         self.loader.poll_waking(context.waker())
     }

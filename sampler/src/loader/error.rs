@@ -1,34 +1,33 @@
-//! Everything that can go wrong while loading. Every error names the worker, what it was doing, why that failed, and
-//! what to do.
+//! Errors of the loader. Every error names the worker, its task, the cause and a remedy.
 
 use crate::error::SamplerError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Cause of a batch that did not come.
+/// Error of a loader.
 ///
-/// An error ends the epoch; [`DataLoader::state`](super::DataLoader::state) still stands before the batch that
-/// failed, so that a run can go on there.
+/// An error ends the epoch. [`DataLoader::state`](super::DataLoader::state) is still the position before the failed
+/// batch, so that a run can continue there.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum LoaderError {
     /// Options that contradict each other or the dataset.
     Options {
-        /// Contradiction between options.
+        /// The contradiction.
         what: String,
-        /// Instruction that mends it.
+        /// Remedy.
         remedy: &'static str,
     },
 
-    /// Nothing can be sampled, for instance because the dataset is empty.
+    /// The sampler failed, for instance because the dataset is empty.
     Sampler(SamplerError),
 
-    /// A state that belongs to a loader with other options.
+    /// A state of a loader with different options.
     State {
-        /// Differences of the state.
+        /// Options of the state that differ.
         theirs: String,
-        /// The same of this loader.
+        /// The same options of this loader.
         ours: String,
     },
 
@@ -36,47 +35,47 @@ pub enum LoaderError {
     Sample {
         /// The sample.
         index: usize,
-        /// Thread that tried.
+        /// Thread that loaded it.
         worker: Who,
-        /// In which epoch.
+        /// Epoch of the sample.
         epoch: u64,
         /// Number of attempts.
         attempts: u32,
-        /// The dataset's own error, or its panic.
+        /// The error of the dataset, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
     /// An iterable dataset failed.
     Item {
-        /// Number of the item among those that this worker has had in this epoch, from 0.
+        /// Index of the item in the pass of this worker in this epoch, from 0.
         item: usize,
-        /// Thread that tried.
+        /// Thread that loaded it.
         worker: Who,
-        /// In which epoch.
+        /// Epoch of the item.
         epoch: u64,
-        /// The dataset's own error, or its panic.
+        /// The error of the dataset, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
-    /// Samples did not become a batch.
+    /// Samples could not be collated.
     Collate {
-        /// Thread that tried.
+        /// Thread that collated them.
         worker: Who,
-        /// The samples, in words: the one at fault and the first, if that is known.
+        /// The samples, as text: the invalid one and the first, if known.
         samples: String,
-        /// In which epoch.
+        /// Epoch of the samples.
         epoch: u64,
-        /// The collate function's own error, or its panic.
+        /// The error of the collate function, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
-    /// There was no memory for a batch where it was to be put.
+    /// The memory for a batch could not be allocated.
     Memory {
-        /// Thread that tried.
+        /// Thread that allocated it.
         worker: Who,
-        /// In which epoch.
+        /// Epoch of the batch.
         epoch: u64,
-        /// The memory's own error.
+        /// The error of the memory.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
@@ -84,35 +83,35 @@ pub enum LoaderError {
     Init {
         /// Worker that failed.
         worker: Who,
-        /// The function's own error, or its panic.
+        /// The error of the function, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
     /// The pinning stage failed.
     Pin {
-        /// In which epoch.
+        /// Epoch of the batch.
         epoch: u64,
-        /// The stage's own error, or its panic.
+        /// The error of the stage, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
-    /// No batch came in time.
+    /// No batch arrived in time.
     Timeout {
         /// Time for which the loader waited.
         after: Duration,
-        /// Present work of each worker, in words.
+        /// Current work of each worker, as text.
         doing: String,
     },
 
-    /// The system refused another thread.
+    /// The system refused a new thread.
     Spawn {
         /// Thread that could not be started.
         who: Who,
-        /// The system's own words.
+        /// Error of the system.
         cause: Arc<std::io::Error>,
     },
 
-    /// Workers that ended without a reason.
+    /// All workers ended without an error.
     Gone,
 }
 
@@ -124,7 +123,7 @@ impl fmt::Display for LoaderError {
             LoaderError::State { theirs, ours } => write!(
                 f,
                 "the state was taken with {theirs}, but this loader has {ours}; \
-                 make the loader and its sampler with the same options, their seeds included"
+                 create the loader and its sampler with the same options and seeds"
             ),
             LoaderError::Sample { index, worker, epoch, attempts, cause } => write!(
                 f,
@@ -143,22 +142,22 @@ impl fmt::Display for LoaderError {
             LoaderError::Memory { worker, epoch, cause } => write!(
                 f,
                 "{worker} has no memory for a batch of epoch {epoch}: {cause}; \
-                 use a smaller batch or a smaller `prefetch_factor`, or leave out `memory`"
+                 use a smaller batch or a smaller `prefetch_factor`, or remove `memory`"
             ),
             LoaderError::Init { worker, cause } => write!(f, "`worker_init` failed in {worker}: {cause}"),
             LoaderError::Pin { epoch, cause } => write!(
                 f,
-                "a batch of epoch {epoch} cannot be pinned: {cause}; see that the device is there, or leave out pinning"
+                "a batch of epoch {epoch} cannot be pinned: {cause}; check the device, or disable pinning"
             ),
             LoaderError::Timeout { after, doing } => {
-                write!(f, "no batch within {after:?}: {doing}; make the dataset faster, or raise `timeout`")
+                write!(f, "no batch within {after:?}: {doing}; speed up the dataset, or raise `timeout`")
             }
             LoaderError::Spawn { who, cause } => write!(
                 f,
                 "cannot start {who}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)"
             ),
             LoaderError::Gone => f.write_str(
-                "the workers have ended before the epoch; this is a defect of hexagram, please report it",
+                "the workers have ended before the epoch; this is a bug in hexagram, please report it",
             ),
         }
     }
@@ -173,7 +172,7 @@ impl From<SamplerError> for LoaderError {
 }
 
 impl fmt::Debug for LoaderError {
-    /// Writes the text for people: it is what a `main` that returns an error prints.
+    /// Writes the message, as a `main` that returns an error prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -190,11 +189,11 @@ impl LoaderError {
 pub enum Who {
     /// A worker, from 0.
     Worker(usize),
-    /// The thread that asks for batches, when there are no workers.
+    /// The calling thread, if there are no workers.
     Caller,
     /// The thread of the pinning stage.
     Pinner,
-    /// The thread that watches the time for futures.
+    /// The timer thread for futures.
     Clock,
 }
 
@@ -213,7 +212,7 @@ fn tries(attempts: u32) -> String {
     if attempts > 1 { format!(" ({attempts} tries)") } else { String::new() }
 }
 
-/// A panic, caught and made an error.
+/// A caught panic, as an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked(pub String);
 

@@ -1,4 +1,4 @@
-//! From a task to a batch: what every worker does.
+//! From a task to a batch: the work of every worker.
 
 use super::collate::CollateError;
 use super::error::LoaderError;
@@ -22,7 +22,7 @@ pub(super) struct Task {
 pub(super) enum Work {
     /// These samples.
     Samples(Vec<usize>),
-    /// Number of samples to take of whatever comes next.
+    /// Number of samples to take in sequence.
     Next(usize),
 }
 
@@ -43,18 +43,18 @@ pub(super) enum Made<B> {
     Batch(B),
     /// All samples were skipped.
     Nothing,
-    /// This worker's part of an iterable dataset has ended.
+    /// The part of an iterable dataset of this worker has ended.
     Exhausted,
     Failed(LoaderError),
 }
 
 /// Makes batches, in one thread.
 pub(super) trait Fetcher<B>: Send {
-    /// Makes the batch of a task; `None` if nobody wants it any more.
+    /// Makes the batch of a task; `None` if the task has been cancelled.
     fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>>;
 }
 
-/// Makes a fetcher for each thread.
+/// Creates a fetcher for each thread.
 pub(super) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>;
 
 /// Makes a batch of samples.
@@ -103,7 +103,7 @@ impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
             }
         }
         let skipped = (indices.len() - kept.len()) as u64;
-        // Whoever collates in a way of their own may name a place that no sample has.
+        // A custom collate function may name a place out of range.
         let words = |place: Option<usize>| match place.and_then(|place| kept[1..].get(place.checked_sub(1)?))
         {
             Some(sample) => format!("samples {} (the first) and {sample}", kept[0]),
@@ -135,7 +135,7 @@ impl<S, B> ByIndex<S, B> {
     }
 }
 
-/// A batch of what an iterable dataset gives next.
+/// A batch of the next items of an iterable dataset.
 pub(super) struct InTurn<S, B> {
     pub(super) dataset: Arc<dyn IterableDataset<Sample = S>>,
     pub(super) assemble: Assemble<S, B>,
@@ -143,23 +143,23 @@ pub(super) struct InTurn<S, B> {
     pub(super) pass: Option<OnePass<S>>,
 }
 
-/// Number of failures of an iterable dataset, one after another, that are skipped at most: it may go on so for ever.
+/// Maximum number of consecutive failures of an iterable dataset that are skipped; it may never recover.
 const HOPELESS: usize = 1000;
 
-/// A worker's pass over its part, in one epoch.
+/// The pass of a worker over its part, in one epoch.
 pub(super) struct OnePass<S> {
     epoch: u64,
     generation: u64,
     items: Pass<S>,
-    /// Number of items that it has given, failed ones included.
+    /// Number of items returned, including failed ones.
     given: usize,
-    /// Number of the last items that have failed.
+    /// Number of consecutive failures.
     failing: usize,
     ended: bool,
 }
 
 impl<S> OnePass<S> {
-    /// Returns the next item; none if it was skipped, or if the pass has ended.
+    /// Returns the next item; `None` if it was skipped, or if the pass has ended.
     fn next(&mut self, on_failure: OnFailure, skipped: &mut u64) -> Result<Option<S>, Cause> {
         match guarded(|| self.items.next().transpose()) {
             Ok(sample) => {
@@ -216,7 +216,7 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
 }
 
 impl<S, B> InTurn<S, B> {
-    /// Returns the pass that a task belongs to, begun if it is the first.
+    /// Returns the pass of a task, beginning it at its first task.
     fn pass(&mut self, task: &Task, context: &WorkerContext) -> Result<&mut OnePass<S>, Cause> {
         let Task { epoch, generation, .. } = *task;
         let current = self.pass.take().filter(|pass| (pass.epoch, pass.generation) == (epoch, generation));
@@ -241,7 +241,7 @@ impl Task {
         self.done(Made::Failed(error))
     }
 
-    /// Makes a batch of what was loaded; `words` names samples, given the place of the one at fault.
+    /// Makes a batch of the loaded samples; `words` describes samples, given the place of the invalid one.
     fn assembled<S, B>(
         &self,
         samples: Vec<S>,

@@ -1,4 +1,4 @@
-//! Random numbers for one sample: small, quick to begin, the same whichever worker draws them.
+//! Random numbers for one sample: small, quick to seed, and independent of the worker.
 //!
 //! SplitMix64: `s ← s + γ`, output `mix(s)`.
 //! Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
@@ -7,7 +7,7 @@ use crate::keyed::{GOLDEN, mixed};
 
 /// Random numbers for the augmentations of one sample.
 ///
-/// Deterministic: it follows from seed, epoch and index. Not for secrets.
+/// Deterministic: it depends on the seed, the epoch and the index. Not for secrets.
 #[derive(Debug, Clone)]
 pub struct SampleGenerator {
     state: u64,
@@ -33,7 +33,7 @@ impl SampleGenerator {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a whole number below `end`; 0 if `end` is 0. Uneven by less than `end` / 2^64.
+    /// Returns a whole number below `end`; 0 if `end` is 0. The bias is less than `end` / 2^64.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }

@@ -1,6 +1,6 @@
-//! Places that batches are put in: the heap, or memory that the caller brings.
+//! Memory of batches: the heap, or memory from the caller.
 //!
-//! The loader knows no GPU. `hexagram::Pinned` is such a [`Memory`].
+//! The loader has no GPU code. `hexagram::Pinned` is such a [`Memory`].
 
 use crate::dataset::Cause;
 use bytemuck::{Pod, Zeroable};
@@ -14,29 +14,28 @@ pub(super) const LINE: usize = 64;
 #[repr(C, align(64))]
 pub(super) struct Line([u8; LINE]);
 
-// SAFETY: it is bytes, of which zeros are values.
+// SAFETY: it is an array of bytes, for which zeros are valid.
 unsafe impl Zeroable for Line {}
-// SAFETY: it is bytes without padding, as its size is its alignment, and any are values.
+// SAFETY: it is an array of bytes without padding, since its size is its alignment, and all byte values are valid.
 unsafe impl Pod for Line {}
 
-/// Source of memory for batches: PyTorch's `pin_memory`, but filled by the workers themselves.
+/// Source of memory for batches: PyTorch's `pin_memory`, but filled by the workers directly.
 ///
-/// Called by any worker; what it returns is used again and again, and dropped with the loader, or by whoever has the last
-/// batch.
+/// Called by any worker. The returned memory is reused, and dropped with the loader or with the last batch.
 pub trait Memory: Send + Sync {
-    /// Allocates `bytes` bytes, or more, at an address that is a multiple of 64, with any numbers in them.
+    /// Allocates at least `bytes` bytes with arbitrary contents, aligned to 64.
     ///
     /// # Errors
-    /// Whatever keeps it from that; the loader adds the worker.
+    /// Any error; the loader adds the worker.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Bytes>, Cause>;
 }
 
-/// Memory that somebody owns. It stays where it is.
+/// Owned memory with a stable address.
 pub trait Bytes: Send + Sync {
     /// Returns all bytes.
     fn bytes(&self) -> &[u8];
 
-    /// Returns all bytes, to change them.
+    /// Returns all bytes for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -67,10 +66,10 @@ impl Room {
         Room::Heap(vec![Line::zeroed(); lines])
     }
 
-    /// Allocates so many lines there.
+    /// Allocates `lines` lines in `memory`.
     ///
     /// # Errors
-    /// The memory's own, or one that says that it has given too little, or at an odd address.
+    /// The error of the memory, or one for an allocation that is too small or misaligned.
     pub(super) fn of(memory: &dyn Memory, lines: usize) -> Result<Self, Cause> {
         let wanted = lines * LINE;
         let memory = memory.allocate(wanted)?;

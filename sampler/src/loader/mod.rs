@@ -16,23 +16,23 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The loader takes threads and clocks from the system: what it does, reading and decoding, takes the machine's time
-//! even where ranks are simulated.
+//! The loader uses system threads and clocks, even if ranks are simulated, because reading and decoding take real
+//! time.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `options.rs` | parameters, and which contradict each other |
+//! | `options.rs` | options, and their contradictions |
 //! | `epoch.rs` | iteration, blocking and asynchronous |
-//! | `plan.rs` | which batch comes next, and the state to go on from |
+//! | `plan.rs` | order of batches, and the state to resume from |
 //! | `workers.rs` | the threads, their queues, the pinning stage |
 //! | `arrivals.rs` | the stable order |
-//! | `fetch.rs` | a worker's work: load, try again, skip, collate |
-//! | `worker.rs` | what a worker knows, and how panics are caught |
+//! | `fetch.rs` | work of a worker: load, retry, skip, collate |
+//! | `worker.rs` | context of a worker, and caught panics |
 //! | `collate.rs`, `array.rs`, `prefetch.rs` | batches |
 //! | `pool.rs`, `memory.rs` | their memory, on the heap or elsewhere |
 //! | `generator.rs` | random numbers for one sample |
-//! | `bell.rs` | how futures are woken |
-//! | `error.rs` | what can go wrong |
+//! | `bell.rs` | wake-up of futures |
+//! | `error.rs` | errors |
 
 mod array;
 mod arrivals;
@@ -71,12 +71,12 @@ use std::sync::Arc;
 pub use worker::WorkerInfo;
 use workers::Recipe;
 
-/// Makes batches `B` of a dataset's samples, epoch after epoch.
+/// Makes batches `B` of the samples of a dataset, epoch after epoch.
 ///
-/// The order of batches depends on the sampler alone, never on the number of workers (unless
-/// [`LoaderOptions::in_order`] is false). It begins with the epoch that the sampler is at, and advances it by itself.
-/// Memory: at most `workers × prefetch_factor` batches besides those that the caller holds, in buffers used again and
-/// again.
+/// The order of batches depends on the sampler alone, not on the number of workers (unless
+/// [`LoaderOptions::in_order`] is false). The first epoch is the current one of the sampler; the loader advances the
+/// sampler itself. Memory: at most `workers × prefetch_factor` batches in addition to those that the caller holds, in
+/// reused buffers.
 ///
 /// ```
 /// use hexagram_sampler::dataset::Items;
@@ -91,14 +91,14 @@ use workers::Recipe;
 pub struct DataLoader<B> {
     recipe: Recipe<B>,
     plan: Plan,
-    /// State that goes on from one call to the next.
+    /// State that is kept between calls.
     run: Run<B>,
     in_order: bool,
     outstanding: usize,
     persistent: bool,
-    /// Items that an iterable dataset promised.
+    /// Number of items that an iterable dataset has announced.
     promised: Option<usize>,
-    /// Batches in an epoch, if that can be known beforehand.
+    /// Batches in an epoch, if known in advance.
     batches: Option<usize>,
 }
 
@@ -168,7 +168,7 @@ impl<D: IterableDataset<Sample: Send + 'static> + 'static> Source for Iterable<D
     }
 }
 
-/// Returns the order that the options ask for.
+/// Returns the order of batches that the options describe.
 fn batches(
     len: usize,
     options: &mut LoaderOptions,
@@ -187,22 +187,22 @@ fn batches(
     Ok(Box::new(BatchSampler::new(samples, options.batch_size.unwrap_or(1), options.drop_last)?))
 }
 
-/// Warns of more workers than there are cores, as PyTorch does.
+/// Warns if workers outnumber cores, as PyTorch does.
 fn warn_of_many(workers: usize) {
     let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
     if workers > cores {
         tracing::warn!(
-            "a loader has {workers} workers for {cores} cores; more than one for each rarely load faster"
+            "a loader has {workers} workers for {cores} cores; more than one per core are rarely faster"
         );
     }
 }
 
 impl<B: Send + 'static> DataLoader<B> {
-    /// Creates a loader of samples that implement [`Collate`], which makes batches of them.
+    /// Creates a loader of samples that implement [`Collate`].
     ///
     /// # Errors
     ///
-    /// [`LoaderError`] when options contradict each other, or when there is nothing to sample.
+    /// [`LoaderError`] if options contradict each other, or the dataset is empty.
     pub fn new<S>(dataset: S, options: LoaderOptions) -> Result<Self, LoaderError>
     where
         S: Source<Sample: Collate<Batch = B>>,
@@ -210,8 +210,8 @@ impl<B: Send + 'static> DataLoader<B> {
         Self::with_collate(dataset, options, |samples, pool| Ok(Collate::collate(samples, pool)?))
     }
 
-    /// Creates a loader with a function that makes a batch of samples; it runs in the workers, and takes memory from
-    /// the loader's pool.
+    /// Creates a loader with a function that makes a batch of samples. It runs in the workers, and takes memory from
+    /// the pool of the loader.
     ///
     /// # Errors
     ///
@@ -223,13 +223,13 @@ impl<B: Send + 'static> DataLoader<B> {
     {
         options.check()?;
         if options.batch_size.is_none() {
-            let what = "`batch_size` is none, which leaves nothing to collate";
-            return Err(LoaderError::options(what, "make the loader with `DataLoader::unbatched`"));
+            let what = "`batch_size` is none, and the collate function needs batches";
+            return Err(LoaderError::options(what, "set `batch_size`, or use `DataLoader::unbatched`"));
         }
         Self::build(dataset, options, Arc::new(collate))
     }
 
-    /// Creates a loader of single samples: PyTorch's `batch_size=None`. [`LoaderOptions::batch_size`] has to be none.
+    /// Creates a loader of single samples: PyTorch's `batch_size=None`. [`LoaderOptions::batch_size`] must be `None`.
     ///
     /// # Errors
     ///
@@ -276,16 +276,16 @@ impl<B: Send + 'static> DataLoader<B> {
         })
     }
 
-    /// Sends each batch through `stage`, in a thread of its own (the caller's, without workers): PyTorch's thread of
-    /// `pin_memory`, for memory that batches have to be copied to. Those that are made of arrays need none: the workers
-    /// fill [`LoaderOptions::memory`].
+    /// Passes each batch through `stage`, in a separate thread (without workers, in the calling thread), like
+    /// PyTorch's thread of `pin_memory`. Use it for memory to which batches must be copied. Batches of arrays do not
+    /// need it: the workers fill [`LoaderOptions::memory`] directly.
     pub fn pin(mut self, stage: impl Fn(B) -> Result<B, Cause> + Send + Sync + 'static) -> Self {
         self.stop();
         self.recipe.pin = Some(Arc::new(stage));
         self
     }
 
-    /// Returns the number of batches in an epoch: of an iterable dataset the best guess, `None` if it does not tell its
+    /// Returns the number of batches in an epoch. For an iterable dataset it is an estimate, or `None` without a
     /// length.
     pub fn len(&self) -> Option<usize> {
         self.batches.map(|batches| self.plan.len().unwrap_or(batches))
@@ -296,13 +296,14 @@ impl<B: Send + 'static> DataLoader<B> {
         self.len() == Some(0)
     }
 
-    /// Returns the number of samples left out so far because they could not be loaded; see [`OnFailure::Skip`].
+    /// Returns the number of samples that have been skipped because they could not be loaded; see
+    /// [`OnFailure::Skip`].
     pub fn skipped(&self) -> u64 {
         self.run.skipped
     }
 
-    /// Returns the memory for batches, which collate functions share; with datasets, unless
-    /// [`LoaderOptions::memory`] is set.
+    /// Returns the memory of batches, for collate functions; also that of datasets, unless [`LoaderOptions::memory`]
+    /// is set.
     pub fn pool(&self) -> &Pool {
         &self.recipe.pool
     }

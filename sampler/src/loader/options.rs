@@ -1,4 +1,4 @@
-//! Options of a loader, with PyTorch's defaults, and the combinations that make no sense.
+//! Options of a loader, with PyTorch's defaults, and checks for contradictions.
 
 use super::error::LoaderError;
 use super::memory::Memory;
@@ -9,12 +9,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most threads that load: far above the processors of any machine.
+/// Maximum number of workers: far above the cores of any machine.
 const MAX_WORKERS: usize = 1024;
 
-/// Longest timeout: a clock cannot represent a deadline that is much further away.
+/// Longest timeout: a later instant cannot be represented.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Batches a worker prepares ahead unless told otherwise.
+/// Default number of batches that a worker prepares ahead.
 const PREFETCH: usize = 2;
 
 /// A function that each worker calls once, before its first sample.
@@ -30,49 +30,48 @@ pub struct LoaderOptions {
     /// True if each epoch has a random order: `randperm`, seeded with `seed + epoch` like PyTorch's
     /// `DistributedSampler`.
     pub shuffle: bool,
-    /// Sampler that says which samples come in which order, instead of `shuffle`.
+    /// Sampler that sets the order of samples, instead of `shuffle`.
     pub sampler: Option<Box<dyn Sampler<Item = usize>>>,
-    /// Sampler that says which batches come in which order, instead of `batch_size`, `shuffle`, `sampler` and
-    /// `drop_last`.
+    /// Sampler that sets the batches and their order, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
     pub batch_sampler: Option<Box<dyn Sampler<Item = Vec<usize>>>>,
-    /// Threads that load, 1024 at most; with 0 the caller's thread does, when a batch is asked for. A warning says where
-    /// they are more than the cores.
+    /// Number of loading threads, at most 1024. With 0, the calling thread loads each batch on demand. A warning
+    /// reports more workers than cores.
     pub workers: usize,
-    /// Leaves out a last batch that is not full; of an iterable dataset, each worker's.
+    /// True to drop a last batch that is not full; with an iterable dataset, the last one of each worker.
     pub drop_last: bool,
-    /// Longest wait for a batch of the workers, after which [`LoaderError::Timeout`] says what each of them does. `None`
-    /// means that the wait has no end, as in PyTorch; a warning says the same every five minutes.
+    /// Maximum wait for a batch of the workers; afterwards [`LoaderError::Timeout`] describes the work of each.
+    /// `None` waits forever, as in PyTorch, with a warning every five minutes.
     pub timeout: Option<Duration>,
-    /// Called by each worker before its first sample.
+    /// Function that each worker calls before its first sample.
     pub worker_init: Option<WorkerInit>,
-    /// Base of all random numbers: of the shuffled order, of workers, of samples.
+    /// Seed of all random numbers: the shuffled order, the workers, the samples.
     pub seed: u64,
-    /// Batches prepared ahead for each worker; `None` means 2.
+    /// Batches that each worker prepares ahead; `None` means 2.
     pub prefetch_factor: Option<usize>,
-    /// Keeps the workers from one epoch to the next, which they begin to load while the caller is between epochs.
+    /// True to keep the workers between epochs; they load the next epoch in advance.
     pub persistent_workers: bool,
-    /// True if batches come in the sampler's order; otherwise they come as they get ready.
+    /// True for batches in the order of the sampler; false for the order of completion.
     pub in_order: bool,
-    /// Treatment of a sample that cannot be loaded.
+    /// Action for a sample that cannot be loaded.
     pub on_failure: OnFailure,
-    /// Number of new attempts to load such a sample before that.
+    /// Number of retries before that action.
     pub retries: u32,
-    /// Pause before each new attempt.
+    /// Pause before each retry.
     pub retry_pause: Duration,
-    /// Memory that the arrays of a batch are put in, filled there by the workers: PyTorch's `pin_memory`, with
-    /// `hexagram::Pinned`. `None` means the heap.
+    /// Memory of the arrays of a batch, which the workers fill: with `hexagram::Pinned`, PyTorch's `pin_memory`.
+    /// `None` means the heap.
     pub memory: Option<Arc<dyn Memory>>,
 }
 
-/// Treatment of a sample that cannot be loaded: the dataset returned an error or panicked.
+/// Action for a sample that cannot be loaded, because the dataset returned an error or panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// The epoch ends with an error that names sample and worker.
+    /// End the epoch with an error that names sample and worker.
     #[default]
     Fail,
-    /// The batch is made without the sample, and [`DataLoader::skipped`](super::DataLoader::skipped) counts it. A batch
-    /// that loses all its samples is left out, so that ranks may have different numbers of steps. An iterable dataset
-    /// that fails more than a thousand times in a row ends the epoch all the same, because it may never do better.
+    /// Make the batch without the sample, and count it in [`DataLoader::skipped`](super::DataLoader::skipped). A
+    /// batch without any samples is dropped, so that ranks may have different numbers of steps. More than a thousand
+    /// consecutive failures of an iterable dataset still end the epoch, since it may never recover.
     Skip,
 }
 
@@ -109,11 +108,11 @@ impl fmt::Debug for LoaderOptions {
     }
 }
 
-/// Contradiction: true if it is there, what contradicts itself, and what to do.
+/// Contradiction: whether it applies, its description, and the remedy.
 type Refusal = (bool, &'static str, &'static str);
 
 impl LoaderOptions {
-    /// Returns the number of batches that may be under way at once.
+    /// Returns the maximum number of outstanding batches.
     pub(super) fn outstanding(&self) -> usize {
         self.workers.saturating_mul(self.prefetch_factor.unwrap_or(PREFETCH)).max(1)
     }
@@ -139,13 +138,13 @@ impl LoaderOptions {
             (
                 self.sampler.is_some() && self.shuffle,
                 "`sampler` and `shuffle` both set the order",
-                "leave out `shuffle`, and shuffle in the sampler",
+                "remove `shuffle`, and shuffle in the sampler",
             ),
             (
                 self.batch_sampler.is_some() && others,
                 "`batch_sampler` makes whole batches, so that `batch_size`, `shuffle`, `sampler` and `drop_last` \
                  would have no effect",
-                "leave them out",
+                "remove them",
             ),
             (
                 self.batch_size.is_none() && self.drop_last,
@@ -157,32 +156,32 @@ impl LoaderOptions {
 
     fn refusals_of_workers(&self) -> [Refusal; 7] {
         let inline = self.workers == 0;
-        let remedy = "set `workers` to 1 or more, or leave it out";
+        let remedy = "set `workers` to 1 or more, or remove the option";
         [
             (inline && self.prefetch_factor.is_some(), "`prefetch_factor` requires workers", remedy),
             (inline && self.persistent_workers, "`persistent_workers` requires workers", remedy),
             (
                 inline && self.timeout.is_some(),
-                "`timeout` cannot interrupt the caller's own thread, which loads when there are no workers",
+                "`timeout` has no effect without workers, because the calling thread loads",
                 remedy,
             ),
             (inline && self.worker_init.is_some(), "`worker_init` requires workers", remedy),
-            (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out to wait without end"),
+            (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "remove it to wait forever"),
             (self.prefetch_factor == Some(0), "`prefetch_factor` is 0", "set it to 1 or more"),
-            (self.workers > MAX_WORKERS, "`workers` is above 1024", "use some workers for each processor"),
+            (self.workers > MAX_WORKERS, "`workers` is above 1024", "use at most 1024, such as one per core"),
         ]
     }
 
-    /// Refuses what an iterable dataset, which has an order of its own, cannot follow.
+    /// Refuses options that an iterable dataset, with its own order, cannot follow.
     pub(super) fn check_iterable(&self) -> Result<(), LoaderError> {
         if self.shuffle || self.sampler.is_some() || self.batch_sampler.is_some() {
             let what = "an iterable dataset has an order of its own, so that `shuffle`, `sampler` and \
                         `batch_sampler` would have no effect";
-            return Err(LoaderError::options(what, "leave them out, and shuffle in the dataset"));
+            return Err(LoaderError::options(what, "remove them, and shuffle in the dataset"));
         }
         if self.retries > 0 {
-            let what = "`retries` cannot ask an iterable dataset for the same item again";
-            return Err(LoaderError::options(what, "leave it out, and retry in the dataset"));
+            let what = "an iterable dataset cannot return an item again, as `retries` requires";
+            return Err(LoaderError::options(what, "remove `retries`, and retry in the dataset"));
         }
         Ok(())
     }

@@ -1,21 +1,21 @@
-//! Plan of batches: the order of an epoch, read from a sampler or dealt out to the passes over an iterable dataset.
+//! Plan of batches: the order of an epoch, from a sampler, or round-robin over the passes of an iterable dataset.
 
 use super::fetch::Work;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Position of a loader: all it takes to go on, with another number of workers, and, if the sampler's order does not
-/// depend on them, of ranks.
+/// Position of a loader. A run can resume from it with a different number of workers and, if the order of the sampler
+/// does not depend on it, a different number of ranks.
 ///
-/// Take it after the step of the last batch that was trained on. It does not grow with the dataset or the run.
+/// Take it after the step of the last trained batch. Its size is constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoaderState {
-    /// The loader's seed.
+    /// Seed of the loader.
     pub seed: u64,
     /// The epoch.
     pub epoch: u64,
-    /// Position of all ranks together in the epoch, as [`Sampler`] counts; of an iterable dataset, in batches.
+    /// Position of all ranks together in the epoch, as in [`Sampler`]; with an iterable dataset, in batches.
     pub position: usize,
-    /// The order in which this is a position: [`Sampler::fingerprint`].
+    /// Order to which the position belongs: [`Sampler::fingerprint`].
     pub order: u64,
 }
 
@@ -32,20 +32,20 @@ enum Source {
     /// Batches of indices.
     Batches {
         sampler: Box<dyn Sampler<Item = Vec<usize>>>,
-        /// Rest of the epoch, once it has begun.
+        /// Remaining batches of the epoch, once it has begun.
         draws: Option<Draws<Vec<usize>>>,
     },
-    /// Batches of whatever comes next.
+    /// Batches of the next items.
     Passes {
         batch: usize,
-        /// True for each worker whose part of this epoch has ended.
+        /// For each worker, true if its part of this epoch has ended.
         ended: Vec<bool>,
-        /// Worker whose turn it is.
+        /// Worker with the next turn.
         turn: usize,
     },
 }
 
-/// A batch to be made, who has to make it (where that matters), and where the epoch stands afterwards.
+/// A batch to make, its worker (for an iterable dataset), and the position of the epoch after it.
 pub(super) struct Next {
     pub(super) work: Work,
     pub(super) lane: usize,
@@ -54,19 +54,19 @@ pub(super) struct Next {
 
 impl Plan {
     pub(super) fn batches(sampler: Box<dyn Sampler<Item = Vec<usize>>>) -> Self {
-        // Once, because it may take a look at the cost of every sample.
+        // Called once, because it may read the cost of every sample.
         let (order, epoch) = (sampler.fingerprint(), sampler.epoch());
         Plan { source: Source::Batches { sampler, draws: None }, order, epoch, position: 0 }
     }
 
     pub(super) fn passes(batch: usize, workers: usize, drop_last: bool) -> Self {
         let ended = vec![false; workers.max(1)];
-        // Which batch is which depends on the number of workers, and on whether one of them leaves out its last.
+        // The batches depend on the number of workers, and on whether each drops its last one.
         let order = fingerprint("iterable", [batch as u64, ended.len() as u64, drop_last.into()]);
         Plan { source: Source::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
     }
 
-    /// Returns the number of queues that the tasks go to: one for all workers, or one each.
+    /// Returns the number of task queues: one for all workers, or one each.
     pub(super) fn lanes(&self) -> usize {
         match &self.source {
             Source::Batches { .. } => 1,
@@ -91,8 +91,8 @@ impl Plan {
         self.order
     }
 
-    /// Returns true if an epoch can only be entered at its beginning, so that batches have to be made again and dropped
-    /// to get to a position: an iterable dataset's, whose positions count batches.
+    /// Returns true if an epoch can only be entered at its beginning, so that earlier batches must be made again and
+    /// dropped. This holds for an iterable dataset, whose positions count batches.
     pub(super) fn replays(&self) -> bool {
         matches!(self.source, Source::Passes { .. })
     }
@@ -131,14 +131,14 @@ impl Plan {
         Some(Next { work, lane, end: self.position })
     }
 
-    /// Notes that a worker's part of an epoch has ended.
+    /// Records that the part of a worker in an epoch has ended.
     pub(super) fn exhausted(&mut self, epoch: u64, lane: usize) {
         if let (Source::Passes { ended, .. }, true) = (&mut self.source, epoch == self.epoch) {
             ended[lane] = true;
         }
     }
 
-    /// Returns true if the epoch has no more batches to plan. Asks nothing of the dataset.
+    /// Returns true if the epoch has no more batches to plan. Does not call the dataset.
     pub(super) fn has_ended(&self) -> bool {
         match &self.source {
             Source::Batches { draws, .. } => draws.as_ref().is_none_or(|draws| draws.len() == 0),

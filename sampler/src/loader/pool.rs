@@ -1,8 +1,8 @@
-//! Memory that batches are built in, used again and again.
+//! Reusable memory for batches.
 //!
-//! A buffer goes back to its pool when it is dropped, wherever that happens: the pool keeps what is idle for the
-//! next one of about the same size. What lies idle never exceeds what was in use at once. A pool can take its memory from
-//! elsewhere than the heap: see [`Memory`].
+//! A buffer returns to its pool when it is dropped, on any thread, and the pool keeps it for the next buffer of about
+//! the same size. Idle memory never exceeds the peak of memory in use. A pool can use memory other than the heap: see
+//! [`Memory`].
 
 use super::memory::{LINE, Memory, Room};
 use crate::dataset::Cause;
@@ -13,17 +13,16 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Types whose values are plain numbers: what arrays and buffers hold.
+/// Element types of arrays and buffers: plain numbers.
 pub trait Element: Pod + Send + Sync {}
 
 impl<T: Pod + Send + Sync> Element for T {}
 
-/// Buffers that wait to be used again. Cloning gives another handle to the same pool; handles may be used from any
-/// thread.
+/// Pool of reusable buffers. Clones are handles to the same pool, and may be used from any thread.
 #[derive(Clone, Default)]
 pub struct Pool {
     shelf: Arc<Mutex<Shelf>>,
-    /// None for the heap.
+    /// `None` for the heap.
     memory: Option<Arc<dyn Memory>>,
 }
 
@@ -32,20 +31,20 @@ struct Shelf {
     /// Oldest first.
     idle: VecDeque<Room>,
     usage: PoolUsage,
-    /// First cause, of those that nobody has taken yet, for which memory is the heap's instead.
+    /// First error, not yet taken, because of which memory came from the heap instead.
     failure: Option<Cause>,
 }
 
-/// Memory that a [`Pool`] has handed out and kept, in bytes and buffers.
+/// Memory of a [`Pool`], in bytes and buffers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// Bytes in buffers that somebody holds.
+    /// Bytes in buffers in use.
     pub in_use: usize,
-    /// The most bytes that were in use at once.
+    /// Maximum of `in_use` so far.
     pub peak: usize,
-    /// Bytes in buffers that wait.
+    /// Bytes in idle buffers.
     pub idle: usize,
-    /// Buffers allocated since the pool was made; it stops growing once buffers are used again.
+    /// Buffers allocated since the pool was created; constant once buffers are reused.
     pub allocated: u64,
 }
 
@@ -55,14 +54,15 @@ impl Pool {
         Pool::default()
     }
 
-    /// Creates an empty pool whose memory is from there.
+    /// Creates an empty pool that allocates from `memory`.
     pub fn over(memory: Arc<dyn Memory>) -> Self {
         Pool { shelf: Arc::default(), memory: Some(memory) }
     }
 
-    /// Returns a buffer of `len` elements with arbitrary contents: zeros, or what an earlier user left there.
+    /// Returns a buffer of `len` elements with arbitrary contents: zeros, or those of an earlier use.
     ///
-    /// Where the pool's [`Memory`] has no more, it is the heap's, and the loader ends the epoch with the cause.
+    /// If the [`Memory`] of the pool is exhausted, the buffer is on the heap, and the loader ends the epoch with the
+    /// error.
     pub fn take<T: Element>(&self, len: usize) -> Buffer<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "not an element of arrays") };
         let wanted = len.saturating_mul(size_of::<T>()).div_ceil(LINE);
@@ -79,18 +79,18 @@ impl Pool {
         })
     }
 
-    /// Takes the cause for which memory was the heap's, if it was.
+    /// Takes the error because of which memory came from the heap, if any.
     pub(super) fn take_failure(&self) -> Option<Cause> {
         self.memory.as_ref()?;
         self.shelf().failure.take()
     }
 
-    /// Returns what the pool holds at this moment.
+    /// Returns the current memory usage of the pool.
     pub fn usage(&self) -> PoolUsage {
         self.shelf().usage
     }
 
-    /// Locks the shelf. A panic elsewhere leaves it as good as before: it only holds idle memory.
+    /// Locks the shelf. A panic cannot corrupt it: it only holds idle memory.
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,8 +103,8 @@ impl fmt::Debug for Pool {
 }
 
 impl Shelf {
-    /// Takes the smallest idle buffer that is large enough and not more than twice as large; counts what is taken, also
-    /// if the caller has to allocate it.
+    /// Takes the smallest idle buffer that is large enough and at most twice as large. Counts the memory as taken,
+    /// even if the caller must allocate it.
     fn recycle(&mut self, wanted: usize) -> Option<Room> {
         let fits = |room: &Room| (wanted..=rounded(wanted) * 2).contains(&room.lines());
         let candidates = self.idle.iter().enumerate().filter(|(_, room)| fits(room));
@@ -120,7 +120,7 @@ impl Shelf {
         room
     }
 
-    /// Takes a buffer back, to keep it or not, and forgets the oldest ones if too much lies idle.
+    /// Takes a buffer back, optionally to keep it, and frees the oldest ones if idle memory exceeds the limit.
     fn put_back(&mut self, room: Room, is_kept: bool) {
         self.usage.in_use -= LINE * room.lines();
         if !is_kept {
@@ -166,7 +166,7 @@ impl<T: Element> DerefMut for Buffer<T> {
 impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
         let room = std::mem::take(&mut self.room);
-        // What stands in for memory that had come to an end is no such memory.
+        // A heap substitute for exhausted memory does not belong in the pool.
         let is_kept = self.home.memory.is_none() || matches!(room, Room::Elsewhere { .. });
         self.home.shelf().put_back(room, is_kept);
     }

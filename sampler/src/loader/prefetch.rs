@@ -1,20 +1,20 @@
-//! A hint to the processor that memory is about to be read.
+//! A processor hint that memory will be read soon.
 //!
-//! The hardware reads ahead on its own, but begins anew on every page; samples of a few pages each, at random places,
-//! are mostly beginnings. While one sample is copied, the beginning of each page of the next is asked for: measured
-//! 1.2 to 1.6 times the speed, for samples of three pages.
+//! The hardware prefetcher restarts on every page, and samples of a few pages at random places consist mostly of such
+//! restarts. While one sample is copied, the beginning of each page of the next one is prefetched: measured 1.2 to
+//! 1.6 times faster, for samples of three pages.
 
-/// Bytes that the hardware reads ahead within.
+/// Range within which the hardware reads ahead, in bytes.
 #[cfg(target_arch = "x86_64")]
 const PAGE: usize = 4096;
-/// Bytes asked for at the beginning of each page, in cache lines.
+/// Bytes prefetched at the beginning of each page, in cache lines.
 #[cfg(target_arch = "x86_64")]
 const BEGINNING: usize = 8;
-/// Number of pages read ahead of a sample that is larger: the copy itself gets the hardware going.
+/// Number of pages prefetched of a larger sample: the copy itself starts the hardware prefetcher.
 #[cfg(target_arch = "x86_64")]
 const PAGES: usize = 16;
 
-/// Asks for the beginnings of the pages of `memory`. Only a hint; other processors do without.
+/// Prefetches the beginnings of the pages of `memory`. Only a hint; other processors ignore it.
 pub(super) fn soon<T>(memory: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -23,8 +23,8 @@ pub(super) fn soon<T>(memory: &[T]) {
         let size = size_of_val(memory);
         for page in (0..size).step_by(PAGE).take(PAGES) {
             for line in (page..size.min(page + PAGE)).step_by(64).take(BEGINNING) {
-                // SAFETY: a prefetch reads and writes nothing that a program could tell, and `line` lies within
-                // `memory`, so that the address is one of that allocation.
+                // SAFETY: a prefetch has no observable effect on memory, and `line` lies within `memory`, so that the
+                // address is inside that allocation.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(line)) };
             }
         }

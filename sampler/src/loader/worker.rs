@@ -1,4 +1,4 @@
-//! Workers' knowledge of themselves, and the guard around code that is not ours: no panic ends a worker.
+//! Context of a worker, and the guard around user code: no panic ends a worker.
 
 use super::error::{Panicked, Who};
 use super::generator::SampleGenerator;
@@ -10,29 +10,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A worker of a loader: what PyTorch's `get_worker_info()` tells. The caller's thread counts as the only worker when
-/// there are none.
+/// A worker of a loader, as in PyTorch's `get_worker_info()`. Without workers, the calling thread counts as the only
+/// worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerInfo {
     /// Number of the worker, from 0.
     pub id: usize,
     /// Number of workers: at least 1.
     pub workers: usize,
-    /// The epoch that is being loaded.
+    /// Current epoch.
     pub epoch: u64,
-    /// The loader's seed.
+    /// Seed of the loader.
     pub base_seed: u64,
 }
 
 impl WorkerInfo {
-    /// Returns a seed for this worker in this epoch. What is drawn from it changes with the number of workers; see
-    /// [`Fetch::generator`](crate::dataset::Fetch::generator) for random numbers that do not.
+    /// Returns a seed for this worker in this epoch. Random numbers from it change with the number of workers; those
+    /// of [`Fetch::generator`](crate::dataset::Fetch::generator) do not.
     pub fn seed(&self) -> u64 {
         SampleGenerator::new(!self.base_seed, self.epoch, self.id).next_u64()
     }
 }
 
-/// Context of a thread that loads.
+/// Context of a loading thread.
 pub(super) struct WorkerContext {
     pub(super) who: Who,
     pub(super) info: WorkerInfo,
@@ -40,16 +40,16 @@ pub(super) struct WorkerContext {
     pub(super) pool: Pool,
     /// Memory of samples.
     pub(super) samples: Pool,
-    /// Status in which the thread writes what it does.
+    /// Current activity of the thread.
     pub(super) status: Arc<Status>,
-    /// Counts cancellations; a task of an earlier generation is not wanted any more.
+    /// Counts cancellations; tasks of an earlier generation are cancelled.
     pub(super) generation: Arc<AtomicU64>,
-    /// Becomes ready when the loader goes.
+    /// Becomes ready when the loader is dropped.
     pub(super) closing: Receiver<()>,
 }
 
 impl WorkerContext {
-    /// Creates the context of the caller's own thread.
+    /// Creates the context of the calling thread.
     pub(super) fn of_caller(base_seed: u64, pool: Pool, samples: Pool) -> Self {
         WorkerContext {
             who: Who::Caller,
@@ -66,17 +66,17 @@ impl WorkerContext {
         self.generation.load(Ordering::Relaxed) != generation
     }
 
-    /// Waits before a new attempt, unless the loader goes meanwhile.
+    /// Waits before a retry, unless the loader is dropped.
     pub(super) fn pause(&self, pause: Duration) {
         let _ = self.closing.recv_timeout(pause);
     }
 }
 
-/// Present work of a worker, for those who wait for it.
+/// Current work of a worker, for error messages.
 pub(super) struct Status {
     /// The item being loaded, or one of the constants below.
     item: AtomicU64,
-    /// Milliseconds from `start` to the beginning of that.
+    /// Start of the current work, in milliseconds after `start`.
     since: AtomicU64,
     start: Instant,
 }
@@ -108,7 +108,7 @@ impl Status {
         self.item.store(item, Ordering::Relaxed);
     }
 
-    /// Describes the present work, for an error.
+    /// Describes the current work, for an error.
     pub(super) fn describe(&self, who: Who) -> String {
         let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
         let so_far = self.start.elapsed().saturating_sub(since);
@@ -120,9 +120,9 @@ impl Status {
     }
 }
 
-/// Runs code that is not ours: a panic becomes an error.
+/// Runs user code, and turns a panic into an error.
 pub(super) fn guarded<T>(run: impl FnOnce() -> Result<T, Cause>) -> Result<T, Cause> {
-    // What a panic leaves half done is the dataset's own, which has to expect that as with any thread.
+    // The dataset must tolerate a panic in the middle of an operation, as with any thread.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

@@ -1,12 +1,12 @@
-//! The threads that load: workers, and the one that pins.
+//! The threads of a loader: workers, and the pinning thread.
 //!
 //! ```text
 //! caller -> tasks (one queue, or one a worker) -> workers -> [pinning thread] -> caller
 //! ```
 //!
-//! Threads and not processes: samples need no serialization and no shared memory, a dataset is opened once, nothing
-//! is forked, and a thread that fails can say why. What makes other loaders use processes, a lock around the
-//! interpreter, does not exist here.
+//! Threads instead of processes: samples need no serialization and no shared memory, a dataset is opened once, the
+//! process does not fork, and a failed thread can report its error. Other loaders use processes because of the
+//! interpreter lock, which does not exist here.
 
 use super::bell::Bell;
 use super::error::{LoaderError, Who};
@@ -21,13 +21,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time between two warnings of a wait that nothing limits, and longest wait for workers that are to end.
+/// Time between two warnings of an unlimited wait, and maximum wait for workers to end.
 pub(super) const LATE: Duration = Duration::from_secs(300);
 
-/// A batch goes through this on its way to the caller.
+/// Stage that each batch passes on its way to the caller.
 pub(super) type PinStage<B> = Arc<dyn Fn(B) -> Result<B, Cause> + Send + Sync>;
 
-/// Parts of which every worker is made.
+/// Common parts of all workers.
 pub(super) struct Recipe<B> {
     pub(super) fetchers: Fetchers<B>,
     pub(super) init: Option<WorkerInit>,
@@ -38,21 +38,21 @@ pub(super) struct Recipe<B> {
     pub(super) bell: Bell,
     /// Memory of batches.
     pub(super) pool: Pool,
-    /// Memory of samples: the same, unless the caller has brought some for batches.
+    /// Memory of samples: the same as `pool`, unless the caller provides memory for batches.
     pub(super) samples: Pool,
 }
 
 /// Threads at work.
 pub(super) struct Workers<B> {
-    /// Ends of the queues; none left tells the workers to end.
+    /// Sending ends of the queues; dropping them ends the workers.
     lanes: Vec<Lane>,
     results: Receiver<Done<B>>,
-    /// Status of every thread, the one that pins last.
+    /// Status of every thread, the pinning thread last.
     statuses: Vec<(Who, Arc<Status>)>,
     generation: Arc<AtomicU64>,
-    /// Dropped to end pauses.
+    /// Dropped to interrupt pauses.
     closing: Option<Sender<()>>,
-    /// Disconnected once all threads are done.
+    /// Disconnected once all threads have ended.
     running: Receiver<()>,
     threads: Vec<JoinHandle<()>>,
     patience: Option<Duration>,
@@ -60,7 +60,7 @@ pub(super) struct Workers<B> {
 
 struct Lane {
     tasks: Sender<Task>,
-    /// To take tasks back.
+    /// Receiving end, to cancel tasks.
     queue: Receiver<Task>,
 }
 
@@ -84,7 +84,7 @@ impl<B: Send + 'static> Workers<B> {
             threads: Vec::new(),
             patience: recipe.patience,
         };
-        // Which drops its ends of the queues before it waits for threads that are not all there.
+        // On an error, the drop closes the queues before it waits for the threads that were started.
         workers.start_threads(recipe, (made, alive, closed))?;
         Ok(workers)
     }
@@ -95,7 +95,7 @@ impl<B: Send + 'static> Workers<B> {
         recipe: &Recipe<B>,
         (made, alive, closed): (Sender<Done<B>>, Sender<()>, Receiver<()>),
     ) -> Result<(), LoaderError> {
-        // With a pinning stage, the thread that pins rings instead of the workers.
+        // With a pinning stage, the pinning thread rings the bell instead of the workers.
         let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
         for id in 0..recipe.workers {
             let context = WorkerContext {
@@ -120,7 +120,7 @@ impl<B: Send + 'static> Workers<B> {
         }
     }
 
-    /// Puts a thread that pins between the workers and the caller.
+    /// Inserts the pinning thread between the workers and the caller.
     fn pin(&mut self, stage: PinStage<B>, bell: Bell, alive: Sender<()>) -> Result<(), LoaderError> {
         let (pinned, results) = unbounded();
         let made = std::mem::replace(&mut self.results, results);
@@ -145,22 +145,22 @@ impl<B: Send + 'static> Workers<B> {
         Ok(())
     }
 
-    /// Returns the generation of tasks and results that count.
+    /// Returns the current generation of tasks and results.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
     pub(super) fn send(&self, task: Task) {
-        // A queue has no reader only if its worker has ended, which the results tell.
+        // A queue loses its reader only if its worker has ended, which the results show.
         let _ = self.lanes[task.lane].tasks.send(task);
     }
 
-    /// Returns what has been made, if anything that still counts.
+    /// Returns the next current result, if any.
     pub(super) fn try_receive(&self) -> Option<Done<B>> {
         self.results.try_iter().find(|done| done.generation == self.generation())
     }
 
-    /// Waits for the next that is made.
+    /// Waits for the next result.
     pub(super) fn receive(&self, deadline: Instant) -> Result<Done<B>, LoaderError> {
         loop {
             match self.results.recv_deadline(deadline) {
@@ -172,14 +172,14 @@ impl<B: Send + 'static> Workers<B> {
         }
     }
 
-    /// Creates the error of a batch that did not come in time; it says what the workers do instead.
+    /// Creates the error for a late batch, with the current work of each worker.
     pub(super) fn timeout(&self) -> LoaderError {
         LoaderError::Timeout { after: self.patience.unwrap_or(LATE), doing: self.doing() }
     }
 
-    /// Warns of a batch that is late where nothing limits the wait.
+    /// Warns of a late batch if the wait is unlimited.
     pub(super) fn warn_of_wait(&self) {
-        tracing::warn!("a loader has waited {LATE:?} more for a batch: {}", self.doing());
+        tracing::warn!("a loader has waited a further {LATE:?} for a batch: {}", self.doing());
     }
 
     fn doing(&self) -> String {
@@ -187,7 +187,7 @@ impl<B: Send + 'static> Workers<B> {
         doing.collect::<Vec<_>>().join(", ")
     }
 
-    /// Takes back what has not been begun, and forgets the rest.
+    /// Cancels the tasks that have not begun, and discards the results of the others.
     pub(super) fn cancel(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.lanes.iter().for_each(|lane| lane.queue.try_iter().for_each(drop));
@@ -196,7 +196,7 @@ impl<B: Send + 'static> Workers<B> {
 }
 
 impl<B> Drop for Workers<B> {
-    /// Waits for the threads, each of which ends after the sample that it is loading.
+    /// Waits for the threads, each of which ends after its current sample.
     fn drop(&mut self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.lanes.clear();
@@ -204,16 +204,16 @@ impl<B> Drop for Workers<B> {
         let patience = self.patience.unwrap_or(LATE);
         if self.running.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
-                "workers of a loader that has gone are still busy after {patience:?}; they will end with the process"
+                "workers of a dropped loader are still busy after {patience:?}; they will end with the process"
             );
             return;
         }
-        // All that is left of them is what they keep for themselves, in thread-local variables.
+        // The threads have only their thread-local destructors left to run.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
-/// Ends of the queues that a worker thread owns.
+/// Queue ends of a worker thread.
 struct WorkerThread<B> {
     queue: Receiver<Task>,
     made: Sender<Done<B>>,
@@ -230,7 +230,7 @@ impl<B: Send + 'static> WorkerThread<B> {
             if context.is_stale(task.generation) {
                 continue;
             }
-            // Only now, so that whoever asks for a batch hears of the failure.
+            // Only now, so that the caller that asks for a batch gets the error.
             context.info.epoch = task.epoch;
             let failed = init.as_ref().and_then(|init| guarded(|| init(&context.info)).err());
             let done = match failed {
@@ -259,7 +259,7 @@ fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()
     spawned.map_err(|cause| LoaderError::Spawn { who, cause: Arc::new(cause) })
 }
 
-/// Takes a batch through the pinning stage.
+/// Passes a batch through the pinning stage.
 pub(super) fn pin<B>(done: Done<B>, stage: &PinStage<B>) -> Done<B> {
     let Done { made: Made::Batch(batch), epoch, .. } = done else { return done };
     let made = match guarded(|| stage(batch)) {

@@ -89,7 +89,7 @@ fn unequal_shapes_name_both_samples() {
         let mut loader = DataLoader::new(dataset, options(4, workers)).unwrap();
         let error = loader.iter().find_map(Result::err).unwrap().to_string();
         assert!(error.contains("cannot make a batch of samples 20 (the first) and 22 in epoch 0"), "{error}");
-        assert!(error.contains("has shape [3] where the first has [2]"), "{error}");
+        assert!(error.contains("has shape [3], but the first sample has [2]"), "{error}");
         assert!(error.contains("a collate function that pads them"), "{error}");
     }
 }

@@ -39,10 +39,7 @@ fn contradictions_are_refused() {
             LoaderOptions { persistent_workers: true, ..options(1, 0) },
             "`persistent_workers` requires workers",
         ),
-        (
-            LoaderOptions { timeout: Some(Duration::from_secs(1)), ..options(1, 0) },
-            "`timeout` cannot interrupt",
-        ),
+        (LoaderOptions { timeout: Some(Duration::from_secs(1)), ..options(1, 0) }, "`timeout` has no effect"),
         (LoaderOptions { timeout: Some(Duration::ZERO), ..options(1, 1) }, "`timeout` is zero"),
         (
             LoaderOptions { worker_init: Some(std::sync::Arc::new(|_| Ok(()))), ..options(1, 0) },

@@ -235,7 +235,7 @@ fn a_sampler_of_another_seed_is_refused_by_what_differs() {
     for state in [saved, present.state()] {
         assert!(error.contains(&format!("a sampler of fingerprint {:#x}", state.order)), "{error}");
     }
-    assert!(!error.contains("seed 0") && error.contains("their seeds included"), "{error}");
+    assert!(!error.contains("seed 0") && error.contains("the same options and seeds"), "{error}");
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn files_that_are_missing_or_damaged_are_named_in_one_line() {
     };
     said("data_batch_3.bin", None, "check the path");
     said("test_batch.bin", None, "check the path");
-    said("test_batch.bin", Some(&[0; 3072]), "3072 bytes are not records of 3073 bytes");
+    said("test_batch.bin", Some(&[0; 3072]), "3072 bytes are not a multiple of the record size 3073");
     said("data_batch_2.bin", Some(&[99; 3073]), "record 0 has the label 99 instead of 0 to 9");
     clean("damaged");
     std::fs::remove_dir_all(data).unwrap();

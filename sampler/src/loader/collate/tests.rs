@@ -42,8 +42,8 @@ fn unequal_shapes_are_told_with_their_place_and_part() {
     let error = Collate::collate(vec![(image(4), 1u8), (image(4), 1), (image(5), 1)], &pool()).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "the sample at place 2 of the batch has shape [3, 5] where the first has [3, 4] (in its part .0); \
-         make the samples alike, or give the loader a collate function that pads them"
+        "the sample at place 2 of the batch has shape [3, 5], but the first sample has [3, 4] (in its part .0); \
+         make the samples alike, or use a collate function that pads them"
     );
     let nested = |width| BTreeMap::from([("image", vec![image(4), image(width)])]);
     let error = Collate::collate(vec![nested(4), nested(2)], &pool()).err().unwrap();
@@ -53,12 +53,12 @@ fn unequal_shapes_are_told_with_their_place_and_part() {
 #[test]
 fn unequal_lengths_and_keys_are_told() {
     let error = Collate::collate(vec![vec![1u8, 2], vec![1]], &pool()).err().unwrap().to_string();
-    assert!(error.contains("place 1 of the batch has length 1 where the first has 2"), "{error}");
+    assert!(error.contains("place 1 of the batch has length 1, but the first sample has 2"), "{error}");
     let of = |keys: &[&'static str]| keys.iter().map(|key| (*key, 1u8)).collect::<BTreeMap<_, _>>();
     let error = Collate::collate(vec![of(&["a", "b"]), of(&["a"])], &pool()).err().unwrap().to_string();
-    assert!(error.contains("place 1 of the batch lacks the key \"b\" that the first has"), "{error}");
+    assert!(error.contains("place 1 of the batch lacks the key \"b\" of the first sample"), "{error}");
     let error = Collate::collate(vec![of(&["a"]), of(&["a", "c"])], &pool()).err().unwrap().to_string();
-    assert!(error.contains("has the key \"c\" that the first lacks"), "{error}");
+    assert!(error.contains("has the additional key \"c\""), "{error}");
 }
 
 #[test]
