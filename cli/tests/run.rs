@@ -320,7 +320,7 @@ fn files_of_another_job_are_never_overwritten() {
     command.env("PLACE", &folder);
     let ended = run(command);
     assert_eq!(ended.code, Some(1));
-    assert!(ended.stderr[0].contains("rank-1.err") && ended.stderr[0].contains("folder of its own"));
+    assert!(ended.stderr[0].contains("rank-1.err") && ended.stderr[0].contains("a separate folder"));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing was started, and nothing left");
     assert_eq!(fs::read_to_string(folder.join("rank-1.err")).unwrap(), "precious");
 }
@@ -331,7 +331,7 @@ fn a_folder_for_logs_that_is_a_file_is_not_called_another_jobs() {
     fs::write(&file, "").unwrap();
     let ended = run(shell(&["-n", "1", "--log-dir", file.to_str().unwrap()], "true"));
     assert_eq!(ended.code, Some(1));
-    assert!(ended.stderr[0].contains("in which you may make files"), "{:?}", ended.stderr);
+    assert!(ended.stderr[0].contains("choose a writable folder"), "{:?}", ended.stderr);
 }
 
 #[test]

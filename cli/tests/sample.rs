@@ -149,7 +149,7 @@ fn calls_that_cannot_work_are_one_line() {
             2,
             "the argument '--sampler <NAME>' cannot be used multiple",
         ),
-        (plain(&format!("--len 3 --ranks 1 --sampler batch --complexity {good}")), 2, "give --max-tokens"),
+        (plain(&format!("--len 3 --ranks 1 --sampler batch --complexity {good}")), 2, "needs --max-tokens"),
         (
             plain(&format!("--len 3 --ranks 1 --sampler batch --complexity {good} --max-tokens 2")),
             2,

@@ -46,7 +46,7 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
     for (arguments, word) in [
         (["--algorithm", "magic"], "`magic`"),
         (["--algorithm=demo", "--optimizer=adam"], "adam does not fit demo, since"),
-        (["--algorithm=d-psgd(graph=hypercube)", "--ranks=3"], "3 ranks make no hypercube"),
+        (["--algorithm=d-psgd(graph=hypercube)", "--ranks=3"], "3 ranks do not form a hypercube"),
         (["--algorithm", "dgc(fraction=2)"], "fraction of dgc is 2; choose a number, above 0, 1 at most"),
         (["--algorithm=local-sgd(period=0)", "--steps=1"], "period of local-sgd is 0"),
         (["--algorithm=d-psgd", "--overlap=forward"], "a step of d-psgd cannot be communicated beside"),

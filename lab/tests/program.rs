@@ -123,7 +123,7 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
         (&["--algorithm=qadam(warmup=0)"], "warmup of qadam is 0; choose a whole number, 1 or more"),
         (&["--algorithm=help:plein"], "did you mean plain?"),
         (&["--algorithm=qadam", "--optimizer=adam"], "adam does not fit qadam, since"),
-        (&["--algorithm=d-psgd(graph=hypercube)", "-n3"], "3 ranks make no hypercube"),
+        (&["--algorithm=d-psgd(graph=hypercube)", "-n3"], "3 ranks do not form a hypercube"),
         (&["--optimizer=adamw(beta1=1)"], "beta1 of adamw is 1; choose a number, 0 or more, below 1"),
         (&["--schedule=cosine(base=2)"], "use --lr for the base"),
         (&["--lr=nan"], "--lr NaN is not a learning rate"),

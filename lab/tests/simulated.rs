@@ -167,7 +167,7 @@ fn a_slow_rank_keeps_those_waiting_that_wait_for_it() {
 fn what_a_rank_meets_is_the_error_of_the_training() {
     let algorithm = registry::named("d-psgd(graph=hypercube)").unwrap();
     let error = train_on_cluster(&training(&algorithm), &cluster(3, 1, 0)).unwrap_err().to_string();
-    assert!(error.contains("3 ranks make no hypercube"), "{error}");
+    assert!(error.contains("3 ranks do not form a hypercube"), "{error}");
     let shares = Training::of(Arc::new(Quadratics::new(0).unwrap()));
     let error = train_on_cluster(&shares, &cluster(601, 1, 0)).unwrap_err().to_string();
     assert!(error.contains("601 parts"), "{error}");

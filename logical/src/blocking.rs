@@ -1,13 +1,13 @@
-//! The primitives on plain slices, blocking on the caller's thread: for programs that keep their numbers in a `Vec`.
+//! The primitives on plain slices, as blocking calls, for programs that keep their numbers in a `Vec`.
 //!
-//! Elements are lent to the operation and back when it returns; nothing is copied.
+//! An operation borrows the elements until it returns; they are not copied.
 
 use crate::codec::LinearCodec;
 use crate::decentralized::{GossipOptions, Schedule};
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Element, ReduceOp, Result};
 
-/// A communicator's primitives as blocking calls on slices. Errors, bytes and determinism are those of the method of
+/// Primitives of a communicator as blocking calls on slices. Errors, bytes and determinism are those of the method of
 /// the same name on [`Communicator`].
 ///
 /// ```
@@ -76,7 +76,7 @@ impl<'a> Blocking<'a> {
         self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_linear(buffer, op, encoding)))
     }
 
-    /// Replaces each element by the sign that most ranks have there, in place.
+    /// Replaces each element by the sign of the majority of ranks, in place.
     #[doc = doc_errors!("majority_vote")]
     pub fn majority_vote(&self, elements: &mut [f32]) -> Result<()> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.majority_vote(buffer)))
@@ -88,7 +88,7 @@ impl<'a> Blocking<'a> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.broadcast(buffer, root)))
     }
 
-    /// Reduces over all ranks to rank `root`, in place; the others' elements are not changed.
+    /// Reduces over all ranks to rank `root`, in place; the elements of other ranks are unchanged.
     #[doc = doc_errors!("reduce")]
     pub fn reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.reduce(buffer, op, root)))
@@ -150,7 +150,7 @@ impl<'a> Blocking<'a> {
         self.pair(sent, received, |comm, sent, received| comm.block_on(comm.all_to_all(sent, received)))
     }
 
-    /// Sends unequal numbers of elements from every rank to every other.
+    /// Sends different numbers of elements from every rank to every other.
     #[doc = doc_errors!("all_to_all_v")]
     pub fn all_to_all_v<T: Element>(
         &self,
@@ -226,7 +226,7 @@ impl<'a> Blocking<'a> {
         self.lend(from, |from| self.lend_mut(to, |to| work(self.comm, from, to)))
     }
 
-    /// Lends elements to `work`: their own memory, but for a communicator under test on another device.
+    /// Lends elements to `work`: in place, except for a communicator under test on a different device.
     fn lend<T: Element>(&self, elements: &[T], work: impl FnOnce(&Buffer) -> Result<()>) -> Result<()> {
         match self.comm.queue_under_test() {
             None => Buffer::lend(elements, work),

@@ -1,7 +1,8 @@
-//! An operation, from its number to its end: what an author of a primitive begins, sends and receives with.
+//! An operation, from its number to its end, for authors of primitives: beginning, sending and receiving.
 //!
-//! The next collective of a lane gets its sequence number by [`Communicator::operate`], which tells the other ranks if
-//! it fails. The [`Call`] carries the operation's identity, so that the primitive names only peer, step and elements:
+//! [`Communicator::operate`] gives the next collective of a lane its sequence number, and notifies the other ranks if
+//! it fails. The [`Call`] carries the identity of the operation, so that the primitive names only peer, step and
+//! elements:
 //!
 //! ```text
 //! comm.operate(fingerprint, async |call| {
@@ -29,14 +30,14 @@ use hexagram_physical::transport::{Label, Land, Source};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Size in bytes above which no backend carries a collective out at once.
+/// Size in bytes above which no backend runs a collective immediately.
 const AT_ONCE: usize = 4096;
 
 impl Communicator {
     /// Runs the next collective of this lane. For authors of primitives; see [`Call`].
     ///
-    /// From here on the other ranks count on this one: an error of `body` poisons the communicator and is told to them.
-    /// Check arguments before.
+    /// From here on, the other ranks rely on this one: an error of `body` poisons the communicator, and ends the
+    /// operation on all ranks. Check arguments before.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) after a failure; the error of `body`.
@@ -48,8 +49,8 @@ impl Communicator {
         self.numbered(Kind::Collective, self.collectives(), fingerprint, body).await
     }
 
-    /// Carries out the next collective of this lane at once, in place, if it is small and the backend can; `None` if it
-    /// has yet to be run by [`Communicator::operate`] as usual, under the same fingerprint and on the same elements.
+    /// Runs the next collective of this lane immediately, in place, if it is small and the backend supports it.
+    /// `None` if it must be run with [`Communicator::operate`], under the same fingerprint and on the same elements.
     pub(crate) fn at_once(&self, fingerprint: Fingerprint, elements: &mut [u8]) -> Option<Result<()>> {
         if elements.len() > AT_ONCE || !self.group().is_world() {
             return None;
@@ -91,7 +92,7 @@ impl Communicator {
         self.numbered(Kind::Message, self.receives_from(from), fingerprint, body).await
     }
 
-    /// Runs the next operation that `counter` counts, and ends the work of all ranks if it fails.
+    /// Runs the next operation of `counter`, and ends the work of all ranks if it fails.
     async fn numbered(
         &self,
         kind: Kind,
@@ -104,7 +105,7 @@ impl Communicator {
         body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
-    /// Begins the next exchange with a rank about a group that both are to be in.
+    /// Begins the next exchange with a rank about a new group that contains both.
     pub(crate) fn begin_grouping(&self, with: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
         let counter = self.groups_with(with);
         let call = self.begin(self.label(Kind::Grouping, fingerprint, counter.get())?)?;
@@ -112,7 +113,7 @@ impl Communicator {
         Ok(call)
     }
 
-    /// Runs a message under a tag of the user's, and ends the work of all ranks if it fails.
+    /// Runs a message under a user tag, and ends the work of all ranks if it fails.
     pub(crate) async fn operate_tagged<T>(
         &self,
         tag: u32,
@@ -125,7 +126,7 @@ impl Communicator {
     }
 
     fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
-        // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
+        // Messages between two ranks have no lane: they are ordered among all messages of the pair.
         let lane = if kind == Kind::Collective { self.lane_number() } else { 0 };
         let communicator = self.group().communicator(kind);
         let rate = self.rate().filter(|_| kind == Kind::Collective && fingerprint.root.is_none());
@@ -135,7 +136,7 @@ impl Communicator {
         })
     }
 
-    /// Starts an operation under a label that is not of this communicator's own counting.
+    /// Starts an operation under a label that this communicator has not counted.
     pub(crate) fn begin(&self, label: Label) -> Result<Call<'_>> {
         let transport = self.endpoint();
         let poison = self.poison();
@@ -145,7 +146,7 @@ impl Communicator {
     }
 }
 
-/// Operation of a communicator under way.
+/// Running operation of a communicator.
 pub struct Call<'a> {
     terms: Terms<'a>,
     group: &'a Group,
@@ -165,7 +166,7 @@ impl<'a> Call<'a> {
         Ok(Label { tag, ..self.label })
     }
 
-    /// Starts sending `elements` of `buffer`; they must not be written until the operation is done.
+    /// Starts sending `elements` of `buffer`, which must not be written until the operation has completed.
     ///
     /// # Errors
     /// [`Error::Busy`](crate::Error::Busy) if they are being written, [`Error::Usage`](crate::Error::Usage) if they lie
@@ -184,7 +185,7 @@ impl<'a> Call<'a> {
         Ok(Operation::new(self.terms, ticket, Source::Rank(to), label))
     }
 
-    /// Starts receiving into `elements` of `buffer`, stored or reduced as `land` says.
+    /// Starts receiving into `elements` of `buffer`, stored or reduced according to `land`.
     ///
     /// # Errors
     /// As [`Call::send`].
@@ -203,7 +204,7 @@ impl<'a> Call<'a> {
         Ok(Operation::new(self.terms, ticket, source, label))
     }
 
-    /// Starts receiving into `elements` of `buffer` from whichever rank of the group sends first.
+    /// Starts receiving into `elements` of `buffer` from the rank of the group that sends first.
     ///
     /// # Errors
     /// As [`Call::send`].
@@ -218,11 +219,11 @@ impl<'a> Call<'a> {
         self.group.members().iter().position(|member| *member == world_rank)
     }
 
-    /// Writes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.
+    /// Encodes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite) with this rank and the element's index in its buffer, where the
-    /// codec refuses it; as [`WriteView::encode`].
+    /// [`Error::NotFinite`](crate::Error::NotFinite) with this rank and the index of the element in its buffer, if
+    /// the codec refuses it; as [`WriteView::encode`].
     pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
         let start = from.range.start;
         self.own().encode(codec, start, from, to, seed)
@@ -243,7 +244,7 @@ impl<'a> Call<'a> {
     /// message that rank `sender` encoded.
     ///
     /// # Errors
-    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the sender, if it is no message of the codec; as
+    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the sender, if the message is damaged; as
     /// [`WriteView::decode`].
     pub fn decode(
         &self,
@@ -256,7 +257,7 @@ impl<'a> Call<'a> {
         self.sender(sender).decode(codec, from, weight, to)
     }
 
-    /// Moves bytes that can be moved now. Call it between two pieces of work, to keep the wire busy meanwhile.
+    /// Moves bytes that are ready. Call it between pieces of work, to keep the network busy.
     pub fn progress(&self) {
         self.terms.transport.progress();
     }
@@ -270,9 +271,8 @@ impl<'a> Call<'a> {
         Ok(self.group.members()[rank])
     }
 
-    /// Lets the backend carry out the whole operation, if it offers to: see
-    /// [`Collectives`](hexagram_physical::native::Collectives). `None`, and the views are released, if it is to be
-    /// done by messages.
+    /// Offers the whole operation to the backend: see [`Collectives`](hexagram_physical::native::Collectives).
+    /// Returns `None`, and releases the views, if it must be done by messages.
     pub fn native(&self, input: Option<ReadView>, output: WriteView) -> Option<Operation<'a>> {
         let native = self.terms.transport.native()?;
         let members = self.group.members();

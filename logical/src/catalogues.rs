@@ -1,4 +1,4 @@
-//! The catalogues that options are read with by default: those of the built-in codecs and graphs. Options know neither.
+//! The default catalogues of options: those of the built-in codecs and graphs, which options do not depend on.
 
 use crate::spelling::Catalogues;
 

@@ -1,4 +1,4 @@
-//! The communicator: one thread's membership in a group of ranks. Every primitive is a method of it.
+//! The communicator: the membership of one thread in a group of ranks. Every primitive is a method of it.
 
 use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
@@ -16,9 +16,9 @@ use std::time::Duration;
 
 /// Membership of one thread in a group of ranks. It stays on the thread that opened it.
 ///
-/// Operations run one after another on each *lane*; operations on different lanes may be in flight together. All ranks
-/// must call the same operations in the same order on each lane; where they do not, both sides get
-/// [`Error::Mismatch`]. After any failed operation the communicator is poisoned and refuses further ones.
+/// Operations run one after another on each *lane*; operations on different lanes may overlap. All ranks must call
+/// the same operations in the same order on each lane; otherwise both sides get [`Error::Mismatch`]. After any failed
+/// operation the communicator is poisoned and refuses further ones.
 ///
 /// ```
 /// use hexagram_logical::testing::spawn;
@@ -37,44 +37,44 @@ pub struct Communicator {
     lane: usize,
     /// Number of collectives begun on this lane.
     sequence: Rc<Cell<u64>>,
-    /// Deadline of its operations, in place of the world's.
+    /// Deadline of its operations, instead of that of the world.
     deadline: Option<Duration>,
-    /// Learning rate that ranks compare with each operation.
+    /// Learning rate that ranks compare in each operation.
     rate: Option<Rate>,
 }
 
-/// State that all groups over one endpoint share.
+/// State shared by all groups of one endpoint.
 struct EndpointShare {
     world: World,
     endpoint: Rc<dyn Transport>,
     poison: Poison,
     activity: Arc<Activity>,
-    /// First number that no group has, as far as this rank knows.
+    /// Lowest group number that is unused, as far as this rank knows.
     free_group: Cell<u32>,
-    /// True while a group is being made, which takes the next number.
+    /// True while a group is being created, which takes the next number.
     is_grouping: Rc<Cell<bool>>,
     /// Source of queues of the device under test, if that is not the host.
     queues_under_test: Cell<Option<fn() -> Queue>>,
-    /// True if it goes from thread to thread.
+    /// True if the communicator moves between threads.
     moves: Cell<bool>,
 }
 
-/// State that all lanes of one communicator share.
+/// State shared by all lanes of one communicator.
 struct GroupShare {
     line: Rc<EndpointShare>,
     group: Group,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
-    /// Messages to each rank so far.
+    /// Number of messages to each rank.
     sent: Counters,
-    /// Messages from each rank so far.
+    /// Number of messages from each rank.
     received: Counters,
-    /// Groups made with each rank so far.
+    /// Number of groups created with each rank.
     grouped: Counters,
-    /// Groups of its hosts and of their leaders that it keeps, once they were asked for.
+    /// Cached groups of its hosts and of their leaders.
     hosts: OnceCell<HostGroups>,
 }
 
-/// Counters of something for each rank. Most groups never need them.
+/// Counters, one for each rank. Most groups never need them.
 #[derive(Default)]
 struct Counters(OnceCell<Box<[Cell<u64>]>>);
 
@@ -84,7 +84,7 @@ impl Counters {
     }
 }
 
-/// Turn of a rank to make a group.
+/// Turn of a rank to create a group.
 pub(crate) struct GroupingTurn(Rc<Cell<bool>>);
 
 impl Drop for GroupingTurn {
@@ -94,7 +94,7 @@ impl Drop for GroupingTurn {
 }
 
 impl Communicator {
-    /// Opens a communicator of all ranks of `world`, over a channel that the other ranks open too.
+    /// Opens a communicator of all ranks of `world`, over a channel that the other ranks must open, too.
     ///
     /// # Errors
     /// As [`World::open`].
@@ -137,7 +137,7 @@ impl Communicator {
         Rc::strong_count(&self.shared)
     }
 
-    /// Returns a communicator of another group over the same endpoint.
+    /// Returns a communicator of a different group over the same endpoint.
     pub(crate) fn with_group(&self, group: Group) -> Self {
         Self::over(Rc::clone(&self.shared.line), group)
     }
@@ -147,21 +147,21 @@ impl Communicator {
         self.shared.line.queues_under_test.set(Some(queues));
     }
 
-    /// Returns the queue on which a blocking call keeps its elements, if that is not the host's.
+    /// Returns the queue on which a blocking call keeps its elements, if it is not that of the host.
     pub(crate) fn queue_under_test(&self) -> Option<Queue> {
         self.shared.line.queues_under_test.get().map(|queues| queues())
     }
 
-    /// Begins to make a group, which ends as the value is dropped.
+    /// Begins to create a group, until the value is dropped.
     ///
     /// # Errors
-    /// [`Error::Usage`] while another one is being made: both could get the same number.
+    /// [`Error::Usage`] while another group is being created, which could get the same number.
     pub(crate) fn turn_to_group(&self) -> Result<GroupingTurn> {
         let is_grouping = Rc::clone(&self.shared.line.is_grouping);
         if is_grouping.replace(true) {
             return Err(Error::usage(
-                "another group is being made on this rank",
-                "make groups one after another, in the same order on all ranks that they share",
+                "another group is being created on this rank",
+                "create groups one after another, in the same order on all common ranks",
             ));
         }
         Ok(GroupingTurn(is_grouping))
@@ -171,7 +171,7 @@ impl Communicator {
         self.shared.line.free_group.get()
     }
 
-    /// Notes that all groups below `free` exist.
+    /// Records that all groups below `free` exist.
     pub(crate) fn take_groups(&self, free: u32) {
         self.shared.line.free_group.set(free);
     }
@@ -181,7 +181,8 @@ impl Communicator {
         Communicator { shared: Rc::clone(shared), lane, sequence, deadline: None, rate: None }
     }
 
-    /// Notes that it goes from thread to thread, as those of an executor do, so that nothing of it may be bound to one.
+    /// Records that the communicator moves between threads, as in an executor, so that its parts must not be bound to
+    /// one.
     #[cfg(feature = "executor")]
     pub(crate) fn set_movable(&self, moves: bool) {
         self.shared.line.moves.set(moves);
@@ -189,13 +190,13 @@ impl Communicator {
 
     /// Returns the same group on another lane, whose operations may overlap with those of this one.
     ///
-    /// Asking for a lane twice gives the same lane: its operations are counted on.
+    /// Repeated calls for a lane return the same lane, with a common count of operations.
     pub fn lane(&self, lane: usize) -> Self {
         Communicator { deadline: self.deadline, rate: self.rate, ..Self::on_lane(&self.shared, lane) }
     }
 
-    /// Returns the same communicator with a deadline of its own: the longest time in which no byte of one of *its*
-    /// operations moves before that fails, in place of [`World::deadline`]. Both count the same operations.
+    /// Returns the same communicator with a separate deadline, instead of [`World::deadline`]. An operation fails if
+    /// none of its bytes move for this time. Both communicators have a common count of operations.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -211,9 +212,9 @@ impl Communicator {
         Communicator { deadline: Some(deadline), ..self.clone() }
     }
 
-    /// Returns the same communicator for operations of a training step with this learning rate, which ranks then compare:
-    /// those whose rates differ fail with [`Error::Mismatch`], which has both. It rides in the operations' messages and
-    /// costs none, and is of those that have no root. Both count the same operations.
+    /// Returns the same communicator for operations of a training step with this learning rate. Ranks compare the
+    /// rate, and a difference is an [`Error::Mismatch`] with both rates. The comparison uses the messages of
+    /// operations without a root, and costs none. Both communicators have a common count of operations.
     pub fn with_learning_rate(&self, rate: Option<f64>) -> Self {
         Communicator { rate: rate.map(Rate::of), ..self.clone() }
     }
@@ -222,7 +223,7 @@ impl Communicator {
         self.rate
     }
 
-    /// Returns the deadline of operations that begin now: its own if it has one, else the world's.
+    /// Returns the deadline of operations that begin now: that of this communicator, or else that of the world.
     pub fn deadline(&self) -> Duration {
         self.deadline.unwrap_or_else(|| self.world().deadline())
     }
@@ -251,40 +252,40 @@ impl Communicator {
         &self.shared.line.world
     }
 
-    /// Returns the record of the background threads and services that were started on this communicator, on any of its
-    /// lanes and groups.
+    /// Returns the activity record of the background threads and services that were started on this communicator, on
+    /// any of its lanes and groups.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.shared.line.activity
     }
 
-    /// Sets the operation deadline: the longest time in which no byte of an operation moves before it fails (300 s at
-    /// first). It holds for all of this rank's communicators, those of engines included, from their next operation on.
+    /// Sets the operation deadline: an operation fails if none of its bytes move for this time (initially 300 s). It
+    /// applies to all communicators of this rank, including those of engines, from their next operation on.
     pub fn set_deadline(&self, deadline: Duration) {
         self.world().set_deadline(deadline);
     }
 
-    /// Returns the bell that other threads can ring to end this thread's wait.
+    /// Returns the bell with which other threads can wake this thread.
     pub fn bell(&self) -> Arc<dyn Bell> {
         self.endpoint().bell()
     }
 
-    /// Returns the endpoint underneath, for those who drive several operations by themselves.
+    /// Returns the underlying endpoint, for driving several operations manually.
     pub fn endpoint(&self) -> &dyn Transport {
         &*self.shared.line.endpoint
     }
 
-    /// Runs a future of this communicator to its end, on this thread.
+    /// Runs a future of this communicator to completion, on this thread.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         drive::block_on(self.endpoint(), future)
     }
 
-    /// Returns the same primitives on plain slices, blocking.
+    /// Returns the blocking form of the primitives, on plain slices.
     pub fn blocking(&self) -> Blocking<'_> {
         Blocking::new(self)
     }
 
-    /// Ends the work of all ranks: every operation here fails from now on, and the other ranks are told that it was
-    /// because of `error`.
+    /// Ends the work of all ranks: every operation on this rank fails from now on, and the other ranks are notified
+    /// of `error`.
     pub fn give_up(&self, error: &Error) {
         self.shared.line.poison.spread(self.endpoint().health(), error);
     }
@@ -297,7 +298,7 @@ impl Communicator {
         self.lane
     }
 
-    /// Returns the counter of collectives that were begun on this lane.
+    /// Returns the counter of collectives on this lane.
     pub(crate) fn collectives(&self) -> &Cell<u64> {
         &self.sequence
     }
@@ -312,22 +313,22 @@ impl Communicator {
         self.shared.received.of(rank, self.size())
     }
 
-    /// Returns the counter of groups that were made with a rank.
+    /// Returns the counter of groups created with a rank.
     pub(crate) fn groups_with(&self, rank: usize) -> &Cell<u64> {
         self.shared.grouped.of(rank, self.size())
     }
 
-    /// Returns the place of the groups of hosts that it keeps, which all lanes share.
+    /// Returns the cache of host groups, which all lanes share.
     pub(crate) fn host_groups(&self) -> &OnceCell<HostGroups> {
         &self.shared.hosts
     }
 
-    /// Returns another group on this communicator's lane, with its deadline.
+    /// Returns another group on the lane of this communicator, with its deadline.
     pub(crate) fn alike(&self, group: &Communicator) -> Self {
         Communicator { deadline: self.deadline, ..group.lane(self.lane) }
     }
 
-    /// Returns the first failure on this endpoint, if there was one.
+    /// Returns the first failure on this endpoint, if any.
     pub(crate) fn poison(&self) -> &Poison {
         &self.shared.line.poison
     }
@@ -336,20 +337,20 @@ impl Communicator {
         self.shared.group.check(rank)
     }
 
-    /// Lets all ranks of the world decide how memory of their devices travels, each of which passes a queue of its own:
-    /// that of the host if it has no other. Returns the path on which the devices reach each other; `None` if their
-    /// memory goes by way of the host, as in a group that was split off. Decided once any rank has a device.
+    /// Negotiates how device memory travels between the ranks of the world. Every rank passes one of its queues; the
+    /// host queue is allowed. Returns the path between the devices, or `None` if device memory travels through the
+    /// host, as in a group that was split off. The choice is final once any rank has passed a device queue.
     ///
-    /// All ranks call this, or what calls it ([`Communicator::registered_on`], an engine), at the same point. The program
-    /// waits for the queue no longer than the present deadline from then on.
+    /// A collective call, also when made indirectly ([`Communicator::registered_on`], an engine). Afterwards, waits
+    /// for the queue are limited by the current deadline.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a queue of another device than before, [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks for
-    /// what these ranks cannot have; errors of the communication.
+    /// [`Error::Usage`] for a queue of a different device than before, [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH`
+    /// names a path that these ranks do not support; errors of the communication.
     pub fn attach(&self, queue: &Queue) -> Result<Option<TransportKind>> {
         queue.set_limit(self.deadline());
         if self.shared.line.moves.get() {
-            // What goes by way of the host needs no decision.
+            // Memory that travels through the host needs no decision.
             return Ok(None);
         }
         if !self.shared.group.is_world() {
@@ -359,20 +360,21 @@ impl Communicator {
     }
 
     /// Returns a zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on
-    /// it need no staging copies; an ordinary buffer where the transport has no such memory, and in a group that was
-    /// split off.
+    /// it need no staging copies. The buffer is an ordinary one if the transport has no such memory, and in a group
+    /// that was split off.
     ///
-    /// All ranks call this in the same order with the same arguments, and pass such a buffer to an operation either all
-    /// or none.
+    /// A collective call, in the same order and with the same arguments on all ranks. In each operation, either all
+    /// ranks pass such a buffer, or none.
     ///
     /// # Errors
-    /// [`Error::System`] if memory runs out, [`Error::Setup`] if another rank does not do the same before the deadline.
+    /// [`Error::System`] if memory runs out, [`Error::Setup`] if another rank does not make the same call before the
+    /// deadline.
     pub fn registered(&self, dtype: DType, len: usize) -> Result<Buffer> {
         self.registered_on(&Queue::host(), dtype, len)
     }
 
-    /// Returns such a buffer for what `queue` writes. Ranks may have theirs on different devices: if any has it on
-    /// another than the host, all get ordinary memory of theirs.
+    /// Returns such a buffer for writes by `queue`. Ranks may use different devices: if any queue is not that of the
+    /// host, all ranks get ordinary memory of their device.
     ///
     /// # Errors
     /// As [`Communicator::registered`].

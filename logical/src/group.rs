@@ -1,27 +1,27 @@
-//! Groups: some ranks of the world, numbered anew, with messages of their own.
+//! Groups: some ranks of the world, with new numbers, and separate messages.
 
 use crate::{Buffer, Communicator, DType, Error, Primitive, ReduceOp, Result};
 use hexagram_physical::transport::Transport;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Kind of operation. Each has tags of its own, and is counted apart: not every rank takes part in what others do.
+/// Kind of operation. Each has its own tags and counters: not all ranks take part in the operations of other ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Collective = 0,
     /// Message between two ranks, in the order of their calls.
     Message = 1,
-    /// Message under a tag of the user's.
+    /// Message under a user tag.
     Tagged = 2,
-    /// Message between two ranks that make a group.
+    /// Message between two ranks that create a group.
     Grouping = 3,
 }
 
 /// Number of kinds.
 const KINDS: u32 = 4;
 
-/// Ranks of an endpoint that a communicator is of.
+/// Ranks of a communicator on an endpoint.
 pub(crate) struct Group {
-    /// Number, unique among the groups that any two of its members are both in; 0 is the world, and 1 all ranks of an
+    /// Number, unique among the groups that any two of its members share; 0 is the world, and 1 all ranks of an
     /// endpoint that connects only some.
     number: u32,
     rank: usize,
@@ -70,12 +70,12 @@ impl Group {
         self.number == 0
     }
 
-    /// Returns the number by which tags name the communicator.
+    /// Returns the number of the communicator in tags.
     pub(crate) fn communicator(&self, kind: Kind) -> u32 {
         KINDS * self.number + kind as u32
     }
 
-    /// Fails unless there is such a rank.
+    /// Fails unless the rank exists.
     pub(crate) fn check(&self, rank: usize) -> Result<()> {
         if rank < self.size() {
             return Ok(());
@@ -108,28 +108,28 @@ impl Wish {
     }
 }
 
-/// Returns the first number that is free once `count` groups have those from `first` on.
+/// Returns the first unused number after `count` groups from `first` on.
 ///
 /// # Errors
-/// [`Error::Usage`] if there are not so many.
+/// [`Error::Usage`] if the numbers are exhausted.
 pub(crate) fn after(first: u32, count: usize) -> Result<u32> {
     let free = u32::try_from(count).ok().and_then(|count| first.checked_add(count));
     let free = free.filter(|free| *free <= u32::MAX / KINDS);
-    free.ok_or_else(|| Error::usage("there are too many groups", "make fewer, and use them again"))
+    free.ok_or_else(|| Error::usage("too many groups were created", "create fewer groups, and reuse them"))
 }
 
 impl Communicator {
-    /// Splits the group by `color`: every rank gets the group of those that passed the same, numbered in the order of
-    /// `key`, and of rank here where keys are equal. A rank without color is in none.
+    /// Divides the group by `color`: every rank gets the group of the ranks with the same color, ordered by `key`,
+    /// and by rank if keys are equal. A rank without color is in none.
     ///
-    /// Operations of the new groups are independent of each other and of this one, and run over the same links. All of
-    /// them share one fate: a failure in one ends all.
+    /// Operations of the new groups are independent of each other and of this group, and use the same connections. A
+    /// failure in one ends all of them.
     ///
-    /// All ranks of this group call it. One all-gather of 24 bytes a rank.
+    /// A collective call. One all-gather of 24 bytes per rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_gather`]; [`Error::Usage`] after 2³⁰ groups, and while another group is being made on
-    /// this rank.
+    /// As [`Communicator::all_gather`]; [`Error::Usage`] after 2³⁰ groups, and while another group is being created
+    /// on this rank.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -165,8 +165,8 @@ impl Communicator {
         })
     }
 
-    /// Takes numbers for `count` groups, which no group of any rank here has, and returns the first. All ranks of this
-    /// group call it with the same count: one all-reduce of 8 bytes.
+    /// Reserves numbers for `count` groups, which no group of any rank here has, and returns the first. A collective
+    /// call with the same count: one all-reduce of 8 bytes.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -179,7 +179,7 @@ impl Communicator {
         Ok(first)
     }
 
-    /// Returns the group of these ranks, if this is one of them.
+    /// Returns the group of these ranks, if this rank is one of them.
     pub(crate) fn numbered_group(&self, number: u32, ranks: &[usize]) -> Option<Communicator> {
         let rank = ranks.iter().position(|rank| *rank == self.rank())?;
         let members = ranks.iter().map(|rank| self.world_rank(*rank)).collect();
@@ -191,18 +191,18 @@ impl Communicator {
         for (at, rank) in ranks.iter().enumerate() {
             self.check_rank(*rank)?;
             if ranks[..at].contains(rank) {
-                return Err(Error::usage(format!("rank {rank} is named twice"), "name each rank once"));
+                return Err(Error::usage(format!("rank {rank} is listed twice"), "list each rank once"));
             }
         }
         Ok(())
     }
 
-    /// Creates the group of some ranks of this one, in the order given; `None` on the others. All ranks of this group
-    /// call it with the same list.
+    /// Creates the group of some ranks of this one, in the given order; `None` on the others. A collective call with
+    /// the same list.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a rank is named twice or does not exist, or, on a rank of the new group, if the others'
-    /// lists are different; as [`Communicator::split`].
+    /// [`Error::Usage`] if a rank is listed twice or does not exist, or, on a rank of the new group, if the lists of
+    /// other ranks differ; as [`Communicator::split`].
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -222,7 +222,7 @@ impl Communicator {
             match &group {
                 Some(group) if !wanted().eq(group.world_ranks().iter().copied()) => {
                     let error = Error::usage(
-                        format!("this rank asks for the group {ranks:?}, others for another"),
+                        format!("this rank requests the group {ranks:?}, and others a different one"),
                         "pass the same list on all ranks",
                     );
                     self.give_up(&error);

@@ -1,9 +1,9 @@
-//! hexagram's logical layer: what ranks do together, whatever carries the bytes.
+//! The logical layer of hexagram: the operations of groups of ranks, over any transport.
 //!
-//! A [`Communicator`] is one thread's membership in a group of ranks. Its primitives are `async fn`; run them with
-//! [`Communicator::block_on`], or use [`Communicator::blocking`] on plain slices. Each primitive's page gives its
-//! formula, its steps, the bytes that a rank sends, its memory, and how its result depends on the order of arrival (it
-//! does not).
+//! A [`Communicator`] is the membership of one thread in a group of ranks. Its primitives are `async fn`; run them
+//! with [`Communicator::block_on`], or use [`Communicator::blocking`] on plain slices. The page of each primitive has
+//! its formula, its steps, the bytes that a rank sends, its memory, and whether its result depends on the order of
+//! arrival.
 //!
 //! ```
 //! use hexagram_logical::testing::spawn;
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! # Features
-//! None is on by default.
+//! No feature is on by default.
 //!
 //! | feature | adds | needs |
 //! |---|---|---|
@@ -27,10 +27,10 @@
 //! # Costs
 //!
 //! Bytes below are payload: `S` is the size of the buffer, `n` the number of ranks; every message adds
-//! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory ([`Communicator::registered`])
-//! need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have. `World::traffic` counts both:
-//! `bytes_sent` what really moved, and `payload_sent` the payload of the documented steps, which is the same on every
-//! transport and compares algorithms.
+//! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory
+//! ([`Communicator::registered`]) need no messages: a rank posts [`NOTICE_BYTES`] and reads the data of the others.
+//! `World::traffic` counts both. `bytes_sent` is the number of bytes that moved. `payload_sent` is the payload of the
+//! documented steps, which is the same on every transport; use it to compare algorithms.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -74,6 +74,6 @@ pub use part::Part;
 
 use std::pin::Pin;
 
-/// Future of a primitive, on the heap: so its code is compiled once, in this crate, and not again in each crate that
+/// Future of a primitive, on the heap: its code is compiled once, in this crate, and not again in each crate that
 /// waits for it.
 pub type Primitive<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;

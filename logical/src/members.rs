@@ -1,28 +1,30 @@
-//! Groups that only their members make. Use it where the other ranks do not know of the group, as in PyTorch; a split
-//! needs all ranks, and nobody has to say who is in.
+//! Groups that only their members create. Use it if other ranks do not take part, as in PyTorch; a split needs all
+//! ranks, but no list of members.
 //!
-//! The members agree on a number that none of them has given to a group, through the lowest of them: each sends it the
-//! first that is free to it, and a digest of its list; the largest goes back to all. Two messages for each member but
-//! that one, of 16 bytes.
+//! The members agree on an unused group number, through the lowest of them. Each sends it its first unused number,
+//! and a digest of its list; the lowest sends the maximum back to all. Two messages of 16 bytes for each other
+//! member.
 
 use crate::group::after;
 use crate::{Buffer, Call, Communicator, DType, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::hash;
 
-/// Numbers in a message: that of a group, and the digest of its list of members.
+/// Numbers in a message: the group number, and the digest of the list of members.
 const NUMBERS: usize = 2;
 
 impl Communicator {
-    /// Creates the group of some ranks of this one, in the order given. Just these ranks call it, with the same list.
+    /// Creates the group of some ranks of this one, in the given order. Exactly these ranks call it, with the same
+    /// list.
     ///
-    /// Groups that share two or more ranks have to be made in the same order on these, as collectives are called in
-    /// the same order. The group is as one of [`Communicator::split`], with which it may share ranks.
+    /// Groups that share two or more ranks must be created in the same order on these, like collectives. The group is
+    /// equivalent to one of [`Communicator::split`], and may share ranks with such groups.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a rank is named twice or does not exist, if this rank is not in the list, or while another
-    /// group is being made here. [`Error::Usage`] or [`Error::Mismatch`] on the lowest rank if the members' lists
-    /// differ, and [`Error::PeerFailed`] on the others; [`Error::Deadline`] if one of them does not call it.
+    /// [`Error::Usage`] if a rank is listed twice or does not exist, if this rank is not in the list, or while
+    /// another group is being created on this rank. If the lists of members differ, [`Error::Usage`] or
+    /// [`Error::Mismatch`] on the lowest rank, and [`Error::PeerFailed`] on the others. [`Error::Deadline`] if a
+    /// member does not call it.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -53,7 +55,7 @@ impl Communicator {
         })
     }
 
-    /// Returns a number that no group of any member has.
+    /// Returns a group number that is unused on all members.
     async fn agree_on_number(&self, ranks: &[usize]) -> Result<u32> {
         let lowest = ranks.iter().copied().min().unwrap_or_default();
         let mine = [i64::from(self.free_group()), self.digest(ranks)];
@@ -61,16 +63,16 @@ impl Communicator {
             true => self.gather_numbers(ranks, mine).await?,
             false => self.ask_for_number(lowest, ranks, mine).await?,
         };
-        u32::try_from(number).map_err(|_| Error::usage("there are too many groups", "make fewer"))
+        u32::try_from(number).map_err(|_| Error::usage("too many groups were created", "create fewer groups"))
     }
 
-    /// Collects what the other members wish, and sends them the outcome.
+    /// Collects the numbers of the other members, and sends them the outcome.
     async fn gather_numbers(&self, ranks: &[usize], mine: [i64; NUMBERS]) -> Result<[i64; NUMBERS]> {
         let others: Vec<usize> = ranks.iter().copied().filter(|rank| *rank != self.rank()).collect();
         let calls: Vec<Call<'_>> =
             others.iter().map(|other| self.grouping(*other, ranks)).collect::<Result<_>>()?;
         let wishes = Buffer::zeroed(DType::I64, others.len() * NUMBERS)?;
-        // All of them before the first is waited for.
+        // Posts all receives before the first wait.
         let mut receives = Vec::new();
         for (at, (other, call)) in others.iter().zip(&calls).enumerate() {
             let place = at * NUMBERS..(at + 1) * NUMBERS;
@@ -95,7 +97,7 @@ impl Communicator {
         Ok(outcome)
     }
 
-    /// Sends this rank's wish to the lowest member, and returns what it answers.
+    /// Sends the number of this rank to the lowest member, and returns its answer.
     async fn ask_for_number(
         &self,
         lowest: usize,
@@ -112,12 +114,12 @@ impl Communicator {
         Ok([answer[0], answer[1]])
     }
 
-    /// Begins the next exchange with a rank about a group that both are to be in.
+    /// Begins the next exchange with a rank about a new group that contains both.
     fn grouping(&self, with: usize, ranks: &[usize]) -> Result<Call<'_>> {
         self.begin_grouping(with, Fingerprint::new(OperationKind::Group, DType::I64, ranks.len()))
     }
 
-    /// Returns a digest of a list of ranks, the same whatever group names them.
+    /// Returns a digest of a list of ranks, the same in every group that contains them.
     fn digest(&self, ranks: &[usize]) -> i64 {
         let words = ranks.iter().map(|rank| self.world_rank(*rank) as u64);
         words.fold(hash::START, |hash, word| hash::of_bytes(hash, word.to_le_bytes())) as i64
@@ -127,7 +129,10 @@ impl Communicator {
         if digest == self.digest(ranks) {
             return Ok(());
         }
-        let what = format!("rank {} makes the group {ranks:?}, rank {other} one of other ranks", self.rank());
+        let what = format!(
+            "rank {} creates the group {ranks:?}, and rank {other} a group of different ranks",
+            self.rank()
+        );
         Err(Error::usage(what, "pass the same list on all its members, in the same order"))
     }
 }

@@ -1,4 +1,4 @@
-//! Parts of buffers: what primitives hand on without making a view of it yet.
+//! Parts of buffers, which primitives pass on before they make a view.
 
 use hexagram_physical::memory::{ReadView, WriteView};
 use hexagram_physical::{Buffer, Result};
@@ -7,9 +7,9 @@ use std::ops::Range;
 /// Range of elements of a buffer.
 #[derive(Clone)]
 pub struct Part<'a> {
-    /// Buffer that the elements are of.
+    /// Buffer of the elements.
     pub buffer: &'a Buffer,
-    /// Place of the elements in the buffer.
+    /// Range of the elements in the buffer.
     pub range: Range<usize>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> Part<'a> {
         Part { buffer, range: 0..buffer.len() }
     }
 
-    /// Returns a range of a buffer's elements.
+    /// Returns a range of the elements of a buffer.
     pub fn of(buffer: &'a Buffer, range: Range<usize>) -> Self {
         Part { buffer, range }
     }

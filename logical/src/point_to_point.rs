@@ -1,9 +1,9 @@
-//! Messages between two ranks: in the order of the calls, or under tags that the user gives.
+//! Messages between two ranks: in the order of the calls, or under user tags.
 //!
-//! A tag is any `u32`. Tagged messages never meet those without a tag, nor those of other groups, and need no order
-//! among tags: of all messages from one rank to another under one tag, the k-th that is sent is the k-th that is
-//! received. Receives from any rank and from a certain one may be mixed under one tag: whichever was posted first takes
-//! a message that both could.
+//! A tag is any `u32`. Tagged messages never match messages without a tag, nor those of other groups, and different
+//! tags are unordered: of the messages from one rank to another under one tag, the k-th send matches the k-th
+//! receive. Receives from any rank and from a certain rank may be mixed under one tag: a message that matches both
+//! goes to the one posted first.
 
 use crate::centralized::{free_to_read, free_to_write};
 use crate::{Buffer, Call, Communicator, Error, Land, Primitive};
@@ -16,9 +16,10 @@ fn fingerprint(operation: OperationKind, buffer: &Buffer) -> Fingerprint {
 impl Communicator {
     /// Sends `buffer` to rank `to`, whose matching call is [`Communicator::recv`].
     ///
-    /// The k-th send of a rank to another meets that one's k-th receive. Done when the buffer may be reused; a
-    /// message may need the receiver's call first (over `thread` always, elsewhere when it is large), so two ranks that
-    /// both send before they receive may wait for each other until the deadline. Bytes: S. Memory: none.
+    /// The k-th send of one rank to another matches the k-th receive there. Completes when the buffer may be reused.
+    /// A message may need the call of the receiver first (over `thread` always, otherwise if it is large), so that
+    /// two ranks that both send before they receive may wait for each other until the deadline. Bytes: S. Memory:
+    /// none.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) on the receiver if element types or counts differ.
@@ -45,8 +46,8 @@ impl Communicator {
         })
     }
 
-    /// Receives into `buffer` the next message from rank `from`. Bytes: none. Memory: none if the message comes after
-    /// this call, else S.
+    /// Receives into `buffer` the next message from rank `from`. Bytes: none. Memory: none if the message arrives
+    /// after this call, else S.
     ///
     /// # Errors
     /// As [`Communicator::send`].
@@ -122,11 +123,11 @@ impl Communicator {
     /// Receives into `buffer` the first message under a tag from any rank of the group, and returns that rank. Otherwise
     /// as [`Communicator::recv`].
     ///
-    /// Which of several ranks is the first depends on time. A rank that has failed ends the wait, whichever message was
-    /// meant; so does the departure of all ranks.
+    /// The first of several messages depends on timing. A failed rank ends the wait, whichever rank was expected; so
+    /// does the departure of all ranks.
     ///
     /// # Errors
-    /// As [`Communicator::send_tagged`]; [`Error::Deadline`](crate::Error::Deadline) without a rank if none sends.
+    /// As [`Communicator::send_tagged`]; [`Error::Deadline`](crate::Error::Deadline) without a rank if no rank sends.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -154,7 +155,7 @@ impl Communicator {
                         "a message under tag {tag} came from rank {}, outside of the group",
                         got.peer
                     );
-                    Error::usage(what, "mend the transport")
+                    Error::usage(what, "correct the transport")
                 })
             };
             self.operate_tagged(tag, fingerprint(OperationKind::Message, buffer), body).await

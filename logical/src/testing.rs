@@ -1,4 +1,4 @@
-//! One way to test a primitive or an algorithm on several ranks: [`spawn`].
+//! A test of a primitive or an algorithm on several ranks: [`spawn`].
 
 mod reference;
 
@@ -13,14 +13,14 @@ pub use hexagram_physical::testing::{
     skipped_under_mpi, sources, transports, zeroed,
 };
 
-/// Runs `body` once per rank, each on a thread of its own with a communicator of all ranks, and returns what the ranks
-/// returned, by rank, or the error that was the cause.
+/// Runs `body` once per rank, each on a separate thread with a communicator of all ranks. Returns the results by
+/// rank, or the error that was the root cause.
 ///
 /// # Errors
-/// The error of the lowest rank that failed by itself; of the lowest rank, if all only tell of others.
+/// The error of the lowest rank that failed by itself, or of the lowest rank if all errors report other ranks.
 ///
 /// # Panics
-/// If a rank panics, or the world cannot be made.
+/// If a rank panics, or the world cannot be created.
 ///
 /// ```
 /// use hexagram_logical::TransportKind;
@@ -37,7 +37,7 @@ pub fn spawn<R: Send>(
     all_or_cause(testing::spawn(transport, ranks, on_channel(&body)))
 }
 
-/// Runs ranks as [`spawn`] does, simulated, in an order of events that a seed chooses.
+/// Runs ranks like [`spawn`], simulated, in an order of events that a seed determines.
 ///
 /// # Errors
 /// As [`spawn`].
@@ -53,7 +53,7 @@ pub fn spawn_in_order<R: Send>(
     all_or_cause(testing::spawn_in_order(seed, ranks, on_channel(&body)))
 }
 
-/// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
+/// Runs ranks like [`spawn`], with the mixed transport; rank r pretends to run on host `hosts[r]`.
 ///
 /// # Errors
 /// As [`spawn`].
@@ -67,11 +67,11 @@ pub fn spawn_hosts<R: Send>(
     all_or_cause(testing::spawn_hosts(hosts, on_channel(&body)))
 }
 
-/// Returns the results of all ranks, or the error that was the cause. Which ranks see only that another one has given
-/// up, instead of what they would have found themselves, depends on who was faster.
+/// Returns the results of all ranks, or the error that was the root cause. Which ranks only report that another one
+/// has given up, instead of their own error, depends on timing.
 ///
 /// # Errors
-/// The first that tells of no other rank's; the first of all if each does.
+/// The first error that does not report another rank, or else the first.
 pub fn all_or_cause<R>(outcomes: impl IntoIterator<Item = Result<R>>) -> Result<Vec<R>> {
     let tells_of_another = |error: &Error| matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. });
     let mut results = Vec::new();
@@ -93,7 +93,7 @@ fn on_channel<R>(body: &impl Fn(Communicator) -> Result<R>) -> impl Fn(World) ->
         let comm = Communicator::open(&world, 0)?;
         if !testing::queue().is_host() {
             comm.test_on(testing::queue);
-            // Tests that say nothing of it stay with messages by way of the host.
+            // Tests without this variable use messages through the host.
             if std::env::var_os("HEXAGRAM_DEVICE_PATH").is_some() {
                 comm.attach(&testing::queue())?;
             }

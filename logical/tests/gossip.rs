@@ -330,8 +330,8 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
         refused(blocking.gossip(&mut [1f32], &uneven, 0), "a row");
         refused(blocking.gossip(&mut [1f32], &Mixing::of_pairs(9, &[])?, 0), "9 ranks");
         refused(blocking.push_sum(&mut [1f32], &mut 1.0, &unfinished, 0), "a column");
-        refused(blocking.push_sum(&mut [1f32], &mut 0.0, &uneven, 0), "not a weight");
-        refused(blocking.push_sum(&mut [1f32], &mut f64::from(f32::NAN), &uneven, 0), "not a weight");
+        refused(blocking.push_sum(&mut [1f32], &mut 0.0, &uneven, 0), "not a valid weight");
+        refused(blocking.push_sum(&mut [1f32], &mut f64::from(f32::NAN), &uneven, 0), "not a valid weight");
         refused(blocking.gossip(&mut [1f32], &Topology::Torus(Some(7)), 0), "torus");
         assert_eq!(comm.world().traffic().bytes_sent(), before);
         blocking.gossip(&mut [1f32], &Topology::Ring, 0)

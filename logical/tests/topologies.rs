@@ -261,19 +261,19 @@ fn graphs_that_are_none_are_refused() {
         assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains(about), "{error}");
     };
     let edge = |from, to| Edge { from, to, source: 0.5, destination: 1.0 };
-    refused(Mixing::of_edges(vec![1.0; 2], &[edge(0, 2)]), "no edge from rank 0 to rank 2");
-    refused(Mixing::of_edges(vec![1.0; 2], &[edge(1, 1)]), "no edge from rank 1 to rank 1");
+    refused(Mixing::of_edges(vec![1.0; 2], &[edge(0, 2)]), "an edge from rank 0 to rank 2 is invalid");
+    refused(Mixing::of_edges(vec![1.0; 2], &[edge(1, 1)]), "an edge from rank 1 to rank 1 is invalid");
     refused(Mixing::of_edges(vec![1.0; 2], &[edge(0, 1), edge(0, 1)]), "two edges");
     refused(Mixing::of_matrix(2, &[1.0; 3]), "do not make a matrix for 2 ranks");
     refused(Mixing::of_matrix(2, &[1.0, f64::NAN, 0.0, 1.0]), "not finite");
-    refused(Mixing::of_pairs(2, &[(0, 5)]), "no edge");
-    refused(Mixing::pull(3, |_| BTreeSet::from([9])), "no edge");
-    refused(Topology::Torus(Some(3)).mixing(8, 0), "no torus of 3 rows");
+    refused(Mixing::of_pairs(2, &[(0, 5)]), "an edge");
+    refused(Mixing::pull(3, |_| BTreeSet::from([9])), "an edge");
+    refused(Topology::Torus(Some(3)).mixing(8, 0), "do not form a torus of 3 rows");
     refused(
         Topology::Torus(Some(0)).mixing(8, 0),
         "rows of torus is 0; choose auto, or a whole number, 1 or more",
     );
-    refused(Topology::Hypercube.mixing(6, 0), "no hypercube");
+    refused(Topology::Hypercube.mixing(6, 0), "do not form a hypercube");
     refused(Topology::Base { peers: 0 }.mixing(6, 0), "peers of base is 0; choose a whole number, 1 or more");
     refused(
         Topology::EquiStatic { seed: 0, hops: Some(0) }.mixing(6, 0),

@@ -115,7 +115,7 @@ def pairs(world, locked):
         again = service.pair_exchange(numpy.zeros(1), locked=locked)
         again.load_state_dict(state)
         assert again.exchanges == pair.exchanges >= 30
-        with pytest.raises(hexagram.UsageError, match="another rank"):
+        with pytest.raises(hexagram.UsageError, match="a different rank"):
             pair.exchange(comm.rank)
     return value[0].item()
 

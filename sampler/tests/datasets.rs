@@ -99,7 +99,7 @@ fn cifar_gives_images_and_labels_of_all_files() {
     assert!(get(&test, 1).unwrap_err().contains("record 1 has the label 10 instead of 0 to 9"));
     for broken in [&b""[..], &[0; 3072]] {
         folder.write("test_batch.bin", broken);
-        assert!(refused(Cifar10::open(&folder.0, false)).contains("not records of 3073 bytes"));
+        assert!(refused(Cifar10::open(&folder.0, false)).contains("not a multiple of the record size 3073"));
     }
 }
 

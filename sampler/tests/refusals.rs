@@ -97,7 +97,7 @@ fn load_balancing() {
 
     let batched = |batching| LoadBalancingBatchSampler::new(new(options).unwrap(), batching, false);
     refused(batched(Batching::Fixed(0)), "at least one sample");
-    refused(batched(Batching::MaxTokens(2.5)), "sample 2 has 3 tokens, more than the 2.5");
+    refused(batched(Batching::MaxTokens(2.5)), "sample 2 has 3 tokens, more than the limit 2.5");
     refused(batched(Batching::MaxPaddedTokens(0.0)), "`max_tokens` cannot be 0");
     refused(batched(Batching::MaxTokens(f64::NAN)), "`max_tokens` cannot be NaN");
 }

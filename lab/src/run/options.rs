@@ -362,7 +362,7 @@ mod tests {
     fn what_ranks_cannot_do_is_said_before_they_start() {
         for (arguments, said) in [
             (["--algorithm", "qadam", "--optimizer", "adam"], "adam does not fit qadam, since"),
-            (["--algorithm", "d-psgd(graph=hypercube)", "--ranks", "3"], "3 ranks make no hypercube"),
+            (["--algorithm", "d-psgd(graph=hypercube)", "--ranks", "3"], "3 ranks do not form a hypercube"),
         ] {
             let checked = checked(&arguments).unwrap();
             let text = rehearse(&checked.algorithm, &checked.engine(), checked.options.ranks())

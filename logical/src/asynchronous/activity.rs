@@ -1,15 +1,15 @@
-//! Times at which the threads beside a communicator were at work, for whoever draws or sums up where the time went:
-//! their work is in no operation of the communicator's own thread.
+//! Work times of the additional threads of a communicator, for timelines and time totals. No operation of the
+//! communicator thread contains this work.
 
 use crate::runtime::{self, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Work that is kept at most (40 MiB); what comes later is only counted.
+/// Maximum number of kept entries (40 MiB); later ones are only counted.
 const LIMIT: usize = 1 << 20;
 
-/// Record of the work of the [`Background`](super::Background)s and [`Service`](super::Service)s that were started on a
-/// communicator. Nothing is kept before it is asked for. [`Communicator::activity`](crate::Communicator::activity) has
-/// it.
+/// Work times of the [`Background`](super::Background)s and [`Service`](super::Service)s that were started on a
+/// communicator, from [`Communicator::activity`](crate::Communicator::activity). Records only between
+/// [`Activity::record`] and [`Activity::take`].
 ///
 /// ```
 /// use hexagram_logical::asynchronous::Background;
@@ -34,27 +34,26 @@ struct Record {
     dropped: u64,
 }
 
-/// Work that one thread did without a pause: of a `Background`, one operation, with the wait for the ranks that come to
-/// it later; of a `Service`, one or more requests of this rank or of others, without those that nothing can be done
-/// about yet.
+/// Work of one thread without a pause. Of a `Background`, it is one operation, including the wait for late ranks. Of
+/// a `Service`, it is one or more requests of this or other ranks, without postponed requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Time at which it began.
+    /// Start of the work.
     pub start: Instant,
-    /// Time at which it ended.
+    /// End of the work.
     pub end: Instant,
-    /// Bytes that this rank had sent by then, on all channels, headers included.
+    /// Bytes that this rank had sent by the end, on all channels, including headers.
     pub sent: u64,
 }
 
 impl Activity {
-    /// Keeps what ends from here on; what was kept before is gone.
+    /// Starts a new recording, and discards the previous one.
     pub fn record(&self) {
         *self.lock() = Some(Record::default());
     }
 
-    /// Ends the recording: what was kept, in the order in which it ended, and how much there was beyond the 2²⁰ that
-    /// are kept. What is under way is in neither.
+    /// Ends the recording. Returns the work in the order of completion, and the number of entries beyond the maximum
+    /// of 2²⁰. Unfinished work is in neither.
     pub fn take(&self) -> (Vec<Work>, u64) {
         self.lock().take().map_or((Vec::new(), 0), |Record { work, dropped }| (work, dropped))
     }

@@ -1,11 +1,11 @@
-//! Agreement of ranks before they make something of a service together.
+//! Agreement of the ranks before they create a primitive on a service.
 
 use super::service::Service;
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Error, Land, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 
-/// Fails unless values like this one, so encoded, can be averaged by the ranks of a service.
+/// Fails unless the ranks of a service can average values like this one, with this encoding.
 pub(super) fn check(
     comm: &Communicator,
     service: &Service,
@@ -23,7 +23,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Sends byte r of `out` to every other rank r, and returns what they have sent: byte r is that of rank r.
+/// Sends byte r of `out` to every other rank r. Returns the received bytes: byte r comes from rank r.
 pub(super) async fn tell_everyone(
     comm: &Communicator,
     fingerprint: Fingerprint,
@@ -48,10 +48,10 @@ pub(super) async fn tell_everyone(
     Ok(back.to_vec())
 }
 
-/// Returns once all ranks have come here, if all make what `mine` says.
+/// Returns once all ranks have called this, if all have the fingerprint `mine`.
 ///
 /// # Errors
-/// [`Error::Mismatch`] if they make different things.
+/// [`Error::Mismatch`] if fingerprints differ.
 pub(super) async fn agree(comm: &Communicator, mine: Fingerprint) -> Result<()> {
     tell_everyone(comm, mine, &vec![0; comm.size()]).await.map(drop)
 }

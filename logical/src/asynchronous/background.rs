@@ -1,4 +1,4 @@
-//! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
+//! Operations in the background, such as averaging a model while its rank computes.
 
 use super::BlockingBackground;
 use super::pending::{Ending, Pending, Promise};
@@ -15,39 +15,38 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-/// Floats that are worked on in the background, of any type. Whoever reads or writes them holds the lock.
+/// Floats of any type that are processed in the background. Hold the lock to read or write them.
 pub type Model = Arc<Mutex<Buffer>>;
 
-/// End of an operation in the background.
+/// Outcome of an operation in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its difference was applied to the model, or its result handed back.
+    /// The difference was applied to the model, or the result was returned.
     Applied,
-    /// All ranks agreed not to begin it. The model is as it was.
+    /// All ranks agreed not to begin the operation. The model is unchanged.
     Aborted,
 }
 
-/// A thread that runs operations beside this one, in the order in which they are posted.
+/// A thread that runs operations in the background, in the order in which they are posted.
 ///
-/// With x the model, an operation `op` that is posted does
+/// With x the model, a posted operation `op` does
 ///
 /// > s ← x; r ← op(s); x ← (x − s) + r
 ///
-/// so that what this rank adds to x meanwhile is kept, and x = r exactly if it adds nothing. With the mean as operation
-/// this is the asynchronous model average of Bagua (Gan et al., "BAGUA: scaling up distributed learning with system
-/// relaxations", 2021), which leaves the sum of x over ranks as it is, up to rounding.
+/// so that local changes to x during the operation are kept, and x = r if there are none. With the mean as the
+/// operation, this is the asynchronous model average of Bagua (Gan et al., "BAGUA: scaling up distributed learning
+/// with system relaxations", 2021). It preserves the sum of x over ranks, up to rounding.
 ///
-/// *Steps*: the caller copies s under the model's lock; the thread has the ranks agree that nobody aborts, runs `op` on
-/// a communicator of its own, and applies the difference under the lock again. The caller never waits for more than a
-/// copy, or one pass over the model. *Order*: the k-th operation of a rank meets the k-th of every other; all ranks
-/// post the same ones. Two means of one model that are under way together both make up for the same differences, and
-/// overshoot: post the next when the last is done. *Bytes* sent per rank: those of `op`, and those of an all-reduce of
-/// one byte, by which ranks agree. *Memory*: s and r, 2 S for each operation that is posted, kept for later ones of
-/// equal size. *Determinism*: r is as deterministic as `op`; between which steps of this rank the difference is applied
-/// is not, unless the rank waits.
+/// *Steps*: the caller copies s under the lock of the model. The thread agrees with the other ranks that no rank
+/// aborts, runs `op` on a separate communicator, and applies the difference under the lock. The caller waits for a
+/// copy, or one pass over the model, at most. *Order*: the k-th operations of all ranks match; all ranks post the
+/// same ones. Two simultaneous means of one model both correct the same differences, and overshoot: wait for a mean
+/// before posting the next. *Bytes* sent per rank: those of `op`, and those of the agreement, an all-reduce of one
+/// byte. *Memory*: s and r, 2 S for each posted operation, reused for later ones of equal size. *Determinism*: r is
+/// as deterministic as `op`. The step at which the difference is applied is not deterministic, unless the rank waits.
 ///
-/// *Failures*: an error ends every operation that is not done, with that error, and is told to the other ranks.
-/// Dropping a `Background` waits for what was posted.
+/// *Failures*: an error ends all unfinished operations with that error, on all ranks. Dropping a `Background` waits
+/// for the posted operations.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::{Background, Model, Outcome};
@@ -68,11 +67,11 @@ pub enum Outcome {
 /// ```
 pub struct Background {
     world: World,
-    /// `None` once it is being dropped.
+    /// `None` during the drop.
     queue: Option<Sender<QueueItem>>,
-    /// Ends the thread's sleep.
+    /// Wakes the thread.
     bell: Arc<dyn Bell>,
-    /// This rank wants to abort, and the others do not know yet.
+    /// True if this rank wants to abort, and the other ranks have not been notified.
     aborting: Arc<AtomicBool>,
     spares: Arc<FreeBuffers>,
     ending: Arc<Ending>,
@@ -80,7 +79,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the thread, with a further communicator of the ranks of `comm`. A collective call of these ranks.
+    /// Starts the thread, with another communicator of the ranks of `comm`. A collective call.
     ///
     /// # Errors
     /// As [`Communicator::channel`] and [`Channel::open`](crate::Channel::open); [`Error::System`] without a thread.
@@ -104,11 +103,12 @@ impl Background {
         })
     }
 
-    /// Posts an operation on a copy of the model, which it changes in place. The caller must not hold the model's lock.
+    /// Posts an operation on a copy of the model, which it changes in place. The caller must not hold the lock of the
+    /// model.
     ///
     /// # Errors
-    /// [`Error::Busy`] if an operation writes the model; [`Error::Usage`] unless it holds floats: nothing was posted
-    /// then. The error of the operation, or of one before it.
+    /// [`Error::Busy`] if an operation writes the model, and [`Error::Usage`] unless it holds floats; neither posts
+    /// an operation. Otherwise the error of this operation, or of an earlier one.
     pub fn post(
         &self,
         model: &Model,
@@ -133,8 +133,8 @@ impl Background {
         self.enqueue(averaged, outcome)
     }
 
-    /// Posts an operation that owns all that it works on, and hands back what it returns: for whoever has the model to
-    /// itself, and applies the result when it suits. It keeps its place among the others.
+    /// Posts an operation that owns its data, and returns its result. Use it if the caller applies the result itself.
+    /// The operation keeps its place among the others.
     ///
     /// ```
     /// use hexagram_logical::asynchronous::Background;
@@ -155,10 +155,10 @@ impl Background {
     /// assert_eq!(ranks.unwrap(), [Some(6.0); 4]);
     /// ```
     ///
-    /// The result is `None` if all ranks agreed not to begin it.
+    /// The result is `None` if all ranks agreed not to begin the operation.
     ///
     /// # Errors
-    /// The error of the operation, or of one before it.
+    /// The error of the operation, or of an earlier one.
     pub fn call<T: Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Communicator) -> Result<T> + Send + 'static,
@@ -174,17 +174,17 @@ impl Background {
         self.post(model, async |comm, copy| comm.all_reduce(copy, ReduceOp::Mean).await)
     }
 
-    /// Posts the same in low precision: [`Communicator::all_reduce_encoded`]. Its mean is off by the codec's error,
-    /// equally on all ranks, and so is the sum over ranks. Parameters change little from one mean to the next, so that
+    /// Posts the mean in low precision, by [`Communicator::all_reduce_encoded`]. The mean deviates by the codec
+    /// error, equally on all ranks, and so does the sum over ranks. Parameters change little between means, so that
     /// [`Feedback::Difference`](crate::encoding::Feedback::Difference) suits them.
     ///
-    /// The encoding's lock is held while the operation is under way: ask for it, to save its state, when none is.
+    /// The operation holds the lock of the encoding; save the state of the encoding while no operation is running.
     ///
     /// # Errors
     /// As [`Background::post`].
     pub fn post_mean_encoded(&self, model: &Model, encoding: &Arc<Mutex<Encoding>>) -> Pending<Outcome> {
         let encoding = Arc::clone(encoding);
-        #[allow(clippy::await_holding_lock, reason = "the thread has nothing else to do meanwhile")]
+        #[allow(clippy::await_holding_lock, reason = "the thread has no other work")]
         let operation = async move |comm: &Communicator, copy: &mut Buffer| {
             let mut encoding = lock(&encoding);
             comm.all_reduce_encoded(copy, ReduceOp::Mean, &mut encoding).await
@@ -192,11 +192,11 @@ impl Background {
         self.post(model, operation)
     }
 
-    /// Gives up what no rank has begun. A collective call: all ranks make it, however much each of them has posted.
+    /// Aborts the operations that no rank has begun. A collective call, whatever each rank has posted.
     ///
-    /// An operation that has begun on one rank is finished by all. Those after it that were posted before this call are
-    /// [`Outcome::Aborted`], on every rank. Returns when all of them have ended; what is posted afterwards is run as
-    /// ever.
+    /// An operation that has begun on one rank is finished by all ranks. Later ones that were posted before this call
+    /// are [`Outcome::Aborted`], on every rank. Returns when all of them have ended; operations posted afterwards run
+    /// normally.
     ///
     /// # Errors
     /// The error that ended an operation.
@@ -209,7 +209,7 @@ impl Background {
         })
     }
 
-    /// Returns the same call, blocking.
+    /// Returns the blocking form of this call.
     pub fn blocking(&mut self) -> BlockingBackground<'_> {
         BlockingBackground(self)
     }
@@ -241,7 +241,7 @@ impl Background {
     }
 
     fn send(&self, item: QueueItem) {
-        // A thread that has ended has said why: the promise that is dropped tells.
+        // A thread that has ended has stored its error, which the dropped promise returns.
         self.queue.as_ref().map(|queue| queue.send(item));
         self.bell.ring();
     }
@@ -250,7 +250,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The others may wait in vain for what this rank would have posted.
+            // The other ranks may wait for an operation that this rank would have posted.
             self.world.health().give_up("panicked");
         }
         self.queue = None;
@@ -269,12 +269,12 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Buffers of operations that are done, for those to come.
+/// Buffers of finished operations, for reuse.
 #[derive(Default)]
 struct FreeBuffers(Mutex<Vec<Buffer>>);
 
 impl FreeBuffers {
-    /// Returns a buffer like `served` and beside it, with any content.
+    /// Returns a buffer like `served` on the same device, with any content.
     fn take(&self, served: &Buffer) -> Result<Buffer> {
         let mut spares = lock(&self.0);
         let fits = |spare: &Buffer| spare.dtype() == served.dtype() && spare.len() == served.len();
@@ -289,17 +289,17 @@ impl FreeBuffers {
     }
 }
 
-/// An order for the thread.
+/// Command for the thread.
 enum QueueItem {
     Work(Box<dyn Queued>),
     Abort(Promise<()>),
 }
 
-/// An operation, with what becomes of its result.
+/// An operation, and the use of its result.
 trait Queued: Send {
     fn run<'a>(&'a mut self, comm: &'a Communicator) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-    /// Brings the result to whoever waits for it; that it was aborted, if it has not run.
+    /// Delivers the result, or the abort if the operation has not run.
     fn finish(self: Box<Self>);
 }
 
@@ -331,23 +331,23 @@ where
     }
 }
 
-/// The thread's side.
+/// The side of the thread.
 struct Runner {
     comm: Communicator,
     aborting: Arc<AtomicBool>,
     /// One byte, by which ranks agree.
     flag: Buffer,
-    /// The ranks have agreed to abort, and this one has not come to where it does.
+    /// True after the ranks have agreed to abort, until this rank reaches its own call of abort.
     skipping: bool,
 }
 
 impl Runner {
-    /// Works until nothing can be posted any more, or the first error.
+    /// Works until the queue is closed, or the first error.
     async fn run(mut self, items: Receiver<QueueItem>, ending: &Ending) {
         while let Some(mut item) = next(&items).await {
             let start = runtime::now();
             let served = self.serve(&mut item).await;
-            // Before whoever waits for it asks what was done.
+            // Recorded before the waiting caller can read the record.
             self.comm.activity().ends(start, self.comm.world().traffic().bytes_sent());
             if let Err(error) = served {
                 self.comm.give_up(&error);
@@ -374,7 +374,7 @@ impl Runner {
         }
     }
 
-    /// Returns true if any rank aborts now. All ranks learn the same.
+    /// Returns true if any rank aborts now. The result is the same on all ranks.
     async fn agree_to_abort(&mut self) -> Result<bool> {
         self.flag.host_mut::<u8>()?[0] = self.aborting.load(Ordering::Acquire).into();
         self.comm.all_reduce(&mut self.flag, ReduceOp::Max).await?;
@@ -393,8 +393,7 @@ impl Runner {
     }
 }
 
-/// Returns what is posted next, once it is; `None` once there can be nothing more. Whoever posts rings the thread's
-/// bell.
+/// Returns the next posted item; `None` if the queue is closed. The posting thread rings the bell.
 async fn next(items: &Receiver<QueueItem>) -> Option<QueueItem> {
     poll_fn(|_| match items.try_recv() {
         Ok(item) => Poll::Ready(Some(item)),
@@ -404,7 +403,7 @@ async fn next(items: &Receiver<QueueItem>) -> Option<QueueItem> {
     .await
 }
 
-/// Elements of a pass that stay in the first-level cache for the next.
+/// Elements of a pass that stay in the first-level cache for the next one.
 const BLOCK: usize = 2048;
 
 /// Applies a difference: `x ← (x − s) + r`.

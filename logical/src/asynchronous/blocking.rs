@@ -1,5 +1,5 @@
-//! The calls of asynchronous primitives that wait, blocking on the caller's thread. Calls that return a
-//! [`Pending`](super::Pending) have a blocking form of their own there.
+//! The waiting calls of asynchronous primitives, as blocking calls. Calls that return a [`Pending`](super::Pending)
+//! have their blocking form there.
 
 use super::{Background, Clock, PairExchange, Pulled, Server, Service, Window};
 use crate::encoding::State;

@@ -1,4 +1,4 @@
-//! The staleness clock: who may go on, when nobody may be more than some steps ahead of the slowest.
+//! The staleness clock: it limits how many steps a rank may be ahead of the slowest.
 
 use super::BlockingClock;
 use super::agree::agree;
@@ -17,20 +17,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// > c − min over ranks of c ≤ s
 ///
-/// With s = 0 every wait is a barrier (BSP, bulk synchronous parallelism); with s = [`Clock::UNBOUNDED`] there is none.
-/// The clock that the others see of a rank stays behind while requests are under way that the rank has made of a
-/// [`Server`](super::Server) with this clock before it ticked on: who sees a clock can rely on its updates being in
-/// place.
+/// With s = 0 every wait is a barrier (BSP, bulk synchronous parallelism); with s = [`Clock::UNBOUNDED`] ranks never
+/// wait. The clock that other ranks see includes the requests of a rank: it does not pass a tick until all requests
+/// that the rank made before it, to a [`Server`](super::Server) with this clock, are answered. Therefore a clock that
+/// a rank sees implies that the updates before it are in place.
 ///
-/// *Steps*: a tick tells nobody. A wait asks the ranks that are not known to be far enough, all at once, and each
-/// answers when it is: one round trip after the slowest. The answer says how far that rank has come, which spares later
-/// questions when it is ahead. *Bytes* sent per rank: for each rank that it asks
-/// [`REQUEST_BYTES`](super::REQUEST_BYTES), for each that asks [`REPLY_BYTES`](super::REPLY_BYTES), and headers; with
-/// s = 0 each asks all others once a clock. *Memory*: 8 n bytes. *Determinism*: results of servers are deterministic
-/// with s = 0 only.
+/// *Steps*: a tick sends no message. A wait asks all ranks whose known clock is too low, at the same time, and each
+/// answers when its clock is high enough: one round trip after the slowest. The answer contains the clock of that
+/// rank, which saves later questions if it is ahead. *Bytes* sent per rank: [`REQUEST_BYTES`](super::REQUEST_BYTES)
+/// for each question, [`REPLY_BYTES`](super::REPLY_BYTES) for each answer, and headers; with s = 0 each rank asks all
+/// others once per clock. *Memory*: 8 n bytes. *Determinism*: results of servers are deterministic with s = 0 only.
 ///
-/// A rank that has dropped its clock, and its servers, or called [`Clock::finish`], has finished: nobody waits for it
-/// any more. Cheap to clone.
+/// A rank has finished once it has dropped its clock and its servers, or called [`Clock::finish`]; other ranks no
+/// longer wait for it. Cheap to clone.
 ///
 /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
 ///
@@ -60,7 +59,7 @@ struct ClockInner {
     fingerprint: Fingerprint,
     staleness: u64,
     ticks: Arc<Ticks>,
-    /// Clock that each rank is known to have reached.
+    /// Highest known clock of each rank.
     known: Mutex<Vec<u64>>,
 }
 
@@ -78,14 +77,14 @@ impl Drop for ClockInner {
 }
 
 impl Clock {
-    /// The staleness with which nobody waits.
+    /// The staleness with which ranks never wait.
     pub const UNBOUNDED: u64 = u64::MAX;
 
-    /// Starts a clock at 0, on all ranks. A collective call.
+    /// Starts a clock at 0. A collective call.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`;
-    /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of the service's ranks.
+    /// [`Error::Usage`](crate::Error::Usage) if `comm` is not of the ranks of the service.
     pub fn start<'a>(comm: &'a Communicator, service: &'a Service, staleness: u64) -> Primitive<'a, Self> {
         Box::pin(async move {
             service.check_ranks(comm)?;
@@ -111,12 +110,12 @@ impl Clock {
         self.0.staleness
     }
 
-    /// Returns this rank's clock: the number of its ticks.
+    /// Returns the clock of this rank: the number of its ticks.
     pub fn now(&self) -> u64 {
         self.0.ticks.lock().now
     }
 
-    /// Returns the slowest rank's clock, as far as this rank knows: all updates of clocks before it are in place.
+    /// Returns the lowest known clock of all ranks: all updates of earlier clocks are in place.
     pub fn slowest(&self) -> u64 {
         let seen = self.0.ticks.lock().seen();
         let mut known = self.known();
@@ -124,7 +123,7 @@ impl Clock {
         known.iter().copied().fold(u64::MAX, u64::min)
     }
 
-    /// Ends this clock of this rank; returns the number of the next.
+    /// Ends the current clock of this rank; returns the number of the next one.
     pub fn tick(&self) -> u64 {
         let now = {
             let mut state = self.0.ticks.lock();
@@ -135,22 +134,22 @@ impl Clock {
         now
     }
 
-    /// Says that this rank ticks no more, as dropping the clock does: nobody waits for it any more.
+    /// Announces that this rank makes no more ticks, as dropping the clock does. Other ranks no longer wait for it.
     pub fn finish(&self) {
         self.0.finish();
     }
 
-    /// Waits until the slowest rank is at most s clocks behind; returns how far it has come at least.
+    /// Waits until the slowest rank is at most s clocks behind. Returns a lower bound of its clock.
     ///
     /// # Errors
-    /// [`Error::Deadline`](crate::Error::Deadline) with the rank that is late,
-    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the one that failed.
+    /// [`Error::Deadline`](crate::Error::Deadline) with the late rank,
+    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the failed one.
     pub fn wait<'a>(&'a self) -> Primitive<'a, u64> {
         Box::pin(async move { self.wait_until(self.now().saturating_sub(self.0.staleness)).await })
     }
 
-    /// Waits until every rank has come as far as this one, as with s = 0: for whoever evaluates or saves what all have
-    /// made.
+    /// Waits until every rank has reached the clock of this one, as with s = 0. Use it before evaluating or saving
+    /// the common result.
     ///
     /// # Errors
     /// As [`Clock::wait`].
@@ -158,7 +157,7 @@ impl Clock {
         Box::pin(async move { self.wait_until(self.now()).await })
     }
 
-    /// Returns the same waits, blocking.
+    /// Returns the blocking form of the waits.
     pub fn blocking(&self) -> BlockingClock<'_> {
         BlockingClock(self)
     }
@@ -175,7 +174,7 @@ impl Clock {
         Ok(self.slowest())
     }
 
-    /// Asks for a rank's clock, this one's too: it is told once that is `clock` or later.
+    /// Asks a rank, which may be this one, for its clock. The answer comes once that is at least `clock`.
     fn ask(&self, rank: usize, clock: u64) -> Pending<u64> {
         let handler = self.0.number;
         let fingerprint = self.0.fingerprint;
@@ -190,7 +189,7 @@ impl Clock {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the others from seeing a later clock than this one, until it is dropped.
+    /// Keeps other ranks from seeing a later clock than the current one, until the value is dropped.
     pub(super) fn hold(&self) -> Hold {
         let mut state = self.0.ticks.lock();
         let clock = state.now;
@@ -199,7 +198,7 @@ impl Clock {
     }
 }
 
-/// Something under way that was begun at a clock.
+/// A request that was begun at a clock.
 pub(super) struct Hold {
     ticks: Arc<Ticks>,
     pub(super) clock: u64,
@@ -217,7 +216,7 @@ impl Drop for Hold {
     }
 }
 
-/// One rank's own clock, which answers the others.
+/// The clock of one rank, which answers the other ranks.
 struct Ticks {
     fingerprint: Fingerprint,
     state: Mutex<ClockState>,
@@ -226,13 +225,13 @@ struct Ticks {
 #[derive(Default)]
 struct ClockState {
     now: u64,
-    /// Number of requests under way that were begun at each clock.
+    /// Number of unanswered requests that were begun at each clock.
     held: BTreeMap<u64, usize>,
     finished: bool,
 }
 
 impl ClockState {
-    /// Returns the clock that the others may see of this rank.
+    /// Returns the clock of this rank that other ranks may see.
     fn seen(&self) -> u64 {
         let now = if self.finished { u64::MAX } else { self.now };
         self.held.keys().next().map_or(now, |held| *held.min(&now))

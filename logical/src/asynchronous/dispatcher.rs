@@ -1,4 +1,4 @@
-//! The service's dispatcher: it carries this rank's requests to others, and carries out theirs.
+//! The dispatcher of a service: it sends the requests of this rank, and serves those of other ranks.
 //!
 //! ```text
 //! exchange     = request [payload] reply [result]     payload and result of up to 1 KiB are part of request and reply
@@ -8,8 +8,8 @@
 //! leave        = request without reply                nothing more comes from this rank
 //! ```
 //!
-//! Requests of one rank to one handler are carried out one after another, in the order in which they were made. Others
-//! overtake them, so that a slow link or a request that has to wait holds nobody else up.
+//! Requests of one rank to one handler are served one after another, in the order in which they were made. Other
+//! requests overtake them, so that neither a slow link nor a postponed request delays other ranks.
 
 use super::service::{Handler, Landed, Member};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
@@ -27,7 +27,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-/// Tags of requests, of payloads, and of what comes back, are counted apart.
+/// Requests, payloads and replies are counted separately.
 const REQUESTS: u32 = 2;
 pub(super) const PAYLOADS: u32 = 3;
 pub(super) const REPLIES: u32 = 4;
@@ -35,7 +35,7 @@ pub(super) const REPLIES: u32 = 4;
 /// Handlers of this rank, by number.
 pub(super) type Handlers = Mutex<Vec<Arc<dyn Handler>>>;
 
-/// Elements that a message carries: the first of a buffer.
+/// Elements of a message: the first ones of a buffer.
 #[derive(Clone)]
 pub(crate) struct Payload {
     pub(crate) buffer: Arc<Buffer>,
@@ -52,14 +52,14 @@ impl Payload {
         self.len * self.buffer.dtype().size()
     }
 
-    /// Returns a copy of the bytes on the host; of none if there is no payload.
+    /// Returns a copy of the bytes on the host; empty without a payload.
     pub(super) fn copied(payload: Option<&Self>) -> Result<Vec<u8>> {
         payload
             .map_or_else(|| Ok(Vec::new()), |it| Ok(it.buffer.read(0..it.len)?.bytes_on_host()?.into_owned()))
     }
 }
 
-/// A request of this rank, to be sent.
+/// A request of this rank to send.
 pub(crate) struct Outgoing {
     pub(crate) handler: u32,
     pub(crate) verb: u16,
@@ -73,36 +73,37 @@ pub(crate) struct Outgoing {
 /// Reply to a request of this rank.
 pub(crate) struct Response {
     pub(crate) arguments: [u64; 2],
-    /// [`Outgoing::into`], and how much of it was filled.
+    /// [`Outgoing::into`], and the number of bytes in it.
     pub(crate) payload: Option<Landed>,
 }
 
-/// A request of another rank, and what rode along.
+/// A request of another rank, with its inline payload.
 pub(super) struct Incoming {
     pub(super) request: Request,
     pub(super) payload: Vec<u8>,
 }
 
-/// Requests of this rank to one other.
+/// Requests of this rank to one other rank.
 pub(super) struct PeerQueue {
     pub(super) free: Vec<u16>,
-    /// Requests so far, and how many of them have got their slot.
+    /// Number of requests so far, and the number of those with a slot.
     pub(super) made: u64,
     pub(super) started: u64,
 }
 
-/// State of the service's thread, shared by everything under way on it.
+/// State of the service thread, shared by all its tasks.
 pub(crate) struct Dispatcher {
     pub(super) comm: Communicator,
     handlers: Arc<Handlers>,
     pub(super) lines: RefCell<Vec<PeerQueue>>,
-    /// Requests that wait for one of the same rank to the same handler; there is an entry while one is carried out.
+    /// Requests that wait for an earlier one of the same rank to the same handler. An entry exists while one is
+    /// served.
     pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<Incoming>>>,
-    /// True for each rank that has no more requests.
+    /// True for each rank that will send no more requests.
     pub(super) left: RefCell<Vec<bool>>,
-    /// Requests that cannot be carried out yet.
+    /// Number of postponed requests.
     pub(super) postponed: Cell<usize>,
-    /// Started when another rank was last heard of.
+    /// Time since the last message of another rank.
     pub(super) last_heard: Cell<Stopwatch>,
     /// First error of this rank.
     failure: OnceCell<Error>,
@@ -135,8 +136,8 @@ impl Dispatcher {
         Dispatcher { comm, handlers, lines, queues, left, postponed, last_heard, failure }
     }
 
-    /// Ends all that is under way, here and elsewhere, because of `error`. Returns the first error, where
-    /// that is why this one came.
+    /// Ends all tasks, here and on other ranks, because of `error`. Returns the first error, if `error` is only its
+    /// consequence.
     pub(super) fn fail(&self, error: Error) -> Error {
         if matches!(error, Error::Poisoned { .. }) {
             return self.failure().unwrap_or(error);
@@ -146,7 +147,7 @@ impl Dispatcher {
         error
     }
 
-    /// Returns the first error, here or elsewhere.
+    /// Returns the first error, here or on another rank.
     pub(super) fn failure(&self) -> Option<Error> {
         let verdict = self.comm.world().health().verdict()?;
         Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
@@ -156,7 +157,7 @@ impl Dispatcher {
         }))
     }
 
-    /// Counts a request as one that cannot be carried out yet, until what this returns is dropped.
+    /// Counts a request as postponed, until the returned value is dropped.
     pub(super) fn postpone(&self) -> Postponed<'_> {
         self.postponed.update(|count| count + 1);
         Postponed(&self.postponed)
@@ -176,7 +177,7 @@ impl Dispatcher {
         self.member(rank).peer
     }
 
-    /// Waits until `ready` has something: a failure here or elsewhere ends the wait.
+    /// Waits until `ready` returns a value. A failure, here or on another rank, ends the wait.
     pub(crate) async fn until<T>(
         &self,
         label: &Label,
@@ -193,14 +194,14 @@ impl Dispatcher {
         .await
     }
 
-    /// Polls what may call what a user wrote, such as a server's update: its panic ends the service as an
-    /// error does.
+    /// Polls a future that may call user code, such as the update of a server. A panic in it ends the service like an
+    /// error.
     pub(super) async fn guarded<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = pin!(work);
         poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
             polled.unwrap_or_else(|panic| {
-                Poll::Ready(Err(self.fail(Error::panicked("what answers a request", &*panic))))
+                Poll::Ready(Err(self.fail(Error::panicked("the handler of a request", &*panic))))
             })
         })
         .await
@@ -210,7 +211,7 @@ impl Dispatcher {
         self.comm.begin(label(series, request)?)
     }
 
-    /// Puts bytes of `from` at the beginning of a buffer.
+    /// Copies bytes of `from` to the beginning of a buffer.
     pub(super) fn store(&self, from: usize, bytes: &[u8], buffer: &Buffer) -> Result<()> {
         let whole = bytes.len().is_multiple_of(buffer.dtype().size());
         if !whole || bytes.len() > bytes_of(buffer) {
@@ -219,7 +220,7 @@ impl Dispatcher {
         buffer.write(0..bytes.len() / buffer.dtype().size())?.copy_from_bytes(bytes)
     }
 
-    /// Returns the error of a rank that does not keep to the protocol.
+    /// Returns the error for a rank that violates the protocol.
     pub(super) fn violation(&self, from: usize, what: &str) -> Error {
         violation(&self.peer(from), what)
     }
@@ -227,7 +228,7 @@ impl Dispatcher {
     pub(super) fn handler(&self, from: usize, request: &Request) -> Result<Arc<dyn Handler>> {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let handler = handlers.get(request.handler as usize).cloned();
-        handler.ok_or_else(|| self.violation(from, "a request for what was never made here"))
+        handler.ok_or_else(|| self.violation(from, "a request for an unknown handler"))
     }
 }
 

@@ -1,5 +1,4 @@
-//! Requests of other ranks, and the replies to them: the serving half of the protocol that [`super::dispatcher`]
-//! describes.
+//! Requests of other ranks, and the replies to them: the serving half of the protocol in [`super::dispatcher`].
 
 use super::dispatcher::{Dispatcher, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
 use super::service::{Handler, Landed, Reply, Served};
@@ -12,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Dispatcher {
-    /// Takes a request that has come; returns a future that carries it out, unless another does so already.
+    /// Receives a request. Returns a future that serves it, unless a running task will.
     pub(super) fn receive(
         self: &Rc<Self>,
         from: usize,
@@ -20,7 +19,7 @@ impl Dispatcher {
     ) -> Result<Option<impl Future<Output = ()> + use<>>> {
         self.last_heard.set(Stopwatch::start());
         let (request, payload) =
-            Request::parse(message).ok_or_else(|| self.violation(from, "a request that is none"))?;
+            Request::parse(message).ok_or_else(|| self.violation(from, "a malformed request"))?;
         if request.handler == LEAVE {
             self.left.borrow_mut()[from] = true;
             return Ok(None);
@@ -36,7 +35,7 @@ impl Dispatcher {
         Ok(Some(Rc::clone(self).serve(key)))
     }
 
-    /// Carries out what has come of one rank for one handler, until nothing is left.
+    /// Serves the requests of one rank to one handler, until none are left.
     async fn serve(self: Rc<Self>, key: (usize, u32)) {
         loop {
             let next = self.queues.borrow_mut().get_mut(&key).and_then(VecDeque::pop_front);
@@ -53,8 +52,8 @@ impl Dispatcher {
         let Reply { arguments, payload } = self.carry_out(&*handler, from, &request, &payload).await?;
         let bytes = payload.as_ref().map_or(0, Payload::bytes);
         if bytes as u64 > request.room {
-            let what = format!("a reply of {bytes} bytes has no room at rank {from}");
-            return Err(Error::usage(what, "make all ranks of equal kind and size"));
+            let what = format!("a reply of {bytes} bytes exceeds the buffer of rank {from}");
+            return Err(Error::usage(what, "create the same primitive, with the same size, on all ranks"));
         }
         let mut head = Head { arguments, bytes: bytes as u64 }.to_bytes();
         if request.reply_rides() {
@@ -73,7 +72,7 @@ impl Dispatcher {
         sent.await.map(drop)
     }
 
-    /// Receives a payload, and has the handler carry the request out. `along` is the payload if it rode along.
+    /// Receives a payload, and lets the handler serve the request. `along` is the payload if it was inline.
     pub(super) async fn carry_out(
         &self,
         handler: &dyn Handler,
@@ -93,7 +92,7 @@ impl Dispatcher {
             let buffer = &landed.buffer;
             let got = call.recv(from, 0, buffer, 0..buffer.len(), Land::AtMost)?.await?;
             if got.bytes as u64 != request.bytes {
-                return Err(self.violation(from, "a payload of another size than it said"));
+                return Err(self.violation(from, "a payload whose size differs from the request"));
             }
         }
         let label = label(REPLIES, request)?;
@@ -108,7 +107,7 @@ impl Dispatcher {
         reply.await
     }
 
-    /// Tells another rank that nothing more comes.
+    /// Announces to another rank that no more requests follow.
     pub(super) async fn send_leave(&self, to: usize) -> Result<()> {
         let fingerprint = request_label()?.fingerprint;
         let arguments = [0; 3];

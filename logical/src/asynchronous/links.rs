@@ -1,5 +1,5 @@
-//! Links by which a value x that changes travels from one rank to another: all of it each time, or encoded with a
-//! feedback that both remember.
+//! Links that transfer a changing value x from one rank to another: the whole value each time, or encoded with
+//! feedback that both ranks remember.
 //!
 //! | encoding | message | remembered by the sender | by the receiver | the receiver's value |
 //! |---|---|---|---|---|
@@ -17,7 +17,7 @@ use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink, LinkNames, Messa
 use crate::{Buffer, DType, Part, Peer, Result};
 use std::sync::Arc;
 
-/// Names under which a link's memory is saved.
+/// Names under which the memory of a link is saved.
 const NAMES: LinkNames = LinkNames { error: "error", difference: "difference" };
 
 /// Encoding of values of one length, between any two ranks.
@@ -27,15 +27,15 @@ pub(super) struct ValueEncoding {
     messages: BufferPool,
 }
 
-/// A sender's memory of one receiver.
+/// Memory of a sender for one receiver.
 pub(super) struct SendLink {
     encoding: Option<Encoding>,
-    /// The handler's verb: messages for different purposes are drawn apart.
+    /// The verb of the handler: messages of different verbs use different random draws.
     verb: u16,
 }
 
 impl SendLink {
-    /// Returns what is remembered, to be saved; `None` without an encoding.
+    /// Returns the memory, for saving; `None` without an encoding.
     pub(super) fn state(&self) -> Option<&State> {
         self.encoding.as_ref().map(Encoding::state)
     }
@@ -47,12 +47,12 @@ impl SendLink {
     }
 }
 
-/// A receiver's memory of one sender.
+/// Memory of a receiver for one sender.
 #[derive(Default)]
 pub(super) struct ReceiveLink(pub(super) State);
 
 impl ValueEncoding {
-    /// Creates it for values like `value`, with buffers beside it.
+    /// Creates the encoding of values like `value`, with buffers on the same device.
     pub(super) fn new(value: &Buffer, encoding: Option<Encoding>) -> Result<Self> {
         let len = value.len();
         let largest = encoding.as_ref().map_or(0, |encoding| encoding.codec().encoded_len(len));
@@ -61,17 +61,17 @@ impl ValueEncoding {
         Ok(ValueEncoding { encoding, values, messages })
     }
 
-    /// Creates a link to a receiver that remembers nothing yet.
+    /// Creates a link to a receiver, with empty memory.
     pub(super) fn send_link(&self, verb: u16) -> SendLink {
         SendLink { encoding: self.encoding.as_ref().map(fresh), verb }
     }
 
-    /// Returns true if values travel encoded.
+    /// Returns true if values are encoded.
     pub(super) fn encodes(&self) -> bool {
         self.encoding.is_some()
     }
 
-    /// Returns true if each receiver gets messages of its own, because of what is remembered of it.
+    /// Returns true if each receiver needs a separate message, because of the feedback.
     pub(super) fn remembers(&self) -> bool {
         self.encoding.as_ref().is_some_and(|encoding| encoding.feedback() != Feedback::None)
     }
@@ -81,10 +81,10 @@ impl ValueEncoding {
         if self.encoding.is_some() { self.messages.take() } else { self.values.take() }
     }
 
-    /// Makes the message of `rank` to `to` for `value`. Nothing is remembered of a message that cannot be made.
+    /// Encodes the message of `rank` to `to` for `value`. A failure leaves the memory unchanged.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite), where the codec refuses an element.
+    /// [`Error::NotFinite`](crate::Error::NotFinite) if the codec refuses an element.
     pub(super) fn encode(
         &self,
         link: &mut SendLink,
@@ -117,7 +117,7 @@ impl ValueEncoding {
         Ok(Payload { buffer: message, len })
     }
 
-    /// Returns the value behind the first `bytes` bytes of a message of `from`.
+    /// Returns the value of the first `bytes` bytes of a message of `from`.
     pub(super) fn decode(
         &self,
         link: &mut ReceiveLink,
@@ -137,7 +137,7 @@ impl ValueEncoding {
         Ok(value)
     }
 
-    /// Encodes a value once and for all, without feedback, and rounds it: `value ← D(message)`.
+    /// Encodes a value without feedback, and replaces it by the decoded message: `value ← D(message)`.
     pub(super) fn encode_rounded(
         &self,
         rank: &Peer,
@@ -183,13 +183,13 @@ impl ValueEncoding {
     }
 }
 
-/// Returns another encoding like this one, which remembers nothing.
+/// Returns a copy of this encoding with empty memory.
 pub(super) fn fresh(encoding: &Encoding) -> Encoding {
     let codec = Arc::clone(encoding.codec());
     Encoding::new(codec).with_feedback(encoding.feedback()).with_seed(encoding.seed())
 }
 
-/// Returns a value that came as it is.
+/// Returns an unencoded value.
 fn unencoded(from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<Arc<Buffer>> {
     let expected = message.len() * message.dtype().size();
     if bytes == expected {

@@ -1,14 +1,14 @@
-//! Primitives in which no rank waits for another's step: windows, pair exchanges, servers, operations in the
+//! Primitives in which no rank waits for the step of another: windows, pair exchanges, servers, operations in the
 //! background.
 //!
-//! | | what ranks do | for |
+//! | | operations | use |
 //! |---|---|---|
 //! | [`Window`] | put, get, accumulate, update | gossip without a common step, push-sum |
-//! | [`PairExchange`] | two of them average | AD-PSGD |
-//! | [`Server`] and [`Clock`] | push to and pull from shards, some clocks apart at most | parameter servers, SSP |
-//! | [`Background`] | any operation, beside what they compute | asynchronous model averages |
+//! | [`PairExchange`] | two ranks average | AD-PSGD |
+//! | [`Server`] and [`Clock`] | push to and pull from shards, with bounded staleness | parameter servers, SSP |
+//! | [`Background`] | any operation, during computation | asynchronous model averages |
 //!
-//! All but the last are made of a [`Service`]: start one on all ranks, and close it in the end.
+//! All but the last use a [`Service`]: start one on all ranks, and close it at the end.
 
 mod activity;
 mod agree;

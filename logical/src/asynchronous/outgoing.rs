@@ -1,5 +1,4 @@
-//! Requests of this rank, and the replies to them: the asking half of the protocol that [`super::dispatcher`]
-//! describes.
+//! Requests of this rank, and their replies: the requesting half of the protocol in [`super::dispatcher`].
 
 use super::dispatcher::{
     Dispatcher, Outgoing, PAYLOADS, Payload, REPLIES, Response, bytes_of, label, request_label,
@@ -13,17 +12,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 impl Dispatcher {
-    /// Sends a request to another rank, or this one, and returns the reply.
+    /// Sends a request to a rank, which may be this one, and returns the reply.
     ///
     /// # Errors
-    /// As every operation's; the other ranks have been told.
+    /// The errors of every operation; the other ranks are notified.
     pub(crate) async fn request(&self, to: usize, ask: Outgoing) -> Result<Response> {
         let outcome =
             if to == self.rank() { self.request_locally(ask).await } else { self.converse(to, ask).await };
         outcome.map_err(|error| self.fail(error))
     }
 
-    /// Sends several requests at once; returns the replies, in the order of `asks`.
+    /// Sends several requests at the same time. Returns the replies, in the order of `asks`.
     ///
     /// # Errors
     /// As [`Dispatcher::ask`].
@@ -55,7 +54,7 @@ impl Dispatcher {
         (request.slot, request.number) = self.turn(to, &request).await?;
         let out = self.call(PAYLOADS, &request)?;
         let back = self.call(REPLIES, &request)?;
-        // Everything is posted before the first wait.
+        // Posts everything before the first wait.
         let rides = if request.reply_rides() { request.room as usize } else { 0 };
         let head = Buffer::zeroed(DType::U8, REPLY_BYTES + rides)?;
         let reply = back.recv(to, 0, &head, 0..head.len(), Land::AtMost)?;
@@ -81,11 +80,11 @@ impl Dispatcher {
         self.last_heard.set(Stopwatch::start());
         let head = head.host::<u8>()?;
         let (head, along) =
-            Head::parse(&head[..got.bytes]).ok_or_else(|| self.violation(to, "a reply that is none"))?;
+            Head::parse(&head[..got.bytes]).ok_or_else(|| self.violation(to, "a malformed reply"))?;
         self.answer(to, head, along, result, ask.into)
     }
 
-    /// Returns what the parts of a reply make together.
+    /// Assembles a reply from its parts.
     fn answer(
         &self,
         from: usize,
@@ -96,7 +95,7 @@ impl Dispatcher {
     ) -> Result<Response> {
         let landed = result.unwrap_or(along.len());
         if head.bytes != landed as u64 {
-            return Err(self.violation(from, "a reply of another size than it says"));
+            return Err(self.violation(from, "a reply whose size differs from its header"));
         }
         let payload = match into {
             Some(buffer) => {
@@ -110,7 +109,7 @@ impl Dispatcher {
         Ok(Response { arguments: head.arguments, payload })
     }
 
-    /// Returns the slot and the number of the next request to `to`, once it is its turn.
+    /// Returns the slot and the number of the next request to `to`, once a slot is free.
     async fn turn(&self, to: usize, request: &Request) -> Result<(u16, u64)> {
         let number = {
             let line = &mut self.lines.borrow_mut()[to];

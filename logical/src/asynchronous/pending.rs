@@ -1,4 +1,4 @@
-//! Results that another thread of this rank brings: futures, completed from outside.
+//! Results from another thread of this rank: futures that are completed from outside.
 
 use crate::runtime;
 use crate::{Error, Result};
@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The result of work that another thread of this rank does, such as an answer to a request.
+/// The result of work on another thread of this rank, such as an answer to a request.
 ///
-/// The work has begun when a `Pending` is returned, and goes on whether it is polled or not. Await it, or wait on this
-/// thread with [`Pending::blocking`]. It always completes: with an error, where the deadline of the work has passed, or
-/// the thread has ended. Dropping it gives up the result, not the work.
+/// The work begins before a `Pending` is returned, and continues whether it is polled or not. Await it, or wait with
+/// [`Pending::blocking`]. It always completes, with an error if the deadline of the work has passed, or the thread
+/// has ended. Dropping it discards the result, but does not cancel the work.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::Background;
@@ -26,19 +26,19 @@ use std::task::{Context, Poll, Waker};
 /// });
 /// assert_eq!(ranks.unwrap(), [Some(2), Some(3)]);
 /// ```
-#[must_use = "await it, to learn whether it failed"]
+#[must_use = "await it, to get its errors"]
 pub struct Pending<T> {
     slot: Arc<Slot<T>>,
     ending: Arc<Ending>,
 }
 
-/// The other end of a [`Pending`]: whoever has it brings the result. Dropping it fails the `Pending`.
+/// The other end of a [`Pending`], which delivers the result. Dropping it fails the `Pending`.
 pub(super) struct Promise<T>(Arc<Slot<T>>);
 
 struct Slot<T>(Mutex<Progress<T>>);
 
 enum Progress<T> {
-    /// Nothing has come, with the waker of the task that waits for it.
+    /// No result yet; the waker is that of the waiting task.
     Waiting(Option<Waker>),
     Done(Result<T>),
     /// The promise was dropped.
@@ -46,10 +46,10 @@ enum Progress<T> {
     Taken,
 }
 
-/// Reason for which a thread that brings results has ended.
+/// Reason why a thread that delivers results has ended.
 pub(super) struct Ending {
     failure: OnceLock<Error>,
-    /// The error of a `Pending` whose thread has ended without one.
+    /// The error of a `Pending` whose thread has ended without an error.
     otherwise: fn() -> Error,
 }
 
@@ -68,7 +68,7 @@ impl Ending {
         self.failure.get().cloned()
     }
 
-    /// Returns the error of what is asked of the thread after its end.
+    /// Returns the error for requests after the end of the thread.
     pub(super) fn error(&self) -> Error {
         self.failure().unwrap_or_else(self.otherwise)
     }
@@ -88,7 +88,7 @@ impl<T> Slot<T> {
 }
 
 impl<T> Promise<T> {
-    /// Brings the result.
+    /// Delivers the result.
     pub(super) fn complete(self, outcome: Result<T>) {
         self.0.settle(Progress::Done(outcome));
     }
@@ -103,25 +103,25 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Pending<T> {
-    /// Creates both ends. The error of a promise that is dropped is that of `ending`.
+    /// Creates both ends. If the promise is dropped, the error is that of `ending`.
     pub(super) fn new(ending: &Arc<Ending>) -> (Promise<T>, Pending<T>) {
         let slot = Arc::new(Slot(Mutex::new(Progress::Waiting(None))));
         (Promise(Arc::clone(&slot)), Pending { slot, ending: Arc::clone(ending) })
     }
 
-    /// Creates one whose work failed before it could begin.
+    /// Creates a `Pending` whose work failed before it began.
     pub(super) fn failed(ending: &Arc<Ending>, error: Error) -> Self {
         let (promise, pending) = Pending::new(ending);
         promise.complete(Err(error));
         pending
     }
 
-    /// Returns true once the result has come, good or bad, so that awaiting it does not wait.
+    /// Returns true if the result, or an error, has arrived, so that awaiting it does not wait.
     pub fn is_done(&self) -> bool {
         !matches!(*self.slot.lock(), Progress::Waiting(_))
     }
 
-    /// Waits until the result is there, on this thread. Bounded by the deadlines of the work.
+    /// Blocks this thread until the result arrives. The deadlines of the work limit the wait.
     ///
     /// # Errors
     /// The error of the work, or the one that ended its thread.

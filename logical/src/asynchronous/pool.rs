@@ -1,11 +1,11 @@
-//! Buffers for values and messages on their way, kept for the next use: fresh memory costs more than the copy into it.
+//! Reusable buffers for values and messages in transit: allocating memory costs more than copying into it.
 
 use crate::{Buffer, DType, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers of one type, and of one length or shorter: as many as were ever needed at once.
+/// Buffers of one type, with at most one length. The number of buffers grows to the maximum in use at the same time.
 pub(super) struct BufferPool {
-    /// An empty buffer in the memory of which the others are.
+    /// An empty buffer on the device of the others.
     place: Buffer,
     dtype: DType,
     len: usize,
@@ -13,7 +13,7 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Creates a pool of buffers beside `served`.
+    /// Creates a pool of buffers on the device of `served`.
     ///
     /// # Errors
     /// As [`Buffer::beside`].
@@ -21,13 +21,13 @@ impl BufferPool {
         Ok(BufferPool { place: served.beside(dtype, 0)?, dtype, len, buffers: Mutex::default() })
     }
 
-    /// Returns a buffer that nobody else has, with any content. It comes back by being dropped.
+    /// Returns an unused buffer with any content. Dropping it returns it to the pool.
     pub(super) fn take(&self) -> Result<Arc<Buffer>> {
         self.take_len(self.len)
     }
 
-    /// Returns a buffer that nobody else has, with any content and room for `len` elements, which may be fewer than
-    /// those of the others: the next power of two, so that there are few lengths.
+    /// Returns an unused buffer with any content and room for `len` elements, which may be smaller than the others:
+    /// its length is the next power of two, to keep the number of different lengths low.
     pub(super) fn take_len(&self, len: usize) -> Result<Arc<Buffer>> {
         let len = len.checked_next_power_of_two().unwrap_or(len).min(self.len);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ impl BufferPool {
         Ok(copy)
     }
 
-    /// Returns an empty buffer beside the others.
+    /// Returns an empty buffer on the device of the others.
     pub(super) fn empty(&self) -> Result<Arc<Buffer>> {
         self.place.beside(self.dtype, 0).map(Arc::new)
     }

@@ -1,14 +1,14 @@
-//! Named states of windows and pair exchanges, with all that these hold and remember: to be saved with a checkpoint.
+//! Named states of windows and pair exchanges, for checkpoints: their values and feedback memory.
 
 use crate::encoding::State;
 use crate::{Buffer, DType, Error, Result};
 
-/// Collects states; those that remember nothing are left out.
+/// Collects states, except empty ones.
 #[derive(Default)]
 pub(super) struct Saved(Vec<(String, State)>);
 
 impl Saved {
-    /// Adds a copy of what is remembered as `what` of a rank.
+    /// Adds a copy of the memory `what` for a rank.
     pub(super) fn add(&mut self, what: &str, rank: usize, state: &State) -> Result<()> {
         if state.operations() > 0 || state.bytes() > 0 {
             self.0.push((format!("{what} {rank}"), state.copied()?));
@@ -16,7 +16,7 @@ impl Saved {
         Ok(())
     }
 
-    /// Adds the value of a rank, a number that belongs to it, and how often it has changed.
+    /// Adds the value of a rank, its number, and its count of changes.
     pub(super) fn add_value(&mut self, rank: usize, value: &Buffer, mass: f64, changes: u64) -> Result<()> {
         let own = value.copied()?;
         let mut state = State::default();
@@ -35,13 +35,13 @@ pub(super) const OF: &str = "value of";
 const VALUE: &str = "value";
 const MASS: &str = "mass";
 
-/// Returns what was remembered, and of which rank, by the name of a state.
+/// Splits the name of a state into its kind and its rank.
 pub(super) fn parse(name: &str) -> Option<(&str, usize)> {
     let (what, rank) = name.rsplit_once(' ')?;
     Some((what, rank.parse().ok()?))
 }
 
-/// Puts a value back where it was; returns the number that belongs to it.
+/// Restores a value; returns its number.
 pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
     let (Some(value), Some(mass)) = (state.get(VALUE), state.get(MASS)) else {
         return Err(unknown("a value without its parts"));
@@ -53,8 +53,8 @@ pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
     Ok(mass.host::<f64>()?[0])
 }
 
-/// Returns the error for what was saved by something else.
+/// Returns the error for a state that does not match.
 pub(super) fn unknown(what: &str) -> Error {
-    let what = format!("unknown place here for what was saved as `{what}`");
-    Error::usage(what, "restore what was saved of the same ranks, with the same neighbours and encoding")
+    let what = format!("the saved state `{what}` does not match");
+    Error::usage(what, "restore a state of the same ranks, neighbours and encoding")
 }

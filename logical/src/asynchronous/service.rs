@@ -1,8 +1,8 @@
-//! The service: one thread per rank that answers the other ranks' requests while this rank computes. Windows, pair
-//! exchanges, servers and clocks stand on it; start one, and make them of it.
+//! The service: one thread per rank that answers requests of other ranks while this rank computes. Windows, pair
+//! exchanges, servers and clocks are built on it.
 //!
-//! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests
-//! with `Service::submit` and `Dispatcher::ask`.
+//! To write a further primitive of this kind, implement `Handler` for incoming requests, and send requests with
+//! `Service::submit` and `Dispatcher::ask`.
 
 use super::BlockingService;
 use super::dispatcher::{Dispatcher, Handlers, Payload};
@@ -31,7 +31,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Creates the reply that says nothing but that it is done.
+    /// Creates an empty reply, which only confirms completion.
     pub(crate) fn empty() -> Self {
         Reply { arguments: [0; 2], payload: None }
     }
@@ -56,36 +56,36 @@ impl Member {
 /// Outcome of a request.
 pub(crate) enum Served {
     Done(Reply),
-    /// It cannot be carried out yet: it is tried again when something has happened, other requests of the same rank
-    /// to the same handler waiting behind it. [`Service::wake`] says that something has happened on this rank.
+    /// The request cannot be served yet. It is retried after the next event; other requests of the same rank to the
+    /// same handler wait behind it. [`Service::wake`] signals an event on this rank.
     Later,
 }
 
-/// Answers requests, on the service's thread. An error ends the job: it means that a rank is wrong, not that a
-/// request is refused.
+/// Serves requests, on the service thread. An error ends the job: it means that a rank violates the protocol, not
+/// that a request is refused.
 pub(crate) trait Handler: Send + Sync {
-    /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it,
-    /// empty for requests without one.
+    /// Inspects a request before its payload arrives, and returns the buffer for the payload; an empty one for
+    /// requests without a payload.
     fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>>;
 
-    /// Carries a request out. Nothing else is served meanwhile. The handler may keep the payload's buffer.
+    /// Serves a request, exclusively. The handler may keep the buffer of the payload.
     fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served>;
 }
 
-/// Thread of a rank that answers other ranks' requests to its windows, pair exchanges, servers and clocks. Cheap to
+/// Thread of a rank that answers requests of other ranks to its windows, pair exchanges, servers and clocks. Cheap to
 /// clone.
 ///
-/// It is one thread with connections of its own, which sleeps while nobody wants anything. Requests between two ranks
-/// are carried out in the order in which they were made, by each window or server of its own; no rank's program takes
-/// part in answering. An error of any request ends the service on every rank.
+/// The thread has its own connections, and sleeps while it has no requests. Requests between two ranks are served in
+/// order, separately for each window or server; the programs of the ranks take no part in the answers. An error of
+/// any request ends the service on every rank.
 ///
 /// # Ending
-/// [`Service::close`], or the drop of the last clone, waits until every rank has closed its own, and serves the others
-/// until then; a rank that fails ends the wait with its name. Close it before what others may wait for, such as the
-/// communicator.
+/// [`Service::close`], or the drop of the last clone, waits until every rank has closed its service, and serves the
+/// other ranks until then. A failed rank ends the wait with an error that names it. Close the service before anything
+/// else that other ranks may wait for, such as the communicator.
 ///
-/// A rank that ends early, with an error of its own, says so by [`Communicator::give_up`] before it drops its service:
-/// otherwise the others go on counting on it, and it waits for them, until the operation deadline.
+/// A rank that ends early, with an error of its own, must call [`Communicator::give_up`] before it drops its service.
+/// Otherwise the ranks wait for each other until the operation deadline.
 ///
 /// ```
 /// # use hexagram_logical::testing::spawn;
@@ -115,13 +115,13 @@ struct ServiceInner {
     handlers: Arc<Handlers>,
     closing: Arc<AtomicBool>,
     ending: Arc<Ending>,
-    /// `None` once somebody waits for the end.
+    /// `None` once a thread waits for the end.
     closed: Mutex<Option<Pending<()>>>,
     thread: Mutex<Option<runtime::Thread>>,
 }
 
 impl Service {
-    /// Starts the service on all ranks of the communicator. A collective call: all of them make it in the same order.
+    /// Starts the service on all ranks of the communicator. A collective call, in the same order on all of them.
     ///
     /// # Errors
     /// As [`Communicator::channel`] and [`Channel::open`](crate::Channel::open); [`Error::System`] without a thread.
@@ -140,7 +140,7 @@ impl Service {
                     let mut worker = Worker::new(Dispatcher::new(comm, handlers), commands, closing);
                     let outcome = worker.run().await;
                     if let Err(error) = &outcome {
-                        // Before what waits for answers is dropped, and asks for the reason.
+                        // Stored before the tasks that wait for answers are dropped, and read the reason.
                         ending.fail(error.clone());
                     }
                     drop(worker);
@@ -166,12 +166,12 @@ impl Service {
         })
     }
 
-    /// Waits until all ranks have closed their service, and serves them until then. What was made of it cannot be used
-    /// afterwards.
+    /// Waits until all ranks have closed their service, and serves them until then. Afterwards, the primitives of
+    /// this service cannot be used.
     ///
     /// # Errors
-    /// The error that ended the service, here or elsewhere; [`Error::Deadline`] if the others neither close theirs nor
-    /// ask for anything until the operation deadline.
+    /// The error that ended the service, here or on another rank; [`Error::Deadline`] if the other ranks neither
+    /// close theirs nor send requests until the operation deadline.
     pub fn close<'a>(&'a self) -> Primitive<'a> {
         Box::pin(async move {
             self.0.leave();
@@ -183,7 +183,7 @@ impl Service {
         })
     }
 
-    /// Returns the same calls, blocking.
+    /// Returns the blocking form of these calls.
     pub fn blocking(&self) -> BlockingService<'_> {
         BlockingService(self)
     }
@@ -211,21 +211,21 @@ impl Service {
         Err(Error::usage(what, "use the communicator on which the service was started"))
     }
 
-    /// Registers `handler` for requests of a new number, which it returns: the k-th on one rank is the k-th on all. Let
-    /// no rank send any before all ranks have come so far.
+    /// Registers `handler` under a new number, and returns the number: the k-th of one rank is the k-th of all. No
+    /// rank may send requests to it before all ranks have registered theirs.
     pub(crate) fn register(&self, handler: Arc<dyn Handler>) -> Result<u32> {
         let mut handlers = self.0.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         handlers.push(handler);
         u32::try_from(handlers.len() - 1)
-            .map_err(|_| Error::usage("a service has no more numbers", "make fewer windows"))
+            .map_err(|_| Error::usage("a service has too many handlers", "create fewer windows"))
     }
 
-    /// Tries again the requests that wait, as something has happened on this rank.
+    /// Retries the postponed requests, after an event on this rank.
     pub(crate) fn wake(&self) {
         self.0.bell.ring();
     }
 
-    /// Runs a future on the service's thread.
+    /// Runs a future on the service thread.
     pub(crate) fn submit<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
         &self,
         work: impl FnOnce(Rc<Dispatcher>) -> F + Send + 'static,
@@ -236,13 +236,13 @@ impl Service {
             let work = work(Rc::clone(&dispatcher));
             Box::pin(async move { promise.complete(dispatcher.guarded(work).await) }) as Task
         });
-        // A thread that has ended has said why, or was closed: the promise that is dropped tells.
+        // A thread that has ended has stored its error, or was closed: the dropped promise returns it.
         let _ = self.0.queue.send(command);
         self.0.bell.ring();
         pending
     }
 
-    /// Returns the result of a call that could not be made.
+    /// Returns the result of a failed call.
     pub(crate) fn refused<T>(&self, error: Error) -> Pending<T> {
         Pending::failed(&self.0.ending, error)
     }
@@ -253,7 +253,7 @@ fn closed() -> Error {
 }
 
 impl ServiceInner {
-    /// Lets the thread end as soon as all ranks have come so far.
+    /// Lets the thread end as soon as all ranks have closed their service.
     fn leave(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();
@@ -268,7 +268,7 @@ impl Drop for ServiceInner {
         self.leave();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // Panics of what it runs are caught inside.
+            // Panics of its tasks are caught inside.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! State that this rank's program and its service's thread share, under a lock for which a task waits without its
+//! State shared by the program and the service thread of a rank, under a lock that a task awaits without blocking its
 //! thread.
 
 use std::future::poll_fn;
@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 
-/// A lock that is held for work in memory only, never while anything is awaited.
+/// A lock that is held for work in memory only, never across an await.
 ///
-/// The service's thread takes it by [`Shared::lock`], and may block for as long as one such piece of work takes. This
-/// rank's program takes it by [`Shared::enter`], so that its thread does something else meanwhile.
+/// The service thread takes it with [`Shared::lock`], and may block for the duration of one such piece of work. The
+/// program of this rank takes it with [`Shared::enter`], which leaves its thread free in the meantime.
 #[derive(Default)]
 pub(super) struct Shared<T> {
     value: Mutex<T>,
@@ -17,7 +17,7 @@ pub(super) struct Shared<T> {
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// The lock, held. Dropping it wakes the tasks that wait.
+/// The guard of the lock. Dropping it wakes the waiting tasks.
 pub(super) struct SharedGuard<'a, T> {
     /// Dropped before the tasks are woken.
     value: MutexGuard<'a, T>,
@@ -41,7 +41,7 @@ impl<T> Shared<T> {
         poll_fn(|context| self.poll_enter(context)).await
     }
 
-    /// Takes the lock if it is free; wakes the task once it may be, if not.
+    /// Takes the lock if it is free; otherwise wakes the task when it may be free.
     pub(super) fn poll_enter(&self, context: &Context<'_>) -> Poll<SharedGuard<'_, T>> {
         if let Some(guard) = self.try_lock() {
             return Poll::Ready(guard);
@@ -51,7 +51,7 @@ impl<T> Shared<T> {
             waiting.push(context.waker().clone());
         }
         drop(waiting);
-        // It may have become free before this task was among those that wait.
+        // The lock may have been released before this task was registered.
         self.try_lock().map_or(Poll::Pending, Poll::Ready)
     }
 

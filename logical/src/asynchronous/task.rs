@@ -1,4 +1,4 @@
-//! Tasks that communicate beside the thread that computes, each with a communicator of its own.
+//! Tasks that communicate alongside the computing thread, each with its own communicator.
 
 use super::pending::{Ending, Pending};
 use crate::runtime::{self, Thread};
@@ -7,12 +7,12 @@ use hexagram_physical::drive;
 use hexagram_physical::transport::Bell;
 use std::sync::Arc;
 
-/// Starts a task that runs `work` with another communicator of the same ranks, on a thread of its own or wherever the
-/// [`runtime`] wants it. Returns it with the bell that ends its sleep. A collective call: all ranks make
-/// it, in the same order as others like it.
+/// Starts a task that runs `work` with another communicator of the same ranks, on a separate thread or as the
+/// [`runtime`] decides. Returns the task with the bell that ends its sleep. A collective call, in the same order as
+/// other such calls on all ranks.
 ///
 /// # Errors
-/// As [`Communicator::channel`] and [`Channel::open`](crate::Channel::open); [`Error::System`] if there can be no thread.
+/// As [`Communicator::channel`] and [`Channel::open`](crate::Channel::open); [`Error::System`] without a thread.
 pub(super) async fn start(
     comm: &Communicator,
     name: &str,
@@ -20,7 +20,7 @@ pub(super) async fn start(
 ) -> Result<(Thread, Arc<dyn Bell>)> {
     let channel = comm.channel().await?;
     let activity = Arc::clone(comm.activity());
-    let died = || Error::usage("a task ended as it began", "see its panic message");
+    let died = || Error::usage("a task ended at its start", "see its panic message");
     let (opened, opening) = Pending::new(&Arc::new(Ending::new(died)));
     let task = move || async move {
         let comm = match channel.open_beside(activity) {
@@ -32,7 +32,7 @@ pub(super) async fn start(
         let endpoint = comm.clone();
         drive::run(endpoint.endpoint(), work(comm)).await;
     };
-    // The others wait for this rank's end of the channel.
+    // The other ranks wait for the end of this rank of the channel.
     let thread = runtime::spawn_task(name, task).inspect_err(|error| comm.give_up(error))?;
     Ok((thread, opening.await?))
 }

@@ -1,4 +1,4 @@
-//! Requests and replies on the wire. The grammar of the protocol stands in [`super::dispatcher`].
+//! Requests and replies on the wire. The grammar of the protocol is in [`super::dispatcher`].
 
 use crate::{Error, Peer, Result};
 use hexagram_physical::error::During;
@@ -8,11 +8,11 @@ use hexagram_physical::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 pub const REQUEST_BYTES: usize = 48 + FINGERPRINT_BYTES + 8;
 /// Bytes of a reply, before a payload.
 pub const REPLY_BYTES: usize = 24;
-/// Longest payload that rides along with its request or reply instead of in a message of its own.
+/// Longest payload that is part of its request or reply, instead of a separate message.
 pub const INLINE_BYTES: usize = 1024;
-/// Requests of one rank to another that can be under way at once; more wait for their turn.
+/// Number of simultaneous requests of one rank to another; further ones wait for a slot.
 pub(super) const SLOTS: u16 = 16;
-/// In place of a handler: the sender has no more requests.
+/// In place of a handler: the sender will make no more requests.
 pub(super) const LEAVE: u32 = u32::MAX;
 
 /// Request of a rank to another.
@@ -20,18 +20,18 @@ pub(super) const LEAVE: u32 = u32::MAX;
 pub(crate) struct Request {
     /// Number of the handler in the service.
     pub(crate) handler: u32,
-    /// Number of what the handler is to do; each handler has its own.
+    /// Number of the operation; each handler has its own.
     pub(crate) verb: u16,
     pub(super) slot: u16,
     /// Counts the requests between two ranks.
     pub(crate) number: u64,
-    /// Fingerprint of the handler, as the sender knows it.
+    /// Fingerprint of the handler at the sender.
     pub(crate) fingerprint: Fingerprint,
     /// Size of the payload.
     pub(crate) bytes: u64,
-    /// Size of the largest payload that the reply may have.
+    /// Size of the largest payload of the reply.
     pub(crate) room: u64,
-    /// Arguments, as the verb wants them.
+    /// Arguments, defined by the verb.
     pub(crate) arguments: [u64; 3],
 }
 
@@ -40,7 +40,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Request {
-    /// Encodes the request, and `payload` if that is to ride along.
+    /// Encodes the request, with `payload` if it is inline.
     pub(super) fn to_bytes(self, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(REQUEST_BYTES + payload.len());
         bytes.extend_from_slice(&self.handler.to_le_bytes());
@@ -57,7 +57,7 @@ impl Request {
         bytes
     }
 
-    /// Parses a request and the payload that rides along; returns `None` if `message` is none.
+    /// Parses a request and its inline payload; `None` if `message` is malformed.
     pub(super) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(REQUEST_BYTES)?;
         let fingerprint = head[REQUEST_BYTES - FINGERPRINT_BYTES..].try_into().ok()?;
@@ -75,7 +75,7 @@ impl Request {
         (request.slot < SLOTS && payload.len() as u64 == expected).then_some((request, payload))
     }
 
-    /// Fails if the sender, `peer`, believes the handler to be something else than `mine`.
+    /// Fails if the fingerprint of the handler at the sender, `peer`, is not `mine`.
     pub(crate) fn expect(&self, mine: &Fingerprint, peer: &Peer) -> Result<()> {
         if self.fingerprint == *mine {
             return Ok(());
@@ -85,24 +85,24 @@ impl Request {
         Err(Error::Mismatch { sequence: self.number, mine: *mine, theirs: Box::new(theirs), peer })
     }
 
-    /// Returns the error of a handler that does not know the verb.
+    /// Returns the error for an unknown verb.
     pub(crate) fn unknown(&self, peer: &Peer) -> Error {
-        let cause = format!("asked {} for what it does not know (verb {})", self.fingerprint, self.verb);
+        let cause = format!("sent {} an unknown request (verb {})", self.fingerprint, self.verb);
         Error::PeerFailed { culprit: peer.clone(), cause, during: During::Nothing }
     }
 
-    /// Returns true if the payload rides along.
+    /// Returns true if the payload is part of the request.
     pub(super) fn rides(&self) -> bool {
         self.bytes <= INLINE_BYTES as u64
     }
 
-    /// Returns true if the payload of the reply will ride along with the reply.
+    /// Returns true if the payload of the reply will be part of the reply.
     pub(super) fn reply_rides(&self) -> bool {
         self.room <= INLINE_BYTES as u64
     }
 }
 
-/// Returns the error for a rank that does not keep to the protocol, with what it `sent`.
+/// Returns the error for a rank that violates the protocol by sending `sent`.
 pub(crate) fn violation(peer: &Peer, sent: &str) -> Error {
     Error::PeerFailed { culprit: peer.clone(), cause: format!("sent {sent}"), during: During::Nothing }
 }
@@ -121,7 +121,7 @@ impl Head {
         [first, second, self.bytes].iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Parses the head of `message`, and what rides along.
+    /// Parses the head of `message`, and its inline payload.
     pub(super) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(REPLY_BYTES)?;
         let arguments = [word(head, 0)?, word(head, 8)?];

@@ -1,5 +1,5 @@
-//! The worker of a service: over and over it takes requests of this rank's program, receives those of other ranks, and
-//! polls everything under way.
+//! The worker of a service: in a loop, it takes requests of the program, receives those of other ranks, and polls all
+//! tasks.
 
 use super::dispatcher::{Dispatcher, mailbox, request_label};
 use crate::runtime::{self, Instant};
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::task::{Context, Poll};
 
-/// Something under way.
+/// A running task.
 pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
-/// Starts something that this rank's program wants.
+/// Starts a task for the program of this rank.
 pub(super) type Command = Box<dyn FnOnce(&Rc<Dispatcher>) -> Task + Send>;
 
 /// Progress of the end.
 #[derive(PartialEq, Eq)]
 enum Stage {
     Open,
-    /// The others are being told.
+    /// The other ranks are being notified.
     Leaving,
 }
 
@@ -33,10 +33,10 @@ pub(super) struct Worker {
     commands: Receiver<Command>,
     closing: Arc<AtomicBool>,
     stage: Stage,
-    /// Tasks for this rank's program, and for other ranks, in the order in which they began.
+    /// Tasks for the program of this rank, and for other ranks, in the order in which they began.
     own: Vec<Task>,
     theirs: Vec<Task>,
-    /// Since when there has been something to do.
+    /// Start of the current work.
     working: Option<Instant>,
 }
 
@@ -55,14 +55,15 @@ impl Worker {
         }
     }
 
-    /// Works until all ranks have closed their service, or one has failed and this one's program knows.
+    /// Works until all ranks have closed their service, or one has failed and the program of this rank has been
+    /// notified.
     pub(super) async fn run(&mut self) -> Result<()> {
         let mailbox = mailbox()?;
         let mut listening = listen(&self.dispatcher, &mailbox)?;
         poll_fn(|context| self.step(&mailbox, &mut listening, context)).await
     }
 
-    /// Polls everything once, and wakes itself if anything has happened.
+    /// Polls all tasks once, and wakes itself after any progress.
     fn step(
         &mut self,
         mailbox: &Buffer,
@@ -71,7 +72,7 @@ impl Worker {
     ) -> Poll<Result<()>> {
         let dispatcher = Rc::clone(&self.dispatcher);
         let endpoint = dispatcher.comm.endpoint();
-        // In this order: what was handed over before the end was asked for is found.
+        // In this order, so that commands from before the close are found.
         let closing = self.closing.load(Ordering::Acquire);
         let mut busy = self.obey();
         while let Poll::Ready(outcome) = endpoint.poll(*listening, context) {
@@ -96,14 +97,14 @@ impl Worker {
         Poll::Pending
     }
 
-    /// Starts what this rank's program wants; returns true if there was anything.
+    /// Starts the tasks of the program of this rank; returns true if there were any.
     fn obey(&mut self) -> bool {
         let before = self.own.len();
         self.own.extend(self.commands.try_iter().map(|command| command(&self.dispatcher)));
         self.own.len() > before
     }
 
-    /// Keeps when there was something to do, for whoever asks.
+    /// Records times of work, if recording is on.
     fn note(&mut self) {
         let comm = &self.dispatcher.comm;
         if self.own.len() + self.theirs.len() > self.dispatcher.postponed.get() {
@@ -125,13 +126,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Continues with the end; returns the outcome when it is reached.
+    /// Continues with the close; returns the outcome when it is complete.
     fn end(&mut self) -> Option<Result<()>> {
         if !self.own.is_empty() {
             return None;
         }
         if let Some(error) = self.dispatcher.failure() {
-            // Whatever others want ends as well.
+            // Requests of other ranks end as well.
             return self.theirs.is_empty().then_some(Err(error));
         }
         let rank = self.dispatcher.rank();
@@ -158,7 +159,7 @@ impl Worker {
         Some(Err(self.dispatcher.fail(error)))
     }
 
-    /// Returns the reason why some will never close their service.
+    /// Returns the reason why some ranks will never close their service.
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
         let after = self.dispatcher.comm.world().deadline();
         let straggler =
@@ -175,13 +176,13 @@ impl Worker {
     }
 }
 
-/// Posts the receive of the next request, from anyone.
+/// Posts the receive of the next request, from any rank.
 fn listen(dispatcher: &Dispatcher, mailbox: &Buffer) -> Result<Ticket> {
     let view = mailbox.write(0..mailbox.len())?;
     Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
 }
 
-/// Polls everything once, in order, and drops what has ended; returns true if anything has.
+/// Polls all tasks once, in order, and drops the finished ones; returns true if any has finished.
 fn advance(tasks: &mut Vec<Task>, context: &mut Context<'_>) -> bool {
     let before = tasks.len();
     tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());

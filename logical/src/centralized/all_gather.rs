@@ -1,4 +1,4 @@
-//! All-gather: everyone gets everyone's buffer.
+//! All-gather: every rank gets the buffers of all ranks.
 
 use super::ring::Ring;
 use super::runs;
@@ -7,17 +7,17 @@ use crate::{Buffer, Communicator, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Gathers everyone's elements on every rank: block r of `all` ← `mine` of rank r. `all` holds n blocks of the
-    /// length of `mine`.
+    /// Gathers the elements of all ranks on every rank: block r of `all` ← `mine` of rank r. `all` holds n blocks of
+    /// the length of `mine`.
     ///
     /// | size B of `mine` | how | steps | time | memory |
     /// |---|---|---|---|---|
     /// | small: B ≤ 4 KiB, or n · B ≤ 64 KiB; n > 3 | doubling runs of blocks | ⌈log₂ n⌉ | ⌈log₂ n⌉ α + (n−1) B β | n · B |
     /// | large | ring | n − 1 | (n−1) α + (n−1) B β | none |
     ///
-    /// α is the latency of a message, and β the time of a byte. Bytes sent per rank: (n−1) · B either way; but a ring
-    /// over ranks that are numbered by host leads once into each host, where runs of blocks cross the network from
-    /// every rank. Determinism: bytes are copied.
+    /// α is the latency of a message, and β the time of a byte. Bytes sent per rank: (n−1) · B for both. A ring over
+    /// ranks that are numbered by host enters each host once, whereas runs of blocks cross the network from every
+    /// rank. Determinism: bytes are copied.
     ///
     /// Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
     /// 1997 (doubling runs).
@@ -56,14 +56,14 @@ impl Communicator {
         })
     }
 
-    /// Gathers everyone's elements on every rank where ranks have unequal numbers of them: `all` gets `counts[r]`
-    /// elements from each rank r, in the order of ranks. Counts are the same on all ranks, and may be 0.
+    /// Gathers different numbers of elements from all ranks, on every rank: `all` gets `counts[r]` elements from each
+    /// rank r, in the order of ranks. Counts are the same on all ranks, and may be 0.
     ///
-    /// Ring, n − 1 steps. Memory: none. Determinism: bytes are copied. Bytes sent per rank: those of `all` but the next
-    /// rank's block.
+    /// Ring, n − 1 steps. Memory: none. Determinism: bytes are copied. Bytes sent per rank: those of `all` except the
+    /// block of the next rank.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if counts do not fit the buffers' lengths or types differ;
+    /// [`Error::Usage`](crate::Error::Usage) if counts do not match the lengths of the buffers, or types differ;
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ, also in their counts.
     ///
     /// ```

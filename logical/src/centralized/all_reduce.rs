@@ -1,4 +1,4 @@
-//! All-reduce: everyone gets the reduction of everyone's buffer.
+//! All-reduce: every rank gets the reduction of all buffers.
 
 use super::halving_doubling::HalvingDoubling;
 use super::ring::Ring;
@@ -11,22 +11,23 @@ impl Communicator {
     ///
     /// | size S | how | steps | bytes sent per rank |
     /// |---|---|---|---|
-    /// | small: n · S ≤ 64 KiB | everyone gets all contributions and reduces them | ⌈log₂ n⌉ | (n−1) · S |
+    /// | small: n · S ≤ 64 KiB | every rank gets and reduces all contributions | ⌈log₂ n⌉ | (n−1) · S |
     /// | middle: S ≤ 256 KiB | halving and doubling, n a power of two | 2 log₂ n | 2(n−1)/n · S |
     /// | large | ring of n chunks | 2(n−1) | 2(n−1)/n · S |
     ///
-    /// ([`Size`] has the limits.) Other n fold the ranks beyond the largest power of two in, at S more bytes each way.
-    /// Memory: n · S for small sizes, none otherwise; messages are reduced where they land.
+    /// ([`Size`] has the limits.) For other n, ranks beyond the largest power of two send their buffer to a rank
+    /// below it, and receive the result, at S more bytes each way. Memory: n · S for small sizes, none otherwise;
+    /// messages are reduced in place on arrival.
     ///
-    /// Determinism: results are bit-identical on all ranks and in all runs with equal `n`. By ring and by exchange,
-    /// element e in chunk c is combined in the order of ranks c+1, c+2, …, c; by halving, in that of a balanced tree.
+    /// Determinism: results are bit-identical on all ranks and in all runs with equal `n`. In a ring or an exchange,
+    /// element e in chunk c is combined in the order of ranks c+1, c+2, …, c; in halving, in that of a balanced tree.
     ///
     /// Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009
     /// (ring); Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005
     /// (halving).
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if the type [has no such reduction](ReduceOp::check);
+    /// [`Error::Usage`](crate::Error::Usage) if the type [does not support the reduction](ReduceOp::check);
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in element type, length or `op`.
     ///
     /// ```
@@ -48,10 +49,10 @@ impl Communicator {
         self.all_reduce_as(fingerprint, buffer, op).await
     }
 
-    /// Reduces borrowed elements, blocking; few of them are not even lent.
+    /// Reduces borrowed elements, blocking; small sizes are not even lent.
     pub(crate) fn all_reduce_blocking<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
         let fingerprint = fingerprint(T::DTYPE, elements.len(), op)?;
-        // What is begun in host memory could not go on by a path between devices.
+        // An operation that begins in host memory cannot continue on a path between devices.
         let at_once = match self.queue_under_test() {
             None => self.at_once(fingerprint, bytemuck::cast_slice_mut(elements)),
             Some(_) => None,
@@ -64,7 +65,7 @@ impl Communicator {
         }
     }
 
-    /// Reduces under a fingerprint of the caller's, for an `op` that the elements have.
+    /// Reduces under a fingerprint of the caller, for an `op` that the elements support.
     pub(super) fn all_reduce_as<'a>(
         &'a self,
         fingerprint: Fingerprint,
@@ -106,10 +107,10 @@ impl Communicator {
     }
 }
 
-/// Returns the fingerprint that ranks have to agree on.
+/// Returns the fingerprint on which ranks must agree.
 ///
 /// # Errors
-/// [`Error::Usage`](crate::Error::Usage) if the elements have no such reduction.
+/// [`Error::Usage`](crate::Error::Usage) if the elements do not support the reduction.
 fn fingerprint(dtype: DType, len: usize, op: ReduceOp) -> Result<Fingerprint> {
     op.check(dtype)?;
     Ok(Fingerprint { reduce: Some(op), ..Fingerprint::new(OperationKind::AllReduce, dtype, len) })

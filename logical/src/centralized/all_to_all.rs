@@ -1,18 +1,18 @@
-//! All-to-all: everyone sends something else to everyone.
+//! All-to-all: every rank sends a different block to every rank.
 
 use super::share::{blocks, check_dtypes, free_to_read, free_to_write};
 use crate::{Buffer, Communicator, Error, Land, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Sends each rank a block of its own: block s of `received` on rank r ← block r of `sent` on rank s. Both hold n
-    /// blocks of equal length.
+    /// Sends a different block to each rank: block s of `received` on rank r ← block r of `sent` on rank s. Both hold
+    /// n blocks of equal length.
     ///
-    /// n − 1 steps; in step k every rank sends to the rank k places on. Bytes sent per rank: (n−1)/n · S. Memory: none.
-    /// Determinism: bytes are copied.
+    /// n − 1 steps; in step k every rank sends to the rank at distance k. Bytes sent per rank: (n−1)/n · S. Memory:
+    /// none. Determinism: bytes are copied.
     ///
     /// # Errors
-    /// [`Error::Usage`] if lengths or types do not fit; [`Error::Mismatch`] if ranks differ.
+    /// [`Error::Usage`] if lengths or types do not match; [`Error::Mismatch`] if ranks differ.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -38,14 +38,15 @@ impl Communicator {
         })
     }
 
-    /// Sends each rank a number of elements of its own: `sent` holds `send_counts[r]` elements for each rank r, in
+    /// Sends a different number of elements to each rank: `sent` holds `send_counts[r]` elements for each rank r, in
     /// the order of ranks, and `received` gets `recv_counts[s]` elements from each rank s.
     ///
-    /// Steps, memory and determinism as [`Communicator::all_to_all`]. Bytes sent: those of `sent` but this rank's own.
+    /// Steps, memory and determinism as [`Communicator::all_to_all`]. Bytes sent: those of `sent`, except the
+    /// elements for this rank.
     ///
     /// # Errors
-    /// [`Error::Usage`] if counts do not add up to the buffers' lengths or types differ; [`Error::Mismatch`] if what a
-    /// rank sends is not what its peer expects.
+    /// [`Error::Usage`] if counts do not add up to the lengths of the buffers, or types differ; [`Error::Mismatch`]
+    /// if the count of a sender differs from that of its receiver.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;

@@ -1,4 +1,4 @@
-//! Barrier: nobody goes on before everybody has come.
+//! Barrier: no rank continues before all have arrived.
 
 use crate::{Buffer, Communicator, DType, Land, Primitive};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -6,11 +6,11 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 impl Communicator {
     /// Waits until every rank has called it.
     ///
-    /// Dissemination, ⌈log₂ n⌉ rounds: in round k every rank tells the one 2ᵏ places on. Bytes sent per rank: ⌈log₂ n⌉
-    /// headers. Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+    /// Dissemination, ⌈log₂ n⌉ rounds: in round k every rank notifies the rank at distance 2ᵏ. Bytes sent per rank:
+    /// ⌈log₂ n⌉ headers. Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if another rank calls something else.
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if another rank calls a different operation.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;

@@ -1,4 +1,4 @@
-//! Broadcast: everyone gets one rank's buffer.
+//! Broadcast: every rank gets the buffer of one rank.
 
 use crate::{Buffer, Call, Communicator, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -6,12 +6,13 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 impl Communicator {
     /// Copies the buffer of rank `root` to every rank.
     ///
-    /// Binomial tree, ⌈log₂ n⌉ rounds: in round k the ranks that have the data pass it 2ᵏ places on. Bytes sent: (n
-    /// − 1) · S over all ranks, at most ⌈log₂ n⌉ · S by one. Memory: none. Determinism: bytes are copied.
+    /// Binomial tree, ⌈log₂ n⌉ rounds: in round k the ranks that have the data send it to the rank at distance 2ᵏ.
+    /// Bytes sent: (n − 1) · S over all ranks, at most ⌈log₂ n⌉ · S by one. Memory: none. Determinism: bytes are
+    /// copied.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if there is no such root; [`Error::Mismatch`](crate::Error::Mismatch) if
-    /// ranks differ in root, element type or length.
+    /// [`Error::Usage`](crate::Error::Usage) if the root is out of range; [`Error::Mismatch`](crate::Error::Mismatch)
+    /// if ranks differ in root, element type or length.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;

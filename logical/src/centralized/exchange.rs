@@ -1,19 +1,20 @@
-//! All-reduce of a few bytes: everyone gets all contributions, in as few steps as there can be, and reduces them
+//! All-reduce of a few bytes: every rank gets all contributions, in the minimum number of steps, and reduces them
 //! itself.
 //!
-//! Everyone combines the contributions in the ring's order, so that the result is the ring's, bit for bit.
+//! Every rank combines the contributions in the order of the ring, so that the result is that of the ring, bit for
+//! bit.
 
 use super::share::{block, chunk};
 use crate::{Buffer, Call, Communicator, ReduceOp, Result};
 
 impl Communicator {
-    /// Reduces a few bytes, `buffer ← op over ranks`, from contributions that are prepared already.
+    /// Reduces a few bytes, `buffer ← op over ranks`, from prepared contributions.
     pub(super) async fn exchange(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
         let blocks = self.gather_in_runs(call, buffer).await?;
         (0..self.size()).try_for_each(|owner| self.combine(&blocks, buffer, owner, op))
     }
 
-    /// Forms chunk `owner` of the result: contributions of ranks owner + 1, owner + 2, …, owner.
+    /// Computes chunk `owner` of the result: contributions of ranks owner + 1, owner + 2, …, owner.
     fn combine(&self, blocks: &Buffer, buffer: &Buffer, owner: usize, op: ReduceOp) -> Result<()> {
         let rank = self.rank();
         let size = self.size();

@@ -1,18 +1,18 @@
-//! Gather: one rank gets everyone's buffer.
+//! Gather: one rank gets the buffers of all ranks.
 
 use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::{Buffer, Call, Communicator, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Gathers everyone's elements on rank `root`: block r of `all` ← `mine` of rank r. Only the root passes `all`, n
-    /// blocks of the length of `mine`.
+    /// Gathers the elements of all ranks on rank `root`: block r of `all` ← `mine` of rank r. Only the root passes
+    /// `all`, n blocks of the length of `mine`.
     ///
-    /// One message to the root from every other rank. Bytes sent: the size of `mine`, by all but the root. Memory:
-    /// none. Determinism: bytes are copied.
+    /// One message to the root from every other rank. Bytes sent: the size of `mine`, by all ranks except the root.
+    /// Memory: none. Determinism: bytes are copied.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if the root passes no buffer, or lengths or types do not fit;
+    /// [`Error::Usage`](crate::Error::Usage) if the root passes no buffer, or lengths or types do not match;
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
     ///
     /// ```

@@ -1,14 +1,14 @@
-//! All-reduce in few, large steps: for buffers whose messages around a ring would be small.
+//! All-reduce in few, large steps, for buffers whose messages in a ring would be small.
 //!
-//! Among p = 2ᵏ ranks, each step exchanges with the rank at half the distance of the step before, first halves of what
-//! is left to reduce, then, in the opposite order, doubled results:
+//! Among p = 2ᵏ ranks, each step exchanges with the rank at half the distance of the previous step. The first steps
+//! exchange halves of the range left to reduce; then, in the opposite order, the ranges of results double:
 //!
 //! ```text
 //! distance p/2 … 2, 1    send the half that is the partner's, reduce the other        rank r ends with chunk r
 //! distance 1, 2 … p/2    send all that is complete, receive as much                   every rank ends with everything
 //! ```
 //!
-//! Ranks beyond the largest power of two hand their buffer to a rank below it first, and get the result last.
+//! Ranks beyond the largest power of two first send their buffer to a rank below it, and get the result at the end.
 
 use super::share::chunk;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
@@ -18,13 +18,13 @@ use std::ops::Range;
 pub(super) struct HalvingDoubling {
     rank: usize,
     size: usize,
-    /// Largest power of two that is not above `size`.
+    /// Largest power of two up to `size`.
     core: usize,
 }
 
 /// Step of the message to a rank below the largest power of two; exchanges use the steps below 2 · 16.
 const FOLD: usize = 100;
-/// Step of that rank's answer, the result.
+/// Step of the answer of that rank, the result.
 const UNFOLD: usize = 101;
 
 impl HalvingDoubling {
@@ -34,7 +34,7 @@ impl HalvingDoubling {
         HalvingDoubling { rank, size, core: 1 << size.ilog2() }
     }
 
-    /// Reduces a buffer over all ranks. `complete` finishes a range that is reduced wholly.
+    /// Reduces a buffer over all ranks. `complete` finishes a fully reduced range.
     pub(super) async fn all_reduce(
         &self,
         call: &Call<'_>,

@@ -1,27 +1,27 @@
-//! Hierarchical collectives: first within each host, then among one leader of each host, then within the hosts again.
-//! For clusters whose hosts are joined by something slower than their memory.
+//! Hierarchical collectives: within each host, then among the leaders of the hosts, then within the hosts. For
+//! clusters whose network is slower than the memory of hosts.
 //!
-//! Hosts and leaders are found from the group's own members: ranks of one host are those that may share memory
-//! ([`World::hosts`](crate::World::hosts)), and the lowest of them leads. Hosts may have different numbers of ranks:
-//! sums are divided once, by the number of all ranks, so that means are exact.
+//! The members of the group determine hosts and leaders: ranks of one host are those that may share memory
+//! ([`World::hosts`](crate::World::hosts)), and the lowest of them is the leader. Hosts may have different numbers of
+//! ranks: sums are divided once, by the number of all ranks, so that means are exact.
 //!
-//! Below, `m` is the number of hosts, `k` that of ranks on a host, `S` the size of the buffer. What matters is the last
-//! column: bytes that a host sends to others, whatever k is.
+//! Below, `m` is the number of hosts, `k` that of ranks on a host, `S` the size of the buffer. The last column is
+//! decisive: the bytes that a host sends to others, for any k.
 //!
-//! | primitive | how | a host sends to others |
+//! | primitive | method | a host sends to others |
 //! |---|---|---|
 //! | all-reduce | reduce, all-reduce of leaders, broadcast | 2(m−1)/m · S |
 //! | all-reduce, encoded | reduce, encoded all-reduce of leaders, broadcast | 2(m−1)/m of the encoded buffer |
-//! | reduce | reduce, reduce of leaders, to the root | S, but the root's |
-//! | broadcast | broadcast on the root's host, of leaders, on the other hosts | ≤ ⌈log₂ m⌉ · S |
-//! | all-gather | gather, broadcast of every leader's blocks, broadcast | ≤ ⌈log₂ m⌉ · S |
+//! | reduce | reduce, reduce of leaders, to the root | S, except the host of the root |
+//! | broadcast | broadcast on the host of the root, of leaders, on the other hosts | ≤ ⌈log₂ m⌉ · S |
+//! | all-gather | gather, broadcast of the blocks of every leader, broadcast | ≤ ⌈log₂ m⌉ · S |
 //! | reduce-scatter | reduce, all-reduce of leaders, scatter | 2(m−1)/m · S |
-//! | all-reduce, sparse or linear | reduce, the same of leaders, broadcast | what a rank sends among m |
-//! | majority vote | reduce of signs, vote of leaders for all their ranks, broadcast | (m−1)/m · (⌊log₂ k⌋ + 2) bits an element |
+//! | all-reduce, sparse or linear | reduce, the same of leaders, broadcast | the bytes of a rank among m |
+//! | majority vote | reduce of signs, vote of leaders for all their ranks, broadcast | (m−1)/m · (⌊log₂ k⌋ + 2) bits per element |
 //!
 //! Gossip among hosts is in `decentralized`.
 //!
-//! Determinism: as the primitives that they are made of; results are bit-identical on all ranks.
+//! Determinism: as for the component primitives; results are bit-identical on all ranks.
 
 use super::encoded::{scatter_gather, vote};
 use super::share::{block, check_blocks, free_to_read, free_to_write};
@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Group of ranks with its groups of each host and of leaders. See [`Communicator::hierarchy`].
+/// A group of ranks with the groups of its hosts and of its leaders. See [`Communicator::hierarchy`].
 ///
 /// ```
 /// use hexagram_logical::testing::spawn_hosts;
@@ -54,24 +54,24 @@ use std::time::Duration;
 pub struct Hierarchy {
     all: Communicator,
     host: Communicator,
-    /// Group of leaders, on leaders only.
+    /// Group of leaders; only on leaders.
     leaders: Option<Communicator>,
     /// Ranks of each host in the whole group, lowest first; hosts in the order of their leaders.
     hosts: Rc<[Vec<usize>]>,
-    /// Index of this rank's host.
+    /// Index of the host of this rank.
     mine: usize,
 }
 
-/// Groups of a group's hosts and of their leaders.
+/// The groups of the hosts of a group, and of their leaders.
 pub(crate) struct HostGroups {
     host: Communicator,
-    /// On leaders only.
+    /// Only on leaders.
     leaders: Option<Communicator>,
     hosts: Rc<[Vec<usize>]>,
     mine: usize,
 }
 
-/// Rank of the leader in its host's group.
+/// Rank of the leader in the group of its host.
 const LEADER: usize = 0;
 
 impl Hierarchy {
@@ -88,8 +88,8 @@ impl Hierarchy {
 }
 
 impl Communicator {
-    /// Splits the group into hosts and their leaders, in groups of their own. All ranks of the group call it: one all-reduce
-    /// of 8 bytes.
+    /// Divides the group into hosts and their leaders, as separate groups. A collective call: one all-reduce of 8
+    /// bytes.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -111,11 +111,12 @@ impl Communicator {
         })
     }
 
-    /// Returns the hierarchy that this communicator keeps, on its lane and with its deadline: the first call makes it, as
-    /// [`Communicator::hierarchy`], and later ones send nothing.
+    /// Returns the cached hierarchy of this communicator, on its lane and with its deadline. The first call creates
+    /// it, as [`Communicator::hierarchy`]; later ones send no messages.
     ///
-    /// All ranks call it together, on no lane while another lane's first call is under way. Operations of what it returns
-    /// are operations of one lane, which follow each other: for some at once take another lane, or a hierarchy of their own.
+    /// A collective call; while the first call runs on one lane, do not call it on another. Operations of the
+    /// returned hierarchy belong to one lane, and follow each other: for simultaneous ones, use another lane, or a
+    /// separate hierarchy.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -152,7 +153,7 @@ impl Communicator {
         let mine = seen.get(&hosts_of_world[self.world_rank(self.rank())]).copied().unwrap_or_default();
         let first = self.take_numbers(hosts.len() + 1).await?;
         let host = self.numbered_group(first + 1 + mine as u32, &hosts[mine]).ok_or_else(|| {
-            Error::usage("a rank is on no host", "report this: every rank of a world has a host")
+            Error::usage("a rank has no host", "report this bug: every rank of a world has a host")
         })?;
         let leaders: Vec<usize> = hosts.iter().map(|ranks| ranks[LEADER]).collect();
         let leaders = self.numbered_group(first, &leaders);
@@ -161,7 +162,7 @@ impl Communicator {
 }
 
 impl Hierarchy {
-    /// Returns the group of this host's ranks.
+    /// Returns the group of the ranks of this host.
     pub fn host(&self) -> &Communicator {
         &self.host
     }
@@ -182,7 +183,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the same ranks with a deadline of their own, as [`Communicator::with_deadline`].
+    /// Returns the same ranks with a separate deadline, as [`Communicator::with_deadline`].
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Hierarchy {
             all: self.all.with_deadline(deadline),
@@ -197,7 +198,7 @@ impl Hierarchy {
         &self.hosts
     }
 
-    /// Returns the host of a rank, and the rank's place on it.
+    /// Returns the host of a rank, and the place of the rank on it.
     fn place(&self, rank: usize) -> (usize, usize) {
         let found = self
             .hosts
@@ -207,8 +208,8 @@ impl Hierarchy {
         found.unwrap_or_default()
     }
 
-    /// Reduces a buffer over all ranks, in place, on every rank. Bytes sent: S by every rank but leaders; by a
-    /// leader, besides what the table above says, at most ⌈log₂ k⌉ · S. Memory: none.
+    /// Reduces a buffer over all ranks, in place, on every rank. Bytes sent: S by every rank except leaders; by a
+    /// leader, in addition to the table above, at most ⌈log₂ k⌉ · S. Memory: none.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -231,8 +232,8 @@ impl Hierarchy {
         })
     }
 
-    /// Reduces the hosts' sums by [`Communicator::all_reduce_encoded`]: only what goes between hosts is encoded, and
-    /// only leaders remember anything of it. Bytes sent and memory besides as [`Hierarchy::all_reduce`].
+    /// Reduces the sums of the hosts by [`Communicator::all_reduce_encoded`]: only messages between hosts are
+    /// encoded, and only leaders have memory. Further bytes and memory as [`Hierarchy::all_reduce`].
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
@@ -258,8 +259,8 @@ impl Hierarchy {
         })
     }
 
-    /// Reduces the hosts' sums by [`Communicator::all_reduce_sparse`]: only leaders send messages, and remember
-    /// anything of them.
+    /// Reduces the sums of the hosts by [`Communicator::all_reduce_sparse`]: only leaders send messages, and only
+    /// they have memory.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
@@ -277,8 +278,8 @@ impl Hierarchy {
         })
     }
 
-    /// Reduces the hosts' sums by [`Communicator::all_reduce_linear`]: only what goes between hosts is encoded, and
-    /// only leaders remember anything of it.
+    /// Reduces the sums of the hosts by [`Communicator::all_reduce_linear`]: only messages between hosts are encoded,
+    /// and only leaders have memory.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_linear`].
@@ -296,11 +297,11 @@ impl Hierarchy {
         })
     }
 
-    /// Lets each rank vote on the sign of every element, to the bits of [`Communicator::majority_vote`]: signs are added
-    /// up within hosts, and leaders send each other how many of their ranks are for −, in ⌊log₂ k⌋ + 1 bits an element,
-    /// k being the ranks of the largest host, and the result in one. Within hosts signs travel as f32: bytes sent besides
-    /// are those of [`Hierarchy::all_reduce`], S by every rank but leaders. Memory: one bit an element, and on leaders the
-    /// messages of [`Communicator::majority_vote`].
+    /// Lets each rank vote on the sign of every element, with the result of [`Communicator::majority_vote`], bit for
+    /// bit. Signs are added within hosts. Leaders send each other the number of their ranks that vote for −, in ⌊log₂
+    /// k⌋ + 1 bits per element, where k is the number of ranks of the largest host, and the result in one bit. Within
+    /// hosts signs are f32: further bytes are those of [`Hierarchy::all_reduce`], S by every rank except leaders.
+    /// Memory: one bit per element, and on leaders the messages of [`Communicator::majority_vote`].
     ///
     /// # Errors
     /// As [`Communicator::majority_vote`].
@@ -319,11 +320,11 @@ impl Hierarchy {
         })
     }
 
-    /// Runs `work`, which makes a sum or a mean as `op` says, among the leaders, on buffers whose sum (or mean) over
-    /// the leaders is that over all ranks; then every rank gets its leader's buffer.
+    /// Runs `work`, which computes the sum or mean `op`, among the leaders, on buffers whose sum (or mean) over the
+    /// leaders is that over all ranks. Then every rank gets the buffer of its leader.
     ///
     /// # Errors
-    /// Those of `work`; as [`Communicator::reduce`] and [`Communicator::broadcast`].
+    /// The errors of `work`; as [`Communicator::reduce`] and [`Communicator::broadcast`].
     pub async fn among_leaders(
         &self,
         buffer: &mut Buffer,
@@ -342,8 +343,8 @@ impl Hierarchy {
         self.host.broadcast(buffer, LEADER).await
     }
 
-    /// Runs `work` on the leaders, for whom the ranks of their hosts wait by now: these hear at once of an error that
-    /// only a leader can have, such as a memory that does not fit, or a schedule without a matrix for so many hosts.
+    /// Runs `work` on the leaders, while the ranks of their hosts wait. These get an error that only a leader can
+    /// have immediately, such as memory that does not match, or a schedule without a matrix for the number of hosts.
     pub(crate) async fn lead(&self, work: impl AsyncFnOnce(&Communicator) -> Result<()>) -> Result<()> {
         match &self.leaders {
             Some(leaders) => work(leaders).await.inspect_err(|error| self.all.give_up(error)),
@@ -351,8 +352,8 @@ impl Hierarchy {
         }
     }
 
-    /// Reduces a buffer over all ranks to rank `root`; the others' buffers are not changed. Bytes sent: S by every
-    /// rank but the root. Memory: S on leaders.
+    /// Reduces a buffer over all ranks to rank `root`; the buffers of other ranks are unchanged. Bytes sent: S by
+    /// every rank except the root. Memory: S on leaders.
     ///
     /// # Errors
     /// As [`Communicator::reduce`].
@@ -457,7 +458,7 @@ impl Hierarchy {
         })
     }
 
-    /// Reduces block r of `all` over all ranks to `mine` of rank r; `all` is not changed. Memory: the size of `all`.
+    /// Reduces block r of `all` over all ranks to `mine` of rank r; `all` is unchanged. Memory: the size of `all`.
     ///
     /// # Errors
     /// As [`Communicator::reduce_scatter`].
@@ -489,14 +490,14 @@ impl Hierarchy {
         })
     }
 
-    /// Reduces each host's buffers on its leader; a mean remains to be completed.
+    /// Reduces the buffers of each host on its leader, without the division of a mean.
     async fn reduce_to_leaders(&self, fingerprint: Fingerprint, sum: &Buffer, op: ReduceOp) -> Result<()> {
         self.all.before_reduce(op, sum, 0..sum.len())?;
         let climb = async |call: &Call<'_>| self.host.climb(call, sum, summing(op), LEADER).await;
         self.host.operate(fingerprint, climb).await
     }
 
-    /// Gathers the blocks of a host's ranks in their places on its leader.
+    /// Gathers the blocks of the ranks of a host, in their places, on its leader.
     async fn gather_blocks(&self, call: &Call<'_>, all: &Buffer, len: usize) -> Result<()> {
         if self.leaders.is_none() {
             return call.send(LEADER, 0, all, block(len, self.all.rank()))?.await.map(drop);
@@ -510,7 +511,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Scatters each rank's block of `sum` from its host's leader.
+    /// Scatters the block of each rank in `sum` from the leader of its host.
     async fn scatter_blocks(&self, call: &Call<'_>, sum: &Buffer, mine: &Buffer) -> Result<()> {
         let len = mine.len();
         if self.leaders.is_none() {

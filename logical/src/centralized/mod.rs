@@ -1,8 +1,8 @@
-//! Centralized, synchronous: everyone takes part, and everyone gets the same result: the exact one, or in low precision
-//! (`encoded`) one that is bit-identical on all ranks.
+//! Centralized, synchronous: all ranks take part, and all get the same result. It is exact, or, in low precision
+//! (`encoded`), bit-identical on all ranks.
 //!
-//! One file a primitive. `ring` holds the two halves of the ring that several of them share, `runs` what small messages take in
-//! its place, `share` the rules that they have in common: chunk boundaries, size checks, and how means are formed.
+//! One file per primitive. `ring` holds the two halves of the ring, `runs` the replacement for small messages, and
+//! `share` common rules: chunk boundaries, size checks, and the computation of means.
 
 mod all_gather;
 mod all_reduce;

@@ -1,4 +1,4 @@
-//! Reduce: one rank gets the reduction of everyone's buffer.
+//! Reduce: one rank gets the reduction of all buffers.
 
 use super::share::{chunk, free_to_write, pieces};
 use crate::{Buffer, Call, Communicator, Land, Primitive, ReduceOp, Result};
@@ -6,15 +6,15 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
 impl Communicator {
-    /// Reduces a buffer over all ranks to rank `root`; the others' buffers are not changed.
+    /// Reduces a buffer over all ranks to rank `root`; the buffers of other ranks are unchanged.
     ///
-    /// Binomial tree, ⌈log₂ n⌉ rounds for each piece of 4 MiB. Bytes sent: S by every rank but the root. Memory: a
-    /// piece, on the ranks that add on behalf of others. Determinism: the tree fixes the order, counted from the root.
+    /// Binomial tree, ⌈log₂ n⌉ rounds for each piece of 4 MiB. Bytes sent: S by every rank except the root. Memory: a
+    /// piece, on the ranks that add for others. Determinism: the tree fixes the order, counted from the root.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if there is no such root, or the type [has no such
-    /// reduction](ReduceOp::check);
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in root, element type, length or `op`.
+    /// [`Error::Usage`](crate::Error::Usage) if the root is out of range, or the type [does not support the
+    /// reduction](ReduceOp::check); [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in root, element
+    /// type, length or `op`.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -53,7 +53,7 @@ impl Communicator {
         let place = (self.rank() + size - root) % size;
         let rounds = size.next_power_of_two().ilog2() as usize;
         let pieces = pieces(len, buffer.dtype(), rounds);
-        // Leaves, the odd places, send their buffer as it is, unless it has to be divided first.
+        // Leaves, the odd places, send their buffer unchanged, unless it must be divided first.
         let divides = op == ReduceOp::Mean && buffer.dtype().is_half();
         let aside = place != 0 && (place.is_multiple_of(2) || divides);
         let scratch = if aside { Some(buffer.beside(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
@@ -76,7 +76,7 @@ impl Communicator {
     }
 }
 
-/// Binomial tree, as one rank climbs it with one piece.
+/// Binomial tree, from the view of one rank, for one piece.
 struct Tree {
     size: usize,
     root: usize,
@@ -87,7 +87,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Adds the sums of the ranks below, and sends the result on; returns true at the root.
+    /// Adds the sums of the ranks below, and sends the result; returns true at the root.
     async fn climb(&self, call: &Call<'_>, sum: &Buffer, at: Range<usize>, op: ReduceOp) -> Result<bool> {
         let rank = |place: usize| (place + self.root) % self.size;
         for (round, tag) in (self.first..).enumerate() {

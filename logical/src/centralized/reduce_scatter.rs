@@ -1,4 +1,4 @@
-//! Reduce-scatter: everyone gets its block of the reduction of everyone's buffer.
+//! Reduce-scatter: every rank gets its block of the reduction of all buffers.
 
 use super::ring::Ring;
 use super::share::{block, blocks, check_blocks, chunk, free_to_read, free_to_write, pieces, unequal};
@@ -8,15 +8,14 @@ use std::ops::Range;
 
 impl Communicator {
     /// Reduces a block for each rank: `mine ← op over ranks of block r of all`, on rank r. `all` holds n blocks of
-    /// the length of `mine` and is not changed.
+    /// the length of `mine` and is unchanged.
     ///
     /// Ring, n − 1 steps for each piece of 4 MiB of a block. Bytes sent per rank: (n−1)/n · S. Memory: two pieces.
     /// Determinism: as [`Communicator::all_reduce`].
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit, or the type [has no such
-    /// reduction](ReduceOp::check);
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not match, or the type [does not support the
+    /// reduction](ReduceOp::check); [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -55,16 +54,17 @@ impl Communicator {
         })
     }
 
-    /// Reduces blocks of unequal lengths, one for each rank: `all` holds `counts[r]` elements for each rank r, in the
-    /// order of ranks, and is not changed; `mine` gets the reduction of this rank's. Counts are the same on all ranks,
-    /// and may be 0.
+    /// Reduces blocks of different lengths, one for each rank. `all` holds `counts[r]` elements for each rank r, in
+    /// the order of ranks, and is unchanged; `mine` gets the reduction of the block of this rank. Counts are the same
+    /// on all ranks, and may be 0.
     ///
-    /// Steps and determinism as [`Communicator::reduce_scatter`]. Bytes sent per rank: those of `all` but its own block.
-    /// Memory: two pieces of the longest block.
+    /// Steps and determinism as [`Communicator::reduce_scatter`]. Bytes sent per rank: those of `all` except its own
+    /// block. Memory: two pieces of the longest block.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if counts do not fit the buffers' lengths, types differ, or the type [has no
-    /// such reduction](ReduceOp::check); [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ, also in their counts.
+    /// [`Error::Usage`](crate::Error::Usage) if counts do not match the lengths of the buffers, types differ, or the
+    /// type [does not support the reduction](ReduceOp::check); [`Error::Mismatch`](crate::Error::Mismatch) if ranks
+    /// differ, also in their counts.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -132,8 +132,8 @@ struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Reduces the piece of this rank's block into `mine`. A partial result arrives on top of this rank's contribution
-    /// in one scratch while the other is sent on.
+    /// Reduces the piece of the block of this rank into `mine`. A partial result arrives on top of the contribution
+    /// of this rank in one scratch buffer while the other is sent.
     async fn reduce(&self, (sending, arriving): &mut (Buffer, Buffer), mine: &Buffer) -> Result<()> {
         let steps = self.ring.steps();
         self.contribute(1, sending)?;
@@ -152,7 +152,7 @@ impl Piece<'_> {
         mine.write(place.clone())?.copy_from(&sending.read(0..place.len())?)
     }
 
-    /// Copies what this rank has of the block `distance` places behind its own.
+    /// Copies the contribution of this rank to the block `distance` places behind its own.
     fn contribute(&self, distance: usize, to: &Buffer) -> Result<()> {
         let from = self.place(distance);
         let place = 0..from.len();
@@ -160,7 +160,7 @@ impl Piece<'_> {
         self.comm.before_reduce(self.op, to, place)
     }
 
-    /// Returns the place of the piece of the block `distance` places behind this rank's.
+    /// Returns the place of the piece of the block `distance` places behind that of this rank.
     fn place(&self, distance: usize) -> Range<usize> {
         let block = self.ring.chunk(distance);
         let piece = chunk(block.len(), self.count, self.index);

@@ -1,10 +1,10 @@
-//! The ring: reduce-scatter and all-gather over the chunks of one buffer, one for each rank, one after the other or each
-//! alone.
+//! The ring: reduce-scatter and all-gather over the chunks of one buffer, one for each rank, in sequence or
+//! separately.
 //!
-//! Every rank sends to the next and receives from the previous, one chunk a step, n − 1 steps a half. A chunk that is
-//! received in one step is sent in the next; both halves count their steps through, and in step s rank r sends chunk
-//! r − s − 1 and receives chunk r − s − 2, modulo n. Large chunks are cut into segments that pass on each by itself, so
-//! that a rank receives, reduces and sends at the same time, and nobody waits for a whole chunk.
+//! Every rank sends to the next and receives from the previous one, one chunk per step, n − 1 steps per half. A chunk
+//! that is received in one step is sent in the next. Steps are numbered across both halves; in step s rank r sends
+//! chunk r − s − 1 and receives chunk r − s − 2, modulo n. Large chunks are divided into segments that are forwarded
+//! individually, so that a rank receives, reduces and sends at the same time, and does not wait for a whole chunk.
 
 use super::share::{TAGS, chunk};
 use crate::{Buffer, Call, Communicator, DType, Land, ReduceOp, Result};
@@ -12,12 +12,12 @@ use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Longest segment, in bytes: by measurement, short enough to overlap, long enough to cost little by itself.
+/// Longest segment, in bytes: by measurement, short enough to overlap, long enough for a low overhead.
 pub(crate) const SEGMENT: usize = 512 * 1024;
-/// Number of receives posted ahead, so that what arrives early has its place.
+/// Number of receives posted ahead, so that early messages have a place.
 pub(crate) const AHEAD: usize = 4;
 
-/// Place of a rank in the ring, and cut of a buffer.
+/// Place of a rank in the ring, and division of a buffer.
 pub(super) struct Ring {
     rank: usize,
     size: usize,
@@ -28,7 +28,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Returns the ring over chunks of equal length, but for one element.
+    /// Returns the ring over chunks whose lengths differ by one element at most.
     pub(super) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
         let size = comm.size();
         let chunks = (0..size).map(|index| chunk(buffer.len(), size, index)).collect();
@@ -72,9 +72,9 @@ impl Ring {
         (self.rank + self.size - distance % self.size) % self.size
     }
 
-    /// Reduces the chunks around the ring, and spreads them. Chunk c is combined in the order c + 1, c + 2, …, c of
-    /// ranks, whatever arrives when; `complete` is called with every part of it that is, on rank c, before it is
-    /// spread.
+    /// Reduces the chunks in the ring, and distributes them. Chunk c is combined in the order c + 1, c + 2, …, c of
+    /// ranks, independent of arrival. `complete` is called with every fully reduced part of it, on rank c, before it
+    /// is distributed.
     pub(super) async fn all_reduce(
         &self,
         call: &Call<'_>,
@@ -88,14 +88,14 @@ impl Ring {
             .await
     }
 
-    /// Spreads the chunks around the ring, from chunk r on rank r to all chunks everywhere.
+    /// Distributes the chunks in the ring, from chunk r on rank r to all chunks on all ranks.
     pub(super) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer) -> Result<()> {
         let steps = self.steps()..2 * self.steps();
         Pass { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
     }
 }
 
-/// Range of steps of the ring. Positions count the segments of all of them.
+/// Range of steps of the ring. Positions number the segments of all of them.
 struct Pass<'a> {
     ring: &'a Ring,
     call: &'a Call<'a>,
@@ -109,7 +109,7 @@ impl<'a> Pass<'a> {
         self.steps.start + position / self.ring.segments
     }
 
-    /// Returns the elements of a position's segment, in the chunk `distance` places behind this rank.
+    /// Returns the elements of the segment at a position, in the chunk `distance` places behind this rank.
     fn segment(&self, position: usize, distance: usize) -> Range<usize> {
         let segments = self.ring.segments;
         let whole = self.ring.chunk(distance);
@@ -132,7 +132,7 @@ impl<'a> Pass<'a> {
     async fn run(&self, received: impl Fn(usize, Range<usize>) -> Result<()>) -> Result<()> {
         let segments = self.ring.segments;
         let total = self.steps.len() * segments;
-        // A place is written again n − 1 steps after it was sent, and must have left by then.
+        // A place is written again n − 1 steps after it was sent, which must have completed by then.
         let lap = self.ring.steps() * segments;
         let mut sends = VecDeque::new();
         let mut sent = 0;

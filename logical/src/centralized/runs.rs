@@ -1,27 +1,27 @@
-//! Small blocks of all ranks to all ranks, in as few steps as there can be: for messages whose number takes the time,
-//! and not their bytes.
+//! Small blocks of all ranks to all ranks, in the minimum number of steps: for messages whose number determines the
+//! time, not their bytes.
 //!
-//! Blocks are gathered in doubling runs (Bruck et al., "Efficient algorithms for all-to-all communications in multiport
-//! message-passing systems", 1997): in round k rank r sends the first 2ᵏ blocks that it has to rank r − 2ᵏ, and receives
-//! as many behind its own from rank r + 2ᵏ.
+//! Blocks are gathered in doubling runs (Bruck et al., "Efficient algorithms for all-to-all communications in
+//! multiport message-passing systems", 1997): in round k rank r sends its first 2ᵏ blocks to rank r − 2ᵏ, and
+//! receives the same number from rank r + 2ᵏ behind them.
 
 use super::share::block;
 use crate::{Buffer, Call, Communicator, Land, Result};
 use hexagram_physical::native::Size;
 
-/// Largest block, in bytes, that is gathered in runs among any number of ranks: around a ring of hosts it would wait
-/// longer for each message than it takes to send it seven times more.
+/// Largest block, in bytes, that is gathered in runs for any number of ranks. A ring over hosts would wait longer for
+/// each message than runs need to send it seven more times.
 pub(super) const SHORT: usize = 4096;
 
-/// Returns true if blocks of so many bytes are gathered sooner in runs than around a ring.
+/// Returns true if runs gather blocks of this size faster than a ring.
 pub(super) fn pay(bytes: usize, ranks: usize) -> bool {
     let few_bytes = bytes <= SHORT || bytes.saturating_mul(ranks) <= Size::SMALL;
-    // Up to three ranks take as many steps around a ring, which needs no memory.
+    // For up to three ranks a ring has the same number of steps, and needs no memory.
     ranks > 3 && few_bytes
 }
 
 impl Communicator {
-    /// Returns the blocks of all ranks, this rank's own first and then those of the ranks behind it.
+    /// Returns the blocks of all ranks, that of this rank first, followed by those of the next ranks.
     pub(super) async fn gather_in_runs(&self, call: &Call<'_>, own: &Buffer) -> Result<Buffer> {
         let rank = self.rank();
         let size = self.size();

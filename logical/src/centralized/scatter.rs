@@ -1,12 +1,12 @@
-//! Scatter: everyone gets its block of one rank's buffer.
+//! Scatter: every rank gets its block of the buffer of one rank.
 
 use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::{Buffer, Call, Communicator, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Scatters one rank's blocks: `mine` of rank r ← block r of `all` on rank `root`. Only the root passes `all`, n
-    /// blocks of the length of `mine`.
+    /// Scatters the blocks of one rank: `mine` of rank r ← block r of `all` on rank `root`. Only the root passes
+    /// `all`, n blocks of the length of `mine`.
     ///
     /// One message from the root to every other rank. Bytes sent: (n − 1) times the size of `mine`, by the root.
     /// Memory: none. Determinism: bytes are copied.

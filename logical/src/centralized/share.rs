@@ -1,4 +1,4 @@
-//! Helpers that the centralized primitives have in common.
+//! Common helpers of the centralized primitives.
 
 use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -11,7 +11,7 @@ pub(super) fn block(len: usize, index: usize) -> Range<usize> {
     index * len..(index + 1) * len
 }
 
-/// Returns the places of unequal blocks, one for each rank, that follow each other in a buffer.
+/// Returns the ranges of consecutive blocks of different lengths, one for each rank, in a buffer.
 pub(super) fn blocks(counts: &[usize], buffer: &Buffer, ranks: usize) -> Result<Vec<Range<usize>>> {
     let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
     if counts.len() != ranks || total != Some(buffer.len()) {
@@ -26,7 +26,7 @@ pub(super) fn blocks(counts: &[usize], buffer: &Buffer, ranks: usize) -> Result<
     Ok(counts.iter().map(block).collect())
 }
 
-/// Returns the fingerprint of an operation on unequal blocks of `whole`, of which this rank's is `own`.
+/// Returns the fingerprint of an operation on blocks of different lengths in `whole`, where this rank has `own`.
 pub(super) fn unequal(
     operation: OperationKind,
     (whole, counts): (&Buffer, &[usize]),
@@ -38,18 +38,18 @@ pub(super) fn unequal(
         return Err(Error::usage(what, "give the count of this rank's elements at its place"));
     }
     let words = counts.iter().flat_map(|count| (*count as u64).to_le_bytes());
-    // One bit less than there is room for, as all bits set mean that there is none.
+    // One bit less than the maximum, since all bits set mean that the field is empty.
     let digest = short_of_bytes(words) >> 1;
     Ok(Fingerprint { root: Some(digest), ..Fingerprint::new(operation, whole.dtype(), whole.len()) })
 }
 
-/// Largest piece that an operation keeps aside at a time, in bytes: large enough to cost little by itself, and small
-/// beside what a rank has.
+/// Largest scratch piece of an operation, in bytes: large enough for a low overhead, and small relative to the memory
+/// of a rank.
 const PIECE: usize = 4 << 20;
-/// Number of messages that one operation can tell apart.
+/// Number of distinct messages of one operation.
 pub(crate) const TAGS: usize = 1 << 16;
 
-/// Returns the number of pieces, of `steps` steps each, in which `len` elements go through scratch memory.
+/// Returns the number of pieces, of `steps` steps each, in which `len` elements pass through scratch memory.
 pub(super) fn pieces(len: usize, dtype: DType, steps: usize) -> usize {
     (len * dtype.size()).div_ceil(PIECE).min(TAGS / steps.max(1)).max(1)
 }
@@ -72,7 +72,7 @@ pub(super) fn check_dtypes(one: &Buffer, other: &Buffer) -> Result<()> {
     Err(Error::usage(what, "use one element type in one operation"))
 }
 
-/// Fails unless a buffer can be read now. Called before an operation is counted, so that a caller may try again.
+/// Fails unless a buffer can be read now. Called before an operation is counted, so that a caller may retry.
 pub(crate) fn free_to_read(buffer: &Buffer) -> Result<()> {
     buffer.read_all().map(drop)
 }
@@ -88,7 +88,7 @@ impl Communicator {
         buffer.write(range)?.scale(1.0 / self.size() as f64)
     }
 
-    /// Prepares a contribution: in 16 bits a mean is divided before summing, as the sum may not fit.
+    /// Prepares a contribution: a 16-bit mean is divided before summing, since the sum may overflow.
     pub(super) fn before_reduce(&self, op: ReduceOp, buffer: &Buffer, range: Range<usize>) -> Result<()> {
         if op == ReduceOp::Mean && buffer.dtype().is_half() { self.divide(buffer, range) } else { Ok(()) }
     }

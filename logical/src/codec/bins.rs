@@ -1,4 +1,4 @@
-//! Numbers in two bits: the number of a bin, and the mean of what is in each.
+//! Numbers in two bits: the index of a bin, and the mean of each bin.
 //!
 //! ```text
 //! μ, σ    = mean and standard deviation of the run
@@ -7,15 +7,15 @@
 //! message = mean₀ … mean₃: f32, 0 for an empty bin; then the bins: 2 bits each, the first in the lowest of a byte
 //! ```
 //!
-//! Little endian, and filled up to a whole byte: 16 + ⌈k/4⌉ bytes for k numbers. Since x̂ are means, ‖x̂ − x‖² = ‖x‖² −
-//! ‖x̂‖²; and ‖x̂‖² ≥ .32/√k ‖x‖², as the numbers beyond 3σ/4 have .43 kσ² at least, on either side in bins of their
-//! own, and none is beyond σ√k. Of numbers of which most are near ±t, as the largest of many are, it loses little.
+//! Little endian, and padded to a whole byte: 16 + ⌈k/4⌉ bytes for k numbers. Since x̂ are means, ‖x̂ − x‖² = ‖x‖² −
+//! ‖x̂‖². Further, ‖x̂‖² ≥ .32/√k ‖x‖²: the numbers beyond 3σ/4 have at least .43 kσ², are in separate bins on either
+//! side, and none is beyond σ√k. If most numbers are near ±t, like the largest of many, the loss is small.
 //!
 //! Source: the public code of SparseLoCo (`tplr-ai/templar`, 2025): 4 bins over 6σ. It divides by k − 1 for σ, with
 //! which two opposite numbers would both be 0.
 //!
-//! All sums are those of pieces of 4096 numbers, one after the other; in a piece lane i of 64 adds numbers i, i + 64, …,
-//! and the lanes are added by halves. A device can follow that, where it could not follow one long sequence.
+//! All sums are over pieces of 4096 numbers, one after the other; in a piece, lane i of 64 adds numbers i, i + 64, …,
+//! and the lanes are added by halves. A device can reproduce that order, but not one long sequence.
 
 use super::CodecError;
 use super::not_finite::saturated;

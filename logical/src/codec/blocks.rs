@@ -1,7 +1,7 @@
-//! Codecs that encode in blocks: what a block's message consists of, and where it lies.
+//! Codecs that encode in blocks: the layout of the message of a block.
 //!
-//! `message = block₁ … block_b`, `block = header, codes`: a header of fixed size, then some bits for each number of the
-//! block, filled up to a whole byte. All blocks but the last hold equally many numbers.
+//! `message = block₁ … block_b`, `block = header, codes`: a header of fixed size, then a fixed number of bits per
+//! number of the block, padded to a whole byte. All blocks except the last have the same number of numbers.
 
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
@@ -17,7 +17,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Codec that encodes a run in blocks, each by itself, in one format.
+/// Codec that encodes a run in independent blocks of one format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCodec<F> {
     size: Option<usize>,
@@ -25,7 +25,7 @@ pub struct BlockCodec<F> {
     format: PhantomData<F>,
 }
 
-/// Format of a block: the size of its header and of its codes, and how they are made of its numbers.
+/// Format of a block: the sizes of its header and codes, and the encoding of its numbers.
 pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
     /// Name of the codec.
     const NAME: &'static str;
@@ -37,25 +37,25 @@ pub trait Format: Debug + Copy + Eq + Send + Sync + 'static {
     const BLOCK: usize;
     /// Description of the option `block`.
     const ABOUT: &'static str = "elements that share a scale";
-    /// Kernels that do the same on a GPU.
+    /// Kernels of the same format for a GPU.
     #[cfg(feature = "cuda")]
     const KERNELS: &'static cuda::Kernels;
 
-    /// Returns [`Properties::contraction`] in blocks of this size.
+    /// Returns [`Properties::contraction`] for blocks of this size.
     fn contraction(size: usize) -> f64;
 
-    /// Encodes a block. Returns `None` to refuse it, as not all of it is finite.
+    /// Encodes a block. Returns `None` to refuse a block that is not finite.
     fn encode(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()>;
 
-    /// Adds a block's numbers, times a weight.
+    /// Adds the numbers of a block, times a weight.
     fn decode_add(header: &[u8], codes: &[u8], weight: f32, x: &mut [f32]);
 
-    /// Writes a block's numbers.
+    /// Writes the numbers of a block.
     fn decode(header: &[u8], codes: &[u8], x: &mut [f32]);
 }
 
 impl<F: Format> Default for BlockCodec<F> {
-    /// Returns the codec in blocks of the size that its file names.
+    /// Returns the codec with blocks of the default size.
     fn default() -> Self {
         Self::in_blocks(F::BLOCK)
     }
@@ -72,7 +72,7 @@ impl<F: Format> BlockCodec<F> {
         BlockCodec { size: None, ..Self::default() }
     }
 
-    /// Sets the treatment of NaN and infinity. Where they propagate, the module of the codec says to what.
+    /// Sets the treatment of NaN and infinity. The module of the codec describes how they propagate.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         BlockCodec { not_finite, ..self }
@@ -149,10 +149,10 @@ impl<F: Format> Codec for BlockCodec<F> {
     }
 }
 
-/// Cut of a run into blocks, and size of one block's message.
+/// Division of a run into blocks, and size of the message of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Blocks {
-    /// Number of elements of a block; all of a run, if `None`.
+    /// Number of elements of a block; the whole run, if `None`.
     size: Option<usize>,
     /// Size of a header, in bytes.
     header: usize,
@@ -161,7 +161,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the size of a run's message, in bytes; saturates where no memory could hold it.
+    /// Returns the size of the message of a run, in bytes; saturates at sizes that no memory can hold.
     fn encoded_len(self, len: usize) -> usize {
         let (size, block) = self.sizes(len);
         let full = len / size;
@@ -169,7 +169,7 @@ impl Blocks {
         full.saturating_mul(block).saturating_add(if rest > 0 { self.block_len(rest) } else { 0 })
     }
 
-    /// Returns each block's numbers, header and codes; `to` holds [`Self::encoded_len`] bytes.
+    /// Returns the numbers, header and codes of each block; `to` holds [`Self::encoded_len`] bytes.
     fn encode<'a>(self, from: &'a [f32], to: &'a mut [u8]) -> impl Iterator<Item = Encode<'a>> {
         let (size, block) = self.sizes(from.len());
         let to = &mut to[..self.encoded_len(from.len())];
@@ -182,7 +182,7 @@ impl Blocks {
     /// Returns each block's header, codes and numbers.
     ///
     /// # Errors
-    /// [`CodecError::Damaged`] if `from` has another size than the message of so many numbers.
+    /// [`CodecError::Damaged`] if the size of `from` is not that of the message for `len` numbers.
     fn decode<'a>(
         self,
         from: &'a [u8],
@@ -212,7 +212,7 @@ impl Blocks {
 type Encode<'a> = (&'a [f32], &'a mut [u8], &'a mut [u8]);
 type Decode<'a> = (&'a [u8], &'a [u8], &'a mut [f32]);
 
-/// Returns the scale that is a block's whole header.
+/// Returns the scale that is the whole header of a block.
 pub(super) fn read_scale(header: &[u8]) -> f32 {
     f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
 }

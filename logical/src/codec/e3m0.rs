@@ -1,5 +1,5 @@
-//! Four bits for each number, a floating-point number of sign and exponent only (E3M0), relative to the largest of its
-//! block.
+//! Four bits per number: a floating-point number of sign and exponent only (E3M0), relative to the largest magnitude
+//! of its block.
 //!
 //! ```text
 //! s = max |x| of the block
@@ -11,12 +11,13 @@
 //!
 //! Little endian, and filled up to a whole byte: d/2 + 4⌈d/B⌉ bytes, 1/7.88 of f32 for blocks of 512.
 //!
-//! A number of at least s/64 is off by a third of itself at most, and a smaller one by s/128 at most; the largest is
-//! exact. So ‖x̂ − x‖² ≤ ‖x‖²/9 in blocks of 2049 or fewer; it is .038 ‖x‖² for Gaussian numbers, where 4 bits of QSGD
-//! have 1.8 ‖x‖² and more. Biased, by some percent: use feedback where rounds are many.
+//! The error of a number of at least s/64 is at most a third of it, and that of a smaller one at most s/128; the
+//! largest is exact. So ‖x̂ − x‖² ≤ ‖x‖²/9 in blocks of 2049 or fewer. It is .038 ‖x‖² for Gaussian numbers, compared
+//! with at least 1.8 ‖x‖² for 4 bits of QSGD. Biased, by some percent: use feedback in long trainings.
 //!
-//! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in it. The scale of blocks is
-//! a choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
+//! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in this format. The paper
+//! does not specify the scale of blocks, which is our choice; without a scale, exponents from 2⁻³ to 2³ would not
+//! cover small changes.
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
@@ -25,7 +26,7 @@ use super::blocks::{BlockCodec, Format, read_scale};
 use super::scaled::Scaled;
 use hexagram_physical::device::kernels::scaled::{add_e3m0, pack_e3m0, unpack_e3m0};
 
-/// Codec of four bits for each number, its sign and the power of two next to it. NaN and infinity propagate to all of their
+/// Codec of four bits per number: its sign and the nearest power of two. NaN and infinity propagate to their whole
 /// block, as NaN.
 pub type E3M0 = BlockCodec<E3m0Format>;
 
@@ -41,8 +42,8 @@ impl Format for E3m0Format {
     #[cfg(feature = "cuda")]
     const KERNELS: &'static cuda::Kernels = &cuda::E3M0;
 
-    /// Returns what follows from the errors of the numbers above s/64, those below, and the largest, which has none:
-    /// δ = 1 − max(1/9, (B − 1) / (B − 1 + 2¹⁴)).
+    /// Returns the contraction from the errors of numbers above s/64, of those below, and of the largest, which is
+    /// exact: δ = 1 − max(1/9, (B − 1) / (B − 1 + 2¹⁴)).
     fn contraction(size: usize) -> f64 {
         let small = size.saturating_sub(1) as f64 / (size.saturating_sub(1) as f64 + 16384.0);
         1.0 - small.max(1.0 / 9.0)

@@ -1,4 +1,4 @@
-//! Eight-bit floats E4M3, scaled block by block: a sign, four bits of exponent, three of fraction.
+//! Eight-bit floats E4M3, scaled per block: a sign, four bits of exponent, three of fraction.
 //!
 //! ```text
 //! scale = max |x| / 448
@@ -6,10 +6,10 @@
 //! block = scale: f32, code₁ … code_B: u8, little endian;  message = block₁ … block_b: d + 4⌈d/B⌉ bytes
 //! ```
 //!
-//! The format has no infinity, numbers up to ±448, 2⁻⁶ as its smallest normal one, and steps of 2⁻⁹ below (Micikevicius
-//! et al., "FP8 formats for deep learning", 2022). So the error of a number is at most 1/16 of itself, and below
-//! 1/28672 of its block's largest at most 2⁻¹⁰ · scale. 8 bits by minimum and maximum have an error in proportion to
-//! the range; this codec keeps small numbers beside large ones.
+//! The format has no infinity, numbers up to ±448, 2⁻⁶ as its smallest normal number, and steps of 2⁻⁹ below
+//! (Micikevicius et al., "FP8 formats for deep learning", 2022). So the error of a number is at most 1/16 of it, and,
+//! below 1/28672 of the largest of its block, at most 2⁻¹⁰ · scale. The error of 8 bits by minimum and maximum is
+//! proportional to the range; this codec preserves small numbers next to large ones.
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
@@ -21,8 +21,8 @@ use hexagram_physical::device::kernels::scaled::{add_e4m3, largest, pack_e4m3, u
 /// Largest number of the format.
 const LARGEST: f32 = 448.0;
 
-/// Codec of 8-bit floats with four bits of exponent. NaN and infinity both propagate as NaN; the others of their block are
-/// as without them.
+/// Codec of 8-bit floats with four bits of exponent. NaN and infinity both propagate as NaN; other numbers of their
+/// block are unaffected.
 pub type E4M3 = BlockCodec<E4m3Format>;
 
 /// Format of [`E4M3`].
@@ -37,7 +37,7 @@ impl Format for E4m3Format {
     #[cfg(feature = "cuda")]
     const KERNELS: &'static cuda::Kernels = &cuda::E4M3;
 
-    /// Returns what follows from errors of at most |x|/16, or 2⁻¹⁰/448 of the block's largest number.
+    /// Returns the contraction from errors of at most |x|/16, or 2⁻¹⁰/448 of the largest number of the block.
     fn contraction(size: usize) -> f64 {
         let step = 1.0 / (1024.0 * f64::from(LARGEST));
         1.0 - 1.01 / 256.0 - 1.01 * size as f64 * step * step
@@ -60,7 +60,7 @@ impl Format for E4m3Format {
     }
 }
 
-/// Encodes a block with what is not finite; `None` if that is refused.
+/// Encodes a block with numbers that are not finite; `None` if they are refused.
 fn encode_odd(not_finite: NotFinite, x: &[f32], header: &mut [u8], codes: &mut [u8]) -> Option<()> {
     let finite = |x: &f32| Some(x.abs()).filter(|x| x.is_finite());
     let most = x.iter().filter_map(finite).fold(0.0, f32::max);

@@ -1,4 +1,4 @@
-//! Numbers as they are: what a codec leaves alone, as messages of the same kind. NaN and infinity are refused.
+//! Unencoded numbers, as messages of a codec. NaN and infinity are refused.
 //!
 //! `message = x₁ … x_d` as f32, little endian: 4d bytes.
 
@@ -12,7 +12,7 @@ use hexagram_physical::device::kernels::{Float, all_finite};
 use hexagram_physical::device::program::Program;
 use std::sync::Arc;
 
-/// Codec that loses nothing and saves nothing.
+/// Lossless codec without compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exact;
 

@@ -8,14 +8,14 @@
 //! M ← M + w P̂ Qᵀ           add_product
 //! ```
 //!
-//! Matrices lie in memory row by row, factors column by column. All is done in a fixed order, so that ranks with equal
-//! bits get equal bits.
+//! Matrices are stored row by row, factors column by column. All operations have a fixed order, so that ranks with
+//! equal inputs get equal bits.
 
 use crate::encoding::mix;
 use hexagram_physical::device::kernels::add_scaled;
 use hexagram_physical::device::kernels::dot::dot;
 
-/// Part of a column that has to be left by orthogonalizing, lest it be dropped.
+/// Part of a column that must remain after orthogonalization; otherwise the column is dropped.
 const DEPENDENT: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// Computes `p ← M q` for every column q of Q, which has `cols` elements.
@@ -44,7 +44,7 @@ pub fn add_product(weight: f32, p: &[f32], q: &[f32], cols: usize, matrix: &mut 
     }
 }
 
-/// Makes a column one of length 1, drawn at random if it has no direction.
+/// Normalizes a column to length 1; draws it at random if it has no direction.
 pub fn give_direction(column: &mut [f32], seed: u64) {
     let square = |column: &[f32]| column.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
     let mut squares = square(column);
@@ -60,8 +60,9 @@ pub fn give_direction(column: &mut [f32], seed: u64) {
     column.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
 }
 
-/// Orthonormalizes columns of `rows` elements by Gram and Schmidt's method in double precision, every projection taken
-/// away twice: then the rest is orthogonal (Giraud et al. 2005). Columns that depend on those before them become 0.
+/// Orthonormalizes columns of `rows` elements by the Gram-Schmidt method in double precision, with every projection
+/// subtracted twice, after which the rest is orthogonal (Giraud et al. 2005). Columns that depend on earlier ones
+/// become 0.
 pub fn orthonormalize(from: &[f32], rows: usize, to: &mut [f32]) {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for (from, to) in from.chunks(rows.max(1)).zip(to.chunks_mut(rows.max(1))) {

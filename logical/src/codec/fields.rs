@@ -1,20 +1,20 @@
-//! Options that several codecs have.
+//! Common options of several codecs.
 
 use super::{Keep, NotFinite};
 use crate::spelling::{Catalogues, Number, Options, Spelling, Values, one_of};
 use hexagram_physical::Result;
 
-/// Names the option that says what becomes of NaN and infinity.
+/// Adds the option for the treatment of NaN and infinity.
 pub(super) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options) -> Result<()> {
     let treatments = [
         ("refuse", NotFinite::Refuse),
         ("saturate", NotFinite::Saturate),
         ("propagate", NotFinite::Propagate),
     ];
-    options.field("not_finite", not_finite, one_of(&treatments), "what becomes of NaN and infinity")
+    options.field("not_finite", not_finite, one_of(&treatments), "treatment of NaN and infinity")
 }
 
-/// Values of what a sparse codec keeps: a share such as `5%`, or a number of elements such as `100`.
+/// Values of the option `keep` of a sparse codec: a share such as `5%`, or a number of elements such as `100`.
 pub(super) struct Kept;
 
 impl Values<Keep> for Kept {

@@ -1,7 +1,7 @@
 //! Sixteen-bit floats: every number rounded to f16 or bf16, to the nearest, ties to even.
 //!
-//! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes. What the format rounds to infinity counts as infinite: in
-//! f16 that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
+//! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes. Numbers that the format rounds to infinity count as
+//! infinite: in f16, 65520 and more; in bf16, only those within 2⁻⁹ of the largest f32.
 
 #[cfg(feature = "cuda")]
 use super::blocks::cuda;
@@ -31,14 +31,15 @@ enum Format {
 }
 
 impl Half {
-    /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with at most 2⁻¹¹ of error from
-    /// 2⁻¹⁴ on.
+    /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with an error of at most 2⁻¹¹
+    /// from 2⁻¹⁴ on.
     pub const F16: Half = Half { format: Format::F16, not_finite: NotFinite::Refuse };
 
-    /// Bfloat16, with 8 bits of exponent, as f32, and 7 of fraction: at most 2⁻⁸ of error, but for denormal numbers.
+    /// Bfloat16, with 8 bits of exponent, like f32, and 7 of fraction: an error of at most 2⁻⁸, except for denormal
+    /// numbers.
     pub const BF16: Half = Half { format: Format::BF16, not_finite: NotFinite::Refuse };
 
-    /// Sets the treatment of NaN, and of what is infinite in this format.
+    /// Sets the treatment of NaN, and of numbers that are infinite in this format.
     #[must_use]
     pub const fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Half { not_finite, ..self }
@@ -97,8 +98,8 @@ impl Codec for Half {
         self.check()
     }
 
-    /// Returns what holds for the format. f16 is no contraction: what is below 2⁻²⁵ is lost. bf16 is one but for
-    /// denormal numbers.
+    /// Returns the properties of the format. f16 is not a contraction: numbers below 2⁻²⁵ are lost. bf16 is one,
+    /// except for denormal numbers.
     fn properties(&self) -> Properties {
         let contraction = match self.format {
             Format::F16 => None,

@@ -1,4 +1,4 @@
-//! Four bits for each number: whole numbers from −7 to 7, relative to the largest of a block.
+//! Four bits per number: whole numbers from −7 to 7, relative to the largest of a block.
 //!
 //! ```text
 //! s    = max |x| / 7 of the block
@@ -10,11 +10,11 @@
 //!
 //! Little endian, and filled up to a whole byte: d/2 + 4⌈d/B⌉ bytes, 1/7.5 of f32 for blocks of 128.
 //!
-//! The error of a number is at most a 14th of its block's largest, and at most the number itself, so that ‖x̂ − x‖² ≤
-//! (B−1)/(B+195) ‖x‖². Small blocks cost headers, large ones small numbers. [`E3M0`](super::E3M0) keeps small numbers
-//! at the cost of large ones.
+//! The error of a number is at most a 14th of the largest of its block, and at most the number itself, so that ‖x̂ −
+//! x‖² ≤ (B−1)/(B+195) ‖x‖². Small blocks cost more headers; large ones lose small numbers. [`E3M0`](super::E3M0)
+//! preserves small numbers at the cost of large ones.
 //!
-//! Source: Wang et al., "ZeRO++", 2023, which sends gradients so.
+//! Source: Wang et al., "ZeRO++", 2023, which sends gradients in this format.
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
@@ -26,8 +26,8 @@ use hexagram_physical::device::kernels::scaled::{add_int4, pack_int4, unpack_int
 /// Largest code.
 const LARGEST: f32 = 7.0;
 
-/// Codec of four bits for each number, in equal steps up to the largest of its block. NaN and infinity propagate to all of
-/// their block, as NaN.
+/// Codec of four bits per number, in equal steps up to the largest of its block. NaN and infinity propagate to their
+/// whole block, as NaN.
 pub type Int4 = BlockCodec<Int4Format>;
 
 /// Format of [`Int4`].
@@ -59,7 +59,7 @@ impl Format for Int4Format {
     }
 }
 
-/// Returns the size of a step in a block of this largest magnitude, above 0 unless all numbers are 0.
+/// Returns the step size in a block of this largest magnitude, above 0 unless all numbers are 0.
 fn scale(largest: f32) -> f32 {
     if largest > 0.0 { (largest / LARGEST).max(f32::from_bits(1)) } else { 0.0 }
 }

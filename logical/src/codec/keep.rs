@@ -6,14 +6,14 @@ use std::fmt;
 /// Number of elements that a sparse codec keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Keep {
-    /// Number of elements; all if there are fewer.
+    /// Number of elements, or all if there are fewer.
     Count(usize),
-    /// Fraction of the elements, above 0 and at most 1; the number is rounded up.
+    /// Fraction of the elements, above 0 and at most 1, rounded up to a whole number.
     Ratio(f64),
 }
 
 impl Keep {
-    /// Returns true if anything is kept, and no more than there is.
+    /// Returns true if the value is valid: more than no elements, and at most all.
     pub(super) fn holds(self) -> bool {
         match self {
             Keep::Count(count) => count > 0,
@@ -29,8 +29,8 @@ impl Keep {
         }
     }
 
-    /// Returns the δ of a codec that keeps so many elements of every `chunk` unscaled, or of the whole run: the least
-    /// share.
+    /// Returns δ of a codec that keeps this share of every `chunk`, or of the whole run, unscaled: the minimum over
+    /// the chunks.
     pub(super) fn contraction(self, chunk: Option<usize>) -> Option<f64> {
         match self {
             Keep::Count(count) => chunk.map(|chunk| (count as f64 / chunk.max(1) as f64).min(1.0)),

@@ -1,12 +1,12 @@
-//! Parts of the programs that codecs give to a GPU.
+//! Parts of the GPU programs of codecs.
 
 use super::NotFinite;
 use hexagram_physical::device::program::{Argument, Launch, Module, Program};
 
-/// Largest number of blocks of a launch in which each works on something of its own.
+/// Largest number of blocks of a launch with separate work for each block.
 const MOST_BLOCKS: usize = i32::MAX as usize;
 
-/// Returns what kernels are told about NaN and infinity.
+/// Returns the kernel argument for the treatment of NaN and infinity.
 pub(super) fn policy(not_finite: NotFinite) -> Argument {
     Argument::U32(match not_finite {
         NotFinite::Refuse => 0,
@@ -15,7 +15,7 @@ pub(super) fn policy(not_finite: NotFinite) -> Argument {
     })
 }
 
-/// Returns the launch of an entry of which each block of threads works on one of `count` parts.
+/// Returns the launch of an entry with a thread block for each of `count` parts.
 pub(super) fn each(entry: &'static str, count: usize, threads: u32, arguments: Vec<Argument>) -> Launch {
     Launch { entry, blocks: count.clamp(1, MOST_BLOCKS) as u32, threads, arguments }
 }

@@ -1,8 +1,8 @@
-//! Codecs whose messages are reduced while they are encoded.
+//! Codecs whose messages are reduced without decoding.
 //!
-//! Where C(x) + C(y) = C(x + y), ranks need not decode each other's messages: messages are runs of f32 themselves, an
-//! ordinary all-reduce sums or averages them, and whoever decodes the result has the sum or the mean. Some need several
-//! rounds, because what is sent next follows from what the ranks have in common by then:
+//! If C(x) + C(y) = C(x + y), ranks need not decode the messages of others. Messages are runs of f32 themselves; an
+//! ordinary all-reduce sums or averages them, and decoding the result gives the sum or the mean. Some codecs need
+//! several rounds, because the next message depends on the common result of the previous round:
 //!
 //! ```text
 //! for number in 0..codec.rounds():
@@ -11,9 +11,9 @@
 //! x ← codec.decode(reduced, memory, seed)
 //! ```
 //!
-//! Everyone uses the same seed. The memory is the codec's on one rank, for one bucket: zeroed before the first
-//! operation, kept until the next, saved with a checkpoint; every rank's is the same, bit for bit, because it follows
-//! from reduced messages and the seed only.
+//! All ranks use the same seed. The memory belongs to the codec on one rank, for one bucket: zeroed before the first
+//! operation, kept between operations, and saved with a checkpoint. It is the same on every rank, bit for bit,
+//! because it depends on reduced messages and the seed only.
 
 use super::{Codec, CodecError, Noise, Properties};
 use bytemuck::{cast_slice, try_cast_slice, try_cast_slice_mut};
@@ -23,10 +23,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Codec that encodes runs of f32 as runs of f32 that add up.
+/// Codec that encodes runs of f32 as runs of f32 that can be added.
 pub trait LinearCodec: Send + Sync + fmt::Debug {
-    /// Returns its name with all parameters that change its messages. Ranks whose names differ refuse to work
-    /// together.
+    /// Returns the name with all parameters that change messages. Ranks with different names refuse to work together.
     fn name(&self) -> String;
 
     /// Fails unless it can encode runs of `len` elements.
@@ -43,8 +42,7 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
         1
     }
 
-    /// Returns the number of elements that a rank contributes to the reduction of a round, for `len` elements to
-    /// encode.
+    /// Returns the number of elements that a rank contributes to a round, for `len` elements to encode.
     fn message_len(&self, round: usize, len: usize) -> usize;
 
     /// Returns the number of elements of memory for runs of `len`.
@@ -53,18 +51,17 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
         0
     }
 
-    /// Writes what this rank contributes to a round's reduction: all of `to`, which has [`LinearCodec::message_len`]
-    /// elements, and holds anything before.
+    /// Writes the contribution of this rank to a round: all of `to`, which has [`LinearCodec::message_len`] elements
+    /// with arbitrary content.
     ///
     /// # Errors
-    /// [`CodecError::NotFinite`] where the codec refuses NaN or infinity; [`CodecError::Damaged`] if a slice has the
+    /// [`CodecError::NotFinite`] if the codec refuses NaN or infinity; [`CodecError::Damaged`] if a slice has the
     /// wrong length.
     fn encode(&self, round: Round<'_>, memory: &mut [f32], to: &mut [f32]) -> Result<(), CodecError>;
 
-    /// Decodes the reduced messages: `to ← decode(reduced)`, where `reduced` is what the last round's reduction has
-    /// made of the messages: their sum or their mean, and so is what comes out. With error feedback it is called before
-    /// that with this rank's own message and a copy of the memory, for what the message leaves unsent. `seed` is that
-    /// of the rounds.
+    /// Decodes the reduced messages: `to ← decode(reduced)`, where `reduced` is the sum or mean of the messages of
+    /// the last round, and `to` gets the same of the inputs. With error feedback it is first called with the own
+    /// message of this rank and a copy of the memory, to compute the unsent rest. `seed` is that of the rounds.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if a slice has the wrong length.
@@ -76,17 +73,17 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
         seed: u64,
     ) -> Result<(), CodecError>;
 
-    /// Returns what a device runs in place of [`LinearCodec::encode`] for `len` elements, to the same bits: operand 0
-    /// is what is encoded, operand 1 the message. `None`, as here, lets the host encode. Asked only of a codec of one
-    /// round that has no memory.
+    /// Returns a device program that replaces [`LinearCodec::encode`] for `len` elements, with the same bits: operand
+    /// 0 is the input, operand 1 the message. With `None`, the default, the host encodes. Called only for a codec
+    /// with one round and no memory.
     fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
         let _ = (len, seed);
         None
     }
 
-    /// Returns what a device runs in place of [`LinearCodec::decode`] for `len` elements, to the same bits: operand 0
-    /// is the reduced message, operand 1 what is decoded into. `None`, as here, lets the host decode. Asked only of a
-    /// codec of one round that has no memory.
+    /// Returns a device program that replaces [`LinearCodec::decode`] for `len` elements, with the same bits: operand
+    /// 0 is the reduced message, operand 1 the output. With `None`, the default, the host decodes. Called only for a
+    /// codec with one round and no memory.
     fn decode_program(&self, len: usize, seed: u64) -> Option<Program> {
         let _ = (len, seed);
         None
@@ -100,16 +97,16 @@ pub struct Round<'a> {
     pub number: usize,
     /// Numbers to encode; the same in all rounds.
     pub from: &'a [f32],
-    /// Result of the reduction of the round before; empty in the first.
+    /// Result of the reduction of the previous round; empty in the first.
     pub reduced: &'a [f32],
-    /// Seed, equal on all ranks and in all rounds of one operation, and different in the next.
+    /// Seed, equal on all ranks and in all rounds of one operation, and different in the next operation.
     pub seed: u64,
 }
 
-/// Linear codec of one round that has no memory, in the form of a [`Codec`], which devices can run. Its messages are f32 in
-/// the byte order of the machine, and all of them are of one operation, whose seed it has. It is for
-/// [`WriteView::encode`](crate::WriteView::encode) and [`Queue::prepare_codec`](crate::Queue::prepare_codec), not for an
-/// [`Encoding`](crate::encoding::Encoding), which draws other seeds.
+/// A linear codec with one round and no memory, as a [`Codec`] that devices can run. Its messages are f32 in the byte
+/// order of the machine, and belong to one operation, whose seed it has. Use it with
+/// [`WriteView::encode`](crate::WriteView::encode) and [`Queue::prepare_codec`](crate::Queue::prepare_codec), not
+/// with an [`Encoding`](crate::encoding::Encoding), which draws other seeds.
 #[derive(Debug, Clone)]
 pub struct OneRound {
     codec: Arc<dyn LinearCodec>,
@@ -117,8 +114,8 @@ pub struct OneRound {
 }
 
 impl OneRound {
-    /// Returns the form of a codec for runs of `len` elements and the operation with this seed; `None` if the codec has
-    /// several rounds, or a memory.
+    /// Creates this form of a codec for runs of `len` elements and the operation with this seed; `None` if the codec
+    /// has several rounds, or a memory.
     pub fn of(codec: &Arc<dyn LinearCodec>, len: usize, seed: u64) -> Option<Self> {
         let has_one = codec.rounds() == 1 && codec.memory_len(len) == 0;
         has_one.then(|| OneRound { codec: Arc::clone(codec), seed })
@@ -146,7 +143,7 @@ impl Codec for OneRound {
         Some(Arc::new(self.clone()))
     }
 
-    /// Encodes with the seed of the operation, whatever it is told.
+    /// Encodes with the seed of the operation, and ignores the given seed.
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
         let bytes = self.encoded_len(from.len());
         let round = Round { number: 0, from, reduced: &[], seed: self.seed };

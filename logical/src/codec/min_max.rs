@@ -1,11 +1,11 @@
-//! Eight bits for each number, relative to the range of its block.
+//! Eight bits per number, relative to the range of its block.
 //!
 //! `code = round(255 (x − min) / (max − min))`, `x̂ = min + (code / 255)(max − min)`
 //!
 //! `block = min: f32, max: f32, code₁ … code_B: u8`, little endian; `message = block₁ … block_b`: d + 8⌈d/B⌉ bytes.
 //!
-//! The error of a number is at most (max − min)/510 and some roundings, however near to each other, small or large the
-//! numbers are; equal numbers are exact. The larger a block, the more one outlier costs the others.
+//! The error of a number is at most (max − min)/510 and a few roundings, for any magnitude and spread of the numbers;
+//! equal numbers are exact. In larger blocks, one outlier affects more numbers.
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
@@ -14,7 +14,7 @@ use super::blocks::{BlockCodec, Format};
 use super::not_finite::{PIECE, saturated_pieces};
 use hexagram_physical::device::kernels::{self, Range};
 
-/// Codec of eight bits for each number, relative to the range of its block. NaN and infinity propagate to all of their
+/// Codec of eight bits per number, relative to the range of its block. NaN and infinity propagate to their whole
 /// block, as NaN. Blocks of 2048, the default, are encoded in one pass over memory.
 pub type MinMax8 = BlockCodec<MinMaxFormat>;
 
@@ -31,7 +31,7 @@ impl Format for MinMaxFormat {
     #[cfg(feature = "cuda")]
     const KERNELS: &'static cuda::Kernels = &cuda::MIN_MAX;
 
-    /// Returns what follows from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖²: δ = 1 − B/(2·255²).
+    /// Returns the contraction from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖²: δ = 1 − B/(2·255²).
     fn contraction(size: usize) -> f64 {
         1.0 - size as f64 / (2.0 * 255.0 * 255.0)
     }

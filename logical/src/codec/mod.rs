@@ -1,4 +1,4 @@
-//! The built-in codecs. A user's own type plugs in as they do: see [`Codec`].
+//! The built-in codecs. For a codec of your own, implement [`Codec`].
 //!
 //! | codec | bytes for d elements | unbiased | δ | linear |
 //! |---|---|---|---|---|
@@ -12,17 +12,17 @@
 //! | [`TopK`] of k elements, of a run or of chunks | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
 //! | [`TopK`] in two bits | 16 + k/4 + k(2 + ⌈log₂(d/k)⌉)/8 + 3 at most | no | – | no |
 //! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
-//! | [`Exact`], which leaves numbers as they are | 4d | yes | 1 | yes |
-//! | [`PerTensor`], a codec for each tensor | the sum of theirs | if all are | the smallest | if all are |
-//! | [`PowerSgd`] of rank r, only a [`LinearCodec`] | 4r(rows + columns) a matrix | no | – | in each round |
+//! | [`Exact`], which does not encode | 4d | yes | 1 | yes |
+//! | [`PerTensor`], a codec for each tensor | the sum over tensors | if all are | the smallest | if all are |
+//! | [`PowerSgd`] of rank r, only a [`LinearCodec`] | 4r(rows + columns) per matrix | no | – | in each round |
 //!
-//! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN
-//! and infinity; they refuse unless told otherwise.
+//! Each has a module with its formula and the layout of its message. All have a [`NotFinite`] option, the treatment
+//! of NaN and infinity; by default, they refuse them.
 //!
-//! Built with the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU whose memory it is given, to
-//! the same bits, and a [`PerTensor`] if all of its codecs do. So does [`RandomK`] as a [`LinearCodec`]. Linear codecs without
-//! programs, such as [`PowerSgd`], work on the host: what they encode is copied there, and what they decode is copied back.
-//! So does a [`RandomK`] that keeps 2³² elements or more.
+//! With the feature `cuda`, a [`Codec`] of this table encodes and decodes on the GPU that holds the memory, with the
+//! same bits; a [`PerTensor`] does if all of its codecs do. The same holds for [`RandomK`] as a [`LinearCodec`].
+//! Linear codecs without programs, such as [`PowerSgd`], work on the host: their input is copied to the host, and
+//! their output is copied back. The same holds for a [`RandomK`] that keeps 2³² elements or more.
 
 mod bins;
 mod blocks;

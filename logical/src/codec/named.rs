@@ -5,25 +5,25 @@ use crate::spelling::{Catalogue, Listed, Spelling, listed};
 use hexagram_physical::Result;
 use std::sync::Arc;
 
-/// Returns the catalogue of the built-in codecs, with their defaults: QSGD with 7 levels, 1 % kept of what is sparse.
+/// Returns the catalogue of the built-in codecs, with their defaults: QSGD with 7 levels, and 1 % for sparse codecs.
 pub fn catalogue() -> Catalogue<Arc<dyn Codec>> {
     Catalogue::new("codec")
         .with(Half::F16, "16-bit floats", shared)
-        .with(Half::BF16, "16-bit floats with the exponents of 32", shared)
-        .with(MinMax8::default(), "8 bits between the least and the greatest of a block", shared)
+        .with(Half::BF16, "16-bit floats with the exponent range of 32-bit floats", shared)
+        .with(MinMax8::default(), "8 bits between the minimum and the maximum of a block", shared)
         .with(
             E4M3::default(),
-            "8-bit floats of 4 bits of exponent, relative to the greatest of a block",
+            "8-bit floats with 4 exponent bits, relative to the maximum of a block",
             shared,
         )
         .with(
             E3M0::default(),
-            "4-bit floats of 3 bits of exponent, relative to the greatest of a block",
+            "4-bit floats with 3 exponent bits, relative to the maximum of a block",
             shared,
         )
-        .with(Int4::default(), "4 bits in equal steps up to the greatest of a block", shared)
-        .with(Sign::default(), "one bit and the mean size of a block", shared)
-        .with(Qsgd::default(), "random rounding to levels of a bucket's norm", shared)
+        .with(Int4::default(), "4 bits in equal steps up to the maximum of a block", shared)
+        .with(Sign::default(), "one bit, and the mean magnitude of a block", shared)
+        .with(Qsgd::default(), "random rounding to levels of the norm of a bucket", shared)
         .with(TopK::default(), "the largest elements", shared)
         .with(RandomK::default(), "elements at random places", shared)
 }
@@ -37,21 +37,21 @@ pub fn names() -> Vec<&'static str> {
     catalogue().names().map(|(name, _)| name).collect()
 }
 
-/// Creates the codec that a text spells.
+/// Creates the codec from its spelling.
 ///
 /// # Errors
-/// [`Error::Usage`](hexagram_physical::Error::Usage) of one line, with the nearest names where there is no such codec.
+/// [`Error::Usage`](hexagram_physical::Error::Usage) in one line; for an unknown codec, with the nearest names.
 pub fn named(text: &str) -> Result<Arc<dyn Codec>> {
     catalogue().named(text)
 }
 
-/// Returns the values of an option that is any codec. One of a user's own can be typed if it is in the catalogue that
-/// options are read with.
+/// Returns the values of an option that accepts any codec. User codecs are accepted if they are in the catalogue with
+/// which options are read.
 pub fn any_codec() -> Listed<Arc<dyn Codec>> {
     listed(|codec: &Arc<dyn Codec>| spelling(&**codec)).with_check(|codec| codec.check_options())
 }
 
-/// Returns the spelling of a codec: its name, if it is one that can be parsed.
+/// Returns the spelling of a codec: its name, if that can be parsed.
 pub fn spelling(codec: &dyn Codec) -> Spelling {
     Spelling::of_text(&codec.name())
 }

@@ -1,5 +1,5 @@
-//! Tensors that are encoded one by one, each by a codec of its own: what is sent of a tensor then depends on it alone,
-//! and not on what lies beside it in its bucket.
+//! Tensors that are encoded individually, each by its own codec: the message of a tensor depends on it alone, not on
+//! its neighbours in the bucket.
 //!
 //! ```text
 //! message = part …, one a tensor, in order
@@ -14,10 +14,10 @@ use hexagram_physical::{Result, hash};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Size in bytes of the size of a part that can differ.
+/// Size in bytes of the length field of a part with variable size.
 const SIZE: usize = 4;
 
-/// Codec that encodes each tensor of a bucket by itself.
+/// Codec that encodes each tensor of a bucket individually.
 ///
 /// ```
 /// use hexagram_logical::codec::{Codec, Exact, Keep, PerTensor, TopK};
@@ -42,7 +42,7 @@ struct TensorPart {
 }
 
 impl TensorPart {
-    /// Returns the size of what precedes the codec's message, in bytes.
+    /// Returns the size of the header before the message of the codec, in bytes.
     fn header(&self) -> usize {
         if self.codec.has_fixed_size() { 0 } else { SIZE }
     }
@@ -58,7 +58,7 @@ impl TensorPart {
         Ok(header.len() + bytes)
     }
 
-    /// Returns the codec's message, and what is behind this part.
+    /// Returns the message of the codec, and the bytes after this part.
     fn split<'a>(&self, from: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), CodecError> {
         let cut = || CodecError::damaged("it ends within a tensor");
         if self.codec.has_fixed_size() {
@@ -70,7 +70,7 @@ impl TensorPart {
 }
 
 impl PerTensor {
-    /// Creates the codec of a bucket of tensors with these lengths and codecs, one behind the other.
+    /// Creates the codec of a bucket of consecutive tensors with these lengths and codecs.
     pub fn new(tensors: impl IntoIterator<Item = (usize, Arc<dyn Codec>)>) -> Self {
         let mut end = 0;
         let part = |(len, codec)| {
@@ -106,8 +106,8 @@ impl PerTensor {
         }
     }
 
-    /// Returns what a device runs for all tensors, one after the other, if it has a program for each: `program` is
-    /// given the number of a tensor, the tensor and where its message begins, in bytes.
+    /// Returns a device program for all tensors in sequence, if each has one: `program` gets the index of a tensor,
+    /// the tensor, and the start of its message, in bytes.
     #[cfg(feature = "cuda")]
     fn each_program(
         &self,

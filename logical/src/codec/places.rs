@@ -1,4 +1,4 @@
-//! Places of the elements that a sparse codec keeps, in few bits: Elias' and Fano's code of a sorted list (1974, 1971).
+//! Places of the elements that a sparse codec keeps, in few bits: the Elias-Fano code of a sorted list (1974, 1971).
 //!
 //! ```text
 //! place   = low part of l = ⌊log₂(d/k)⌋ bits, high part of the rest
@@ -7,17 +7,17 @@
 //!           grow with d
 //! ```
 //!
-//! With the low parts it takes at most 2 + ⌈log₂(d/k)⌉ bits a place, always as many for the same d and k; at 1 % 8.6,
+//! Including the low parts, it takes at most 2 + ⌈log₂(d/k)⌉ bits per place, the same for equal d and k: 8.6 at 1 %,
 //! where a whole index of 2²⁶ takes 26.
 
 use super::CodecError;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 
-/// Layout of k places among d elements, from which the sizes of its parts follow.
+/// Layout of k places among d elements, which determines the sizes of its parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     k: usize,
-    /// Size of a place's low part, in bits.
+    /// Size of the low part of a place, in bits.
     low: u32,
     /// Size of the string of high parts, in bits.
     high: usize,
@@ -31,8 +31,8 @@ impl Places {
         Places { k, low, high: k + ((len - 1) >> low) }
     }
 
-    /// Returns the size in bytes: enough for both parts, wherever their last bytes end: without the padding, more
-    /// elements could take fewer bytes.
+    /// Returns the size in bytes, enough for both parts at any alignment of their last bytes. Without the padding,
+    /// more elements could take fewer bytes.
     pub(super) fn bytes(self) -> usize {
         if self.k == 0 {
             return 0;
@@ -40,7 +40,7 @@ impl Places {
         (self.k * self.low as usize + self.high).div_ceil(8) + 1
     }
 
-    /// Returns the size of a place's low part, in bits.
+    /// Returns the size of the low part of a place, in bits.
     #[cfg(feature = "cuda")]
     pub(super) fn low_bits(self) -> u32 {
         self.low
@@ -64,10 +64,10 @@ impl Places {
         low.finish();
     }
 
-    /// Passes on every place below `len` with its number.
+    /// Calls `each` with every place below `len` and its number.
     ///
     /// # Errors
-    /// [`CodecError::Damaged`] if there are other than k places, or not in order.
+    /// [`CodecError::Damaged`] if the number of places is not k, or they are not in order.
     pub(super) fn decode(
         self,
         from: &[u8],

@@ -1,5 +1,5 @@
-//! PowerSGD: matrices as products of two thin ones, found by one step of power iteration an operation (Vogels et al.
-//! 2019).
+//! PowerSGD: matrices as products of two thin ones, computed by one step of power iteration per operation (Vogels et
+//! al. 2019).
 //!
 //! ```text
 //! P ← Σ_i M_i Q          all-reduced: r rows(M) elements a matrix
@@ -8,12 +8,12 @@
 //! M ← P̂ Qᵀ
 //! ```
 //!
-//! Q is remembered, and is what the next operation begins with (warm start), its columns normalized; a column without a
-//! direction (at the beginning, where M had a smaller rank, after NaN) is drawn from the seed. If the mean of the M_i
-//! has rank r or less, the result is that mean; whatever it loses otherwise is for error feedback.
+//! Q is kept, and is the start of the next operation (warm start), with normalized columns. A column without a
+//! direction (at the start, after a matrix of smaller rank, after NaN) is drawn from the seed. If the mean of the M_i
+//! has rank r or less, the result is exact; otherwise, use error feedback for the rest.
 //!
-//! Memory: r (rows + cols) elements a matrix, Q's columns before P̂'s. Every rank orthogonalizes by itself, in a fixed
-//! order and double precision, and gets the same bits.
+//! Memory: r (rows + cols) elements per matrix, the columns of Q before those of P̂. Every rank orthogonalizes by
+//! itself, in a fixed order and double precision, and gets the same bits.
 
 use super::factors::{add_product, give_direction, orthonormalize, project, project_back};
 use super::not_finite::refuse;
@@ -25,7 +25,7 @@ use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Number to which infinity saturates: products of such numbers are still finite.
+/// Saturation value of infinity: products of such numbers are still finite.
 const LARGEST: f32 = (1u128 << 96) as f32;
 
 /// Codec of low-rank factors of the matrices in a bucket.
@@ -33,13 +33,13 @@ const LARGEST: f32 = (1u128 << 96) as f32;
 pub struct PowerSgd {
     shapes: Vec<(usize, usize)>,
     rank: usize,
-    /// Number of times by which a matrix has to be larger than its factors.
+    /// Minimum ratio of the size of a matrix to that of its factors.
     saving: f64,
     not_finite: NotFinite,
     matrices: Vec<Matrix>,
     /// Tensors that are not compressed.
     plain: Vec<Range<usize>>,
-    /// First element behind the tensors.
+    /// First element after the tensors.
     tail: usize,
 }
 
@@ -52,17 +52,17 @@ struct Matrix {
 }
 
 impl PowerSgd {
-    /// Creates a codec for a bucket whose tensors have these shapes, (rows, columns), one after the other; whatever
-    /// is behind them is not compressed, and neither are tensors that factors of this rank would not make smaller:
-    /// vectors, for example.
+    /// Creates a codec for a bucket of consecutive tensors with these shapes (rows, columns). Elements after the
+    /// tensors are not compressed, and neither are tensors that factors of this rank would not make smaller, such as
+    /// vectors.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the rank is 0, or the tensors have more elements than memory.
+    /// [`Error::Usage`] if the rank is 0, or the tensors exceed the address space.
     pub fn new(shapes: &[(usize, usize)], rank: usize) -> Result<Self> {
         let mut len = 0usize;
         for &(rows, cols) in shapes {
             len = rows.checked_mul(cols).and_then(|tensor| len.checked_add(tensor)).ok_or_else(|| {
-                Error::usage(format!("{rows} × {cols} is not a tensor in memory"), "give shapes in elements")
+                Error::usage(format!("{rows} × {cols} is not a tensor in memory"), "use shapes in elements")
             })?;
         }
         let shapes = shapes.to_vec();
@@ -72,8 +72,8 @@ impl PowerSgd {
         codec.sorted()
     }
 
-    /// Sets the number of times by which a matrix has to be larger than its factors, 1 unless this is called: one with
-    /// saving · r · (rows + columns) < rows · columns is compressed, and all others go as they are.
+    /// Sets the minimum ratio of the size of a matrix to that of its factors, by default 1: a matrix is compressed if
+    /// saving · r · (rows + columns) < rows · columns, and sent unchanged otherwise.
     ///
     /// # Errors
     /// [`Error::Usage`] if it is below 1.
@@ -81,7 +81,7 @@ impl PowerSgd {
         PowerSgd { saving, ..self }.sorted()
     }
 
-    /// Checks the options, and sorts the tensors into those that are compressed and those that are not.
+    /// Checks the options, and divides the tensors into compressed and uncompressed ones.
     fn sorted(mut self) -> Result<Self> {
         Options::check("powersgd", |options| {
             options.field("rank", &mut self.rank, 1.., "rank of the factors")?;
@@ -103,7 +103,8 @@ impl PowerSgd {
         Ok(self)
     }
 
-    /// Sets the treatment of NaN and infinity. They propagate to all of their matrix, as NaN; as infinity counts 2⁹⁶.
+    /// Sets the treatment of NaN and infinity. They propagate to their whole matrix, as NaN. If they saturate,
+    /// infinity becomes ±2⁹⁶.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         PowerSgd { not_finite, ..self }
@@ -155,7 +156,7 @@ impl PowerSgd {
         }
     }
 
-    /// Computes Q = Mᵀ P̂ of every matrix, where `reduced` is P, and everything else as it is.
+    /// Computes Q = Mᵀ P̂ of every matrix, where `reduced` is P, and copies all other elements.
     fn project_back(&self, from: &[f32], mut reduced: &[f32], memory: &mut [f32], mut to: &mut [f32]) {
         for (matrix, (_, p_hat)) in self.matrices.iter().zip(self.memories(memory)) {
             let (p, rest) = reduced.split_at(p_hat.len());
@@ -172,7 +173,7 @@ impl PowerSgd {
         }
     }
 
-    /// Returns every matrix' part of the memory: the columns of Q and of P̂.
+    /// Returns the part of the memory of every matrix: the columns of Q and of P̂.
     fn memories<'a>(&'a self, memory: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
         let mut rest = memory;
         self.matrices.iter().map(move |matrix| {
@@ -203,8 +204,8 @@ impl LinearCodec for PowerSgd {
         if len >= self.tail {
             return Ok(());
         }
-        let what = format!("PowerSGD for tensors of {} elements was given {len}", self.tail);
-        Err(Error::usage(what, "make one for every bucket, from the shapes of its tensors"))
+        let what = format!("PowerSGD for {} elements got {len}", self.tail);
+        Err(Error::usage(what, "create a codec for each bucket, from the shapes of its tensors"))
     }
 
     fn rounds(&self) -> usize {

@@ -1,5 +1,5 @@
-//! QSGD: every element rounded at random to one of a few levels between 0 and its bucket's norm, such that the mean is
-//! right (Alistarh et al. 2017).
+//! QSGD: every element is rounded at random to one of a few levels between 0 and the norm of its bucket, without bias
+//! (Alistarh et al. 2017).
 //!
 //! ```text
 //! C(v)_k = ‖v‖₂ sgn(v_k) ξ_k ÷ s,   ξ_k ∈ 0..=s drawn such that E ξ_k = s |v_k| ÷ ‖v‖₂
@@ -10,8 +10,8 @@
 //!           hexagram_physical::device::kernels::levels says; the last block may be shorter
 //! ```
 //!
-//! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
-//! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
+//! The random draw of an element depends on the seed and on its place in the message, not on the machine. The
+//! probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -31,13 +31,14 @@ use hexagram_physical::device::program::Program;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Size of a bucket's norm, in bytes.
+/// Size of the norm of a bucket, in bytes.
 const NORM: usize = 4;
 
 /// Largest number of elements of a bucket: more than a run can have, and few enough that sizes do not overflow.
 const LONGEST: usize = usize::MAX / 16;
 
-/// Norm below which buckets are multiplied by [`LIFT`] before they are divided by it, lest the quotient overflow.
+/// Norm below which buckets are multiplied by [`LIFT`] before the division by it, so that the quotient does not
+/// overflow.
 const SMALL: f32 = 1.0 / (1u64 << 63) as f32;
 const LIFT: f32 = (1u128 << 96) as f32;
 
@@ -50,33 +51,33 @@ pub struct Qsgd {
 }
 
 impl Qsgd {
-    /// Creates a codec with `levels` levels above 0, in buckets of 512 elements, that refuses NaN and infinity. One
-    /// level makes codes of 2 bits, 3 of 3, 7 of 4, 127 of 8.
+    /// Creates a codec with `levels` levels above 0, in buckets of 512 elements, that refuses NaN and infinity. Codes
+    /// have 2 bits for 1 level, 3 for 3, 4 for 7, 8 for 127.
     ///
     /// # Errors
-    /// [`hexagram_physical::Error::Usage`] unless there are 1 to 2¹⁵ levels.
+    /// [`hexagram_physical::Error::Usage`] unless `levels` is from 1 to 2¹⁵.
     pub fn new(levels: u32) -> Result<Self> {
         let mut codec = Self::default();
         Options::check(codec.word(), |options| codec.levels_field(levels, options))?;
         Ok(codec)
     }
 
-    /// Sets the number of elements that share a norm: fewer make the error smaller and the message larger. Multiples
-    /// of 512 are fastest.
+    /// Sets the number of elements that share a norm: a smaller number reduces the error and enlarges the message.
+    /// Multiples of 512 are fastest.
     ///
     /// # Errors
-    /// [`hexagram_physical::Error::Usage`] if there are none.
+    /// [`hexagram_physical::Error::Usage`] if `bucket` is 0.
     pub fn with_bucket(self, bucket: usize) -> Result<Self> {
         Qsgd { bucket: bucket.min(LONGEST), ..self }.checked()
     }
 
-    /// Sets the treatment of NaN and infinity. They propagate to all of their bucket, as NaN.
+    /// Sets the treatment of NaN and infinity. They propagate to their whole bucket, as NaN.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Qsgd { not_finite, ..self }
     }
 
-    /// Names the option that is the number of levels, which is `levels`.
+    /// Adds the option for the number of levels, with the value `levels`.
     fn levels_field(&mut self, mut levels: u32, options: &mut Options) -> Result<()> {
         options.field("levels", &mut levels, 1..=Levels::MOST, "levels above 0")?;
         self.levels = Levels::new(levels).unwrap_or(self.levels);
@@ -87,8 +88,7 @@ impl Qsgd {
         NORM + len / BLOCK * self.levels.packed_len(BLOCK) + self.levels.packed_len(len % BLOCK)
     }
 
-    /// Writes the message of a bucket that is not finite, or too small or too large to be divided by its norm at
-    /// once.
+    /// Encodes a bucket that is not finite, or whose norm is too small or too large for a plain division.
     fn encode_with_care(
         &self,
         from: &[f32],
@@ -107,7 +107,7 @@ impl Qsgd {
                 return Ok(());
             }
         };
-        // No element is larger than the norm, even where the norm itself is too large for f32.
+        // No element exceeds the norm, even if the norm itself overflows f32.
         let norm = (sum_of_squares(&from).sqrt() as f32).min(f32::MAX);
         head.copy_from_slice(&norm.to_le_bytes());
         if norm == 0.0 {
@@ -234,7 +234,7 @@ impl Codec for Qsgd {
     }
 }
 
-/// Returns the distance of levels; rounded down where the last would else be infinite.
+/// Returns the distance of levels; rounded down if the last level would otherwise be infinite.
 fn unit(norm: f32, levels: f32) -> f32 {
     let unit = norm / levels;
     if unit * levels <= f32::MAX || norm.is_nan() { unit } else { unit.next_down() }

@@ -1,5 +1,5 @@
-//! Random-k: k elements at places that the seed alone decides; the rest counts as 0 (Wangni et al. 2018; Stich et al.
-//! 2018).
+//! Random-k: k elements at places that depend on the seed alone; the rest counts as 0 (Wangni et al. 2018; Stich et
+//! al. 2018).
 //!
 //! ```text
 //! C(x)_i = x_i if i ∈ K(seed), else 0,   P(i ∈ K) = k/d       E‖C(x) − x‖² = (1 − k/d) ‖x‖²
@@ -10,9 +10,9 @@
 //! message = seed as u64, k values as f32 in the order of j; little endian
 //! ```
 //!
-//! Strata make the places different from each other without a search, nearly sorted, and spread out; as the strata
-//! begin at a random place, every element is as likely as every other. With equal seeds C is linear: as a
-//! [`LinearCodec`] the message is the k values, and everyone knows the seed.
+//! Strata make the places distinct without a search, nearly sorted, and spread out. The strata begin at a random
+//! place, so that all elements are equally likely. With equal seeds C is linear: as a [`LinearCodec`] the message is
+//! the k values, and all ranks know the seed.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -40,15 +40,15 @@ pub struct RandomK {
 }
 
 impl RandomK {
-    /// Creates the contraction: what is kept stays as it is. It refuses NaN and infinity.
+    /// Creates the contraction: kept elements are unscaled. It refuses NaN and infinity.
     ///
     /// # Errors
-    /// [`hexagram_physical::Error::Usage`] if nothing is kept, as of `random-k(0%)`.
+    /// [`hexagram_physical::Error::Usage`] if no elements are kept, as in `random-k(0%)`.
     pub fn new(keep: Keep) -> Result<Self> {
         RandomK { keep, ..Self::default() }.checked()
     }
 
-    /// Creates the unbiased codec: what is kept is multiplied by d/k, so that the mean is right.
+    /// Creates the unbiased codec: kept elements are multiplied by d/k.
     ///
     /// # Errors
     /// As [`RandomK::new`].
@@ -56,19 +56,19 @@ impl RandomK {
         Ok(RandomK { scaled: true, ..RandomK::new(keep)? })
     }
 
-    /// Sets the treatment of NaN and infinity, wherever in the input they are: everything that is kept becomes NaN if
-    /// they propagate.
+    /// Sets the treatment of NaN and infinity, anywhere in the input: if they propagate, all kept elements become
+    /// NaN.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         RandomK { not_finite, ..self }
     }
 
-    /// Returns the factor of what is kept, k of `len` elements.
+    /// Returns the factor of kept elements, k of `len`.
     fn scale(&self, len: usize, k: usize) -> f32 {
         if self.scaled { len as f32 / k as f32 } else { 1.0 }
     }
 
-    /// Passes on what is kept of `from`, in the order of places.
+    /// Calls `put` with the kept elements of `from`, in the order of places.
     fn pick(&self, from: &[f32], seed: u64, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
         let finite = all_finite(from);
         if !finite && self.not_finite == NotFinite::Refuse {
@@ -108,7 +108,7 @@ impl Spelled for RandomK {
             "unbiased",
             &mut self.scaled,
             truth(),
-            "true to scale what is kept, so that the mean is right",
+            "true to scale the kept elements, without bias",
         )?;
         not_finite_field(&mut self.not_finite, options)
     }
@@ -213,21 +213,21 @@ impl LinearCodec for RandomK {
     }
 }
 
-/// Places that a seed decides: k different ones of d.
+/// Places that a seed determines: k different ones of d.
 struct Places {
     state: u64,
     len: usize,
     offset: usize,
     /// First place of the next stratum.
     start: usize,
-    /// Sum of the parts of a place that strata have left over so far, in 1/k.
+    /// Sum of the remainders of a place that strata have left so far, in 1/k.
     remainder: usize,
-    /// Number of places still to come.
+    /// Number of remaining places.
     left: usize,
     k: usize,
     /// Width of a stratum, ⌊d/k⌋.
     width: usize,
-    /// Number of places that are left over, d mod k.
+    /// Number of excess places, d mod k.
     excess: usize,
 }
 
@@ -252,13 +252,13 @@ impl Iterator for Places {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let place = self.start + below(mix(self.state), width);
         self.start += width;
-        // Neither is `len` or more, so that the sum can only overflow where memory cannot hold so many.
+        // Neither is `len` or more, so that the sum overflows only for lengths that no memory can hold.
         let place = place + self.offset;
         Some(if place < self.len { place } else { place - self.len })
     }
 }
 
-/// Returns a number below `limit`, in proportion to a random word; 0 if there is none.
+/// Returns a number below `limit`, proportional to a random word, or 0 if `limit` is 0.
 fn below(word: u64, limit: usize) -> usize {
     ((u128::from(word) * limit as u128) >> 64) as usize
 }

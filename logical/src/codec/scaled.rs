@@ -1,5 +1,5 @@
-//! Blocks whose header is one scale, which follows from the largest magnitude, of two numbers to a byte: what E3M0 and
-//! Int4 share.
+//! Blocks with one scale as their header, computed from the largest magnitude, and two numbers per byte: the common
+//! part of E3M0 and Int4.
 
 use super::NotFinite;
 use super::not_finite::saturated_pieces;
@@ -8,15 +8,14 @@ use hexagram_physical::device::kernels::scaled::largest;
 /// Rule of a block with one scale.
 #[derive(Clone, Copy)]
 pub(super) struct Scaled {
-    /// Returns the scale of a block by its largest magnitude.
+    /// Returns the scale of a block with this largest magnitude.
     pub(super) scale: fn(f32) -> f32,
-    /// Writes the codes of numbers by their scale; NaN is that of a block with what is not finite.
+    /// Writes the codes of numbers with their scale; NaN is the scale of a block that is not finite.
     pub(super) pack: fn(&[f32], f32, &mut [u8]),
 }
 
 impl Scaled {
-    /// Encodes a block, or returns `None` to refuse it. Where what is not finite propagates, it is the scale of its block
-    /// that is NaN.
+    /// Encodes a block, or returns `None` to refuse it. If NaN or infinity propagates, the scale of its block is NaN.
     pub(super) fn encode(
         self,
         not_finite: NotFinite,
@@ -38,12 +37,12 @@ impl Scaled {
         Some(())
     }
 
-    /// Writes the codes of a block with what is not finite cut off, and returns its scale.
+    /// Writes the codes of a block with saturated numbers, and returns its scale.
     fn pack_saturated(self, x: &[f32], codes: &mut [u8]) -> f32 {
         let mut most = 0.0f32;
         saturated_pieces(x, f32::MAX, |_, x| most = most.max(largest(x).unwrap_or_default()));
         let scale = (self.scale)(most);
-        // Pieces are of even lengths, but for the last.
+        // Pieces have even lengths, except the last.
         saturated_pieces(x, f32::MAX, |at, x| {
             (self.pack)(x, scale, &mut codes[at / 2..][..x.len().div_ceil(2)]);
         });

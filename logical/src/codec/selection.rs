@@ -7,18 +7,18 @@ use hexagram_physical::device::kernels::reach::{MAGNITUDE, reaching, threshold};
 /// Magnitude of infinity; above it is NaN.
 const INFINITY: u32 = f32::INFINITY.to_bits();
 
-/// Number of elements that are looked at together.
+/// Number of elements per step.
 const BLOCK: usize = 4096;
-/// Largest number of elements from which the first threshold is guessed.
+/// Maximum number of elements in the sample for the first threshold.
 const SAMPLE: usize = 1 << 14;
-/// Smallest distance between two of them.
+/// Minimum distance between two sampled elements.
 const APART: usize = 16;
 
 /// Candidates for the k largest elements.
 pub(super) struct Selection {
     k: usize,
     not_finite: NotFinite,
-    /// Magnitude below which elements are no candidates any more.
+    /// Magnitude below which elements are not candidates.
     least: u32,
     /// Indices of the candidates, ascending.
     indices: Vec<usize>,
@@ -33,7 +33,7 @@ impl Selection {
     /// Returns the indices of the k largest elements, in order.
     ///
     /// # Errors
-    /// [`CodecError::NotFinite`] if such are refused and there is one, whether chosen or not.
+    /// [`CodecError::NotFinite`] if NaN or infinity is refused and the run contains one, chosen or not.
     pub(super) fn choose(mut self, from: &[f32]) -> Result<impl Iterator<Item = usize>, CodecError> {
         self.least = self.guess(from);
         self.collect(from)?;
@@ -45,9 +45,9 @@ impl Selection {
         Ok(self.indices.into_iter())
     }
 
-    /// Returns a threshold that somewhat more than k elements reach, if all are like the sample.
+    /// Returns a threshold that somewhat more than k elements reach, if the sample is representative.
     fn guess(&self, from: &[f32]) -> u32 {
-        // Odd, so that no power of two that the run has in its order hides elements.
+        // Odd, so that a period of a power of two in the run does not hide elements.
         let stride = (from.len() / SAMPLE).max(APART) | 1;
         let sample: Vec<u32> = from.iter().step_by(stride).map(|x| x.to_bits() & MAGNITUDE).collect();
         let wanted = (self.k as f64 / from.len().max(1) as f64 * sample.len() as f64) as usize;
@@ -55,11 +55,11 @@ impl Selection {
         if few >= sample.len() {
             return 0;
         }
-        // NaN and infinity must always be candidates: they are refused, or come first, or are replaced.
+        // NaN and infinity must always be candidates: they are refused, come first, or are replaced.
         threshold(few, few + few / 8, &sample).min(INFINITY)
     }
 
-    /// Makes candidates of all elements that reach the threshold, which rises on the way.
+    /// Collects all elements that reach the threshold, which rises on the way.
     fn collect(&mut self, from: &[f32]) -> Result<(), CodecError> {
         self.indices.clear();
         self.magnitudes.clear();
@@ -96,7 +96,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Keeps the k largest candidates, or all if there are fewer; later elements have to be larger than the smallest.
+    /// Keeps the k largest candidates, or all if there are fewer; later elements must exceed the smallest.
     fn raise(&mut self) {
         if self.k == 0 {
             self.indices.clear();
@@ -117,7 +117,7 @@ impl Selection {
         }
         self.indices.truncate(kept);
         self.magnitudes.truncate(kept);
-        // Infinity must remain a candidate for the sake of NotFinite.
+        // Infinity must remain a candidate because of NotFinite.
         self.least = (smallest + 1).min(INFINITY);
     }
 }

@@ -1,13 +1,12 @@
-//! One bit for each number, its sign, and one scale for a block: the mean of the absolute values.
+//! One bit per number, its sign, and one scale per block: the mean of the absolute values.
 //!
 //! `x̂ = (‖x‖₁ / B) sign(x)`, with `sign(±0) = +1` (scaled sign; Karimireddy et al. 2019)
 //!
 //! `block = ‖x‖₁ / B: f32, sign₁ … sign_B: 1 bit each, 1 if negative, the lowest of a byte first`, little endian and
-//! filled up to a whole byte; `message = block₁ … block_b`: ⌈B/8⌉ + 4 bytes for each block, 1/31.5 of f32 for blocks
-//! of 2048.
+//! padded to a whole byte; `message = block₁ … block_b`: ⌈B/8⌉ + 4 bytes per block, 1/31.5 of f32 for blocks of 2048.
 //!
-//! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst (one
-//! number, all others 0) 1 − 1/B. Blocks thus bound it whatever the length of the run. Biased: use feedback.
+//! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst
+//! (one number, all others 0) 1 − 1/B. Blocks therefore bound it for any length of the run. Biased: use feedback.
 
 use super::NotFinite;
 #[cfg(feature = "cuda")]
@@ -16,8 +15,8 @@ use super::blocks::{BlockCodec, Format, read_scale};
 use super::not_finite::{PIECE, saturated};
 use hexagram_physical::device::kernels;
 
-/// Codec of one bit for each number, its sign, and of the mean absolute value of its block. NaN and infinity propagate to all
-/// of their block.
+/// Codec of one bit per number, its sign, and of the mean absolute value of its block. NaN and infinity propagate to
+/// their whole block.
 pub type Sign = BlockCodec<SignFormat>;
 
 /// Format of [`Sign`].
@@ -53,8 +52,8 @@ impl Format for SignFormat {
     }
 }
 
-/// Packs the signs of a block, and returns ‖x‖₁, or `None` to refuse x. Pieces are summed each by itself, and their sums
-/// in 64 lanes, of which lane i takes pieces i, i + 64, …, and which are added by halves.
+/// Packs the signs of a block, and returns ‖x‖₁, or `None` to refuse x. Pieces are summed individually. Lane i of 64
+/// adds the sums of pieces i, i + 64, …, and the lanes are added by halves.
 fn pack(not_finite: NotFinite, x: &[f32], signs: &mut [u8]) -> Option<f64> {
     if x.len() <= PIECE {
         return pack_piece(not_finite, x, signs);
@@ -71,8 +70,8 @@ fn pack_piece(not_finite: NotFinite, x: &[f32], signs: &mut [u8]) -> Option<f64>
     if norm.is_finite() { Some(norm) } else { careful_norm(not_finite, x) }
 }
 
-/// Returns ‖x‖₁ of a piece whose sum in f32 has overflowed or is not finite: of what the policy makes of x, or `None` to
-/// refuse it.
+/// Returns ‖x‖₁ of a piece whose sum in f32 has overflowed or is not finite, after the treatment of x by the policy,
+/// or `None` to refuse it.
 fn careful_norm(not_finite: NotFinite, x: &[f32]) -> Option<f64> {
     let norm = |of: fn(f32) -> f32| x.iter().map(|x| f64::from(of(*x).abs())).sum::<f64>();
     match not_finite {

@@ -1,5 +1,5 @@
 //! Top-k: the k elements of the largest magnitude; the rest counts as 0 (Aji and Heafield 2017; Stich et al. 2018).
-//! Where magnitudes are equal, the lower index comes first.
+//! Of equal magnitudes, the lower index comes first.
 //!
 //! ```text
 //! C(x)_i = x_i if |x_i| is among the k largest, else 0        ‖C(x) − x‖² ≤ (1 − k/d) ‖x‖²
@@ -8,15 +8,15 @@
 //! places  = Elias' and Fano's code of the indices             ⌈(kl + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1 bytes, l = ⌊log₂(d/k)⌋
 //! ```
 //!
-//! Values are f32, exactly as they are; or of two bits, each the mean of the values of its bin, of which a message has
-//! four (see `bins`). With **chunks** the k largest of every so many elements are kept, the last chunk being what is
-//! left: k is the sum over chunks, and every part of a run has its share (SparseLoCo, 2025, has 64 of every 4096, and
-//! 12 bits an index, where this code takes 8).
+//! Values are exact f32, or two bits each: the mean of one of the four bins of a message (see `bins`). With
+//! **chunks**, the k largest of every chunk are kept, the last chunk being the rest. k is then the sum over chunks,
+//! and every part of a run has its share (SparseLoCo, 2025, keeps 64 of every 4096, with 12 bits per index, where
+//! this code takes 8).
 //!
-//! Selection reads the input once: elements that reach the threshold are candidates. The threshold begins with a guess
-//! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
-//! too high, all is done again without one. So the result never depends on the sample. A GPU counts magnitudes by their
-//! upper bits instead: see `top_k.cu`.
+//! Selection reads the input once: elements that reach the threshold are candidates. The threshold begins with a
+//! guess from a sample, and rises to the k-th candidate whenever the number of candidates reaches twice k. If the
+//! guess was too high, selection restarts without one, so that the result never depends on the sample. A GPU counts
+//! magnitudes by their upper bits instead: see `top_k.cu`.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopK {
     keep: Keep,
-    /// Number of elements of which so many are kept; all of a run, if `None`.
+    /// Number of elements of a chunk; the whole run, if `None`.
     chunk: Option<usize>,
     values: KeptValues,
     not_finite: NotFinite,
@@ -48,7 +48,7 @@ pub struct TopK {
 /// Form in which values are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum KeptValues {
-    /// f32, as they are.
+    /// Exact f32.
     #[default]
     Whole,
     /// Two bits, and the means of four bins.
@@ -56,10 +56,10 @@ enum KeptValues {
 }
 
 impl TopK {
-    /// Creates a codec that keeps `keep` elements of a run, as they are, and refuses NaN and infinity.
+    /// Creates a codec that keeps `keep` elements of a run exactly, and refuses NaN and infinity.
     ///
     /// # Errors
-    /// [`hexagram_physical::Error::Usage`] if nothing is kept, as of `top-k(0%)`.
+    /// [`hexagram_physical::Error::Usage`] if no elements are kept, as in `top-k(0%)`.
     pub fn new(keep: Keep) -> Result<Self> {
         TopK { keep, ..Self::default() }.checked()
     }
@@ -70,20 +70,20 @@ impl TopK {
         TopK { keep, ..Self::default() }.in_chunks(4096).in_two_bits()
     }
 
-    /// Keeps as many of every `size` elements, at least 1, instead of a whole run.
+    /// Applies the selection to every `size` elements, at least 1, instead of the whole run.
     #[must_use]
     pub fn in_chunks(self, size: usize) -> Self {
         TopK { chunk: Some(size), ..self }
     }
 
-    /// Sends values in two bits: each becomes the mean of those in its bin.
+    /// Sends values in two bits: each becomes the mean of its bin.
     #[must_use]
     pub fn in_two_bits(self) -> Self {
         TopK { values: KeptValues::Bins, ..self }
     }
 
-    /// Sets the treatment of NaN and infinity. They propagate as what they are, and before all other elements; of
-    /// more than k, k propagate. In two bits all values become NaN or infinite with them.
+    /// Sets the treatment of NaN and infinity. They propagate unchanged, and before all other elements; of more than
+    /// k, k propagate. In two bits they make all values NaN or infinite.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         TopK { not_finite, ..self }
@@ -108,7 +108,7 @@ impl TopK {
         }
     }
 
-    /// Returns the places of the elements that are kept, in order.
+    /// Returns the places of the kept elements, in order.
     fn choose(&self, from: &[f32]) -> Result<Vec<usize>, CodecError> {
         let size = self.chunk_len(from.len());
         let mut chosen = Vec::with_capacity(self.kept(from.len()));
@@ -138,7 +138,7 @@ impl TopK {
 }
 
 impl Default for TopK {
-    /// Returns the codec that keeps 1 % of the elements of a run, as they are.
+    /// Returns the codec that keeps 1 % of the elements of a run exactly.
     fn default() -> Self {
         let not_finite = NotFinite::default();
         TopK { keep: Keep::Ratio(0.01), chunk: None, values: KeptValues::Whole, not_finite }
@@ -156,7 +156,7 @@ impl Spelled for TopK {
             "chunk",
             &mut self.chunk,
             or("whole", 1..),
-            "elements of which so many are kept, one after another",
+            "elements of a chunk; each chunk keeps its share",
         )?;
         let forms = [("32", KeptValues::Whole), ("2", KeptValues::Bins)];
         options.field("bits", &mut self.values, one_of(&forms), "size of a value")?;
@@ -173,7 +173,7 @@ impl Codec for TopK {
         self.check()
     }
 
-    /// Returns δ = k/d of the selection alone. The means of bins have none: theirs becomes smaller with k.
+    /// Returns δ = k/d of the selection alone. The means of bins have none: it decreases with k.
     fn properties(&self) -> Properties {
         let contraction = match self.values {
             KeptValues::Whole => self.keep.contraction(self.chunk),

@@ -1,4 +1,4 @@
-//! Exchange with neighbours: each gets another message, unlike in gossip, where all get the same. For relays over a
+//! Exchange with neighbours: each gets a different message, whereas in gossip all get the same. For relays over a
 //! tree.
 
 use crate::centralized::{free_to_read, free_to_write};
@@ -6,14 +6,14 @@ use crate::{Buffer, Communicator, DType, Error, Land, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Sends `outgoing[k]` to rank `neighbours[k]` and receives into `incoming[k]` from it, all at once. Every rank of
-    /// the group calls it, and neighbours name each other.
+    /// Sends `outgoing[k]` to rank `neighbours[k]` and receives into `incoming[k]` from it, all at the same time. A
+    /// collective call; neighbours must list each other.
     ///
     /// One step; a message of S to every neighbour. Memory: none. A rank waits for its neighbours only.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless there are as many messages as neighbours, all of one type and length;
-    /// [`Error::Mismatch`] if ranks differ in these and their messages meet, otherwise [`Error::Deadline`].
+    /// [`Error::Usage`] unless the numbers of messages and neighbours are equal, and all messages have one type and
+    /// length; [`Error::Mismatch`] if ranks differ in these and their messages meet, otherwise [`Error::Deadline`].
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -38,10 +38,10 @@ impl Communicator {
             let len = outgoing.first().map_or(0, Buffer::len);
             let alike = all().all(|buffer| (buffer.dtype(), buffer.len()) == (dtype, len));
             if (outgoing.len(), incoming.len()) != (neighbours.len(), neighbours.len()) || !alike {
-                let what = "an exchange with neighbours has messages that are missing, or not alike";
+                let what = "messages of an exchange with neighbours are missing or of different lengths";
                 return Err(Error::usage(
                     what,
-                    "give one to send and one to receive into for each, of one length",
+                    "pass one outgoing and one incoming buffer for each neighbour, of one length",
                 ));
             }
             neighbours.iter().try_for_each(|rank| self.check_rank(*rank))?;

@@ -1,4 +1,4 @@
-//! Gossip: everyone's numbers become a weighted mean of its own and its neighbours'.
+//! Gossip: the numbers of every rank become a weighted mean of its own and those of its neighbours.
 
 use super::mixing::Mixing;
 use super::neighbours::Neighbours;
@@ -11,23 +11,24 @@ impl Communicator {
     /// Averages with neighbours once: `xᵢ ← Σⱼ wᵢⱼ xⱼ` on every rank i, where W is the matrix of `schedule` at
     /// `step`.
     ///
-    /// One step for all neighbours; segments of 512 KiB. Bytes sent per rank: S to every destination, so S in all for
-    /// schedules of pairs and of one peer. Memory: for every source 4 segments, or S if that is less. A rank waits for
-    /// its neighbours only, and ranks may be some operations apart; messages that come before their receive are kept.
+    /// One step for all neighbours, in segments of 512 KiB. Bytes sent per rank: S to every destination, so S in
+    /// total for schedules of pairs and of one peer. Memory: for every source 4 segments, or S if that is less. A
+    /// rank waits for its neighbours only, and ranks may be several operations apart; messages that arrive before
+    /// their receive are kept.
     ///
-    /// Determinism: whatever arrives when, terms are added in the order of ranks, computed in f64 (16-bit floats: in
-    /// f32), and rounded once. Two ranks that average as a pair get equal bits, and so do all over
+    /// Determinism: independent of arrival, terms are added in the order of ranks, computed in f64 (16-bit floats: in
+    /// f32), and rounded once. Two ranks that average as a pair get equal bits, and so do all ranks with
     /// [`Topology::Complete`](super::Topology::Complete).
     ///
-    /// The mean over ranks is kept if W is doubly stochastic, up to rounding; [`Topology`](super::Topology)
-    /// has a table of how fast ranks agree.
+    /// The mean over ranks is preserved if W is doubly stochastic, up to rounding; the table of
+    /// [`Topology`](super::Topology) shows how fast ranks agree.
     ///
     /// Source: Lian et al., "Can decentralized algorithms outperform centralized algorithms?", 2017 (D-PSGD).
     ///
     /// # Errors
-    /// [`Error::Usage`] for integers, if the schedule has no matrix for so many ranks, or one whose rows do not add up
-    /// to 1; [`Error::Mismatch`] if ranks differ in element type, length, or matrix and their messages meet, otherwise
-    /// [`Error::Deadline`].
+    /// [`Error::Usage`] for integers, and if the schedule has no matrix for this number of ranks, or one whose rows
+    /// do not add up to 1. [`Error::Mismatch`] if ranks differ in element type, length, or matrix and their messages
+    /// meet, otherwise [`Error::Deadline`].
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -52,29 +53,31 @@ impl Communicator {
         Box::pin(async move { self.gossip_by(&self.mixing(schedule, step, Stochastic::Rows)?, buffer).await })
     }
 
-    /// Runs [`Communicator::gossip`] with a matrix that was checked.
+    /// Runs [`Communicator::gossip`] with a checked matrix.
     pub(super) async fn gossip_by(&self, mixing: &Mixing, buffer: &mut Buffer) -> Result<()> {
         mixable(buffer)?;
         let fingerprint = fingerprint(mixing, buffer, None);
         self.operate(fingerprint, async |call| Neighbours::of(self, call, mixing).mix(buffer).await).await
     }
 
-    /// Returns the matrix of a step, if it is as stochastic as the operation needs it.
+    /// Returns the matrix of a step, if it is as stochastic as the operation requires.
     pub(super) fn mixing(&self, schedule: &dyn Schedule, step: u64, needs: Stochastic) -> Result<Mixing> {
         let mixing = mixing_at(schedule, self.size(), step)?;
         let (fit, what, remedy) = match needs {
-            Stochastic::Rows => {
-                (mixing.is_row_stochastic(), "a row", "make the weights at which each rank takes add up to 1")
-            }
+            Stochastic::Rows => (
+                mixing.is_row_stochastic(),
+                "a row",
+                "make the weights of the sources of each rank add up to 1",
+            ),
             Stochastic::Columns => (
                 mixing.is_column_stochastic(),
                 "a column",
-                "make the weights at which each rank is taken add up to 1: see Mixing::push",
+                "make the weights of the destinations of each rank add up to 1: see Mixing::push",
             ),
             Stochastic::Both => (
                 mixing.is_doubly_stochastic(),
                 "a row or a column",
-                "use a doubly stochastic matrix, such as Mixing::hastings makes of any graph",
+                "use a doubly stochastic matrix, such as that of Mixing::hastings for any graph",
             ),
         };
         if fit {
@@ -84,7 +87,7 @@ impl Communicator {
     }
 }
 
-/// Part of a matrix that has to add up to 1.
+/// Part of a matrix that must add up to 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stochastic {
     Rows,
@@ -92,7 +95,7 @@ pub(super) enum Stochastic {
     Both,
 }
 
-/// Fails unless `buffer` can be weighted, and written now.
+/// Fails unless `buffer` supports weights, and can be written now.
 pub(super) fn mixable(buffer: &Buffer) -> Result<()> {
     if buffer.dtype().is_float() {
         return free_to_write(buffer);

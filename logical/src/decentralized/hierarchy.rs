@@ -1,14 +1,14 @@
-//! Gossip among hosts: each takes a rank's place, with the mean of its ranks. For clusters whose hosts are joined by
-//! something slower than their memory.
+//! Gossip among hosts: each acts as one rank, with the mean of its ranks. For clusters whose network is slower than
+//! the memory of hosts.
 //!
 //! ```text
 //! all-reduce (mean) on each host      gossip of leaders      broadcast on each host
 //! ```
 //!
-//! A host counts for as many as it has ranks: what a schedule says of hosts is weighed by their ranks (`unequal` has
-//! the formulas), so that whatever keeps the mean over ranks keeps it here too, with any schedule and any feedback.
-//! Where all hosts have equally many, weights are the schedule's own. Only leaders send between hosts, as much as ranks
-//! in their place would, and only they remember anything of encoded messages.
+//! The weight of a host is its number of ranks: the matrix of a schedule for hosts is weighted by their ranks
+//! (`unequal` has the formulas), so that the mean over ranks is preserved with any schedule and any feedback. If all
+//! hosts have the same number of ranks, weights are those of the schedule. Only leaders send between hosts, the same
+//! bytes as ranks in their place, and only they have feedback memory.
 
 use super::encoded::GossipOptions;
 use super::gossip::Stochastic;
@@ -18,7 +18,7 @@ use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Hierarchy, Primitive, ReduceOp, Result};
 
 impl Hierarchy {
-    /// Mixes the hosts' means as [`Communicator::gossip`] mixes ranks.
+    /// Mixes the means of the hosts as [`Communicator::gossip`] mixes ranks.
     ///
     /// # Errors
     /// As [`Communicator::gossip`].
@@ -37,7 +37,7 @@ impl Hierarchy {
         })
     }
 
-    /// Mixes the hosts' means as [`Communicator::gossip_encoded`] mixes ranks.
+    /// Mixes the means of the hosts as [`Communicator::gossip_encoded`] mixes ranks.
     ///
     /// # Errors
     /// As [`Communicator::gossip_encoded`].
@@ -58,8 +58,7 @@ impl Hierarchy {
         })
     }
 
-    /// Lets what an encoding knows of other hosts begin where the hosts' means are; see
-    /// [`Communicator::gossip_synchronize`].
+    /// Starts the state of an encoding at the current means of the hosts; see [`Communicator::gossip_synchronize`].
     ///
     /// # Errors
     /// As [`Communicator::gossip_synchronize`].
@@ -79,7 +78,7 @@ impl Hierarchy {
         })
     }
 
-    /// Mixes the hosts' sums as [`Communicator::push_sum`] mixes ranks. The ranks of a host have one weight.
+    /// Mixes the sums of the hosts as [`Communicator::push_sum`] mixes ranks. The ranks of a host have one weight.
     ///
     /// # Errors
     /// As [`Communicator::push_sum`].
@@ -103,8 +102,8 @@ impl Hierarchy {
         })
     }
 
-    /// Returns the matrix of hosts with which [`Hierarchy::gossip`] mixes: that of `schedule` at `step`, weighed by the
-    /// hosts' ranks.
+    /// Returns the matrix of hosts with which [`Hierarchy::gossip`] mixes: that of `schedule` at `step`, weighted by
+    /// the numbers of ranks.
     ///
     /// # Errors
     /// As [`mixing_at`].
@@ -112,7 +111,7 @@ impl Hierarchy {
         Ok(self.weighed(mixing_at(schedule, self.hosts().len(), step)?))
     }
 
-    /// Returns a matrix of hosts that keeps the mean over ranks.
+    /// Returns a matrix of hosts that preserves the mean over ranks.
     fn weighed(&self, mixing: Mixing) -> Mixing {
         mixing.for_means_of(&self.ranks_by_host())
     }
@@ -154,7 +153,7 @@ mod tests {
             Ok(hierarchy.mixing(&OneMore, 0).unwrap_err().to_string())
         });
         for said in said.unwrap() {
-            assert!(said.contains("a matrix for 3 ranks of 2"), "{said}");
+            assert!(said.contains("a matrix for 3 ranks instead of 2"), "{said}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Lazy graphs: ranks go a share of the way to their neighbours' mean. For rules that need weights without a negative
-//! eigenvalue, as share 1/2 makes of any.
+//! Lazy graphs: ranks move only a share of the way to the mean of their neighbours. For rules that need weights
+//! without negative eigenvalues, which a share of 1/2 ensures.
 
 use super::mixing::Mixing;
 use super::schedule::Schedule;
@@ -8,7 +8,7 @@ use crate::Result;
 use crate::spelling::{Options, above};
 use std::sync::Arc;
 
-/// Graph with the weights `share · W + (1 − share) · I`, W being those of another one.
+/// Graph with the weights `share · W + (1 − share) · I`, where W are those of the inner graph.
 ///
 /// ```
 /// use hexagram_logical::decentralized::{Lazy, Schedule, Topology};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Lazy {
-    /// Graph with the weights W.
+    /// Inner graph, with the weights W.
     pub graph: Arc<dyn Schedule>,
     /// Share of the way, above 0 and at most 1.
     pub share: f64,

@@ -1,17 +1,17 @@
-//! Mixing matrices: how much of whose numbers becomes part of whose.
+//! Mixing matrices: the weights with which ranks combine their numbers.
 //!
-//! `wᵢⱼ` is the weight at which rank i takes what rank j sends; j sends to i where it is not zero. In a row-stochastic
-//! matrix every row adds up to 1: ranks that agree go on agreeing. In a column-stochastic one every column does: the
-//! sum over ranks is kept. Gossip needs the first, push-sum the second, and for the mean of all ranks to be what they
-//! agree on in the end, gossip needs both.
+//! `wᵢⱼ` is the weight with which rank i takes the numbers of rank j; j sends to i if it is not zero. In a
+//! row-stochastic matrix every row adds up to 1: ranks that agree continue to agree. In a column-stochastic one every
+//! column does: the sum over ranks is preserved. Gossip needs the first, push-sum the second. For ranks to agree on
+//! the mean of all in the end, gossip needs both.
 
 use crate::{Error, Result, hash};
 use std::collections::BTreeSet;
 
-/// Distance that a sum of weights may have from 1: weights that were rounded to f32 are fine, forgotten ones are not.
+/// Maximum distance of a sum of weights from 1: weights that were rounded to f32 pass, missing ones do not.
 const TOLERANCE: f64 = 1e-6;
 
-/// Weights of one step among all ranks: a square matrix, of which only what is not zero is kept.
+/// Weights of one step among all ranks: a square matrix, stored without its zeros.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixing {
     own: Vec<f64>,
@@ -21,10 +21,10 @@ pub struct Mixing {
     destinations: Vec<Vec<usize>>,
 }
 
-/// Edge from one rank to another, with the weight that each side gives them: `w = source × destination`.
+/// Edge from one rank to another, with a weight from each side: `w = source × destination`.
 ///
-/// Receivers that choose weights for their sources (pull) leave `destination` at 1, senders that choose them for their
-/// destinations (push) leave `source` at 1. Both are applied where the message is added, in one product.
+/// Receivers that choose weights for their sources (pull) leave `destination` at 1; senders that choose them for
+/// their destinations (push) leave `source` at 1. The receiver applies both in one product, when it adds the message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edge {
     /// Rank that sends.
@@ -38,19 +38,20 @@ pub struct Edge {
 }
 
 impl Mixing {
-    /// Creates the matrix of any graph: `own[i]` is the weight of rank i's own numbers, `edges` are all others.
+    /// Creates the matrix of any graph: `own[i]` is the weight of the own numbers of rank i, and `edges` are all
+    /// others.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a rank is not there, a weight is not finite, or two edges connect the same ranks in the same
-    /// direction.
+    /// [`Error::Usage`] if a rank is out of range, a weight is not finite, or two edges connect the same ranks in the
+    /// same direction.
     pub fn of_edges(own: Vec<f64>, edges: &[Edge]) -> Result<Self> {
         let size = own.len();
         let mut mixing =
             Mixing { own, sources: vec![Vec::new(); size], destinations: vec![Vec::new(); size] };
         for Edge { from, to, source, destination } in edges {
             if *from.max(to) >= size || from == to {
-                let what = format!("the graph of {size} ranks has no edge from rank {from} to rank {to}");
-                return Err(Error::usage(what, "connect different ranks, which count from 0 to size - 1"));
+                let what = format!("an edge from rank {from} to rank {to} is invalid among {size} ranks");
+                return Err(Error::usage(what, "connect different ranks from 0 to size - 1"));
             }
             if source * destination != 0.0 {
                 mixing.sources[*to].push((*from, source * destination));
@@ -62,14 +63,14 @@ impl Mixing {
         mixing.checked()
     }
 
-    /// Creates a matrix of `size` rows, given one after another.
+    /// Creates a matrix from `size` rows, one after another.
     ///
     /// # Errors
     /// [`Error::Usage`] if it is not square, or a weight is not finite.
     pub fn of_matrix(size: usize, weights: &[f64]) -> Result<Self> {
         if size.checked_mul(size) != Some(weights.len()) {
             let what = format!("{} weights do not make a matrix for {size} ranks", weights.len());
-            return Err(Error::usage(what, "give size × size weights, row by row"));
+            return Err(Error::usage(what, "pass size × size weights, row by row"));
         }
         let at = |to: usize, from: usize| weights[to * size + from];
         let edge = |to, from| Edge { from, to, source: at(to, from), destination: 1.0 };
@@ -77,8 +78,8 @@ impl Mixing {
         Self::of_edges((0..size).map(|rank| at(rank, rank)).collect(), &edges)
     }
 
-    /// Creates a row-stochastic matrix in which every rank takes its own numbers and those of its `sources` at equal
-    /// weights. It is doubly stochastic if every rank has as many sources, and as many take from it.
+    /// Creates a row-stochastic matrix in which every rank takes its own numbers and those of its `sources` with
+    /// equal weights. It is doubly stochastic if every rank has the same number of sources, and of receivers.
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -87,8 +88,8 @@ impl Mixing {
         Self::of_neighbours(size, sources, |own, _| even(own), |own, _| even(own))
     }
 
-    /// Creates a column-stochastic matrix, for push-sum, in which every rank keeps as much of its numbers as it sends
-    /// to each of its `destinations`.
+    /// Creates a column-stochastic matrix, for push-sum, in which every rank keeps the same share of its numbers as
+    /// it sends to each of its `destinations`.
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -96,10 +97,10 @@ impl Mixing {
         Self::pull(size, destinations).map(Mixing::transposed)
     }
 
-    /// Creates a doubly stochastic, symmetric matrix of a graph whose `neighbours` take from each other, however many
-    /// each has: `wᵢⱼ = 1 ÷ (1 + max(degreeᵢ, degreeⱼ))`, and the rest is their own; symmetric and doubly stochastic.
-    /// Source: Hastings, "Monte Carlo sampling methods using Markov chains and their applications", 1970; Xiao, Boyd
-    /// and Kim, "Distributed average consensus with least-mean-square deviation", 2007 (as Metropolis weights).
+    /// Creates a symmetric, doubly stochastic matrix of a graph with mutual `neighbours`, for any numbers of
+    /// neighbours: `wᵢⱼ = 1 ÷ (1 + max(degreeᵢ, degreeⱼ))`, and the rest is the own weight. Source: Hastings, "Monte
+    /// Carlo sampling methods using Markov chains and their applications", 1970; Xiao, Boyd and Kim, "Distributed
+    /// average consensus with least-mean-square deviation", 2007 (as Metropolis weights).
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -108,8 +109,8 @@ impl Mixing {
         Self::of_neighbours(size, neighbours, weight, |_, taken| 1.0 - taken)
     }
 
-    /// Creates a symmetric, doubly stochastic matrix in which ranks average in pairs, and the others keep what they
-    /// have.
+    /// Creates a symmetric, doubly stochastic matrix in which pairs of ranks average, and other ranks keep their
+    /// numbers.
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -123,8 +124,8 @@ impl Mixing {
         Self::of_edges(own, &edges)
     }
 
-    /// Creates a matrix in which rank i takes from each of `neighbours(i)` at `weight(degree of i, degree of the
-    /// other)`, and from itself at `own(degree of i, sum of the others)`.
+    /// Creates a matrix in which rank i takes from each of `neighbours(i)` with `weight(degree of i, degree of the
+    /// other)`, and from itself with `own(degree of i, sum of the others)`.
     fn of_neighbours(
         size: usize,
         neighbours: impl Fn(usize) -> BTreeSet<usize>,
@@ -147,8 +148,8 @@ impl Mixing {
         Self::of_edges(own, &edges)
     }
 
-    /// Returns the same graph with other weights: `own` of each rank's own numbers, and `weight(to, from, weight)`
-    /// of the others.
+    /// Returns the same graph with new weights: `own` for the own numbers of each rank, and `weight(to, from,
+    /// weight)` for the others.
     pub(super) fn reweighted(&self, own: Vec<f64>, weight: impl Fn(usize, usize, f64) -> f64) -> Self {
         let mut sources = self.sources.clone();
         for (to, row) in sources.iter_mut().enumerate() {
@@ -178,8 +179,8 @@ impl Mixing {
         }
         for (to, sources) in self.sources.iter().enumerate() {
             if let Some(twice) = sources.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-                let what = format!("there are two edges from rank {} to rank {to}", twice[0].0);
-                return Err(Error::usage(what, "add their weights up"));
+                let what = format!("two edges connect rank {} to rank {to}", twice[0].0);
+                return Err(Error::usage(what, "merge them, and add their weights"));
             }
         }
         Ok(self)
@@ -190,10 +191,10 @@ impl Mixing {
         self.own.len()
     }
 
-    /// Returns the ranks that `rank` takes from, ascending, with their weights.
+    /// Returns the ranks from which `rank` takes numbers, ascending, with their weights.
     ///
     /// # Panics
-    /// If there is no such rank; so do the other methods that take one.
+    /// If `rank` is out of range. The same holds for the other methods with a rank.
     pub fn sources(&self, rank: usize) -> &[(usize, f64)] {
         &self.sources[rank]
     }
@@ -203,7 +204,7 @@ impl Mixing {
         &self.destinations[rank]
     }
 
-    /// Returns `wᵢⱼ`, the weight at which rank `to` takes from rank `from`, which may be itself.
+    /// Returns `wᵢⱼ`, the weight with which rank `to` takes from rank `from`, which may be the same.
     pub fn weight(&self, to: usize, from: usize) -> f64 {
         if to == from {
             return self.own[to];
@@ -212,8 +213,8 @@ impl Mixing {
         found.map_or(0.0, |at| self.sources[to][at].1)
     }
 
-    /// Returns row `rank` of the matrix: the ranks that it takes from, itself included, ascending, with their
-    /// weights.
+    /// Returns row `rank` of the matrix: the ranks from which it takes numbers, including itself, ascending, with
+    /// their weights.
     pub fn row(&self, rank: usize) -> Vec<(usize, f64)> {
         let mut row = self.sources[rank].clone();
         row.insert(row.partition_point(|(from, _)| *from < rank), (rank, self.own[rank]));
@@ -267,7 +268,7 @@ impl Mixing {
         sums.iter().all(|sum| (sum - 1.0).abs() <= TOLERANCE)
     }
 
-    /// Returns 31 bits of a hash of the whole matrix: enough for ranks to notice that they mean different ones.
+    /// Returns 31 bits of a hash of the whole matrix, enough to detect that ranks use different ones.
     pub(super) fn digest(&self) -> u32 {
         let words = self.rows().flat_map(|(to, row)| {
             row.into_iter().flat_map(move |(from, weight)| [to as u64, from as u64, weight.to_bits()])

@@ -1,14 +1,14 @@
-//! Decentralized, synchronous: ranks mix with neighbours, and nobody knows the mean of all.
+//! Decentralized, synchronous: ranks mix with neighbours, and no rank computes the mean of all.
 //!
-//! | | formula | for |
+//! | | formula | use |
 //! |---|---|---|
-//! | [`gossip`](crate::Communicator::gossip) | `xᵢ ← Σⱼ wᵢⱼ xⱼ` | D-PSGD and everything like it |
+//! | [`gossip`](crate::Communicator::gossip) | `xᵢ ← Σⱼ wᵢⱼ xⱼ` | D-PSGD and similar algorithms |
 //! | [`push_sum`](crate::Communicator::push_sum) | the same of `xᵢ` and of a weight, `zᵢ = xᵢ / weightᵢ` | directed graphs (SGP) |
 //! | [`gossip_encoded`](crate::Communicator::gossip_encoded) | that of a [`Feedback`](crate::encoding::Feedback): see [`encoded`] | low precision |
-//! | [`neighbour_exchange`](crate::Communicator::neighbour_exchange) | another message to each neighbour | relays over a tree |
+//! | [`neighbour_exchange`](crate::Communicator::neighbour_exchange) | a different message to each neighbour | relays over a tree |
 //!
-//! A [`Schedule`] says which ranks mix, and with which weights wᵢⱼ: a [`Topology`], or any [`Mixing`] matrix, or one
-//! for every step. Senders and receivers of a step are read from one matrix, so that they cannot miss each other.
+//! A [`Schedule`] determines which ranks mix, and with which weights wᵢⱼ: a [`Topology`], or any [`Mixing`] matrix,
+//! or one for every step. Senders and receivers of a step use the same matrix, so that they always match.
 //!
 //! ```
 //! use hexagram_logical::TransportKind;

@@ -1,4 +1,4 @@
-//! One rank's messages in one step of a schedule: to all its destinations and from all its sources at once.
+//! Messages of one rank in one step of a schedule: to all its destinations and from all its sources at the same time.
 //!
 //! ```text
 //! to each destination, from each source:    segment 0, 1, …, k − 1 of the buffer, as steps 0, 1, …, k − 1
@@ -11,17 +11,17 @@ use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Step of a number that is sent beside the buffer: behind all segments.
+/// Step of a number that is sent in addition to the buffer: after all segments.
 pub(super) const BESIDE: usize = TAGS - 1;
 
-/// Ranks that this rank sends to and takes from.
+/// The destinations and sources of this rank.
 pub(super) struct Neighbours<'a> {
     comm: &'a Communicator,
     call: &'a Call<'a>,
     mixing: &'a Mixing,
 }
 
-/// Messages of one step under way.
+/// Messages of one step in transit.
 pub(super) struct Flight<'a> {
     sends: Vec<Operation<'a>>,
     /// Receives, in the order of sources.
@@ -29,7 +29,7 @@ pub(super) struct Flight<'a> {
 }
 
 impl Flight<'_> {
-    /// Waits for the message of the next source, and returns its size in bytes; 0 if there are no more.
+    /// Waits for the message of the next source, and returns its size in bytes; 0 after the last.
     pub(super) async fn next(&mut self) -> Result<usize> {
         match self.receives.pop_front() {
             Some(receive) => Ok(receive.await?.bytes),
@@ -37,7 +37,7 @@ impl Flight<'_> {
         }
     }
 
-    /// Waits for the messages that are left, and until this rank's own have been sent.
+    /// Waits for the remaining messages, and until those of this rank have been sent.
     pub(super) async fn land(self) -> Result<()> {
         for receive in self.receives {
             receive.await?;
@@ -58,7 +58,7 @@ impl<'a> Neighbours<'a> {
         self.mixing.sources(self.comm.rank())
     }
 
-    /// Makes a buffer for each source, beside the one that it is mixed into.
+    /// Creates a buffer for each source, on the device of `served`.
     pub(super) fn inboxes(&self, served: &Buffer, dtype: DType, len: usize) -> Result<Vec<Buffer>> {
         self.sources().iter().map(|_| served.beside(dtype, len)).collect()
     }
@@ -82,7 +82,7 @@ impl<'a> Neighbours<'a> {
         Ok(Flight { sends, receives })
     }
 
-    /// Computes `xᵢ ← Σⱼ wᵢⱼ xⱼ` in segments: some are under way while one that has come is added up.
+    /// Computes `xᵢ ← Σⱼ wᵢⱼ xⱼ` in segments: some are in transit while an arrived one is added.
     pub(super) async fn mix(&self, buffer: &Buffer) -> Result<()> {
         let len = buffer.len();
         let dtype = buffer.dtype();
@@ -109,7 +109,7 @@ impl<'a> Neighbours<'a> {
         Ok(())
     }
 
-    /// Adds up a segment, in the order of ranks.
+    /// Adds a segment, in the order of ranks.
     pub(super) fn add_up(
         &self,
         inboxes: &[Buffer],

@@ -1,4 +1,4 @@
-//! Push-sum: averaging over directed graphs, on which no rank can know what its numbers will weigh elsewhere.
+//! Push-sum: averaging over directed graphs, on which ranks do not know the weights of their numbers at other ranks.
 
 use super::gossip::{Stochastic, fingerprint, mixable};
 use super::mixing::Mixing;
@@ -9,24 +9,24 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
     /// Mixes over a directed graph: `xᵢ ← Σⱼ pᵢⱼ xⱼ` and `weightᵢ ← Σⱼ pᵢⱼ weightⱼ` on every rank i, where P is the
-    /// matrix of `schedule` at `step`, whose *columns* add up to 1: every rank shares out all that it has.
+    /// matrix of `schedule` at `step`, whose *columns* add up to 1: every rank distributes all of its numbers.
     ///
     /// ```text
     /// xᵢ ← first numbers, weightᵢ ← 1
     /// at every step: push_sum(x, weight);  zᵢ = xᵢ / weightᵢ
     /// ```
     ///
-    /// The sums of all xᵢ and of all weights are kept, and every zᵢ tends to the mean, if what is sent reaches everyone
-    /// in some bounded number of steps. Keep `weight` as you keep x: with it set to 1 at each step, the limit is
-    /// another.
+    /// The sums of all xᵢ and of all weights are preserved, and every zᵢ converges to the mean, if messages reach all
+    /// ranks within a bounded number of steps. Keep `weight` together with x: if it is reset to 1 at each step, the
+    /// limit differs.
     ///
     /// Steps, memory and determinism as [`Communicator::gossip`]. Bytes sent per rank: S + 8 to every destination.
     /// Source: Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", 2003; for training,
     /// Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019 (SGP).
     ///
     /// # Errors
-    /// [`Error::Usage`] for integers, weights that are not above 0, if the schedule has no matrix for so many ranks, or
-    /// one whose columns do not add up to 1; as [`Communicator::gossip`].
+    /// [`Error::Usage`] for integers and weights that are not positive, and if the schedule has no matrix for this
+    /// number of ranks, or one whose columns do not add up to 1; as [`Communicator::gossip`].
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -54,7 +54,7 @@ impl Communicator {
         })
     }
 
-    /// Runs [`Communicator::push_sum`] with a matrix that was checked.
+    /// Runs [`Communicator::push_sum`] with a checked matrix.
     pub(super) async fn push_sum_by(
         &self,
         mixing: &Mixing,
@@ -63,8 +63,8 @@ impl Communicator {
     ) -> Result<()> {
         mixable(buffer)?;
         if !(weight.is_finite() && *weight > 0.0) {
-            let what = format!("{weight} is not a weight of a push-sum");
-            return Err(Error::usage(what, "begin with 1, and pass on what the last call left there"));
+            let what = format!("{weight} is not a valid weight of a push-sum");
+            return Err(Error::usage(what, "begin with 1, and pass the weight of the previous call"));
         }
         let fingerprint =
             Fingerprint { operation: OperationKind::PushSum, ..fingerprint(mixing, buffer, None) };

@@ -1,4 +1,4 @@
-//! Schedules: which mixing matrix is whose turn. Implement [`Schedule`] to bring an order of your own.
+//! Schedules: the mixing matrix of each step. Implement [`Schedule`] for a schedule of your own.
 
 use super::mixing::Mixing;
 use crate::spelling::Spelling;
@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 /// Schedule of mixing matrices, one for every step.
 ///
-/// Every rank asks its own copy, and all copies have to answer alike: the matrix is made from the number of ranks and
-/// the step alone. Where ranks' answers differ, a gossip ends in [`Error::Mismatch`], or, if no message meets another,
-/// in an [`Error::Deadline`] that names those who wait for each other.
+/// Every rank has its own copy, and all copies must return the same matrix, computed from the number of ranks and the
+/// step alone. If the matrices differ, a gossip ends in [`Error::Mismatch`], or, if no messages meet, in an
+/// [`Error::Deadline`] that names the ranks that wait for each other.
 ///
-/// It is an option of algorithms, so its `Debug` output has to say all that its answers depend on: ranks compare it.
+/// A schedule is an option of algorithms, so that its `Debug` output must contain all parameters of its matrices:
+/// ranks compare it.
 ///
 /// ```
 /// # use hexagram_logical::testing::spawn;
@@ -34,15 +35,15 @@ use std::sync::Arc;
 /// # }).unwrap();
 /// ```
 pub trait Schedule: fmt::Debug + Send + Sync {
-    /// Returns the matrix of one step, among `size` ranks. It is made once an operation, in time and memory of the
-    /// number of its weights; keep a static one as [`Mixing`].
+    /// Returns the matrix of one step, among `size` ranks. Computed once per operation, in time and memory
+    /// proportional to its number of weights; store a static one as [`Mixing`].
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none for so many ranks.
+    /// [`Error::Usage`] if there is no matrix for this number of ranks.
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing>;
 
-    /// Returns true if all steps among `size` ranks have one matrix, as algorithms need it that keep estimates of their
-    /// neighbours. The default compares the first 64 steps; write it where another step may differ, or where they take
+    /// Returns true if all steps among `size` ranks have one matrix, which algorithms with estimates of neighbours
+    /// require. The default compares the first 64 steps; implement it if a later step may differ, or if that takes
     /// long.
     ///
     /// # Errors
@@ -51,32 +52,33 @@ pub trait Schedule: fmt::Debug + Send + Sync {
         looks_static(self, size)
     }
 
-    /// Returns the spelling, as users type it: the `Debug` output, which cannot be typed, for one that has none.
+    /// Returns the spelling, as users type it. For a schedule without one, this is its `Debug` output, which cannot
+    /// be parsed.
     fn spelling(&self) -> Spelling {
         Spelling::of(format!("{self:?}"))
     }
 
-    /// Checks the options, before an algorithm with this graph starts. The default has none; one that is
-    /// [`Spelled`](crate::spelling::Spelled) says what its `check` says.
+    /// Checks the options, before an algorithm with this graph starts. The default has none; for a
+    /// [`Spelled`](crate::spelling::Spelled) schedule, call its `check`.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names option, value and range of the first that is out of its range.
+    /// [`Error::Usage`] with option, value and range, for the first option out of range.
     fn check_options(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Returns the matrix of one step of a schedule that may be a user's.
+/// Returns the matrix of one step of a schedule, which may be user code.
 ///
 /// # Errors
-/// As [`Schedule::mixing`]; [`Error::Usage`] if it is made for another number of ranks.
+/// As [`Schedule::mixing`]; [`Error::Usage`] if the matrix has a different number of ranks.
 pub fn mixing_at(schedule: &dyn Schedule, size: usize, step: u64) -> Result<Mixing> {
     let mixing = schedule.mixing(size, step)?;
     if mixing.size() == size {
         return Ok(mixing);
     }
-    let what = format!("a schedule made a matrix for {} ranks of {size}", mixing.size());
-    Err(Error::usage(what, "make it for as many ranks as it was asked for"))
+    let what = format!("a schedule returned a matrix for {} ranks instead of {size}", mixing.size());
+    Err(Error::usage(what, "correct the schedule: return a matrix for the requested number of ranks"))
 }
 
 /// Returns true if the first 64 steps have one matrix.
@@ -90,7 +92,7 @@ pub(super) fn looks_static(schedule: &(impl Schedule + ?Sized), size: usize) -> 
     Ok(true)
 }
 
-/// Schedule behind a pointer, as options of algorithms have it.
+/// Schedule behind a pointer, as in the options of algorithms.
 impl<S: Schedule + ?Sized> Schedule for Arc<S> {
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
         (**self).mixing(size, step)
@@ -116,7 +118,7 @@ impl Schedule for Mixing {
             return Ok(self.clone());
         }
         let what = format!("a mixing matrix for {} ranks was used among {size}", self.size());
-        Err(Error::usage(what, "make one for the ranks of this communicator"))
+        Err(Error::usage(what, "create a matrix for the ranks of this communicator"))
     }
 
     fn is_static(&self, size: usize) -> Result<bool> {
@@ -124,7 +126,7 @@ impl Schedule for Mixing {
     }
 }
 
-/// One matrix after the other, again and again.
+/// The matrices in turn, in a cycle.
 impl Schedule for Vec<Mixing> {
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
         let turn = step.checked_rem(self.len() as u64).and_then(|turn| self.get(turn as usize));
@@ -140,7 +142,7 @@ impl Schedule for Vec<Mixing> {
     }
 }
 
-/// Returns the error of a schedule without a turn.
+/// Returns the error of a schedule without matrices.
 fn empty() -> Error {
     Error::usage("a schedule has no mixing matrix", "choose one or more")
 }

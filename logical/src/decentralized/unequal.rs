@@ -1,7 +1,7 @@
-//! Mixing among members that stand for different numbers of ranks, such as hosts: the mean to keep is that of all
+//! Mixing among members that represent different numbers of ranks, such as hosts: the mean to preserve is that of all
 //! ranks.
 //!
-//! kᵢ is how many ranks member i stands for, and n their sum. With W doubly stochastic and P column-stochastic:
+//! kᵢ is the number of ranks of member i, and n their sum. With W doubly stochastic and P column-stochastic:
 //!
 //! ```text
 //! gossip      Σᵢ kᵢ xᵢ is to be kept: k W′ = k, and the rows of W′ add up to 1
@@ -12,15 +12,15 @@
 //! push-sum    p′ᵢⱼ = pᵢⱼ · kⱼ / kᵢ                      K⁻¹ P K: what is pushed is the sum of a member's ranks
 //! ```
 //!
-//! Since wᵢⱼ kᵢ min(1, kⱼ/kᵢ) and wᵢⱼ · 2 kᵢ kⱼ / (kᵢ + kⱼ) are symmetric, k W′ = k; in the third line
-//! k W′ = k − min k · 1ᵀ(I − W) = k. Where all kᵢ are equal, every weight is what it was, bit for bit. The graph is the
-//! same, so ranks send what they sent; they agree the later the more their numbers differ, but with push-sum.
+//! Since wᵢⱼ kᵢ min(1, kⱼ/kᵢ) and wᵢⱼ · 2 kᵢ kⱼ / (kᵢ + kⱼ) are symmetric, k W′ = k; in the third line k W′ = k − min
+//! k · 1ᵀ(I − W) = k. If all kᵢ are equal, weights are unchanged, bit for bit. The graph is the same, so ranks send
+//! the same messages. Agreement takes longer the more the kᵢ differ, except with push-sum.
 
 use super::mixing::Mixing;
 
 impl Mixing {
-    /// Returns the matrix that keeps the mean over ranks, where member i stands for `ranks[i]` of them, and this one
-    /// keeps that over members.
+    /// Returns the matrix that preserves the mean over ranks, where member i represents `ranks[i]` of them, from one
+    /// that preserves the mean over members.
     pub(super) fn for_means_of(self, ranks: &[usize]) -> Mixing {
         if is_even(ranks) {
             return self;
@@ -37,7 +37,7 @@ impl Mixing {
         self.balanced(|to, from| (share(from) / share(to)).min(1.0))
     }
 
-    /// Returns the matrix that pushes the sums of ranks, given their means, where this one pushes numbers of members.
+    /// Returns the matrix that pushes sums over ranks, given their means, from one that pushes numbers of members.
     pub(super) fn for_sums_of(self, ranks: &[usize]) -> Mixing {
         if is_even(ranks) {
             return self;
@@ -46,7 +46,7 @@ impl Mixing {
         self.reweighted(own, |to, from, weight| weight * ranks[from] as f64 / ranks[to] as f64)
     }
 
-    /// Multiplies the weights of others by `factor(to, from)`, and lets everyone keep the rest.
+    /// Multiplies the weights of others by `factor(to, from)`, and leaves the rest as the own weight.
     fn balanced(&self, factor: impl Fn(usize, usize) -> f64) -> Mixing {
         let freed = |to: usize| -> f64 {
             self.sources(to).iter().map(|(from, weight)| weight * (1.0 - factor(to, *from))).sum()

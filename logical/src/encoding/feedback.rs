@@ -1,16 +1,16 @@
-//! Feedback: what becomes of the error that a codec makes. The table says which primitive takes which.
+//! Feedback: the treatment of the error of a codec. The table shows which primitives support which.
 
 use crate::Result;
 use crate::spelling::{Catalogues, Options, Spelling, Values, above, one_of};
 use std::fmt;
 
-/// Treatment of a codec's error.
+/// Treatment of the error of a codec.
 ///
 /// With C the codec, p the numbers that a rank has to send, and c the message, as its receiver decodes it:
 ///
-/// | feedback | message | remembered | for |
+/// | feedback | message | stored | use |
 /// |---|---|---|---|
-/// | none | c = C(p) | – | unbiased codecs, and those that are fine enough |
+/// | none | c = C(p) | – | unbiased codecs, and fine ones |
 /// | error | c = C(p + e); e ← p + e − c | e, per rank (Seide et al. 2014) | centralized; DeepSqueeze |
 /// | decaying error | e ← β e + p; c = C(e); e ← e − c | e, per rank (Sarfi et al. 2025) | as error |
 /// | two-level | as error, and once more where chunks are re-encoded | e, and e of the own chunk (Tang et al. 2019) | scatter-gather |
@@ -23,12 +23,12 @@ pub enum Feedback {
     None,
     /// The error is added to the next message.
     Error,
-    /// This share β of the error is added to the next message, above 0 and at most 1: of what is not sent for long,
-    /// less remains, as of a momentum. 1 is [`Feedback::Error`].
+    /// This share β of the error is added to the next message, above 0 and at most 1: values that stay unsent decay,
+    /// like a momentum. 1 is [`Feedback::Error`].
     Decaying(f64),
     /// The error is added to the next message, by workers and by the owner of each chunk.
     TwoLevel,
-    /// Messages are differences from what the receivers have.
+    /// Messages are differences from the estimates of the receivers.
     Difference,
     /// Messages are extrapolations, which the receivers average.
     Extrapolation,
@@ -48,7 +48,7 @@ impl fmt::Display for Feedback {
 }
 
 impl Feedback {
-    /// Returns the share of a rank's error that is added to its next message; `None` if no error is remembered.
+    /// Returns the share of the error of a rank that is added to its next message; `None` if no error is stored.
     pub fn error_kept(self) -> Option<f64> {
         match self {
             Feedback::Error | Feedback::TwoLevel => Some(1.0),
@@ -57,7 +57,7 @@ impl Feedback {
         }
     }
 
-    /// Checks the share of an error that is kept.
+    /// Checks the share of the error that is kept.
     ///
     /// # Errors
     /// As [`Options::check`].
@@ -66,7 +66,7 @@ impl Feedback {
         Options::check(AnyFeedback::ERROR, |options| AnyFeedback::decay(&mut share, options))
     }
 
-    /// Returns true if it is one of `known`; a decaying one is where error feedback is.
+    /// Returns true if it is in `known`; a decaying one counts as error feedback.
     pub fn is_among(self, known: &[Feedback]) -> bool {
         known.contains(match &self {
             Feedback::Decaying(_) => &Feedback::Error,
@@ -75,8 +75,8 @@ impl Feedback {
     }
 }
 
-/// Values of a feedback: `none`, `error`, `error(decay=0.95)`, `two-level` or `difference`; extrapolation has no
-/// option, since its estimates are of one algorithm alone.
+/// Values of a feedback option: `none`, `error`, `error(decay=0.95)`, `two-level` or `difference`. Extrapolation has
+/// no option, since its estimates belong to a single algorithm.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyFeedback;
 

@@ -1,5 +1,5 @@
-//! The feedback link: what a sender remembers of what its messages lost, or of what their receivers have. Every
-//! primitive that encodes goes through one.
+//! The feedback link: memory of a sender for the errors of its messages, or for the estimates of their receivers.
+//! Every primitive that encodes uses one.
 //!
 //! With g the numbers to send, C the codec and D its decoding:
 //!
@@ -17,13 +17,13 @@ use hexagram_physical::codec::Codec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory of one sender about its messages in one direction.
+/// Memory of one sender for its messages in one direction.
 pub(crate) enum FeedbackLink {
-    /// Nothing is remembered.
+    /// No memory.
     Direct,
-    /// Error e: what the messages lost so far, of which the share `kept` is added to the next.
+    /// Error e of the messages so far; its share `kept` is added to the next message.
     Error { memory: Arc<Buffer>, kept: f64 },
-    /// Estimate h, which the receivers have decoded so far.
+    /// Estimate h that the receivers have decoded so far.
     Difference(Arc<Buffer>),
 }
 
@@ -38,15 +38,16 @@ pub(crate) struct LinkNames {
 #[derive(Clone, Copy)]
 pub(crate) struct Coding<'a> {
     pub(crate) codec: &'a dyn Codec,
-    /// Seed of the codec's draws.
+    /// Seed of the draws of the codec.
     pub(crate) seed: u64,
     pub(crate) sender: MessageSender<'a>,
-    /// Index of the first element, as errors name it.
+    /// Index of the first element, for errors.
     pub(crate) start: usize,
 }
 
 impl FeedbackLink {
-    /// Returns the link of an encoding's sender for `len` elements, remembered beside `served`; zero at first.
+    /// Returns the link of the sender of an encoding for `len` elements, with memory on the device of `served`;
+    /// initially zero.
     ///
     /// # Errors
     /// As [`State::entry`](super::State::entry).
@@ -65,13 +66,13 @@ impl FeedbackLink {
         })
     }
 
-    /// Returns the link of a sender that remembers all of its error in a buffer.
+    /// Returns the link of a sender that stores its whole error in a buffer.
     pub(crate) fn error(memory: &Arc<Buffer>) -> Self {
         FeedbackLink::Error { memory: Arc::clone(memory), kept: 1.0 }
     }
 
-    /// Writes the numbers to encode for `value`, which are those at `at` of the link, to `to`. The memory does not
-    /// change until [`FeedbackLink::remember`], so that a message that cannot be made leaves no trace.
+    /// Writes the numbers to encode for `value`, the elements `at` of the link, to `to`. The memory does not change
+    /// until [`FeedbackLink::remember`], so that a failure to encode has no effect on it.
     ///
     /// # Errors
     /// As [`Buffer::read`] and [`Buffer::write`].
@@ -89,8 +90,8 @@ impl FeedbackLink {
         }
     }
 
-    /// Returns where the numbers to encode for `value` are, which is overwritten or added to the memory: without
-    /// another buffer, and for operations after whose failure nothing remembered is valid.
+    /// Returns the place of the numbers to encode for `value`, which is overwritten or added to the memory. It needs
+    /// no further buffer, and is for operations after whose failure the memory is invalid.
     ///
     /// # Errors
     /// As [`FeedbackLink::compensate_into`].
@@ -113,11 +114,11 @@ impl FeedbackLink {
         }
     }
 
-    /// Remembers what became of `sum`, which was compensated at `at`, now that a message was made of it. `decode` adds
-    /// the message, decoded and multiplied by the weight that it is given.
+    /// Updates the memory for `sum`, which was compensated at `at`, after the message was made. `decode` adds the
+    /// message, decoded and multiplied by the weight that it gets.
     ///
     /// # Errors
-    /// Those of `decode`; as [`FeedbackLink::compensate_into`].
+    /// The errors of `decode`; as [`FeedbackLink::compensate_into`].
     pub(crate) fn remember(
         &self,
         at: Range<usize>,
@@ -132,7 +133,7 @@ impl FeedbackLink {
         self.remember_in_place(at, decode)
     }
 
-    /// Does the same after [`FeedbackLink::compensate_in_place`].
+    /// Updates the memory after [`FeedbackLink::compensate_in_place`].
     ///
     /// # Errors
     /// As [`FeedbackLink::remember`].
@@ -148,7 +149,7 @@ impl FeedbackLink {
         }
     }
 
-    /// Remembers a message of `sender` about what is at `at`, as everyone who receives it does.
+    /// Updates the memory for a message of `sender` about the elements `at`, as every receiver does.
     ///
     /// # Errors
     /// As [`MessageSender::decode`].
@@ -162,8 +163,8 @@ impl FeedbackLink {
         self.remember_in_place(at, |weight, to| sender.decode(codec, message, Some(weight), to))
     }
 
-    /// Writes the message for `sum`, which was compensated at `at`, to the beginning of `message`, remembers what
-    /// became of it, and returns the message's size in bytes.
+    /// Encodes the message for `sum`, which was compensated at `at`, to the beginning of `message`, updates the
+    /// memory, and returns the size of the message in bytes.
     ///
     /// # Errors
     /// As [`MessageSender::encode`].

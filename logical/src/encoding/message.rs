@@ -1,4 +1,4 @@
-//! Messages of codecs, made and read: what an error of a codec means among ranks is said here, for every primitive.
+//! Encoding and decoding of messages, with the errors of a codec among ranks, for every primitive.
 
 use crate::Part;
 use hexagram_physical::codec::{Codec, CodecError};
@@ -6,28 +6,29 @@ use hexagram_physical::error::During;
 use hexagram_physical::operation::Terms;
 use hexagram_physical::{Error, Peer, Result};
 
-/// Rank that encodes a message, as errors name it.
+/// Rank that encodes a message, for errors.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageSender<'a> {
     pub(crate) rank: &'a Peer,
     pub(crate) during: During,
-    /// Operation that the message is part of, which an error ends on all ranks at once: they would otherwise hear of
-    /// what is dropped unfinished on the way out.
+    /// Operation of the message, which an error ends on all ranks immediately; otherwise they would be notified only
+    /// of the unfinished operations that are dropped.
     pub(crate) ends: Option<Terms<'a>>,
 }
 
 impl<'a> MessageSender<'a> {
-    /// Creates the sender of messages that are part of no operation.
+    /// Creates the sender of messages that belong to no operation.
     pub(crate) fn aside(rank: &'a Peer) -> Self {
         MessageSender { rank, during: During::Nothing, ends: None }
     }
 
-    /// Writes the message for `from`, whose elements errors count from `start` on, to the beginning of `to`; returns
-    /// its size in bytes.
+    /// Encodes the message for `from` to the beginning of `to`; returns its size in bytes. Errors count elements from
+    /// `start`.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] with this rank and the index of an element that the codec refuses. A device finds out late:
-    /// within an operation whoever next waits for its queue gets the error, at the latest the send of the message.
+    /// [`Error::NotFinite`] with this rank and the index of an element that the codec refuses. A device detects it
+    /// late: within an operation, the next wait for its queue returns the error, at the latest the send of the
+    /// message.
     pub(crate) fn encode(
         &self,
         codec: &dyn Codec,
@@ -39,8 +40,7 @@ impl<'a> MessageSender<'a> {
         let elements = from.read()?;
         let mut message = to.write()?;
         let encoded = message.encode(codec, &elements, seed).map_err(|error| self.end(error))?;
-        // What is part of no operation says at once whose value it was, and remembers nothing of a message that is
-        // none.
+        // Outside an operation, the device is checked immediately, and the memory of an invalid message is unchanged.
         let found_late = match &self.ends {
             None => to.buffer.queue().refusal()?.map(|refusal| counted_from(from.range.start, refusal)),
             Some(_) => None,
@@ -53,7 +53,7 @@ impl<'a> MessageSender<'a> {
     /// weight.
     ///
     /// # Errors
-    /// [`Error::PeerFailed`] with this rank, if it is no message of the codec.
+    /// [`Error::PeerFailed`] with this rank, if the message is damaged.
     pub(crate) fn decode(
         &self,
         codec: &dyn Codec,
@@ -66,7 +66,7 @@ impl<'a> MessageSender<'a> {
         decoded.map_err(|refusal| self.damaged(&codec.name(), &refusal))
     }
 
-    /// Returns the error for elements, counted from `start` on, that a codec of this name refuses.
+    /// Returns the error for elements, counted from `start`, that a codec of this name refuses.
     pub(crate) fn refused(&self, codec: &str, start: usize, refusal: CodecError) -> Error {
         self.end(match refusal {
             CodecError::NotFinite { index, value } => Error::NotFinite {
@@ -77,18 +77,18 @@ impl<'a> MessageSender<'a> {
                 during: self.during,
             },
             CodecError::Damaged { what } => {
-                Error::usage(format!("{codec} cannot encode: {what}"), "mend the codec")
+                Error::usage(format!("{codec} cannot encode: {what}"), "correct the codec")
             }
         })
     }
 
-    /// Returns the error for a message of this rank that is none of the codec of this name.
+    /// Returns the error for a message of this rank that the codec of this name cannot decode.
     pub(crate) fn damaged(&self, codec: &str, refusal: &CodecError) -> Error {
         let cause = format!("sent a message that {codec} cannot decode ({refusal})");
         self.end(Error::PeerFailed { culprit: self.rank.clone(), cause, during: self.during })
     }
 
-    /// Ends the operation on all ranks with this error, before what is in flight is dropped.
+    /// Ends the operation on all ranks with this error, before its messages are dropped.
     pub(crate) fn end(&self, error: Error) -> Error {
         if let Some(terms) = &self.ends {
             terms.poison.spread(terms.transport.health(), &error);
@@ -97,7 +97,7 @@ impl<'a> MessageSender<'a> {
     }
 }
 
-/// Returns what a device has refused, its element counted from element `start` of the memory on.
+/// Returns the refusal of a device, with its element counted from element `start` of the memory.
 fn counted_from(start: usize, refusal: CodecError) -> CodecError {
     match refusal {
         CodecError::NotFinite { index, value } => {

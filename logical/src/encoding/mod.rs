@@ -1,8 +1,8 @@
-//! Encodings: a codec, what becomes of its error, and what both remember of one bucket.
+//! Encodings: a codec, its feedback, and the memory of both for one bucket.
 //!
-//! Low-precision primitives take `&mut Encoding`. Make one for every bucket, on every rank, with equal codec, feedback
-//! and seed; keep it from step to step, and save it with a checkpoint: its [`State`] holds everything that an encoding
-//! remembers.
+//! Low-precision primitives take `&mut Encoding`. Create one for every bucket, on every rank, with equal codec,
+//! feedback and seed. Keep it from step to step, and save it with a checkpoint: its [`State`] holds the whole memory
+//! of an encoding.
 //!
 //! ```
 //! use hexagram_logical::codec::Half;
@@ -50,7 +50,7 @@ impl Encoding {
 }
 
 impl Encoding<dyn LinearCodec> {
-    /// Creates an encoding whose messages are reduced while they are encoded, without feedback, with seed 0.
+    /// Creates an encoding whose messages are reduced without decoding, without feedback, with seed 0.
     pub fn linear(codec: Arc<dyn LinearCodec>) -> Self {
         let name = codec.name();
         Encoding { codec, name, feedback: Feedback::None, seed: 0, state: State::default() }
@@ -58,13 +58,13 @@ impl Encoding<dyn LinearCodec> {
 }
 
 impl<C: ?Sized> Encoding<C> {
-    /// Sets the treatment of the codec's error.
+    /// Sets the treatment of the codec error.
     #[must_use]
     pub fn with_feedback(self, feedback: Feedback) -> Self {
         Encoding { feedback, ..self }
     }
 
-    /// Sets the seed of a stochastic codec's draws.
+    /// Sets the seed of the draws of a stochastic codec.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         Encoding { seed, ..self }
@@ -75,12 +75,12 @@ impl<C: ?Sized> Encoding<C> {
         &self.codec
     }
 
-    /// Returns the treatment of the codec's error.
+    /// Returns the treatment of the codec error.
     pub fn feedback(&self) -> Feedback {
         self.feedback
     }
 
-    /// Returns the seed of a stochastic codec's draws.
+    /// Returns the seed of the draws of a stochastic codec.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -90,29 +90,29 @@ impl<C: ?Sized> Encoding<C> {
         &self.state
     }
 
-    /// Returns the memory of codec and feedback, to be restored.
+    /// Returns the memory of codec and feedback, for restoring it.
     pub fn state_mut(&mut self) -> &mut State {
         &mut self.state
     }
 
-    /// Returns the digest that ranks compare: of the codec with its parameters, the feedback, and the seed.
+    /// Returns the digest that ranks compare: the codec with its parameters, the feedback, and the seed.
     pub fn digest(&self) -> CodecDigest {
         self.digest_with("")
     }
 
-    /// Returns the digest together with the options that an operation needs all ranks to agree on.
+    /// Returns the digest including the options on which all ranks of an operation must agree.
     pub(crate) fn digest_with(&self, options: &str) -> CodecDigest {
         let name = format!("{} with {}, seed {}{options}", self.name, self.feedback, self.seed);
         CodecDigest::of(&name)
     }
 
-    /// Returns the seed of one message: `what` names it within the operation (rank, chunk, segment, …).
+    /// Returns the seed of one message: `what` identifies it within the operation (rank, chunk, segment, …).
     pub fn draw(&self, what: &[u64]) -> u64 {
         let all = [self.seed, self.state.operations()];
         all.iter().chain(what).fold(0, |hash, word| mix(hash ^ word))
     }
 
-    /// Fails unless the feedback is among those that an operation knows.
+    /// Fails unless the feedback is among those that an operation supports.
     /// # Errors
     /// [`Error::Usage`] otherwise.
     pub fn expect_feedback(&self, operation: &str, known: &[Feedback]) -> Result<()> {

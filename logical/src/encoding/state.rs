@@ -1,6 +1,6 @@
-//! The state of an encoding: named buffers, and the number of operations so far. Save it with a checkpoint.
+//! The state of an encoding: named buffers, and the number of operations. Save it with a checkpoint.
 //!
-//! State belongs to one rank and one bucket layout: it cannot be restored with other ranks or buckets.
+//! State belongs to one rank and one bucket layout: it cannot be restored with different ranks or buckets.
 
 use hexagram_physical::{Buffer, DType, Error, Result};
 use std::collections::BTreeMap;
@@ -29,17 +29,17 @@ use std::sync::Arc;
 pub struct State {
     operations: u64,
     entries: BTreeMap<&'static str, Arc<Buffer>>,
-    /// Entries that were restored, and not asked for yet.
+    /// Restored entries that have not been used yet.
     restored: BTreeMap<String, Arc<Buffer>>,
 }
 
 impl State {
-    /// Returns the number of operations so far, from which the draws of stochastic codecs follow.
+    /// Returns the number of operations so far, which determines the draws of stochastic codecs.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Counts one more operation.
+    /// Increments the number of operations.
     pub fn advance(&mut self) {
         self.operations += 1;
     }
@@ -55,7 +55,7 @@ impl State {
         self.entries().find(|(known, _)| *known == name).map(|(_, buffer)| buffer)
     }
 
-    /// Copies the state; the copy goes its own way from here.
+    /// Copies the state; the copy is independent.
     ///
     /// # Errors
     /// As [`Buffer::copied`].
@@ -79,11 +79,11 @@ impl State {
         self.restored = entries.into_iter().map(|(name, buffer)| (name, Arc::new(buffer))).collect();
     }
 
-    /// Returns the buffer of a name, made beside `served` (the buffer that it is remembered for) when it is first asked
-    /// for, and true if it is new, and so zeroed.
+    /// Returns the buffer of a name, and true if it is new, and so zeroed. It is created at the first call, on the
+    /// device of `served`, the buffer that it belongs to.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it was restored, or used before, with another type or length; as [`Buffer::beside`].
+    /// [`Error::Usage`] if it was restored, or used before, with a different type or length; as [`Buffer::beside`].
     pub fn entry(
         &mut self,
         served: &Buffer,
@@ -94,7 +94,7 @@ impl State {
         self.find_or_make(name, dtype, len, || served.beside(dtype, len))
     }
 
-    /// Returns the numbers of a name, in the host's memory: those that steer the work rather than take part in it. The
+    /// Returns the numbers of a name in host memory: those that control the work rather than take part in it. The
     /// second value is as in [`State::entry`].
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl State {
     ) -> Result<(Arc<Buffer>, bool)> {
         if let Some(restored) = self.restored.get(name) {
             check_size(name, restored, dtype, len)?;
-            // Checkpoints come in the host's memory.
+            // Checkpoints are in host memory.
             let buffer = make()?;
             buffer.write_all()?.copy_from(&restored.read_all()?)?;
             self.entries.insert(name, Arc::new(buffer));
@@ -133,17 +133,20 @@ impl State {
     }
 }
 
-/// Fails if an entry is not of this type and length.
+/// Fails if an entry has a different type or length.
 fn check_size(name: &str, entry: &Buffer, dtype: DType, len: usize) -> Result<()> {
     if (entry.dtype(), entry.len()) == (dtype, len) {
         return Ok(());
     }
     let what = format!(
-        "an encoding that remembers {} × {} as its {name} was given {len} × {dtype}",
+        "the entry {name} of an encoding has {} × {}, and the buffer {len} × {dtype}",
         entry.len(),
         entry.dtype()
     );
-    Err(Error::usage(what, "use one encoding for one bucket, and restore it with the same ranks and buckets"))
+    Err(Error::usage(
+        what,
+        "use a separate encoding for each bucket, and restore it with the same ranks and buckets",
+    ))
 }
 
 impl fmt::Debug for State {

@@ -1,4 +1,4 @@
-//! The core of an executor: its commands, its beginning and its end.
+//! The core of an executor: its commands, start and end.
 
 mod turns;
 
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// State that all handles and tickets of an executor share.
+/// State shared by all handles and tickets of an executor.
 pub(super) struct Core {
     /// Process that started it.
     process: u32,
     options: ExecutorOptions,
-    /// Ends the park of whoever drives.
+    /// Wakes the driving thread.
     bell: Arc<dyn Bell>,
     state: Mutex<State>,
-    /// Notified when a job has ended or the reactor is back, while anybody waits.
+    /// Notified when a job has ended or the reactor is back, if a thread waits.
     changed: Condvar,
-    /// Notified when the background thread has something to do.
+    /// Notified when the background thread has work.
     work: Condvar,
-    /// True while there are commands, so that whoever drives need not lock to see.
+    /// True if there are commands, so that the driving thread can check without the lock.
     has_commands: AtomicBool,
-    /// Jobs that have not ended, and threads that wait. Written under the lock.
+    /// Number of jobs that have not ended, and of waiting threads. Written under the lock.
     pending: AtomicUsize,
     waiting: AtomicUsize,
     /// True once the last handle was dropped in a job or a callback.
@@ -45,7 +45,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// Nothing more is accepted, and somebody waits for what is under way.
+    /// New jobs are refused, and a thread waits for the running ones.
     Closing,
     /// The background thread closes the endpoint, and ends.
     Over,
@@ -70,14 +70,14 @@ impl Core {
                 Core::around(comm, options)
             });
             let core = opened.as_ref().ok().map(|(core, _)| Arc::clone(core));
-            // Whoever started this waits for it.
+            // The starting thread waits for the result.
             let _ = sender.send(opened);
             if let Some(core) = core {
                 core.background();
             }
         };
         let thread = runtime::spawn("hexagram-executor", background)?;
-        let ended = || Error::usage("the thread of an executor ended as it began", "see its panic message");
+        let ended = || Error::usage("the thread of an executor ended at its start", "see its panic message");
         let (core, handle) = runtime::receive(&receiver).map_err(|_| ended())??;
         core.lock().thread = Some(thread);
         Ok((core, handle))
@@ -106,7 +106,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails in a process that was forked: the endpoint is its parent's.
+    /// Fails in a forked process: the endpoint belongs to its parent.
     fn check_process(&self) -> Result<()> {
         if self.is_of_this_process() {
             return Ok(());
@@ -116,7 +116,7 @@ impl Core {
         Err(Error::usage(what, "communicate in that process only, or start workers by spawn instead of fork"))
     }
 
-    /// Makes this process one that was forked.
+    /// Marks this process as forked.
     #[cfg(test)]
     pub(super) fn pretend_forked(&mut self) {
         self.process += 1;
@@ -134,7 +134,7 @@ impl Core {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Submits a job, which fails if it cannot be accepted.
+    /// Submits a job, which fails if the executor does not accept it.
     pub(super) fn submit(&self, job: Job) {
         if let Err(error) = self.check_process() {
             return job.outcome.fail(error);
@@ -142,7 +142,9 @@ impl Core {
         let mut state = self.lock();
         if state.stage != Stage::Open {
             drop(state);
-            return job.outcome.fail(Error::usage("the executor was shut down", "submit jobs before"));
+            return job
+                .outcome
+                .fail(Error::usage("the executor was shut down", "submit jobs before the shutdown"));
         }
         self.pending.fetch_add(1, Ordering::AcqRel);
         let wakes = job.options.awaited == Awaited::Later || self.options.driving == Driving::OneThread;
@@ -151,7 +153,7 @@ impl Core {
 
     pub(super) fn release(&self, group: u64) {
         if self.is_of_this_process() {
-            // Whoever drives next will do it.
+            // The next driving thread executes it.
             self.command(&mut self.lock(), Command::Release(group), false);
         }
     }
@@ -162,7 +164,7 @@ impl Core {
         }
     }
 
-    /// Passes a command to whoever drives next, and wakes somebody for it if `wakes`.
+    /// Queues a command for the next driving thread, and wakes a thread if `wakes`.
     fn command(&self, state: &mut State, command: Command, wakes: bool) {
         state.commands.push(command);
         self.has_commands.store(true, Ordering::Release);
@@ -173,12 +175,13 @@ impl Core {
         }
     }
 
-    /// Returns true if the background thread has to end the executor, as its last handle went where nobody may wait.
+    /// Returns true if the background thread must end the executor, because its last handle was dropped on a thread
+    /// that must not wait.
     fn is_to_finish(&self, state: &State) -> bool {
         state.stage == Stage::Closing && self.is_left.load(Ordering::Acquire)
     }
 
-    /// Ends the executor as its options say: at once on the thread that drives, where it could not wait.
+    /// Ends the executor according to its options; on the driving thread, which could not wait, immediately.
     pub(super) fn end(core: &Arc<Core>) {
         if !core.is_of_this_process() {
             return;
@@ -186,7 +189,7 @@ impl Core {
         if std::thread::panicking() {
             core.abort(Error::usage(
                 "a thread that uses an executor panicked",
-                "see that rank's own message",
+                "see the message of that rank",
             ));
         }
         if core.check_thread("leaves it").is_err() {
@@ -197,7 +200,7 @@ impl Core {
             }
             return core.work.notify_one();
         }
-        // Nobody is left to be told that jobs were given up.
+        // The error of abandoned jobs has no recipient.
         let _ = core.shutdown(core.options.linger);
     }
 
@@ -213,20 +216,20 @@ impl Core {
         }
         let outcome = self.finish(limit);
         let thread = self.lock().thread.take();
-        // A panic of it has been printed.
+        // The panic handler has printed its panic.
         thread.into_iter().for_each(|thread| drop(thread.join()));
         outcome
     }
 
-    /// Waits for what is under way, gives up what is left, and has the background thread close the endpoint.
+    /// Waits for the running jobs, abandons the rest, and lets the background thread close the endpoint.
     fn finish(&self, limit: Duration) -> Result<()> {
         let is_done = || self.pending() == 0;
         self.wait(&is_done, Some(limit))?;
         let left = self.pending();
         let mut outcome = Ok(());
         if left > 0 {
-            let what = format!("an executor was shut down with {left} jobs under way");
-            let error = Error::usage(what, "wait for every job on all ranks before");
+            let what = format!("an executor was shut down while {left} jobs were running");
+            let error = Error::usage(what, "wait for all jobs on all ranks before the shutdown");
             self.command(&mut self.lock(), Command::Abort(error.clone()), true);
             self.wait(&is_done, None)?;
             outcome = Err(error);
@@ -240,7 +243,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.is_of_this_process() {
-            // They are the parent's, which uses them still.
+            // They belong to the parent, which still uses them.
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget((
                 state.reactor.take(),

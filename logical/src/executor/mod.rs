@@ -1,28 +1,26 @@
-//! An executor: one endpoint that any number of threads share. Use it where operations come from threads that are not
-//! yours to choose, as those of Python are; a program of your own is simpler, and no slower, with a [`Communicator`] a
-//! thread.
+//! An executor: one endpoint that any number of threads share. Use it if operations come from threads that your
+//! program does not choose, as in Python. Otherwise, a [`Communicator`] per thread is simpler, and as fast.
 //!
-//! A [`Communicator`] stays on its thread. An [`Executor`] may be cloned and sent anywhere: [`Executor::submit`] hands it
-//! a job, and returns a [`Ticket`] with which any thread waits for the outcome. Whoever waits drives: a thread in
-//! [`Ticket::wait`] moves the bytes of all jobs by itself unless another one is doing so, and hands over to the next when
-//! its own job has ended. What nobody waits for is driven by a thread of the executor's own, which steps back as soon as
-//! anybody waits.
+//! A [`Communicator`] stays on its thread. An [`Executor`] may be cloned and sent to any thread: [`Executor::submit`]
+//! takes a job, and returns a [`Ticket`] with which any thread waits for the outcome. Waiting threads drive: a thread
+//! in [`Ticket::wait`] moves the bytes of all jobs, unless another thread does, and hands over to the next one when
+//! its own job has ended. While no thread waits, a background thread drives.
 //!
 //! # Order
-//! Jobs of one group and lane run one after another, in the order in which they were submitted, so that ranks whose
-//! submissions are in the same order match. Those of different groups and lanes run concurrently, and so does what is
-//! submitted with [`Order::AtOnce`], as messages between two ranks have to be.
+//! Jobs of one group and lane run one after another, in the order of submission, so that ranks that submit in the
+//! same order match. Jobs of different groups and lanes run concurrently, and so do those with [`Order::AtOnce`],
+//! which messages between two ranks require.
 //!
 //! # Completion elsewhere
-//! A callback of [`Ticket::on_done`] runs on the thread that drives, which must never wait for a lock that somebody holds
-//! who waits for a job, such as that of Python's interpreter. A front end lets its callback send a message to a thread of
-//! its own; that thread takes the lock, and runs what the user gave. The same goes for whatever a job holds: a Python object
-//! that keeps its memory is not dropped with the job, but handed to that thread.
+//! The callback of [`Ticket::on_done`] runs on the driving thread. It must not block on a lock whose holder may be
+//! waiting for a job, such as the lock of the Python interpreter. A binding lets its callback send a message to a
+//! thread of its own, which takes the lock and runs the user callback. The same holds for the contents of a job: a
+//! Python object that owns its memory is not dropped with the job, but sent to that thread.
 //!
 //! # Failures
-//! They are those of a communicator: after a failed operation, every job of all groups fails. A panic in a job is caught,
-//! and ends the work of all ranks as an error does. In a process that was forked from the one that started the executor,
-//! every call gives [`Error::Usage`].
+//! Failures are those of a communicator: after a failed operation, all jobs of all groups fail. A panic in a job is
+//! caught, and ends the work of all ranks like an error. In a process that was forked from the one that started the
+//! executor, every call returns [`Error::Usage`].
 
 mod core;
 mod options;
@@ -43,8 +41,8 @@ use std::time::Duration;
 
 /// One endpoint and all groups over it, for any number of threads. Cheap to clone.
 ///
-/// Dropping the last clone waits for the jobs under way, at most for [`ExecutorOptions::linger`]; what is left then is
-/// given up, and the other ranks are told.
+/// Dropping the last clone waits for the running jobs, at most for [`ExecutorOptions::linger`]; the rest is
+/// abandoned, and the other ranks are notified.
 ///
 /// ```
 /// use hexagram_logical::executor::{Executor, ExecutorOptions, JobOptions};
@@ -76,7 +74,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Executor(Arc<Owner>);
 
-/// State that the clones of an executor share: when it is dropped, the executor ends.
+/// State shared by the clones of an executor: when it is dropped, the executor ends.
 struct Owner {
     core: Arc<Core>,
     world: GroupHandle,
@@ -88,7 +86,7 @@ impl Drop for Owner {
     }
 }
 
-/// Name of a group whose communicator an executor keeps, until it is [released](Executor::release).
+/// Handle of a group whose communicator an executor keeps, until it is [released](Executor::release).
 #[derive(Clone)]
 pub struct GroupHandle {
     number: u64,
@@ -124,11 +122,11 @@ impl fmt::Debug for GroupHandle {
 }
 
 impl Executor {
-    /// Opens a communicator of all ranks of `world`, over a channel that the other ranks open too, and starts the thread
-    /// that drives what nobody waits for. All ranks call it.
+    /// Opens a communicator of all ranks of `world`, over a channel that the other ranks must open, too, and starts
+    /// the background thread. A collective call.
     ///
     /// # Errors
-    /// As [`Communicator::open`]; [`Error::System`] if there can be no thread.
+    /// As [`Communicator::open`]; [`Error::System`] if no thread can be started.
     pub fn start(world: &World, channel: u16, options: ExecutorOptions) -> Result<Self> {
         let (core, world) = Core::start(world, channel, options)?;
         Ok(Executor(Arc::new(Owner { core, world })))
@@ -139,16 +137,16 @@ impl Executor {
         &self.0.world
     }
 
-    /// Submits a job: it is run on the communicator of `group` as `options` say, as soon as somebody drives. The job,
-    /// with all that it holds, is dropped by whoever drives, before its ticket is done.
+    /// Submits a job. It runs on the communicator of `group` with these `options`, as soon as a thread drives. The
+    /// driving thread drops the job, with its contents, before its ticket completes.
     ///
-    /// Failures of the job are the ticket's, and so is [`Error::Usage`] for a group that was released, after
+    /// The ticket returns the failures of the job, and [`Error::Usage`] for a group that was released, after
     /// [`Executor::shutdown`], and in a forked process.
     ///
     /// # Safety
-    /// Different threads may poll the job, one at a time. What it holds across an `.await` must not be bound to a thread
-    /// (the guard of a lock, an `Rc` that is shared with anything outside of the job), but for the communicator and what
-    /// the communicator's methods return. No clone of the communicator, and nothing that was made of it and is bound to
+    /// Different threads may poll the job, one at a time. Its state across an `.await` must not be bound to a thread
+    /// (a lock guard, or an `Rc` that is shared with anything outside the job), except for the communicator and the
+    /// return values of its methods. No clone of the communicator, and no value that was made from it and is bound to
     /// a thread, may outlive the job.
     pub unsafe fn submit<T: Send + 'static>(
         &self,
@@ -166,11 +164,11 @@ impl Executor {
         self.begin(group, options, body)
     }
 
-    /// Submits a job that makes a group, as [`Communicator::split`] does, and keeps its communicator. The ticket has its
-    /// handle; `None` if this rank is not in the group.
+    /// Submits a job that creates a group, as [`Communicator::split`] does, and keeps its communicator. The ticket
+    /// returns its handle; `None` if this rank is not in the group.
     ///
     /// # Safety
-    /// As [`Executor::submit`], but that the job returns a communicator over the same endpoint.
+    /// As [`Executor::submit`]; in addition, the job must return a communicator over the same endpoint.
     pub unsafe fn submit_group(
         &self,
         group: &GroupHandle,
@@ -188,8 +186,8 @@ impl Executor {
         self.begin(group, options, body)
     }
 
-    /// Splits a group into its hosts and their leaders, as [`Communicator::hierarchy`] does, and keeps them: the ticket has
-    /// the handle for [`Executor::submit_in_hierarchy`]. All ranks of the group call it.
+    /// Divides a group into its hosts and their leaders, as [`Communicator::hierarchy`] does, and keeps them: the
+    /// ticket returns the handle for [`Executor::submit_in_hierarchy`]. A collective call of the group.
     pub fn submit_hierarchy(&self, group: &GroupHandle, options: JobOptions) -> Ticket<GroupHandle> {
         let number = group.number;
         let body = move |comm: Communicator, groups: &Rc<Groups>, outcome: Arc<Outcome<_>>| -> Task {
@@ -203,12 +201,12 @@ impl Executor {
         self.begin(group, options, body)
     }
 
-    /// Submits a job that is run on the hosts and leaders of a group, which is one of [`Executor::submit_hierarchy`].
+    /// Submits a job that runs on the hosts and leaders of a group from [`Executor::submit_hierarchy`].
     ///
-    /// Failures are those of [`Executor::submit`], and [`Error::Usage`] for a group that was not split into hosts.
+    /// Failures are those of [`Executor::submit`], and [`Error::Usage`] for a group that was not divided into hosts.
     ///
     /// # Safety
-    /// As [`Executor::submit`], with the hierarchy in the communicator's place.
+    /// As [`Executor::submit`], with the hierarchy instead of the communicator.
     pub unsafe fn submit_in_hierarchy<T: Send + 'static>(
         &self,
         group: &GroupHandle,
@@ -237,24 +235,24 @@ impl Executor {
         self.begin(group, options, body)
     }
 
-    /// Forgets a group: jobs that were submitted before still run, later ones fail. The group of all ranks stays.
+    /// Releases a group: jobs that were submitted before still run, later ones fail. The group of all ranks stays.
     pub fn release(&self, group: &GroupHandle) {
         if group.number != self.world().number {
             self.0.core.release(group.number);
         }
     }
 
-    /// Ends the work of all ranks: every job under way fails with `error`, later ones with [`Error::Poisoned`], and the
-    /// other ranks are told that it was because of `error`.
+    /// Ends the work of all ranks: running jobs fail with `error`, later ones with [`Error::Poisoned`], and the other
+    /// ranks are notified of `error`.
     pub fn abort(&self, error: Error) {
         self.0.core.abort(error);
     }
 
-    /// Waits for the jobs under way, at most for `limit`, and closes the endpoint. What is left then is given up, and the
-    /// other ranks are told. Further jobs fail; a second call does nothing.
+    /// Waits for the running jobs, at most for `limit`, and closes the endpoint. The rest is abandoned, and the other
+    /// ranks are notified. Further jobs fail; a second call has no effect.
     ///
     /// # Errors
-    /// [`Error::Usage`] if jobs were given up, in a job or a callback of this executor, and in a forked process.
+    /// [`Error::Usage`] if jobs were abandoned, in a job or a callback of this executor, and in a forked process.
     pub fn shutdown(&self, limit: Duration) -> Result<()> {
         self.0.core.shutdown(limit)
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Options of an [`Executor`](super::Executor).
 #[derive(Debug, Clone, Copy)]
 pub struct ExecutorOptions {
-    /// Longest time for which dropping the last clone waits for jobs under way (5 s).
+    /// Longest time for which dropping the last clone waits for running jobs (5 s).
     pub linger: Duration,
-    /// Threads that drive ([`Driving::Waiting`]). The same on all ranks.
+    /// Threads that drive ([`Driving::Waiting`]). Must be the same on all ranks.
     pub driving: Driving,
 }
 
@@ -20,11 +20,12 @@ impl Default for ExecutorOptions {
 /// Threads that drive the jobs of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driving {
-    /// Any thread that waits; the executor's own only while nobody does. Memory of devices goes by way of the host. Over
-    /// transports whose endpoints stay on a thread (mpi, and those of other crates), this is [`Driving::OneThread`].
+    /// Any waiting thread; the background thread only while no thread waits. Device memory travels through the host.
+    /// Over transports whose endpoints stay on a thread (mpi, and those of other crates), this is
+    /// [`Driving::OneThread`].
     Waiting,
-    /// The executor's own thread alone, so that a job that somebody waits for takes two changes of thread more. Devices
-    /// need it where they have a path of their own: [`Communicator::attach`](crate::Communicator::attach).
+    /// The background thread alone, so that a job with a waiting caller takes two additional thread switches. Devices
+    /// with a path of their own need it: [`Communicator::attach`](crate::Communicator::attach).
     OneThread,
 }
 
@@ -33,10 +34,10 @@ pub enum Driving {
 pub struct JobOptions {
     /// Place among the jobs of its group (lane 0).
     pub order: Order,
-    /// Longest time in which no byte of one of its operations moves before that fails, in place of that of the
-    /// [world](crate::World::deadline).
+    /// Deadline of its operations, instead of that of the [world](crate::World::deadline): an operation fails if none
+    /// of its bytes move for this time.
     pub deadline: Option<Duration>,
-    /// Time at which somebody waits for it (later).
+    /// Time at which the caller waits for it (later).
     pub awaited: Awaited,
     /// Name in errors: `all_reduce`.
     pub what: &'static str,
@@ -53,17 +54,16 @@ impl Default for JobOptions {
 pub enum Order {
     /// After the jobs that were submitted to this lane of the group before it.
     Lane(usize),
-    /// At once, beside all others: for messages between two ranks. They begin in the order in which they were submitted.
+    /// Immediately, alongside all others: for messages between two ranks. They begin in the order of submission.
     AtOnce,
 }
 
-/// Time at which somebody waits for a job.
+/// Time at which the caller waits for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
-    /// At some time, or never: the executor's own thread begins it.
+    /// At some time, or never: the background thread begins it.
     Later,
-    /// At once: no other thread is woken, so that the one that waits has the job to itself. Until [`Ticket::wait`] nothing
-    /// may happen.
+    /// Immediately. No other thread is woken, and the job may make no progress before [`Ticket::wait`].
     ///
     /// [`Ticket::wait`]: super::Ticket::wait
     AtOnce,

@@ -1,4 +1,4 @@
-//! The reactor, which one thread at a time drives: the communicators of an executor, and the jobs under way on them.
+//! The reactor, which one thread at a time drives: the communicators of an executor, and the running jobs.
 
 use super::GroupHandle;
 use super::options::{JobOptions, Order};
@@ -13,12 +13,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
-/// A job under way.
+/// A running job.
 pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// Begins a job on a communicator.
 pub(super) type Begin = Box<dyn FnOnce(Communicator, &Rc<Groups>) -> Task + Send>;
 
-/// A job that was submitted.
+/// A submitted job.
 pub(super) struct Job {
     pub(super) group: u64,
     pub(super) options: JobOptions,
@@ -26,7 +26,7 @@ pub(super) struct Job {
     pub(super) outcome: Arc<dyn Fail>,
 }
 
-/// Request of another thread to the driver.
+/// Request of another thread to the driving thread.
 pub(super) enum Command {
     Run(Job),
     Release(u64),
@@ -37,7 +37,7 @@ pub(super) enum Command {
 pub(super) struct Groups {
     next: Cell<u64>,
     comms: RefCell<HashMap<u64, Communicator>>,
-    /// Hosts and leaders of those groups that were split into them.
+    /// Hosts and leaders of those groups that were divided into them.
     hierarchies: RefCell<HashMap<u64, Hierarchy>>,
 }
 
@@ -50,7 +50,7 @@ impl Groups {
         handle
     }
 
-    /// Keeps a group once more, with its hosts and leaders, and returns the handle of that.
+    /// Keeps a group with its hosts and leaders, as a further group, and returns the handle of that.
     pub(super) fn keep_hierarchy(&self, group: u64, hierarchy: Hierarchy) -> Result<GroupHandle> {
         let all = self.comms.borrow().get(&group).cloned();
         let handle = all.map(|all| self.keep(all)).ok_or_else(released)?;
@@ -58,10 +58,13 @@ impl Groups {
         Ok(handle)
     }
 
-    /// Returns the hosts and leaders of a group. Fails unless it was split into them.
+    /// Returns the hosts and leaders of a group. Fails unless it was divided into them.
     pub(super) fn hierarchy(&self, group: u64) -> Result<Hierarchy> {
         self.hierarchies.borrow().get(&group).cloned().ok_or_else(|| {
-            Error::usage("the group was not split into hosts", "submit the job to one of `submit_hierarchy`")
+            Error::usage(
+                "the group was not split into hosts",
+                "submit the job to a group of `submit_hierarchy`",
+            )
         })
     }
 
@@ -86,31 +89,31 @@ struct Running {
     outcome: Arc<dyn Fail>,
 }
 
-/// A job that waits for those before it on its lane.
+/// A job that waits for earlier ones on its lane.
 struct Queued {
     job: Job,
     comm: Communicator,
 }
 
-/// Communicators, and the jobs under way on them.
+/// Communicators, and the running jobs.
 pub(super) struct Reactor {
     comm: Communicator,
     groups: Rc<Groups>,
-    /// Jobs that wait, for each lane on which one is running.
+    /// Waiting jobs, for each lane with a running one.
     lanes: HashMap<Lane, VecDeque<Queued>>,
     running: Vec<Running>,
 }
 
-// SAFETY: whoever has the reactor has all that counts its references without atomics or is written without a lock: the
-// communicators of one endpoint, the endpoint, and the jobs, which hold clones of the former. `Executor::submit` forbids
-// that a job holds anything else of that kind, or leaves any behind. The endpoints are of transports that
-// `TransportKind::may_change_threads` names, and the wakers that they are polled with are replaced by the polls of the
-// next thread. Paths between devices may not, and a communicator that moves gets none: see `Communicator::attach`. Over
-// other transports the reactor stays on one thread, which makes and drops it.
+// SAFETY: the thread that has the reactor has all values that count references without atomics or are written without
+// a lock: the communicators of one endpoint, the endpoint, and the jobs, which hold clones of the former.
+// `Executor::submit` forbids that a job holds any other such value, or leaves one behind. The endpoints belong to
+// transports that `TransportKind::may_change_threads` allows, and the polls of the next thread replace the wakers
+// that were registered with them. Paths between devices may not move, and a communicator that moves gets none: see
+// `Communicator::attach`. Over other transports the reactor stays on one thread, which creates and drops it.
 unsafe impl Send for Reactor {}
 
 impl Reactor {
-    /// Returns one for a communicator of the world, and the handle of that.
+    /// Returns a reactor for a communicator of the world, and the handle of that.
     pub(super) fn new(comm: Communicator) -> (Self, GroupHandle) {
         let groups = Rc::new(Groups {
             next: Cell::new(0),
@@ -125,7 +128,7 @@ impl Reactor {
         self.comm.endpoint()
     }
 
-    /// Carries out what other threads have asked for, and polls every job once; returns how many have ended.
+    /// Executes the requests of other threads, and polls every job once; returns the number of ended jobs.
     pub(super) fn step(&mut self, commands: Vec<Command>, context: &mut Context<'_>) -> usize {
         let mut ended = 0;
         for command in commands {
@@ -144,7 +147,7 @@ impl Reactor {
         }
     }
 
-    /// Begins a job, or puts it behind those of its lane; returns how many have ended by that.
+    /// Begins a job, or queues it on its lane; returns the number of jobs that this has ended.
     fn accept(&mut self, job: Job) -> usize {
         let comm = self.groups.comms.borrow().get(&job.group).cloned();
         let Some(comm) = comm else {
@@ -174,7 +177,7 @@ impl Reactor {
         self.running.push(Running { task, lane, what: job.options.what, outcome: job.outcome });
     }
 
-    /// Polls every job once, and begins those that follow on a lane; returns how many have ended.
+    /// Polls every job once, and begins those that follow on a lane; returns the number of ended jobs.
     fn poll(&mut self, context: &mut Context<'_>) -> usize {
         let mut free: Vec<Option<Lane>> = Vec::new();
         let comm = &self.comm;
@@ -196,7 +199,7 @@ impl Reactor {
         ended
     }
 
-    /// Cancels everything under way; returns how many jobs that were.
+    /// Cancels all jobs; returns their number.
     fn abort(&mut self, error: &Error) -> usize {
         self.comm.give_up(error);
         let running = std::mem::take(&mut self.running);
@@ -234,9 +237,9 @@ impl Running {
             Ok(poll) => poll.is_ready(),
             Err(panic) => {
                 let error = Error::panicked(self.what, &*panic);
-                // The other ranks count on it.
+                // The other ranks rely on it.
                 comm.give_up(&error);
-                // What it held goes before anybody learns of its end.
+                // Its contents are dropped before any thread is notified of its end.
                 self.task = Box::pin(std::future::pending());
                 self.outcome.fail(error);
                 true

@@ -1,4 +1,4 @@
-//! Tickets: the outcome of a job, for any thread that waits for it.
+//! Tickets: the outcome of a job, for any waiting thread.
 
 use super::core::Core;
 use crate::{Error, Result};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A job of an [`Executor`](super::Executor), under way or done. Clones are of the same job; dropping them all does not
-/// end it.
+/// A running or finished job of an [`Executor`](super::Executor). Clones refer to the same job; dropping them all
+/// does not end it.
 pub struct Ticket<T> {
     core: Arc<Core>,
     outcome: Arc<Outcome<T>>,
@@ -32,20 +32,20 @@ impl<T> Ticket<T> {
         Ticket { core, outcome }
     }
 
-    /// Returns true once the job has ended, well or not. It drives nothing.
+    /// Returns true once the job has ended, successfully or not. Does not drive.
     pub fn is_done(&self) -> bool {
         self.outcome.is_done()
     }
 
-    /// Waits until the job has ended, and returns its outcome; `None` if `limit` has passed before. The job goes on then:
-    /// only its operations' own deadlines end it. Without a limit, those deadlines bound the wait as well.
+    /// Waits until the job has ended, and returns its outcome, or `None` if `limit` passes first. The job then
+    /// continues: only the deadlines of its operations end it. Without a limit, those deadlines also bound the wait.
     ///
-    /// This thread may drive meanwhile, the jobs of others as well: hold no lock that a job or a callback of this
-    /// executor takes.
+    /// This thread may drive during the wait, including the jobs of other threads: do not hold a lock that a job or a
+    /// callback of this executor takes.
     ///
     /// # Errors
-    /// The error of the job. [`Error::Usage`] in a job or a callback of this executor that waits for what has not ended,
-    /// and in a forked process.
+    /// The error of the job. [`Error::Usage`] in a job or a callback of this executor that waits for an unfinished
+    /// job, and in a forked process.
     pub fn wait(&self, limit: Option<Duration>) -> Option<Result<T>>
     where
         T: Clone,
@@ -58,7 +58,7 @@ impl<T> Ticket<T> {
         self.outcome()
     }
 
-    /// Returns the outcome; `None` while there is none.
+    /// Returns the outcome; `None` before the end.
     pub fn outcome(&self) -> Option<Result<T>>
     where
         T: Clone,
@@ -66,10 +66,10 @@ impl<T> Ticket<T> {
         self.outcome.lock().result.clone()
     }
 
-    /// Runs `callback` when the job has ended: on this thread if it has already, else on whichever thread drives then,
-    /// and before the driver goes on. So it must be short, and wait for nothing: have it set a flag, send a message or
-    /// submit a job. Callbacks run in the order in which they were added, when the outcome can be had. A panic in one
-    /// is caught, and printed by the panic handler as any.
+    /// Runs `callback` when the job has ended: on this thread if it already has, otherwise on the driving thread,
+    /// before driving continues. Therefore it must be short, and must not wait: set a flag, send a message or submit
+    /// a job. Callbacks run in the order in which they were added, when the outcome is available. A panic in a
+    /// callback is caught, after the panic handler has printed it.
     pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
         let mut progress = self.outcome.lock();
         match progress.result {
@@ -84,7 +84,7 @@ impl<T> Ticket<T> {
 
 type Callback = Box<dyn FnOnce() + Send>;
 
-/// Place in which a job leaves its outcome.
+/// Shared place of the outcome of a job.
 pub(super) struct Outcome<T> {
     is_done: AtomicBool,
     progress: Mutex<Progress<T>>,
@@ -111,7 +111,7 @@ impl<T> Outcome<T> {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// Stores the outcome, and runs the callbacks. Only the first counts.
+    /// Stores the outcome, and runs the callbacks. Only the first call has an effect.
     pub(super) fn complete(&self, result: Result<T>) {
         let mut progress = self.lock();
         if progress.result.is_some() {
@@ -122,7 +122,7 @@ impl<T> Outcome<T> {
         drop(progress);
         self.is_done.store(true, Ordering::Release);
         for callback in callbacks {
-            // The panic handler has printed it, and the job ended before.
+            // The panic handler has printed it, and the job has already ended.
             let _ = catch_unwind(AssertUnwindSafe(callback));
         }
     }

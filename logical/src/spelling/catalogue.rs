@@ -1,4 +1,4 @@
-//! Catalogues: what is known by name, such as the codecs, and can be added to.
+//! Catalogues: values that are known by name, such as the codecs, and can be extended.
 
 use super::nearest::no_such;
 use super::options::{FieldHelp, Options};
@@ -9,7 +9,7 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Things of type `T` by the names that users type, with their defaults.
+/// Values of type `T` by the names that users type, with their defaults.
 ///
 /// ```
 /// use hexagram_logical::codec;
@@ -20,15 +20,15 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Catalogue<T> {
-    /// Name of one of the things, such as `codec`.
+    /// Name of one of the values, such as `codec`.
     what: &'static str,
     entries: Vec<Entry<T>>,
 }
 
-/// Function that makes a thing of its spelling.
+/// Function that creates a value from its spelling.
 type Read<T> = Arc<dyn Fn(&Spelling, &Catalogues) -> Result<T> + Send + Sync>;
 
-/// Function that describes a thing's options.
+/// Function that describes the options of a value.
 type Describe = Arc<dyn Fn(&Catalogues) -> Vec<FieldHelp> + Send + Sync>;
 
 #[derive(Clone)]
@@ -40,12 +40,12 @@ struct Entry<T> {
 }
 
 impl<T: 'static> Catalogue<T> {
-    /// Creates a catalogue without entries; `what` is the name of one of its things, as in `there is no codec`.
+    /// Creates an empty catalogue; `what` is the name of one of its values, as in `unknown codec`.
     pub fn new(what: &'static str) -> Self {
         Catalogue { what, entries: Vec::new() }
     }
 
-    /// Adds a thing under its name: with these options as defaults, instead of what had this name.
+    /// Adds a value under its name, with these options as defaults. Replaces a value of the same name.
     #[must_use]
     pub fn with<S: Spelled + Send + Sync + 'static>(
         mut self,
@@ -65,20 +65,20 @@ impl<T: 'static> Catalogue<T> {
         self
     }
 
-    /// Returns all names, with what they are of in a few words.
+    /// Returns all names, with short descriptions.
     pub fn names(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.entries.iter().map(|entry| (entry.name, entry.about))
     }
 
-    /// Returns what a text spells, whose options may be of the built-in codecs and graphs.
+    /// Returns the value of a spelling, whose options may contain built-in codecs and graphs.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) of one line, with the nearest names where there is no such one.
+    /// [`Error::Usage`](crate::Error::Usage) in one line; for an unknown name, with the nearest names.
     pub fn named(&self, text: &str) -> Result<T> {
         self.read(&text.parse()?, &Catalogues::default())
     }
 
-    /// Returns what a spelling means.
+    /// Returns the value of a spelling.
     ///
     /// # Errors
     /// As [`Catalogue::named`].
@@ -100,33 +100,33 @@ impl<T: 'static> Catalogue<T> {
     }
 }
 
-/// Catalogues that options are read with, one for each type of thing. By default those of the built-in codecs and
-/// graphs.
+/// Catalogues with which options are read, one for each type of value. The default has those of the built-in codecs
+/// and graphs.
 #[derive(Clone)]
 pub struct Catalogues {
     by_type: BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
 impl Catalogues {
-    /// Creates a collection of no catalogues.
+    /// Creates an empty collection.
     pub(crate) fn empty() -> Self {
         Catalogues { by_type: BTreeMap::new() }
     }
 
-    /// Adds a catalogue, instead of the one of the same type.
+    /// Adds a catalogue, which replaces one of the same type.
     #[must_use]
     pub fn with<T: 'static>(mut self, catalogue: Catalogue<T>) -> Self {
         self.by_type.insert(TypeId::of::<T>(), Arc::new(catalogue));
         self
     }
 
-    /// Returns the catalogue of the things of type `T`.
+    /// Returns the catalogue for values of type `T`.
     pub fn of<T: 'static>(&self) -> Option<&Catalogue<T>> {
         self.by_type.get(&TypeId::of::<T>())?.downcast_ref()
     }
 }
 
-/// Values that are in a catalogue.
+/// Values of a catalogue.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<T> {
     write: fn(&T) -> Spelling,
@@ -134,14 +134,14 @@ pub struct Listed<T> {
 }
 
 impl<T> Listed<T> {
-    /// Sets the check of a value that was not typed, but built.
+    /// Sets the check of a value that was built in code, not parsed.
     #[must_use]
     pub fn with_check(self, check: fn(&T) -> Result<()>) -> Self {
         Listed { check, ..self }
     }
 }
 
-/// Returns the values that are in the catalogue of type `T`; `write` spells one.
+/// Returns the values in the catalogue of type `T`; `write` returns the spelling of one.
 pub fn listed<T: 'static>(write: fn(&T) -> Spelling) -> Listed<T> {
     Listed { write, check: |_| Ok(()) }
 }
@@ -160,7 +160,7 @@ impl<T: 'static> Values<T> for Listed<T> {
     }
 
     fn describe(&self, known: &Catalogues) -> String {
-        let Some(catalogue) = known.of::<T>() else { return "what is in a catalogue".to_owned() };
+        let Some(catalogue) = known.of::<T>() else { return "a name in the catalogue".to_owned() };
         let names: Vec<&str> = catalogue.entries.iter().map(|entry| entry.name).collect();
         format!("a {}: {}", catalogue.what, names.join(", "))
     }

@@ -1,5 +1,5 @@
-//! The parser of spellings. The grammar is above [the module](super); whatever the text is, it ends with a tree or with
-//! an error of one line.
+//! The parser of spellings. The grammar is in [the module](super); for every text, the result is a tree or an error
+//! in one line.
 
 use super::tree::{Argument, Spelling, excerpt};
 use crate::{Error, Result};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// Length of the longest text, in bytes.
 pub(super) const LONGEST: usize = 4096;
-/// Number of parentheses that may be open at once.
+/// Maximum depth of nested parentheses.
 pub(super) const DEEPEST: usize = 16;
 
 impl FromStr for Spelling {
@@ -33,20 +33,20 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Parses `word` or `word(argument, …)`, inside of `depth` parentheses.
+    /// Parses `word` or `word(argument, …)`, inside `depth` parentheses.
     fn spelling(&mut self, depth: usize) -> Result<Spelling> {
         let word = self.word()?;
         self.arguments(word, depth)
     }
 
-    /// Parses what follows a word: nothing, or its arguments.
+    /// Parses the text after a word: nothing, or its arguments.
     fn arguments(&mut self, word: String, depth: usize) -> Result<Spelling> {
         let mut arguments: Vec<Argument> = Vec::new();
         if !self.eat('(') {
             return Ok(Spelling { word, arguments });
         }
         if depth == DEEPEST {
-            let what = format!("has more than {DEEPEST} parentheses in each other");
+            let what = format!("has more than {DEEPEST} nested parentheses");
             return Err(wrong(self.text, &what, "nest fewer"));
         }
         if self.eat(')') {
@@ -71,7 +71,7 @@ impl Parser<'_> {
             return Ok(Argument { field: Some(word), value: self.spelling(depth)? });
         }
         if !first {
-            return Err(self.unexpected("`=` and a value (only the first may be without its option's name)"));
+            return Err(self.unexpected("`=` and a value (only the first may omit the name of the option)"));
         }
         Ok(Argument { field: None, value: self.arguments(word, depth)? })
     }
@@ -88,14 +88,14 @@ impl Parser<'_> {
         Ok(rest[..end].to_owned())
     }
 
-    /// Steps over a character, if it is next.
+    /// Consumes a character, if it is next.
     fn eat(&mut self, char: char) -> bool {
         let next = self.peek() == Some(char);
         self.at += if next { char.len_utf8() } else { 0 };
         next
     }
 
-    /// Returns the next character that is no space.
+    /// Returns the next character that is not a space.
     fn peek(&mut self) -> Option<char> {
         self.skip_spaces();
         self.text[self.at..].chars().next()
@@ -106,7 +106,7 @@ impl Parser<'_> {
         self.at += rest.len() - rest.trim_start().len();
     }
 
-    /// Creates the error of a text that does not go on as it should.
+    /// Creates the error for an unexpected text.
     fn unexpected(&mut self, wanted: &str) -> Error {
         let found = self.peek().map_or_else(|| "ends".to_owned(), |char| format!("has {char:?}"));
         let place = self.text[..self.at].chars().count() + 1;

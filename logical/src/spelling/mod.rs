@@ -1,5 +1,5 @@
-//! Spellings: the text in which users type a codec, a graph or an algorithm with its options, and in which programs
-//! print it.
+//! Spellings: the text form of a codec, a graph or an algorithm with its options, as users type it and programs print
+//! it.
 //!
 //! ```text
 //! spelling = word, or word(argument, …)        top-k      top-k(5%)      choco-sgd(codec=top-k(5%), graph=torus)
@@ -9,10 +9,10 @@
 //!
 //! | | is |
 //! |---|---|
-//! | [`Spelling`] | a text taken apart: it is parsed by [`FromStr`](std::str::FromStr), and printed by [`Display`](std::fmt::Display) |
-//! | [`Options`] | a visitor to whom an author names each option once; it reads, prints, checks and describes them |
-//! | [`Values`] | what an option may be: a range of numbers, one of several words, a codec, a graph |
-//! | [`Catalogue`] | the codecs, graphs or algorithms that are known by name; it can be added to |
+//! | [`Spelling`] | a parsed text: it is parsed by [`FromStr`](std::str::FromStr), and printed by [`Display`](std::fmt::Display) |
+//! | [`Options`] | a visitor that lists each option once, and reads, prints, checks and describes them |
+//! | [`Values`] | the valid values of an option: a range of numbers, one of several words, a codec, a graph |
+//! | [`Catalogue`] | the codecs, graphs or algorithms that are known by name; it can be extended |
 //!
 //! ```
 //! use hexagram_logical::spelling::{Catalogues, Options, Spelling, above};

@@ -1,10 +1,10 @@
-//! The names that are nearest to one that nobody knows.
+//! The known names that are nearest to an unknown one.
 
 use super::tree::excerpt;
 use crate::Error;
 
-/// Returns those of `names` that are spelled most like `word`, at most three, the nearest first; none if none is near.
-/// Names that begin with the word, if it has three characters or more, come before all others.
+/// Returns those of `names` with the most similar spelling to `word`, at most three, the nearest first; empty if none
+/// is near. Names that begin with the word, if it has three characters or more, come first.
 ///
 /// ```
 /// use hexagram_logical::spelling::nearest;
@@ -29,7 +29,7 @@ fn nearest_of<'a>(word: &str, names: &[&'a str]) -> Vec<&'a str> {
     near.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
-/// Creates the error of a name that nobody knows: with the nearest names, and with all of them if none is near.
+/// Creates the error for an unknown name: with the nearest names, or with all names if none is near.
 pub fn no_such<'a>(what: &str, word: &str, names: impl IntoIterator<Item = &'a str>) -> Error {
     no_such_of(what, word, &names.into_iter().collect::<Vec<_>>())
 }
@@ -44,12 +44,12 @@ fn no_such_of(what: &str, word: &str, names: &[&str]) -> Error {
     Error::usage(format!("unknown {what} `{}`", excerpt(word)), remedy)
 }
 
-/// Returns how far a name is from a word: 0 if it begins with the word, otherwise Levenshtein's distance.
+/// Returns the distance of a name from a word: 0 if it begins with the word, otherwise the Levenshtein distance.
 fn distance_of(word: &[char], name: &[char]) -> usize {
     if word.len() >= 3 && name.starts_with(word) { 0 } else { distance(word, name) }
 }
 
-/// Returns Levenshtein's distance: the number of characters to be added, left out or replaced.
+/// Returns the Levenshtein distance: the number of characters to add, remove or replace.
 fn distance(from: &[char], to: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (at, a) in from.iter().enumerate() {

@@ -1,16 +1,16 @@
-//! Numbers of options, and how they are written: 4, 0.25, 25%, 1e-8.
+//! Numbers of options, and their text form: 4, 0.25, 25%, 1e-8.
 
-/// Number that an option may be.
+/// Type of a numeric option.
 pub trait Number: Copy + PartialOrd + 'static {
-    /// Description of such numbers.
+    /// Description of the type.
     const KIND: &'static str;
-    /// Description of the least of them, if they have one.
+    /// Description of its minimum, if it has one.
     const LEAST: &'static str;
 
-    /// Returns the number that a word means; `None` if it means none.
+    /// Returns the number in a word; `None` if it is not a number.
     fn from_word(word: &str) -> Option<Self>;
 
-    /// Returns the word of a number: the shortest that means it.
+    /// Returns the shortest word for a number.
     fn word(self) -> String;
 
     /// Returns true unless it is infinite or NaN.
@@ -60,7 +60,7 @@ impl Number for f64 {
     }
 }
 
-/// Returns the ratio of a number of percents: the float nearest to the decimal number two places below.
+/// Returns the ratio of a percentage: the float nearest to the decimal number shifted by two places.
 fn from_percents(percents: &str) -> Option<f64> {
     decimal(percents)?;
     let (mantissa, exponent) = percents.split_once(['e', 'E']).unwrap_or((percents, "0"));
@@ -68,7 +68,7 @@ fn from_percents(percents: &str) -> Option<f64> {
     format!("{mantissa}e{exponent}").parse().ok()
 }
 
-/// Returns the number of percents of a ratio, so that [`f64::from_word`](Number::from_word) gives the ratio back.
+/// Returns the percentage of a ratio, such that [`f64::from_word`](Number::from_word) returns the ratio.
 pub(crate) fn percents(ratio: f64) -> String {
     if ratio == 0.0 {
         return "0%".to_owned();
@@ -94,7 +94,7 @@ fn shift(mantissa: &str, exponent: i32) -> String {
     }
 }
 
-/// Returns the number of a word in digits; `None` for the words of infinity and NaN.
+/// Returns the number in a word of digits; `None` for the words of infinity and NaN.
 fn decimal(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }

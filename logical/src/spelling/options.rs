@@ -1,5 +1,5 @@
-//! The visitor of options: each is named once, and what is done with it is the [`Options`]' business. So what is read,
-//! printed, checked and described cannot differ.
+//! The visitor of options. Each option is listed once, and the [`Options`] read, print, check or describe it, so that
+//! these always agree.
 
 use super::catalogue::Catalogues;
 use super::nearest::no_such;
@@ -8,13 +8,13 @@ use super::values::Values;
 use crate::{Error, Result};
 use std::fmt::Debug;
 
-/// Visitor to whom an author names the options of a codec, a graph or an algorithm, one a line; see the example of
-/// [the module](super).
+/// Visitor that gets the options of a codec, a graph or an algorithm, one per line; see the example of [the
+/// module](super).
 ///
-/// What calls it decides what happens to them: [`read`](Options::read) sets them from a text, [`write`](Options::write)
-/// prints them, [`check`](Options::check) fails if one is out of its range, [`describe`](Options::describe) lists them.
+/// The caller chooses the action: [`read`](Options::read) sets the options from a text, [`write`](Options::write)
+/// prints them, [`check`](Options::check) fails if one is out of range, [`describe`](Options::describe) lists them.
 pub struct Options {
-    /// Name of what has the options.
+    /// Name of the owner of the options.
     owner: String,
     known: Catalogues,
     direction: Direction,
@@ -23,12 +23,12 @@ pub struct Options {
 }
 
 enum Direction {
-    /// Sets options from these arguments; those of options so far are taken out.
+    /// Sets options from these arguments, and removes those it has used.
     Reading(Vec<Argument>),
-    /// Adds the options' arguments.
+    /// Collects the options as arguments.
     Writing(Vec<Argument>),
     Checking,
-    /// Adds the options' descriptions.
+    /// Collects the descriptions of the options.
     Describing(Vec<FieldHelp>),
 }
 
@@ -37,20 +37,20 @@ enum Direction {
 pub struct FieldHelp {
     /// Name of the option.
     pub name: &'static str,
-    /// Value that it has, as it is typed.
+    /// Current value, in its text form.
     pub value: String,
-    /// Values that it may have.
+    /// Valid values.
     pub range: String,
     /// Meaning.
     pub about: &'static str,
 }
 
 impl Options {
-    /// Sets the options that `visit` names from the arguments of a spelling.
+    /// Sets the options that `visit` lists from the arguments of a spelling.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names option, value and range, for values that an option cannot have; with the nearest
-    /// names, for options that there are not.
+    /// [`Error::Usage`] with option, value and range for an invalid value, or with the nearest names for an unknown
+    /// option.
     pub fn read(
         spelling: &Spelling,
         known: &Catalogues,
@@ -62,10 +62,10 @@ impl Options {
         options.expect_none_left()
     }
 
-    /// Returns the spelling of what has this name and the options that `visit` names: with all of them.
+    /// Returns the spelling with this name and all options that `visit` lists.
     pub fn write(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Spelling {
         let mut options = Options::new(name, &Catalogues::empty(), Direction::Writing(Vec::new()));
-        // A visit that ends early has named what it could.
+        // A visit that ends early has listed a part of the options.
         let _ = visit(&mut options);
         let arguments = match options.direction {
             Direction::Writing(arguments) => arguments,
@@ -74,15 +74,15 @@ impl Options {
         Spelling { word: name.to_owned(), arguments }
     }
 
-    /// Checks the options that `visit` names, of what has this name.
+    /// Checks the options that `visit` lists, whose owner has this name.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names option, value and range of the first that is out of its range.
+    /// [`Error::Usage`] with option, value and range, for the first option out of range.
     pub fn check(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Result<()> {
         visit(&mut Options::new(name, &Catalogues::empty(), Direction::Checking))
     }
 
-    /// Returns descriptions of the options that `visit` names, with the values that they have.
+    /// Returns descriptions of the options that `visit` lists, with their current values.
     pub fn describe(
         name: &str,
         known: &Catalogues,
@@ -101,11 +101,10 @@ impl Options {
         Options { owner: owner.to_owned(), known: known.clone(), direction, fields: Vec::new() }
     }
 
-    /// Names an option, the values that it may have (a range such as `1..`, or see [`Values`]), and in a few words what
-    /// it is.
+    /// Lists an option, its valid values (a range such as `1..`, or see [`Values`]), and a short description.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names option, value and range, if it has another value, or is to get one.
+    /// [`Error::Usage`] with option, value and range, if the current value or the new one is invalid.
     pub fn field<T>(
         &mut self,
         name: &'static str,
@@ -116,7 +115,7 @@ impl Options {
         self.visit((name, Some(name)), &mut Field { value, values: &values }, about)
     }
 
-    /// Names the option that is written without its name, as in `top-k(5%)`, and always. It is the first.
+    /// Lists the main option, whose name is omitted, as in `top-k(5%)`, and which is always printed. It comes first.
     ///
     /// # Errors
     /// As [`Options::field`].
@@ -130,11 +129,11 @@ impl Options {
         self.visit((name, None), &mut Field { value, values: &values }, about)
     }
 
-    /// Fails unless an option `holds` beside the others, which are named before; `want` says what to choose, as in
-    /// `fewer steps than the period`.
+    /// Fails unless a condition on an option and the options before it `holds`; `want` describes a valid choice, as
+    /// in `fewer steps than the period`.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names option, value and range.
+    /// [`Error::Usage`] with option, value and range.
     pub fn insist(&self, holds: bool, name: &str, value: &dyn Debug, want: &str) -> Result<()> {
         match self.direction {
             Direction::Reading(_) | Direction::Checking if !holds => {
@@ -157,7 +156,7 @@ impl Options {
                 if let Some(given) = take(arguments, name, first, &self.owner)? {
                     self.set(name, &given, field)?;
                 }
-                // A value that was there may be out of its range, too.
+                // The previous value may be out of range, too.
                 self.checked(name, field)
             }
             Direction::Checking => self.checked(name, field),
@@ -187,7 +186,7 @@ impl Options {
         }
     }
 
-    /// Says of an error inside of a value which option's it is.
+    /// Adds the name of the option to an error inside a value.
     fn within(&self, name: &str, value: &Spelling, inner: Error) -> Error {
         match inner {
             Error::Usage { what, remedy } => {
@@ -202,7 +201,7 @@ impl Options {
         Error::usage(format!("{name} of {} is {value}", excerpt(&self.owner)), format!("choose {want}"))
     }
 
-    /// Fails if an argument is of no option.
+    /// Fails if an argument matches no option.
     fn expect_none_left(&self) -> Result<()> {
         let Direction::Reading(left) = &self.direction else { return Ok(()) };
         let Some(argument) = left.first() else { return Ok(()) };
@@ -222,9 +221,9 @@ struct Field<'a, T> {
     values: &'a dyn Values<T>,
 }
 
-/// [`Field`] of any type: the visitor is compiled once.
+/// [`Field`] of any type, so that the visitor is compiled once.
 trait AnyField {
-    /// Sets the value that a spelling means; false if it means none.
+    /// Sets the value of a spelling; false if it is not a value.
     fn read(&mut self, spelling: &Spelling, known: &Catalogues) -> Result<bool>;
     fn write(&self) -> Spelling;
     fn holds(&self) -> Result<bool>;
@@ -252,8 +251,8 @@ impl<T> AnyField for Field<'_, T> {
     }
 }
 
-/// Takes an option's value out of the arguments: that of its name, in which `-` and `_` are one, or the first of all if
-/// it has no name.
+/// Removes the value of an option from the arguments: the argument with its name, where `-` and `_` are equal, or the
+/// first argument if that has no name.
 fn take(arguments: &mut Vec<Argument>, name: &str, first: bool, owner: &str) -> Result<Option<Spelling>> {
     let is_meant = |argument: &Argument| match &argument.field {
         Some(field) => field.replace('-', "_") == name.replace('-', "_"),

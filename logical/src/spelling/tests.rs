@@ -53,7 +53,7 @@ fn depth_and_length_are_bounded() {
     let nested = |depth: usize| format!("{}a{}", "a(".repeat(depth), ")".repeat(depth));
     nested(DEEPEST).parse::<Spelling>().unwrap();
     let error = nested(DEEPEST + 1).parse::<Spelling>().unwrap_err().to_string();
-    assert!(error.contains("more than 16 parentheses"), "{error}");
+    assert!(error.contains("more than 16 nested parentheses"), "{error}");
     "a".repeat(LONGEST).parse::<Spelling>().unwrap();
     let error = "a".repeat(LONGEST + 1).parse::<Spelling>().unwrap_err().to_string();
     assert!(error.contains("has 4097 bytes; use 4096 at most"), "{error}");

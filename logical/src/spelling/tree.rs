@@ -1,4 +1,4 @@
-//! The tree of a spelling: what a text such as `choco-sgd(codec=top-k(5%))` consists of.
+//! The tree of a spelling, such as `choco-sgd(codec=top-k(5%))`.
 
 use std::fmt;
 
@@ -27,13 +27,13 @@ pub struct Argument {
 }
 
 impl Spelling {
-    /// Creates the spelling of a word without arguments. A text that is no word, such as the `Debug` output of a user's
-    /// own codec, is printed as it is and cannot be parsed.
+    /// Creates the spelling of a word without arguments. A text that is not a word, such as the `Debug` output of a
+    /// user codec, is printed unchanged and cannot be parsed.
     pub fn of(word: impl Into<String>) -> Self {
         Spelling { word: word.into(), arguments: Vec::new() }
     }
 
-    /// Returns the spelling that a text is, or a word of it as it is.
+    /// Returns the spelling in a text, or, if it cannot be parsed, the whole text as a word.
     pub fn of_text(text: &str) -> Self {
         text.parse().unwrap_or_else(|_| Spelling::of(text))
     }
@@ -48,21 +48,21 @@ impl Spelling {
         &self.arguments
     }
 
-    /// Returns this spelling without the named arguments that `other` has, too: what differs from its defaults.
+    /// Returns this spelling without the named arguments that are equal in `other`: the difference from its defaults.
     #[must_use]
     pub fn without(mut self, other: &Spelling) -> Self {
         self.arguments.retain(|argument| argument.field.is_none() || !other.arguments.contains(argument));
         self
     }
 
-    /// Returns the start of the text, for an error of one line.
+    /// Returns the start of the text, for an error in one line.
     pub(super) fn excerpt(&self) -> String {
         excerpt(&self.to_string())
     }
 }
 
 impl Argument {
-    /// Returns the name of the option; `None` if it is not written.
+    /// Returns the name of the option; `None` if it is omitted.
     pub fn field(&self) -> Option<&str> {
         self.field.as_deref()
     }
@@ -73,7 +73,7 @@ impl Argument {
     }
 }
 
-/// Returns the start of a text, for an error of one line.
+/// Returns the start of a text, for an error in one line.
 pub(super) fn excerpt(text: &str) -> String {
     const LONGEST: usize = 60;
     let plain = text.chars().map(|char| if char.is_control() { ' ' } else { char });

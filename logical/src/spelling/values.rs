@@ -1,4 +1,4 @@
-//! The values that an option may have: ranges of numbers, words, and things with options of their own.
+//! The valid values of an option: ranges of numbers, words, and types with options of their own.
 
 use super::catalogue::Catalogues;
 use super::nearest::nearest;
@@ -8,7 +8,7 @@ use super::tree::Spelling;
 use crate::Result;
 use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// Values that an option of type `T` may have, and how they are typed. Implement it for a kind of your own.
+/// Valid values of an option of type `T`, and their text form. Implement it for types of your own.
 ///
 /// | | for |
 /// |---|---|
@@ -19,23 +19,22 @@ use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, 
 /// | [`part`]`()` | a struct with options of its own ([`Spelled`]) |
 /// | [`any_codec`](crate::codec::any_codec)`()`, [`any_graph`](crate::decentralized::any_graph)`()` | an `Arc<dyn Codec>`, an `Arc<dyn Schedule>` |
 pub trait Values<T> {
-    /// Returns the value that a spelling means, beside the one that the option has `now`, if any; `None` if it
-    /// means none.
+    /// Returns the value of a spelling, based on the current value `now`, if any; `None` if it is not a value.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) for a mistake that is inside of the value.
+    /// [`Error::Usage`](crate::Error::Usage) for an error inside the value.
     fn read(&self, spelling: &Spelling, now: Option<&T>, known: &Catalogues) -> Result<Option<T>>;
 
     /// Returns the spelling of a value.
     fn write(&self, value: &T) -> Spelling;
 
-    /// Returns true if the option may have the value.
+    /// Returns true if the value is valid.
     ///
     /// # Errors
     /// As [`Values::read`].
     fn holds(&self, value: &T) -> Result<bool>;
 
-    /// Returns in words which values there are.
+    /// Returns a description of the valid values.
     fn describe(&self, known: &Catalogues) -> String;
 }
 
@@ -63,7 +62,7 @@ macro_rules! ranges {
 }
 ranges!(Range<T>, RangeInclusive<T>, RangeFrom<T>, RangeTo<T>, RangeToInclusive<T>, RangeFull, Above<T>);
 
-/// Returns a range in words.
+/// Returns a range as text.
 fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
     let low = match low {
         Bound::Included(low) => format!(", {} or more", low.word()),
@@ -78,26 +77,26 @@ fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
     format!("{}{low}{high}", T::KIND)
 }
 
-/// Range of the numbers above another one.
+/// Range of the numbers above a bound.
 #[derive(Debug, Clone, Copy)]
 pub struct Above<T> {
     low: T,
     high: Bound<T>,
 }
 
-/// Returns the range of the numbers above `low`, which is not among them.
+/// Returns the range of the numbers above `low`, exclusive.
 pub fn above<T: Number>(low: T) -> Above<T> {
     Above { low, high: Bound::Unbounded }
 }
 
 impl<T> Above<T> {
-    /// Ends the range with `high`, which is in it.
+    /// Ends the range with `high`, inclusive.
     #[must_use]
     pub fn up_to(self, high: T) -> Self {
         Above { high: Bound::Included(high), ..self }
     }
 
-    /// Ends the range before `high`.
+    /// Ends the range before `high`, exclusive.
     #[must_use]
     pub fn below(self, high: T) -> Self {
         Above { high: Bound::Excluded(high), ..self }
@@ -141,11 +140,11 @@ impl Values<bool> for Truth {
     }
 }
 
-/// Values that have a word each.
+/// Values with a word each.
 #[derive(Debug, Clone, Copy)]
 pub struct OneOf<'a, T>(&'a [(&'a str, T)]);
 
-/// Returns the values of a list, each with the word for it.
+/// Returns the values of a list, each with its word.
 pub fn one_of<'a, T>(words: &'a [(&'a str, T)]) -> OneOf<'a, T> {
     OneOf(words)
 }
@@ -194,7 +193,7 @@ impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
             return Ok(Some(None));
         }
         match self.values.read(spelling, now.and_then(Option::as_ref), known) {
-            // A slip of the word is not taken for a name that nobody knows.
+            // A misspelt word is not parsed as an unknown name.
             Err(_) if spelling.arguments.is_empty() && !nearest(&spelling.word, [self.word]).is_empty() => {
                 Ok(None)
             }
@@ -215,15 +214,15 @@ impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
     }
 }
 
-/// Thing with a name and options of its own: a codec, a graph, a part of an algorithm's options.
+/// Type with a name and options of its own: a codec, a graph, a part of the options of an algorithm.
 pub trait Spelled: Clone {
     /// Returns the name that users type, in kebab case.
     fn word(&self) -> &'static str;
 
-    /// Names the options. Without it, there are none.
+    /// Lists the options. By default, there are none.
     ///
     /// # Errors
-    /// What [`Options`] says of values that are out of their ranges.
+    /// Those of [`Options`] for values out of range.
     fn options(&mut self, options: &mut Options) -> Result<()> {
         let _ = options;
         Ok(())
@@ -235,7 +234,7 @@ pub trait Spelled: Clone {
         Options::write(self.word(), |options| own.options(options))
     }
 
-    /// Returns the spelling without the options that are as in `default`.
+    /// Returns the spelling without the options that are equal in `default`.
     fn short(&self, default: &Self) -> Spelling {
         self.full().without(&default.full())
     }
@@ -249,7 +248,7 @@ pub trait Spelled: Clone {
         Options::check(self.word(), |options| own.options(options))
     }
 
-    /// Returns this, for constructors, if its options are in their ranges.
+    /// Returns the value, for constructors, if its options are in range.
     ///
     /// # Errors
     /// As [`Spelled::check`].
@@ -257,7 +256,7 @@ pub trait Spelled: Clone {
         self.check().map(|()| self)
     }
 
-    /// Returns this with the options that a spelling gives.
+    /// Returns a copy with the options of a spelling.
     ///
     /// # Errors
     /// As [`Options::read`].
@@ -272,8 +271,7 @@ pub trait Spelled: Clone {
 #[derive(Debug, Clone, Copy)]
 pub struct Part;
 
-/// Returns the values of a struct with options of its own, which is typed by its name: the options that are not given
-/// stay.
+/// Returns the values of a struct with options of its own, which has the same name; omitted options stay unchanged.
 ///
 /// ```
 /// use hexagram_logical::Result;
@@ -324,6 +322,6 @@ impl<T: Spelled> Values<T> for Part {
     }
 
     fn describe(&self, _: &Catalogues) -> String {
-        "the same with other options".to_owned()
+        "the same name with different options".to_owned()
     }
 }

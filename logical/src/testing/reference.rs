@@ -7,15 +7,15 @@ use hexagram_physical::codec::{Codec, CodecError};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Simulation of all ranks of encoded all-reduces of one bucket, one after another.
+/// Simulation of all ranks in successive encoded all-reduces of one bucket.
 pub struct Reference {
     codec: Arc<dyn Codec>,
     feedback: Feedback,
-    /// Encoding whose draws are those of the ranks.
+    /// Encoding with the draws of the ranks.
     encoding: Encoding,
     len: usize,
     weight: f32,
-    /// Memory of each rank about its messages: e, or h.
+    /// Memory of each rank for its messages: e, or h.
     pub workers: Vec<Vec<f32>>,
     /// Memory of the owners of all chunks: s, or m.
     pub owners: Vec<f32>,
@@ -24,8 +24,8 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Creates `ranks` ranks with such an encoding, for buffers of `len` elements. Their first operation has the
-    /// number that `encoding` has reached.
+    /// Creates `ranks` ranks with such an encoding, for buffers of `len` elements. The number of their first
+    /// operation is that of `encoding`.
     pub fn new(encoding: &Encoding, ranks: usize, len: usize, op: ReduceOp) -> Self {
         let codec = encoding.codec().clone();
         let feedback = encoding.feedback();
@@ -39,10 +39,10 @@ impl Reference {
         Reference { codec, feedback, encoding: own, len, weight, workers, owners, decoded }
     }
 
-    /// Returns the result of `all_reduce_encoded`, from what each rank has in a range of its buffer.
+    /// Returns the result of `all_reduce_encoded`; `contribution` returns a range of the buffer of each rank.
     ///
     /// # Errors
-    /// The codec's error, as [`Error::Usage`].
+    /// The codec error, as [`Error::Usage`].
     pub fn all_reduce_encoded(
         &mut self,
         contribution: impl Fn(usize, Range<usize>) -> Vec<f32>,
@@ -61,7 +61,7 @@ impl Reference {
         Ok(result)
     }
 
-    /// Returns the result of `all_reduce_sparse`, from what each rank has.
+    /// Returns the result of `all_reduce_sparse`; `contribution` returns the buffer of each rank.
     ///
     /// # Errors
     /// As [`Reference::all_reduce_encoded`].
@@ -81,7 +81,7 @@ impl Reference {
         Ok(sum)
     }
 
-    /// Returns the result of one segment, and updates what ranks and owner remember of it.
+    /// Returns the result of one segment, and updates the memory of ranks and owner.
     fn segment(
         &mut self,
         (owner, index): (usize, usize),
@@ -154,5 +154,5 @@ fn encoded(codec: &dyn Codec, numbers: &[f32], seed: u64) -> Result<Vec<u8>, Cod
 }
 
 fn mistake(refusal: CodecError) -> Error {
-    Error::usage(refusal.to_string(), "give the codec what it encodes")
+    Error::usage(refusal.to_string(), "use a valid input of the codec")
 }

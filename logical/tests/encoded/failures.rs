@@ -191,7 +191,10 @@ fn a_wrong_call_sends_nothing_and_changes_nothing() {
         refused(comm.blocking().all_reduce_linear(&mut [1.0], ReduceOp::Sum, &mut other), "difference");
         let mut error = encoding().with_feedback(Feedback::Error);
         comm.blocking().all_reduce_encoded(&mut [1.0, 2.0], ReduceOp::Sum, &mut error)?;
-        refused(comm.blocking().all_reduce_encoded(&mut [1.0], ReduceOp::Sum, &mut error), "one bucket");
+        refused(
+            comm.blocking().all_reduce_encoded(&mut [1.0], ReduceOp::Sum, &mut error),
+            "a separate encoding for each bucket",
+        );
         assert_eq!(one.state().operations(), 0);
         comm.blocking().barrier()
     })

@@ -23,7 +23,7 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
             comm.blocking().gossip_encoded(&mut [1f32; 4], graph, 0, encoding, choco(consensus))
         };
         for consensus in [0.0, -1.0, 1.5, f64::NAN] {
-            refused(gossip(&Topology::Ring, &mut half, consensus), "not a consensus step");
+            refused(gossip(&Topology::Ring, &mut half, consensus), "not a valid consensus step");
         }
         let uneven = Mixing::push(comm.size(), |rank| (0..rank).collect::<BTreeSet<_>>())?;
         refused(gossip(&uneven, &mut half, 1.0), "does not add up");

@@ -72,7 +72,7 @@ fn what_cannot_be_finished_is_given_up() {
         let behind = sum(&executor, JobOptions::default(), 1.0, 1);
         drop(executor);
         for error in [ticket.outcome().unwrap().unwrap_err(), behind.outcome().unwrap().unwrap_err()] {
-            assert!(error.to_string().contains("shut down with 3 jobs under way"), "{error}");
+            assert!(error.to_string().contains("shut down while 3 jobs were running"), "{error}");
         }
         assert!(lane.outcome().unwrap().is_err());
         Ok(())

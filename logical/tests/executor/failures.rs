@@ -142,7 +142,7 @@ fn a_callback_that_waits_or_shuts_down_is_told_not_to() {
         both.wait();
         let (next, waited, shut) = receiver.recv().unwrap();
         for error in [waited.unwrap().unwrap_err(), shut.unwrap_err()] {
-            assert!(error.to_string().contains("on a thread of your own"), "{error}");
+            assert!(error.to_string().contains("on a different thread"), "{error}");
         }
         next.wait(None).unwrap()
     });

@@ -164,14 +164,14 @@ fn only_leaders_refuse(words: &str, refused: impl Fn(&Hierarchy, &Communicator) 
 #[test]
 fn a_leader_whose_memory_does_not_fit_tells_the_others() {
     let encoding = || Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Error);
-    only_leaders_refuse("remembers 50", |hierarchy, comm| {
+    only_leaders_refuse("has 50", |hierarchy, comm| {
         let mut encoding = encoding();
         [50, 60].into_iter().try_for_each(|len| {
             let mut buffer = filled(comm.rank(), len);
             comm.block_on(hierarchy.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))
         })
     });
-    only_leaders_refuse("remembers 50", |hierarchy, comm| {
+    only_leaders_refuse("has 50", |hierarchy, comm| {
         let mut encoding = encoding();
         [50, 60].into_iter().try_for_each(|len| {
             let mut buffer = filled(comm.rank(), len);

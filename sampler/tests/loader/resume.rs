@@ -215,7 +215,7 @@ fn the_state_of_another_order_is_refused() {
         assert!(matches!(error, LoaderError::State { .. }), "{error}");
         assert!(error.to_string().contains(differs), "{error}");
         assert!(
-            error.to_string().contains("make the loader and its sampler with the same options"),
+            error.to_string().contains("create the loader and its sampler with the same options"),
             "{error}"
         );
     }

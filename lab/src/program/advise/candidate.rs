@@ -145,6 +145,6 @@ mod tests {
         assert_eq!(names(USUAL, None).len(), USUAL.split(',').count());
         assert!(with_adam.contains(&"bytegrad".to_owned()) && !with_adam.contains(&"qadam".to_owned()));
         let only = Candidate::all(&registry, REFERENCE, None).unwrap_err().to_string();
-        assert!(only.contains("nothing to compare"), "{only}");
+        assert!(only.contains("no algorithm to compare"), "{only}");
     }
 }

@@ -1,5 +1,5 @@
-//! Pair exchange: two ranks average their values, at any time, without a third and without either's program waiting for
-//! the other's step. The primitive of AD-PSGD.
+//! Pair exchange: two ranks average their values at any time, without other ranks, and without waiting for the step
+//! of the other program. The primitive of AD-PSGD.
 
 mod target;
 
@@ -15,62 +15,62 @@ use std::rc::Rc;
 use std::sync::Arc;
 use target::{EXCHANGE, LOCK, PASSED, PairState, PairTarget, RELEASE};
 
-/// Options of a pair exchange. Equal on all ranks.
+/// Options of a pair exchange. Must be equal on all ranks.
 #[derive(Debug, Default)]
 pub struct PairOptions {
-    /// True if an exchange excludes all others on both partners from its beginning to its end, so that all exchanges
-    /// together are the product of their pairwise averagings, in one order.
+    /// True if an exchange excludes all others on both partners while it runs. All exchanges together are then a
+    /// product of pairwise averagings, in one order.
     pub locked: bool,
-    /// Encoding of the difference; with difference feedback, of values too.
+    /// Encoding of the difference; with difference feedback, also of values.
     pub encoding: Option<Encoding>,
 }
 
-/// Numbers of an exchange that is done.
+/// Numbers of a finished exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Number of the exchange on this rank: 1 for the first that changed its value, whoever began it. Without a lock,
-    /// several may be under way, and this is the last so far.
+    /// Number of the exchange on this rank: 1 for the first that changed its value, whichever rank began it. Without
+    /// a lock, exchanges may overlap, and this is the last number so far.
     pub mine: u64,
     /// Number of the exchange on its partner.
     pub theirs: u64,
 }
 
-/// One rank's value x, which it averages with those of others.
+/// The value x of one rank, which it averages with other ranks.
 ///
 /// > d = (xₐ − x_b) / 2, x_b ← x_b + d, xₐ ← xₐ − d
 ///
-/// *Steps*, of a rank a that exchanges with b: a sends its value; b's service computes d, adds it to its own, and
-/// answers with d; a's service subtracts it. Whatever was done to xₐ meanwhile is kept. The mean of all values stays
-/// as it is, up to the rounding of one addition on each side, since both apply the same d; nobody waits for a lock,
-/// so that nothing can block, even if all exchange with each other at once. But exchanges that overlap mix values of
-/// different times, so that values come together only in the long run. For that, a rank begins one exchange at a
-/// time, and more wait for their turn: many with one old value would feed back on themselves, and diverge. And where
-/// two ranks begin one with each other at the same moment, which would have them swap their values, the lower rank's
-/// counts for both.
+/// *Steps* of rank a in an exchange with b: a sends its value; the service of b computes d, adds it to its value, and
+/// answers with d; the service of a subtracts it. Changes of xₐ in between are kept. Both sides apply the same d, so
+/// that the mean of all values is preserved up to the rounding of one addition on each side. No rank waits for a
+/// lock, so that exchanges cannot deadlock, even if all ranks begin one at the same time. But overlapping exchanges
+/// mix values of different times, so that values agree only in the long run. To ensure that they do, a rank begins
+/// one exchange at a time, and queues further ones: several with one old value would feed back on themselves, and
+/// diverge. If two ranks begin an exchange with each other at the same moment, which would swap their values, the
+/// exchange of the lower rank counts for both.
 ///
-/// *Locked* ([`PairOptions::locked`]), none do: each rank's value has a lock, which an exchange takes on both
-/// partners, that of the lower rank first. Ranks that wait for a lock hold only those of lower ranks, so that no
-/// circle of them can wait for each other. If a < b, a locks its own, and its request waits at b until b's is free.
-/// If a > b, a first asks for b's lock, with which comes x_b, then takes its own, computes d by itself, and releases
-/// b's with d.
+/// *Locked* ([`PairOptions::locked`]), exchanges do not overlap: each value has a lock, and an exchange takes the
+/// locks of both partners, that of the lower rank first. A rank that waits for a lock holds only locks of lower
+/// ranks, so that no deadlock is possible. If a < b, a locks its own value, and its request waits at b until the lock
+/// of b is free. If a > b, a requests the lock of b and gets x_b; then it takes its own lock, computes d itself, and
+/// releases the lock of b with d.
 ///
-/// *Encoded*, d is replaced by D(C(d)) on both sides, so that the mean is kept all the same: `C` need be neither
-/// unbiased nor a contraction for that. The value travels as it is, or with
-/// [`Feedback::Difference`](crate::encoding::Feedback::Difference) as C(x − h), both sides remembering h.
+/// *Encoded*, both sides replace d by D(C(d)), which preserves the mean: `C` need be neither unbiased nor a
+/// contraction. The value is sent unencoded, or, with
+/// [`Feedback::Difference`](crate::encoding::Feedback::Difference), as C(x − h), where both sides remember h.
 ///
 /// | | messages, V being a value and D a difference as they travel |
 /// |---|---|
 /// | difference; locked and a < b | request with V; answer with D, or without where another counts for both |
 /// | locked and a > b | request; answer with V; request with D; answer |
 ///
-/// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *State*: x, as many V and D as
-/// are under way, and with difference feedback two h for every partner, S each. *Determinism*: none, as the order of
-/// exchanges is that of events; locked, the result is that of the pairwise averagings in the order that [`Exchanged`]
-/// tells.
+/// *Bytes*: requests, answers and payloads as for [`Window`](super::Window). *State*: x, a V and a D for each running
+/// exchange, and with difference feedback two h for every partner, S each. *Determinism*: none, since the order of
+/// exchanges depends on timing. With locks, the result is that of the pairwise averagings in the order of the numbers
+/// in [`Exchanged`].
 ///
 /// Source: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel stochastic gradient descent", 2018.
 ///
-/// It can be used from any thread, and lives as long as its service.
+/// Usable from any thread; it keeps its service alive.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service};
@@ -94,17 +94,17 @@ pub struct Exchanged {
 pub struct PairExchange {
     service: Service,
     target: Arc<PairTarget>,
-    /// Number of its handler in the service.
+    /// Number of the handler in the service.
     number: u32,
 }
 
 impl PairExchange {
-    /// Gives every rank's `value` to be averaged. A collective call: all ranks make the same ones of a service, in
-    /// the same order, with values and options that are alike. Bytes: n − 1 messages of one byte.
+    /// Registers `value` of each rank for averaging. A collective call: all ranks make the same calls on a service in
+    /// the same order, with values and options that match. Bytes: n − 1 messages of one byte.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if one
-    /// locks and another does not, for integers, and for feedback other than none and difference.
+    /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if
+    /// ranks differ in `locked`, for integers, and for feedback other than none and difference.
     pub fn create<'a>(
         comm: &'a Communicator,
         service: &'a Service,
@@ -116,7 +116,7 @@ impl PairExchange {
             check(comm, service, value, encoding.as_ref())?;
             let me = Member::of(comm, comm.rank());
             let target = Arc::new(PairTarget::new(me, value, encoding, locked)?);
-            // Before the others can know that it is there.
+            // Registered before any other rank can send a request.
             let number = service.register(Arc::<PairTarget>::clone(&target))?;
             let mine = u8::from(locked);
             let theirs = tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]).await?;
@@ -129,17 +129,17 @@ impl PairExchange {
         })
     }
 
-    /// Averages this rank's value with that of `peer`; done when both have changed.
+    /// Averages the value of this rank with that of `peer`. Completes when both have changed.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `peer` is this rank, or none. The [`Pending`] fails as every operation does, when a rank
-    /// has failed, or the codec refuses a value.
+    /// [`Error::Usage`] if `peer` is this rank or out of range. The [`Pending`] fails if a rank has failed, or if the
+    /// codec refuses a value.
     pub fn exchange(&self, peer: usize) -> Pending<Exchanged> {
         let rank = self.service.rank();
         let size = self.service.size();
         if peer == rank || peer >= size {
             let what = format!("rank {rank} of {size} cannot exchange with rank {peer}");
-            return self.service.refused(Error::usage(what, "choose another rank"));
+            return self.service.refused(Error::usage(what, "choose a different rank"));
         }
         let target = Arc::clone(&self.target);
         let number = self.number;
@@ -149,32 +149,31 @@ impl PairExchange {
         })
     }
 
-    /// Copies this rank's value: `into ← x`.
+    /// Copies the value of this rank: `into ← x`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `into` is of another type or length.
+    /// [`Error::Usage`] if `into` has a different type or length.
     pub fn load<'a>(&'a self, into: &'a mut Buffer) -> Primitive<'a> {
         Box::pin(async move { into.write_all()?.copy_from(&self.target.enter().await.value.read_all()?) })
     }
 
-    /// Adds a step of this rank's own: `x ← x + weight × from`. Exchanges that are under way keep it.
+    /// Adds a local change: `x ← x + weight × from`. Running exchanges keep it.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `from` is of another type or length.
+    /// [`Error::Usage`] if `from` has a different type or length.
     pub fn add<'a>(&'a self, weight: f64, from: &'a Buffer) -> Primitive<'a> {
         Box::pin(
             async move { self.target.enter().await.value.write_all()?.add_scaled(weight, &from.read_all()?) },
         )
     }
 
-    /// Returns the number of exchanges that have changed x so far.
+    /// Returns the number of exchanges that have changed x.
     pub fn exchanges(&self) -> u64 {
         self.target.exchanges()
     }
 
-    /// Returns copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and
-    /// what the feedback remembers of each partner. For a checkpoint: save on all ranks when no exchange is under way,
-    /// after all results have been waited for and a barrier.
+    /// Returns copies of the whole state of this rank, by name: x with the number of exchanges, and the feedback
+    /// memory for each partner. For a checkpoint: wait for all results and a barrier first, and save on all ranks.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -186,12 +185,11 @@ impl PairExchange {
         })
     }
 
-    /// Goes on where [`PairExchange::save`] was called, in a pair exchange that was made alike: on all ranks, before
-    /// anything is exchanged.
+    /// Restores the state of [`PairExchange::save`] in a pair exchange that was created with the same arguments. Call
+    /// it on all ranks, before the first exchange.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no place for what was saved: with another encoding, type or length. The pair
-    /// exchange is of no use then.
+    /// [`Error::Usage`] if the state does not match the encoding, type or length. The pair exchange is then unusable.
     pub async fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
         let mut pair = self.target.enter().await;
         for (name, state) in states {
@@ -201,7 +199,7 @@ impl PairExchange {
         Ok(())
     }
 
-    /// Returns the calls that wait, blocking.
+    /// Returns the blocking form of the waiting calls.
     pub fn blocking(&self) -> BlockingPairExchange<'_> {
         BlockingPairExchange(self)
     }
@@ -285,6 +283,6 @@ impl Exchange {
     }
 
     fn nothing(&self) -> Error {
-        Error::usage(format!("rank {} answered with nothing", self.peer), "report it as a bug")
+        Error::usage(format!("rank {} sent an empty answer", self.peer), "report it as a bug")
     }
 }

@@ -1,4 +1,4 @@
-//! The requests that other ranks make of this rank's value.
+//! Serves the requests of other ranks for the value of this rank.
 
 use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
@@ -14,38 +14,38 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// With a value, answered with a difference, or without one as [`PASSED`]. The first argument of every answer counts
-/// the exchanges of who gives it.
+/// Carries a value; the answer is a difference, or empty with [`PASSED`]. The first argument of every answer is the
+/// number of exchanges of the answering rank.
 pub(super) const EXCHANGE: u16 = 0;
-/// Answered with a value, which stays locked.
+/// The answer is a value, which stays locked.
 pub(super) const LOCK: u16 = 1;
-/// With a difference, which ends the lock.
+/// Carries a difference, which ends the lock.
 pub(super) const RELEASE: u16 = 2;
 
-/// Second argument of an answer: the exchange that the asked rank has begun itself counts for both.
+/// Second argument of an answer: the exchange that the answering rank has begun itself counts for both.
 pub(super) const PASSED: u64 = 1;
 
-/// Names of saved states: of links to ranks that are told values, and from ranks that tell.
+/// Names of saved states: of links to ranks that receive values, and from ranks that send them.
 const TOLD: &str = "told to";
 const HEARD: &str = "heard from";
 
 /// State that is read and written together.
 pub(super) struct PairState {
     pub(super) value: Buffer,
-    /// An exchange has the value.
+    /// True while an exchange has the value.
     pub(super) locked: bool,
-    /// This rank has begun an exchange.
+    /// True while this rank runs an exchange of its own.
     pub(super) turn_taken: bool,
-    /// With whom, while that one has this rank's value and may change its own.
+    /// Partner, while it has the value of this rank and may change its own.
     pub(super) asking: Option<usize>,
-    /// Rank that has the lock, if it is another.
+    /// Rank that holds the lock, if it is not this one.
     holder: Option<usize>,
     /// Links to and from each partner.
     send_links: HashMap<usize, SendLink>,
     receive_links: HashMap<usize, ReceiveLink>,
 }
 
-/// One rank's value.
+/// The value of one rank.
 pub(super) struct PairTarget {
     me: Member,
     pub(super) fingerprint: Fingerprint,
@@ -53,7 +53,7 @@ pub(super) struct PairTarget {
     pub(super) differences: ValueEncoding,
     /// True if exchanges exclude each other.
     pub(super) locked: bool,
-    /// Exchanges that have changed the value: counted under the lock of the state, read without.
+    /// Number of exchanges that have changed the value: written under the lock of the state, read without.
     exchanges: AtomicU64,
     state: Shared<PairState>,
 }
@@ -86,12 +86,12 @@ impl PairTarget {
         Ok(PairTarget { me, fingerprint, values, differences, locked, exchanges, state: Shared::new(state) })
     }
 
-    /// Takes the lock on the service's thread.
+    /// Takes the lock on the service thread.
     pub(super) fn state(&self) -> SharedGuard<'_, PairState> {
         self.state.lock()
     }
 
-    /// Takes the lock for this rank's program, once it is free.
+    /// Takes the lock for the program of this rank, once it is free.
     pub(super) async fn enter(&self) -> SharedGuard<'_, PairState> {
         self.state.enter().await
     }
@@ -101,7 +101,7 @@ impl PairTarget {
         self.exchanges.load(Ordering::Acquire)
     }
 
-    /// Counts an exchange that has changed the value; returns its number. Call it under the lock of the state.
+    /// Counts an exchange that has changed the value, and returns its number. The caller holds the lock of the state.
     fn count(&self) -> u64 {
         self.exchanges.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -131,15 +131,15 @@ impl PairTarget {
         Ok(())
     }
 
-    /// Makes the message that tells `to` this rank's value.
+    /// Encodes the value of this rank for `to`.
     pub(super) fn encode_value(&self, to: usize) -> Result<Payload> {
         let PairState { value, send_links, .. } = &mut *self.state();
         let link = send_links.entry(to).or_insert_with(|| self.values.send_link(EXCHANGE));
         self.values.encode(link, &self.me.peer, to, value)
     }
 
-    /// Takes the mean with the value that a message of `from` tells; returns how many exchanges there were, and the
-    /// message that tells the difference, which `from` has to subtract.
+    /// Averages with the value in a message of `from`. Returns the number of exchanges, and the message with the
+    /// difference that `from` must subtract.
     pub(super) fn meet(&self, from: &Member, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
         let PairState { value, receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
@@ -154,12 +154,12 @@ impl PairTarget {
         Ok((self.count(), message))
     }
 
-    /// Returns true if an exchange that `from` has begun is one with this rank's own, which counts for both.
+    /// Returns true if an exchange that `from` has begun meets an exchange of this rank, which counts for both.
     fn is_met(&self, from: &Member) -> bool {
         !self.locked && self.me.rank < from.rank && self.state().asking == Some(from.rank)
     }
 
-    /// Lets an exchange pass, of which only what is remembered of values counts.
+    /// Skips an exchange, but updates the memory of values.
     fn pass(&self, from: &Member, payload: &Landed) -> Result<Reply> {
         let PairState { receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
@@ -167,7 +167,7 @@ impl PairTarget {
         Ok(Reply { arguments: [self.exchanges(), PASSED], payload: None })
     }
 
-    /// Applies a difference, `x ← x + sign × difference`; returns how many exchanges there were.
+    /// Applies a difference, `x ← x + sign × difference`. Returns the number of exchanges.
     pub(super) fn apply(&self, sign: f64, difference: &Buffer) -> Result<u64> {
         let state = self.state();
         state.value.write_all()?.add_scaled(sign, &difference.read_all()?)?;
@@ -186,7 +186,7 @@ impl PairTarget {
     }
 }
 
-/// Names the rank whose value is not finite in the error of a difference: the partner's, if this rank's is.
+/// Adds to an error the rank whose value is not finite: the partner, if the value of this rank is finite.
 fn whose(mut error: Error, own: &Buffer, partner: &Peer) -> Error {
     if let (Error::NotFinite { place, index, .. }, Ok(own)) = (&mut error, own.host::<f32>())
         && own.get(*index).is_some_and(|x| x.is_finite())

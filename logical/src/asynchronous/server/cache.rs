@@ -1,24 +1,24 @@
-//! Parameters that were pulled before, and may serve again.
+//! Cache of pulled parameters.
 
 use super::Pulled;
 use super::terms::Piece;
 use crate::{Buffer, DType, Result};
 use std::ops::Range;
 
-/// A copy of all parameters, as old as each shard's entry says.
+/// A copy of all parameters; the age of each shard is in its entry.
 pub(super) struct Cache {
     pub(super) parameters: Buffer,
-    /// By rank, the clock before which all updates are in, and the version; `None` before the first pull.
+    /// By rank, the clock whose earlier updates are all included, and the version; `None` before the first pull.
     known: Vec<Option<(u64, u64)>>,
 }
 
 impl Cache {
-    /// Creates a cache beside `served`, in which nothing is known.
+    /// Creates an empty cache on the device of `served`.
     pub(super) fn new(served: &Buffer, len: usize, ranks: usize) -> Result<Self> {
         Ok(Cache { parameters: served.beside(DType::F32, len)?, known: vec![None; ranks] })
     }
 
-    /// Returns true if a shard's copy contains all updates before `clock`.
+    /// Returns true if the copy of a shard contains all updates before `clock`.
     pub(super) fn holds(&self, rank: usize, clock: u64) -> bool {
         self.known[rank].is_some_and(|(known, _)| known >= clock)
     }
@@ -28,7 +28,7 @@ impl Cache {
         self.known[rank] = Some((clock, version));
     }
 
-    /// Copies `range`, the union of `pieces`, which are all known.
+    /// Copies `range`, the union of `pieces`, all of which must be cached.
     pub(super) fn read(&self, pieces: &[Piece], range: &Range<usize>, into: &Buffer) -> Result<Pulled> {
         into.write_all()?.copy_from(&self.parameters.read(range.clone())?)?;
         let known = || pieces.iter().filter_map(|piece| self.known[piece.rank]);

@@ -1,4 +1,4 @@
-//! The side of a server that asks: what a rank pushes and pulls.
+//! The client side of a server: the pushes and pulls of a rank.
 
 use super::super::BlockingServer;
 use super::super::dispatcher::{Outgoing, Payload, Response};
@@ -15,21 +15,21 @@ use crate::{Buffer, Part, Primitive, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Names under which what pushes lose is remembered.
+/// Names of the error memory of pushes.
 const NAMES: LinkNames = LinkNames { error: "pushed", difference: "pushed" };
 
 impl Server {
-    /// Returns the same calls, blocking.
+    /// Returns the blocking form of these calls.
     pub fn blocking(&mut self) -> BlockingServer<'_> {
         BlockingServer(self)
     }
 
-    /// Sends `delta` to the shards that have the parameters `range`. Returns when `delta` may be changed; a request
-    /// that fails later shows in what is called next.
+    /// Sends `delta` to the shards of the parameters `range`. Returns when `delta` may be changed; a later call
+    /// returns the error of a request that fails afterwards.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) where
-    /// the codec refuses it. Then nothing was sent, and nothing is remembered.
+    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) if
+    /// the codec refuses `delta`. In both cases no message is sent, and the memory is unchanged.
     pub fn push<'a>(&'a mut self, range: Range<usize>, delta: &'a Buffer) -> Primitive<'a> {
         Box::pin(async move {
             self.terms.check(&range, delta)?;
@@ -43,7 +43,7 @@ impl Server {
             };
             for (piece, payload) in pieces.iter().zip(payloads) {
                 let pending = self.ask(piece, Some(payload), None);
-                // Nobody waits for it, but what has failed already can be told.
+                // The push does not wait for the result, but returns an error that has already occurred.
                 if pending.is_done() {
                     pending.await?;
                 }
@@ -59,7 +59,7 @@ impl Server {
         Ok(Payload { buffer, len })
     }
 
-    /// Makes the messages for the pieces of `delta`, and remembers what they lose once all are made.
+    /// Encodes the messages for the pieces of `delta`, and stores their errors once all are encoded.
     fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, delta: &Buffer) -> Result<Vec<Payload>> {
         let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
         let codec = Arc::clone(encoding.codec());
@@ -88,12 +88,12 @@ impl Server {
         Ok(made.into_iter().map(|(_, message)| message).collect())
     }
 
-    /// Stores the parameters of `range` in `into`, as they are once the clock lets this rank go on: see
+    /// Stores the parameters of `range` in `into`, after waiting for the clock: see
     /// [`Clock::wait`](super::super::Clock::wait).
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; as [`Clock::wait`](super::super::Clock::wait);
-    /// those of any request before.
+    /// the error of an earlier request.
     pub fn pull<'a>(&'a mut self, range: Range<usize>, into: &'a mut Buffer) -> Primitive<'a, Pulled> {
         Box::pin(async move {
             self.terms.check(&range, into)?;
@@ -105,9 +105,8 @@ impl Server {
         })
     }
 
-    /// Pulls as [`Server::pull`] does, but what came in this way before serves again as long as it contains all pushes
-    /// of clocks before c − s; then nothing is sent. What this rank itself has pushed since may not be in it. Costs S
-    /// bytes of memory.
+    /// Pulls like [`Server::pull`], but reuses an earlier result of this call, without a message, while it contains
+    /// all pushes of clocks before c − s. Recent pushes of this rank may be missing. Takes S bytes of memory.
     ///
     /// # Errors
     /// As [`Server::pull`].
@@ -127,7 +126,7 @@ impl Server {
         })
     }
 
-    /// Pulls the shards of `pieces` that are too old.
+    /// Pulls those shards of `pieces` that are too old.
     async fn refresh(&self, cache: &mut Cache, pieces: &[Piece]) -> Result<()> {
         let needed = self.clock.now().saturating_sub(self.clock.staleness());
         let stale = pieces.iter().filter(|piece| !cache.holds(piece.rank, needed));
@@ -142,7 +141,7 @@ impl Server {
         Ok(())
     }
 
-    /// Fetches pieces, all at once, and puts them in their places.
+    /// Fetches pieces, all at the same time, into their places.
     async fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
         let clock = self.clock.slowest();
         let ask = |piece: &Piece| {
@@ -168,13 +167,13 @@ impl Server {
             return MessageSender::aside(from).decode(&**encoding.codec(), message, None, to);
         }
         if bytes != len * size_of::<f32>() {
-            return Err(violation(from, "other parameters than were asked for"));
+            return Err(violation(from, "parameters that were not requested"));
         }
         to.write()?.copy_from(&buffer.read(0..len)?)
     }
 
-    /// Sends one request: a push with a payload, a pull with a settled clock and room for the answer. Until it is
-    /// answered, nobody sees this rank tick on.
+    /// Sends one request: a push with a payload, or a pull with a settled clock and room for the answer. Until the
+    /// answer, other ranks see no later clock of this rank.
     fn ask(
         &self,
         piece: &Piece,

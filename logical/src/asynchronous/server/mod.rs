@@ -1,4 +1,4 @@
-//! A parameter server on all ranks: each keeps a shard of the parameters, and changes it by what the others send.
+//! A parameter server on all ranks: each holds a shard of the parameters, and applies the updates of all ranks to it.
 
 mod cache;
 mod client;
@@ -20,17 +20,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use terms::{Shards, Terms};
 
-/// Encodings of a server's numbers on their way. Equal on all ranks.
+/// Encodings of the messages of a server. Must be equal on all ranks.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
-    /// Encoding of deltas, without feedback or with [`Feedback::Error`]; they travel as they are if `None`.
+    /// Encoding of deltas, without feedback or with [`Feedback::Error`]; `None` sends them unencoded.
     pub pushed: Option<Encoding>,
-    /// Encoding of parameters, without feedback; they travel as they are if `None`.
+    /// Encoding of parameters, without feedback; `None` sends them unencoded.
     pub pulled: Option<Encoding>,
 }
 
 impl ServerOptions {
-    /// Returns what all ranks agree on. Fails for a feedback that servers do not know.
+    /// Returns the fingerprint of the options. Fails for feedback that servers do not support.
     fn fingerprint(&self, shards: Shards) -> Result<Fingerprint> {
         let ServerOptions { pushed, pulled } = self;
         let feedbacks = [(pushed, &[Feedback::None, Feedback::Error][..]), (pulled, &[Feedback::None])];
@@ -44,38 +44,38 @@ impl ServerOptions {
     }
 }
 
-/// Age of the parameters that a pull has brought.
+/// Age of pulled parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// Clock before which every rank's updates are in it.
+    /// Clock before which the updates of all ranks are included.
     pub clock: u64,
-    /// Number of pushes that each shard that it touches had applied, in the order of shards.
+    /// Number of pushes that each of the shards had applied, in the order of shards.
     pub versions: Vec<u64>,
 }
 
-/// A vector of f32 that is spread over ranks, and changed there by what any rank pushes.
+/// A vector of f32 that is distributed over ranks, and updated by pushes from any rank.
 ///
-/// Its k shards are on ranks that are evenly spread. There is one on each of up to 16 ranks; of more ranks as many have one
-/// as have 16,384 elements each, but at least 16: see [`shard_range`].
+/// Its k shards are on evenly spaced ranks. Up to 16 ranks have one shard each. With more ranks, k is the number of
+/// shards of at least 16,384 elements, but at least 16: see [`shard_range`].
 ///
-/// With u the update, g a delta of rank q at clock c, x the parameters:
+/// With u the update, g a delta of rank q at clock c, and x the parameters:
 ///
 /// > push: x ← u(x, g, q, c), on the ranks that have them; pull: x as it is there
 ///
-/// A pull at clock c contains every rank's pushes of clocks before c − s, all pushes that its own rank has made, and
-/// whatever else has come; s is the staleness of the [`Clock`]. With s = 0 it is exact: a delta is kept until its clock
-/// is over on all ranks, and applied in the order of clocks, then ranks, then pushes; a pull at clock c gives the
-/// result of all clocks before c and nothing else. This is bulk synchronous parallelism.
+/// A pull at clock c contains the pushes of every rank from clocks before c − s, all pushes of its own rank, and
+/// possibly more; s is the staleness of the [`Clock`]. With s = 0 the result is exact: a delta is kept until its
+/// clock has ended on all ranks, and deltas are applied in the order of clocks, then ranks, then pushes. A pull at
+/// clock c returns the result of exactly the clocks before c, as in bulk synchronous parallelism.
 ///
-/// *Steps*: a push is one request to each shard that it touches, and does not wait. A pull waits for the clock, and is
-/// one request and its reply. *Bytes* sent by the n ranks on average, with S the size of what is pushed or pulled: a push
-/// (n−1)/n · S and (n−1)/n · k requests of [`REQUEST_BYTES`](super::REQUEST_BYTES), which are answered by
-/// [`REPLY_BYTES`](super::REPLY_BYTES); a pull as many requests, answered by (n−1)/n · S and as many replies. Where every
-/// rank has a shard, that is what each rank sends. Headers come on top; payloads of more than
-/// [`INLINE_BYTES`](super::INLINE_BYTES) are messages of their own. Encoded, S is that of the messages. *Memory*: S/k for a
-/// shard, S/k for what is being sent of it, S for each push and pull under way, and S for pushes that wait for their clock if
-/// s = 0. *Determinism*: with s = 0 all of it, on all transports; otherwise
-/// updates are applied in the order in which they come.
+/// *Steps*: a push is one request to each of its shards, and does not wait. A pull waits for the clock, and is one
+/// request and its reply per shard. *Bytes* sent by the n ranks on average, with S the size of the pushed or pulled
+/// parameters. A push: (n−1)/n · S and (n−1)/n · k requests of [`REQUEST_BYTES`](super::REQUEST_BYTES), each answered
+/// by [`REPLY_BYTES`](super::REPLY_BYTES). A pull: the same number of requests, answered by (n−1)/n · S and the same
+/// number of replies. If every rank has a shard, each rank sends exactly that. Headers are additional; payloads of
+/// more than [`INLINE_BYTES`](super::INLINE_BYTES) are separate messages. Encoded, S is the size of the messages.
+/// *Memory*: S/k for a shard, S/k for its messages, S for each running push and pull, and, if s = 0, S for pushes
+/// that wait for their clock. *Determinism*: complete with s = 0, on all transports; otherwise updates are applied in
+/// the order of arrival.
 ///
 /// Sources: Li et al., "Scaling distributed machine learning with the parameter server", 2014; Ho et al., "More
 /// effective distributed ML via a stale synchronous parallel parameter server", 2013.
@@ -117,13 +117,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server on all ranks. A collective call. `initial` holds all parameters, equal on all ranks; a shard begins
-    /// with its elements of that of the rank that has it.
+    /// Creates a server. A collective call. `initial` holds all parameters, equal on all ranks; each shard starts
+    /// with the elements of its own rank.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options;
-    /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers do
-    /// not know, or `comm` is not of the service's ranks.
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options.
+    /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers
+    /// do not support, or `comm` is not of the ranks of the service.
     pub async fn start(
         comm: &Communicator,
         service: &Service,
@@ -154,9 +154,9 @@ impl Server {
         Ok(Server { service, clock, number, terms, shard, pushed, cache: None })
     }
 
-    /// Returns this rank's parameters and where they are in the whole vector, none if it has no shard; with s = 0 as of the slowest rank's
-    /// clock, as far as it is known. To save a server, call it on all ranks after [`Clock::settle`]; to restore it,
-    /// start one with what was saved.
+    /// Returns the parameters of this rank, and their range in the whole vector; empty without a shard. With s = 0
+    /// they are those of the lowest known clock. To save a server, call this on all ranks after [`Clock::settle`]; to
+    /// restore it, start a server with the saved parameters.
     ///
     /// # Errors
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with a rank whose delta cannot be decoded.
@@ -169,13 +169,14 @@ impl Server {
         })
     }
 
-    /// Returns the encoding of deltas with what it remembers, to be saved and restored.
+    /// Returns the encoding of deltas with its memory, for saving and restoring.
     pub fn pushed(&mut self) -> Option<&mut Encoding> {
         self.pushed.as_mut()
     }
 }
 
-/// Returns the elements of a server's vector of `len` that a rank of so many has; none, at the end, if it has no shard.
+/// Returns the elements that `rank` of `ranks` has, in a server vector of length `len`. Empty, at the end, without a
+/// shard.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::shard_range;
@@ -189,8 +190,8 @@ pub fn shard_range(len: usize, ranks: usize, rank: usize) -> Range<usize> {
     Shards::of(len, ranks.max(1)).of_rank(rank)
 }
 
-/// Returns an empty buffer where a server's are: on the host, which computes the updates; of parameters that have sizes only,
-/// beside them.
+/// Returns an empty buffer for the data of a server: on the host, which computes the updates; for parameters that
+/// have sizes only, on their device.
 fn place_beside(parameters: &Buffer) -> Result<Buffer> {
     let has_content = parameters.queue().has_content();
     if has_content { Buffer::zeroed(DType::F32, 0) } else { parameters.beside(DType::F32, 0) }

@@ -1,12 +1,12 @@
-//! One rank's shard: it takes pushes in and hands parameters out, on the service's thread.
+//! The shard of one rank: it receives pushes and serves parameters, on the service thread.
 //!
 //! ```text
 //! push   start len clock, delta of len elements   →
 //! pull   start len settled                        → version, len parameters
 //! ```
 //!
-//! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server's codecs.
-//! `settled` is a clock: everything that any rank has pushed before it has come here.
+//! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server codecs.
+//! `settled` is a clock: all pushes of all ranks before it have arrived.
 
 use super::super::dispatcher::Payload;
 use super::super::service::{Handler, Landed, Member, Reply, Served};
@@ -24,28 +24,28 @@ use std::sync::Arc;
 pub(super) const PUSH: u16 = 0;
 pub(super) const PULL: u16 = 1;
 
-/// One shard, on which all pushes and pulls of it work.
+/// One shard, with its pushes and pulls.
 pub(super) struct Shard {
     terms: Arc<Terms>,
-    /// Elements of the whole vector that it has.
+    /// Elements of the whole vector in this shard.
     range: Range<usize>,
-    /// Deltas are applied by clock, and in it by rank.
+    /// True if deltas are applied in the order of clocks, and then ranks.
     ordered: bool,
     state: Shared<ShardState>,
 }
 
 struct ShardState {
     parameters: Buffer,
-    /// Pushes that were applied.
+    /// Number of applied pushes.
     version: u64,
     update: Box<dyn Update>,
-    /// By clock and rank, in the order in which they came.
+    /// Pushes by clock and rank, in the order of arrival.
     waiting: BTreeMap<(u64, usize), Vec<Delta>>,
-    /// All parameters as they are sent, and their version.
+    /// All parameters as a message, and their version.
     image: Option<(u64, Payload)>,
 }
 
-/// A delta that a rank pushed.
+/// A delta that a rank has pushed.
 struct Delta {
     from: usize,
     clock: u64,
@@ -69,14 +69,14 @@ impl Shard {
         Shard { terms, range, ordered, state }
     }
 
-    /// Returns the parameters, with all that was pushed before the clock `settled`.
+    /// Returns the parameters, including all pushes before the clock `settled`.
     pub(super) async fn parameters(&self, settled: u64) -> Result<Vec<f32>> {
         let state = &mut *self.state.enter().await;
         self.catch_up(state, settled)?;
         Ok(state.parameters.host::<f32>()?.to_vec())
     }
 
-    /// Returns the elements of the shard that a request is about.
+    /// Returns the elements of the shard that a request addresses.
     fn part(&self, from: &Member, request: &Request) -> Result<Range<usize>> {
         let [start, len, _] = request.arguments.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         match start.checked_add(len) {
@@ -89,7 +89,7 @@ impl Shard {
         let part = self.part(from, request)?;
         let clock = request.arguments[2];
         if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
-            return Err(violation(&from.peer, "a delta of another length than it says"));
+            return Err(violation(&from.peer, "a delta whose length differs from the request"));
         }
         let message = Arc::clone(&payload.buffer);
         let bytes = payload.bytes;
@@ -111,7 +111,7 @@ impl Shard {
         Ok(Reply { arguments: [state.version, 0], payload })
     }
 
-    /// Applies what was pushed before the clock `settled`, when order matters.
+    /// Applies the pushes before the clock `settled`, if the order matters.
     fn catch_up(&self, state: &mut ShardState, settled: u64) -> Result<()> {
         let later = state.waiting.split_off(&(settled, 0));
         let due = std::mem::replace(&mut state.waiting, later);
@@ -142,7 +142,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns some parameters as they are sent: the whole shard's are made once a version, however many pull them.
+    /// Returns some parameters as a message. The message of the whole shard is made once per version, for all pulls.
     fn image(&self, state: &mut ShardState, part: Range<usize>) -> Result<Payload> {
         let whole = part.len() == self.range.len();
         if let Some((version, image)) = &state.image
@@ -151,7 +151,7 @@ impl Shard {
         {
             return Ok(image.clone());
         }
-        // The last one's room may be used again.
+        // Lets the pool reuse the previous message.
         state.image = None;
         let len = part.len();
         let start = self.range.start + part.start;

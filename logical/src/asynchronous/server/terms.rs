@@ -1,4 +1,4 @@
-//! Terms that the two sides of a server share: who has what, how it travels, and what is wrong when it cannot be read.
+//! Common terms of the two sides of a server: the shards, their encodings, and the errors of unreadable messages.
 
 use super::super::pool::BufferPool;
 use crate::encoding::Encoding;
@@ -9,13 +9,13 @@ use hexagram_physical::native::chunk;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Number of elements of a shard, at least, where there are more than [`FEW`]: 64 KiB. What is smaller takes longer for
-/// being a message of its own than for its bytes.
+/// Minimum number of elements of a shard, if there are more than [`FEW`]: 64 KiB. For smaller shards, the time per
+/// message exceeds that of the bytes.
 const SMALLEST: usize = 16 * 1024;
-/// Number of shards, if there are as many ranks, of however few elements.
+/// Minimum number of shards, if there are at least that many ranks, for any number of elements.
 const FEW: usize = 16;
 
-/// Cut of a vector into shards, and the ranks that have them, evenly spread.
+/// Division of a vector into shards, and their ranks, evenly spaced.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shards {
     pub(super) len: usize,
@@ -33,24 +33,24 @@ impl Shards {
         chunk(self.len, self.count, shard)
     }
 
-    /// Returns the number of elements of the largest.
+    /// Returns the number of elements of the largest shard.
     fn longest(&self) -> usize {
         self.len.div_ceil(self.count)
     }
 
-    /// Returns the rank that has a shard.
+    /// Returns the rank of a shard.
     fn owner(&self, shard: usize) -> usize {
         shard * self.ranks / self.count
     }
 
-    /// Returns the elements that a rank has; none, at the end, if it has no shard.
+    /// Returns the elements of a rank; empty, at the end, if it has no shard.
     pub(super) fn of_rank(&self, rank: usize) -> Range<usize> {
         let shard = (rank * self.count).div_ceil(self.ranks);
         if shard < self.count && self.owner(shard) == rank { self.range(shard) } else { self.len..self.len }
     }
 }
 
-/// Terms that the two sides of a server share.
+/// Common terms of the two sides of a server.
 pub(super) struct Terms {
     pub(super) fingerprint: Fingerprint,
     pub(super) shards: Shards,
@@ -58,13 +58,13 @@ pub(super) struct Terms {
     pub(super) peers: Vec<Peer>,
     pub(super) pushed: Option<Arc<dyn Codec>>,
     pub(super) pulled: Option<Encoding>,
-    /// Buffers for numbers, and for what is pushed and pulled as it travels, where shards are.
+    /// Buffers for numbers, and for pushed and pulled messages, on the device of the shards.
     pub(super) values: BufferPool,
     pushes: BufferPool,
     pulls: BufferPool,
 }
 
-/// Part of a range that one shard has.
+/// Part of a range in one shard.
 pub(super) struct Piece {
     pub(super) rank: usize,
     /// First element, counted in the shard.
@@ -79,7 +79,7 @@ impl Piece {
         Piece { rank, start: 0, range: terms.shards.of_rank(rank) }
     }
 
-    /// Returns where it is within a buffer that holds `range`.
+    /// Returns its place in a buffer that holds `range`.
     pub(super) fn within(&self, range: &Range<usize>) -> Range<usize> {
         self.range.start - range.start..self.range.end - range.start
     }
@@ -106,12 +106,12 @@ impl Terms {
         Ok(Terms { fingerprint, shards, rank, peers, pushed, pulled, values, pushes, pulls })
     }
 
-    /// Returns a buffer with room for `len` elements on their way to a shard.
+    /// Returns a buffer for a message with `len` elements to a shard.
     pub(super) fn push_room(&self, len: usize) -> Result<Arc<Buffer>> {
         self.pushes.take_len(self.pushed.as_ref().map_or(len, |codec| codec.encoded_len(len)))
     }
 
-    /// Returns a buffer with room for `len` elements on their way from a shard.
+    /// Returns a buffer for a message with `len` elements from a shard.
     pub(super) fn pull_room(&self, len: usize) -> Result<Arc<Buffer>> {
         self.pulls.take_len(self.pulled.as_ref().map_or(len, |encoding| encoding.codec().encoded_len(len)))
     }
@@ -121,7 +121,7 @@ impl Terms {
         &self.peers[self.rank]
     }
 
-    /// Returns the parts of a range that the shards have.
+    /// Returns the parts of a range in the shards.
     pub(super) fn pieces(&self, range: &Range<usize>) -> Vec<Piece> {
         let piece = |number| {
             let shard = self.shards.range(number);
@@ -132,17 +132,20 @@ impl Terms {
         (0..self.shards.count).filter_map(piece).collect()
     }
 
-    /// Fails unless a buffer fits a range of the server's.
+    /// Fails unless a buffer matches a range of the server.
     pub(super) fn check(&self, range: &Range<usize>, buffer: &Buffer) -> Result<()> {
         if buffer.dtype() != DType::F32 {
-            let what = format!("a server has f32, not {}", buffer.dtype());
+            let what = format!("a server holds f32, not {}", buffer.dtype());
             return Err(Error::usage(what, "convert to f32 first"));
         }
         if range.start > range.end || range.end > self.shards.len || range.len() != buffer.len() {
             let len = buffer.len();
             let whole = self.shards.len;
-            let what = format!("elements {range:?} of {whole} and a buffer of {len} elements do not fit");
-            return Err(Error::usage(what, "use a buffer as long as the range, and a range of the server's"));
+            let what = format!("elements {range:?} of {whole} do not match a buffer of {len} elements");
+            return Err(Error::usage(
+                what,
+                "use a buffer with the length of the range, and a range of the server",
+            ));
         }
         Ok(())
     }

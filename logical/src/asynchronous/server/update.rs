@@ -1,8 +1,8 @@
-//! Updates of a server's parameters: the mathematics of an asynchronous algorithm, on the shard's own rank.
+//! Updates of the parameters of a server: the mathematics of an asynchronous algorithm, on the rank of the shard.
 
 use std::ops::Range;
 
-/// Origin of a delta: its rank, its clock, and the parameters that it is for.
+/// Origin of a delta: its rank, its clock, and its range of parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
     /// Rank that sent it.
@@ -13,10 +13,10 @@ pub struct Push {
     pub range: Range<usize>,
 }
 
-/// Changes parameters by what a rank has sent. It may keep state, such as a momentum, for the shard that it is given
-/// parts of. Closures are updates too: `|parameters, delta, push| …`.
+/// Rule that applies a delta to parameters. It may keep state, such as a momentum, for its shard. Closures are
+/// updates: `|parameters, delta, push| …`.
 pub trait Update: Send {
-    /// Changes `parameters`, the elements [`Push::range`], by `delta`, which is as long.
+    /// Changes `parameters`, the elements [`Push::range`], by `delta` of the same length.
     fn apply(&mut self, parameters: &mut [f32], delta: &[f32], push: &Push);
 }
 
@@ -26,7 +26,7 @@ impl<F: FnMut(&mut [f32], &[f32], &Push) + Send> Update for F {
     }
 }
 
-/// Addition of what is sent: `x ← x + d`.
+/// Adds the delta: `x ← x + d`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Add;
 
@@ -36,8 +36,7 @@ impl Update for Add {
     }
 }
 
-/// Gradient descent, a step for every gradient that comes: `x ← x − γ d`. For a step by the mean of n ranks' gradients,
-/// give it γ ÷ n.
+/// Gradient descent, one step per gradient: `x ← x − γ d`. For a step with the mean gradient of n ranks, set γ ÷ n.
 #[derive(Debug, Clone, Copy)]
 pub struct SgdUpdate {
     /// Learning rate γ.

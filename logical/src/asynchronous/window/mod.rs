@@ -1,4 +1,4 @@
-//! Windows: memory of a rank into which its neighbours write, and from which they read, while it computes.
+//! Windows: memory of a rank that its neighbours write and read while it computes.
 
 mod target;
 
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use target::{ACCUMULATE, GET, PUT, WindowState, WindowTarget, scale};
 
-/// Name of the saved states of links to ranks that are put to.
+/// Name of the saved states of links to the receivers of puts.
 const PUT_TO: &str = "put to";
 
-/// One rank's part of a window: its own value x with its scalar p (1 at first), and a buffer y with a scalar q (0 at
-/// first) for every in-neighbour.
+/// The part of one rank in a window: its value x with its scalar p (initially 1), and a buffer y with a scalar q
+/// (initially 0) for every in-neighbour.
 ///
 /// | operation | what it does | bytes that it sends |
 /// |---|---|---|
@@ -31,21 +31,21 @@ const PUT_TO: &str = "put to";
 /// | [`Window::get`] | yⱼ ← w xⱼ, qⱼ ← w pⱼ here, of every sender j | k · request; each sender a reply with payload |
 /// | [`Window::update`] | x ← w₀ x + Σ wⱼ yⱼ, p ← w₀ p + Σ wⱼ qⱼ, and y, q ← 0 if asked | none |
 ///
-/// *Steps*: one request and its answer, which the receiver's service gives without its program. *Bytes*, with k peers
-/// and P the bytes of x, or of its message where it is encoded: a request has
-/// [`REQUEST_BYTES`](super::REQUEST_BYTES), an answer [`REPLY_BYTES`](super::REPLY_BYTES), and a payload rides along
-/// with either, for P bytes, if it (of an answer: the largest that it can be) has up to
-/// [`INLINE_BYTES`](super::INLINE_BYTES); a larger one is a message of its own. Every message has
-/// [`HEADER_BYTES`](crate::HEADER_BYTES). *Memory*: x, y of every in-neighbour, as many P as are on their way, and
-/// what the feedback remembers (see [`Window::create`]). *Determinism*: none; whatever has arrived counts. But a
-/// value and its scalar are written and read together, a value is never half of one message and half of another, and
-/// what a rank sends to another arrives in order.
+/// *Steps*: one request and its answer, which the service of the receiver gives without its program. *Bytes*, with k
+/// peers and P the bytes of x, or of its message if it is encoded: a request has
+/// [`REQUEST_BYTES`](super::REQUEST_BYTES), an answer [`REPLY_BYTES`](super::REPLY_BYTES). A payload has P bytes. It
+/// is part of the request or answer if its size (for an answer, its maximum size) is at most
+/// [`INLINE_BYTES`](super::INLINE_BYTES), and a separate message otherwise. Every message has
+/// [`HEADER_BYTES`](crate::HEADER_BYTES). *Memory*: x, y of every in-neighbour, P for each message in transit, and
+/// the feedback memory (see [`Window::create`]). *Determinism*: none; the result depends on the order of arrival. But
+/// a value and its scalar are read and written together, a value is never a mixture of two messages, and messages
+/// from one rank to another arrive in order.
 ///
 /// Source: the windows of Bluefog (Ying et al., "BlueFog: make decentralized algorithms practical for optimization
 /// and deep learning", 2021), after MPI's. Push-sum: Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate
 /// information", 2003.
 ///
-/// A window can be used from any thread, and lives as long as its service.
+/// Usable from any thread; it keeps its service alive.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::{Service, Window};
@@ -76,28 +76,28 @@ const PUT_TO: &str = "put to";
 pub struct Window {
     service: Service,
     target: Arc<WindowTarget>,
-    /// Number of its handler in the service.
+    /// Number of the handler in the service.
     number: u32,
     /// Out-neighbours, in order.
     destinations: Vec<usize>,
-    /// Link to each out-neighbour. Whoever holds this may change x.
+    /// Link to each out-neighbour. The holder of this lock may change x.
     send_links: Shared<BTreeMap<usize, SendLink>>,
 }
 
 impl Window {
-    /// Makes a window of all ranks. A collective call: all ranks make the same ones of a service, in the same order;
-    /// `value` and `encoding` are alike on all, and each names the ranks that may put into its part, its
-    /// in-neighbours.
+    /// Creates a window of all ranks. A collective call: all ranks make the same calls on a service in the same
+    /// order. `value` and `encoding` must match on all ranks; each rank passes its in-neighbours, which may put into
+    /// its part, as `sources`.
     ///
-    /// With an encoding, what travels is encoded, and each pair of ranks remembers, beside x and y: nothing without
-    /// feedback; with error feedback, S at the sender of puts and accumulates, and S at that of gets; with difference
-    /// feedback, the same at both ends.
+    /// With an encoding, values are sent encoded. In addition to x and y, each pair of ranks stores: without
+    /// feedback, no memory; with error feedback, S at the sender of puts and accumulates, and S at that of gets; with
+    /// difference feedback, the same on both sides.
     ///
     /// Bytes: n − 1 messages of one byte.
     ///
     /// # Errors
     /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] for
-    /// integers, and for in-neighbours and feedback that cannot be.
+    /// integers, and for invalid in-neighbours and feedback.
     pub fn create<'a>(
         comm: &'a Communicator,
         service: &'a Service,
@@ -111,14 +111,13 @@ impl Window {
             for source in sources {
                 comm.check_rank(*source)?;
                 if *source == comm.rank() || std::mem::replace(&mut wanted[*source], 1) == 1 {
-                    let what =
-                        format!("rank {source} cannot be an in-neighbour of rank {} there", comm.rank());
+                    let what = format!("rank {source} cannot be an in-neighbour of rank {}", comm.rank());
                     return Err(Error::usage(what, "name each of the other ranks at most once"));
                 }
             }
             let me = Member::of(comm, comm.rank());
             let target = Arc::new(WindowTarget::new(me, value, sources, encoding)?);
-            // Before the others can know that it is there.
+            // Registered before any other rank can send a request.
             let number = service.register(Arc::<WindowTarget>::clone(&target))?;
             let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
             let destinations: Vec<usize> = (0..comm.size()).filter(|rank| wanting[*rank] != 0).collect();
@@ -128,29 +127,30 @@ impl Window {
         })
     }
 
-    /// Returns the ranks that this one may put to: those that have named it as an in-neighbour.
+    /// Returns the ranks that this rank may put to: those with this rank as an in-neighbour.
     pub fn destinations(&self) -> Vec<usize> {
         self.destinations.clone()
     }
 
-    /// Puts x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
-    /// q ← w p; here, x ← `self_weight` x and p ← `self_weight` p. See [`Window`] for bytes, memory, determinism.
+    /// Puts x into the buffers of `to`, and then scales it. On each rank i of `to`, with its weight w: y ← w x and q
+    /// ← w p. On this rank: x ← `self_weight` x and p ← `self_weight` p. See [`Window`] for bytes, memory,
+    /// determinism.
     ///
-    /// Returns once x may be changed again; what was put is there once the result has been waited for. Before it
-    /// returns it encodes x, or copies it, and scales it, on this thread, while other work in memory on this window
-    /// ends.
+    /// Returns once x may be changed again; awaiting the result waits until the values have arrived. The call itself
+    /// encodes or copies x, and scales it, on this thread; it waits while other threads access the memory of this
+    /// window.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no out-neighbours and weights that are not finite, and [`Error::NotFinite`]
-    /// where the codec refuses x: nothing is sent then. Where it can be encoded for some of several receivers only,
-    /// because of what is remembered of them, the service ends. The [`Pending`] fails as every operation does, when a
-    /// rank has failed.
+    /// [`Error::Usage`] for ranks that are not out-neighbours and weights that are not finite, and
+    /// [`Error::NotFinite`] if the codec refuses x. In these cases no message is sent. If x can be encoded for only
+    /// some of several receivers, because of their feedback memory, the service ends. The [`Pending`] fails if a rank
+    /// has failed.
     pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Pending<()> {
         self.write(PUT, self_weight, to).unwrap_or_else(|error| self.service.refused(error))
     }
 
-    /// Adds x to the buffers of `to`, and then scales it: as [`Window::put`], with y ← y + w x and q ← q + w p. Weights
-    /// that add up to 1 with `self_weight` keep Σ x + Σ y over all ranks as it is.
+    /// Adds x to the buffers of `to`, and then scales it: as [`Window::put`], with y ← y + w x and q ← q + w p. If
+    /// the weights and `self_weight` add up to 1, Σ x + Σ y over all ranks is preserved.
     ///
     /// # Errors
     /// As [`Window::put`].
@@ -189,11 +189,11 @@ impl Window {
             target.value.write_all()?.scale(self_weight)?;
             target.set_mass(self_weight * mass);
         }
-        // Still with the send_links: what is said first is sent first.
+        // Still holding send_links, so that messages are sent in the order of encoding.
         Ok(self.service.submit(move |dispatcher| async move { dispatcher.request_all(asks).await.map(drop) }))
     }
 
-    /// Ends the service if messages that will not be sent are remembered as said.
+    /// Ends the service if the memory already contains messages that will not be sent.
     fn left_unsaid(&self, asks: &[(usize, Outgoing)], error: &Error) {
         if !asks.is_empty() && self.target.encoding.remembers() {
             let error = error.clone();
@@ -201,12 +201,12 @@ impl Window {
         }
     }
 
-    /// Fetches the values of `from`: for each rank j of it, with its weight w, yⱼ ← w xⱼ and qⱼ ← w pⱼ. See
-    /// [`Window`] for bytes, memory, determinism.
+    /// Fetches the values of `from`: for each rank j with its weight w, yⱼ ← w xⱼ and qⱼ ← w pⱼ. See [`Window`] for
+    /// bytes, memory, determinism.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no in-neighbours and weights that are not finite. The [`Pending`] fails
-    /// as every operation does, when a rank has failed, or its codec refuses its value.
+    /// [`Error::Usage`] for ranks that are not in-neighbours and weights that are not finite. The [`Pending`] fails
+    /// if a rank has failed, or its codec refuses its value.
     pub fn get(&self, from: &[(usize, f64)]) -> Pending<()> {
         self.fetch(from).unwrap_or_else(|error| self.service.refused(error))
     }
@@ -242,13 +242,13 @@ impl Window {
         }))
     }
 
-    /// Combines what has arrived: x ← `self_weight` x + Σ w yⱼ and p ← `self_weight` p + Σ w qⱼ, over the ranks j of
-    /// `weights`, in that order; with `reset`, their y and q are 0 afterwards. Sends nothing.
+    /// Combines the arrived values: x ← `self_weight` x + Σ w yⱼ and p ← `self_weight` p + Σ w qⱼ, over the ranks j
+    /// of `weights`, in that order. With `reset`, their y and q are 0 afterwards. Sends no messages.
     ///
-    /// Puts and gets of others wait for as long as it takes, as it waits while the service carries one out.
+    /// Puts and gets of other ranks wait during the call, and the call waits while the service serves one.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no in-neighbours, and weights that are not finite.
+    /// [`Error::Usage`] for ranks that are not in-neighbours, and weights that are not finite.
     pub fn update<'a>(&'a self, self_weight: f64, weights: &'a [(usize, f64)], reset: bool) -> Primitive<'a> {
         Box::pin(async move {
             check_weight(self_weight)?;
@@ -270,11 +270,10 @@ impl Window {
         })
     }
 
-    /// Takes in all that has arrived: [`Window::update`] with weights of 1 and a reset, for values that were
-    /// accumulated.
+    /// Adds all accumulated values: [`Window::update`] with weights of 1 and a reset.
     ///
     /// # Errors
-    /// None but those of a bug.
+    /// None, except for bugs.
     pub fn collect<'a>(&'a self) -> Primitive<'a> {
         Box::pin(async move {
             let weights: Vec<_> = self.target.sources().map(|rank| (rank, 1.0)).collect();
@@ -282,7 +281,7 @@ impl Window {
         })
     }
 
-    /// Returns how often the buffer of an in-neighbour has been written to, by either side; [`None`] if it is none.
+    /// Returns how often the buffer of an in-neighbour has been written, by either side; [`None`] for other ranks.
     pub fn version(&self, of: usize) -> Option<u64> {
         self.target.version(of)
     }
@@ -292,10 +291,10 @@ impl Window {
         self.target.mass()
     }
 
-    /// Copies this rank's value: `into ← x`.
+    /// Copies the value of this rank: `into ← x`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `into` is of another type or length.
+    /// [`Error::Usage`] if `into` has a different type or length.
     pub fn load<'a>(&'a self, into: &'a mut Buffer) -> Primitive<'a> {
         Box::pin(async move {
             let _state = self.target.state.enter().await;
@@ -303,21 +302,18 @@ impl Window {
         })
     }
 
-    /// Computes push-sum's estimate of the mean: `into ← x ÷ p`.
+    /// Computes the push-sum estimate of the mean: `into ← x ÷ p`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if p is 0, as all of it was sent away; as [`Window::load`].
+    /// [`Error::Usage`] if p is 0, because all of it was sent away; as [`Window::load`].
     pub fn estimate<'a>(&'a self, into: &'a mut Buffer) -> Primitive<'a> {
         Box::pin(async move {
             let mass = {
                 let _state = self.target.state.enter().await;
                 let mass = self.target.mass();
                 if mass == 0.0 {
-                    let what = "a window whose push-sum scalar is 0 estimates nothing";
-                    return Err(Error::usage(
-                        what,
-                        "keep a part when you send, or collect what has arrived first",
-                    ));
+                    let what = "the push-sum scalar of the window is 0, so that it has no estimate";
+                    return Err(Error::usage(what, "keep a share in each put, or call `collect` first"));
                 }
                 into.write_all()?.copy_from(&self.target.value.read_all()?)?;
                 mass
@@ -329,7 +325,7 @@ impl Window {
     /// Copies the buffer of an in-neighbour: `into ← y`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is none, or `into` is of another type or length.
+    /// [`Error::Usage`] if it is not an in-neighbour, or `into` has a different type or length.
     pub fn load_neighbour<'a>(&'a self, of: usize, into: &'a mut Buffer) -> Primitive<'a> {
         Box::pin(async move {
             check_peers(&[(of, 1.0)], |rank| self.target.is_source(rank), "in-neighbour")?;
@@ -339,10 +335,10 @@ impl Window {
         })
     }
 
-    /// Replaces this rank's value: `x ← from`; p stays as it is.
+    /// Replaces the value of this rank: `x ← from`; p is unchanged.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `from` is of another type or length.
+    /// [`Error::Usage`] if `from` has a different type or length.
     pub fn store<'a>(&'a self, from: &'a Buffer) -> Primitive<'a> {
         Box::pin(async move {
             let _alone = self.alone().await;
@@ -350,7 +346,7 @@ impl Window {
         })
     }
 
-    /// Adds to this rank's value: `x ← x + weight × from`.
+    /// Adds to the value of this rank: `x ← x + weight × from`.
     ///
     /// # Errors
     /// [`Error::Usage`] if the weight is not finite; as [`Window::store`].
@@ -362,9 +358,9 @@ impl Window {
         })
     }
 
-    /// Returns copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its
-    /// version, and what the feedback remembers of each neighbour. For a checkpoint: save on all ranks when nothing is
-    /// on its way, after all results have been waited for and a barrier.
+    /// Returns copies of the whole state of this rank, by name: x with p, each y with q and its version, and the
+    /// feedback memory for each neighbour. For a checkpoint: wait for all results and a barrier first, and save on
+    /// all ranks.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -380,12 +376,12 @@ impl Window {
         })
     }
 
-    /// Goes on where [`Window::save`] was called, in a window that was made alike: on all ranks, before anything is
-    /// sent.
+    /// Restores the state of [`Window::save`] in a window that was created with the same arguments. Call it on all
+    /// ranks, before the first message.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no place for what was saved: with other neighbours, or another encoding, type or
-    /// length. The window is of no use then.
+    /// [`Error::Usage`] if the state does not match the neighbours, encoding, type or length. The window is then
+    /// unusable.
     pub async fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
         let (mut send_links, mut target_state) = self.alone().await;
         for (name, state) in states {
@@ -399,12 +395,12 @@ impl Window {
         Ok(())
     }
 
-    /// Returns the calls that wait, blocking.
+    /// Returns the blocking form of the waiting calls.
     pub fn blocking(&self) -> BlockingWindow<'_> {
         BlockingWindow(self)
     }
 
-    /// Waits until neither another thread of this rank's program nor its service is at work on the window.
+    /// Waits until neither another thread of the program nor the service accesses the window.
     async fn alone(&self) -> (SharedGuard<'_, BTreeMap<usize, SendLink>>, SharedGuard<'_, WindowState>) {
         poll_fn(|context| {
             let Poll::Ready(links) = self.send_links.poll_enter(context) else { return Poll::Pending };
@@ -418,15 +414,18 @@ fn check_weight(weight: f64) -> Result<()> {
     if weight.is_finite() {
         return Ok(());
     }
-    Err(Error::usage(format!("{weight} is not a weight of a window"), "use a finite one"))
+    Err(Error::usage(format!("{weight} is not a valid weight of a window"), "use a finite number"))
 }
 
 fn check_peers(peers: &[(usize, f64)], known: impl Fn(usize) -> bool, what: &str) -> Result<()> {
     for (at, (rank, weight)) in peers.iter().enumerate() {
         check_weight(*weight)?;
         if !known(*rank) || peers[..at].iter().any(|(other, _)| other == rank) {
-            let what = format!("rank {rank} is not one of the {what}s of this window, or was named twice");
-            return Err(Error::usage(what, "name ranks of the window's graph, each at most once"));
+            let what = format!("rank {rank} is not an {what} of this window, or is listed twice");
+            return Err(Error::usage(
+                what,
+                "list neighbours of this rank in the graph of the window, each at most once",
+            ));
         }
     }
     Ok(())

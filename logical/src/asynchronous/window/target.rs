@@ -1,4 +1,4 @@
-//! The requests that other ranks make of this rank's part of a window.
+//! Serves the requests of other ranks for the part of this rank in a window.
 
 use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The arguments of these are the weight and the sender's push-sum scalar, as bits.
+/// The arguments are the weight and the push-sum scalar of the sender, as bits.
 pub(super) const PUT: u16 = 0;
 pub(super) const ACCUMULATE: u16 = 1;
 /// The first argument of its answer is the push-sum scalar.
 pub(super) const GET: u16 = 2;
 
-/// Names of saved states: of links from ranks that put here, from ranks that are got from, and to ranks that get.
+/// Names of saved states: of links from ranks that put here, from the sources of gets, and to ranks that get.
 const PUT_BY: &str = "put by";
 const GOT_FROM: &str = "got from";
 const GIVEN_TO: &str = "given to";
@@ -28,7 +28,7 @@ const GIVEN_TO: &str = "given to";
 pub(super) struct Neighbour {
     pub(super) value: Arc<Buffer>,
     pub(super) mass: f64,
-    /// Links by which it puts, and by which it is got from.
+    /// Links for its puts, and for gets from it.
     put: ReceiveLink,
     got: ReceiveLink,
 }
@@ -41,23 +41,23 @@ impl Neighbour {
     }
 }
 
-/// Buffers that are written and read together with their scalars.
+/// Buffers that are read and written together with their scalars.
 pub(super) struct WindowState {
     pub(super) neighbours: BTreeMap<usize, Neighbour>,
     /// Links to the ranks that get.
     getters: HashMap<usize, SendLink>,
 }
 
-/// One rank's part of a window.
+/// The part of one rank in a window.
 pub(super) struct WindowTarget {
     pub(super) me: Member,
     pub(super) fingerprint: Fingerprint,
     pub(super) encoding: ValueEncoding,
-    /// Only this rank's program writes it, under the lock of the state.
+    /// Written only by the program of this rank, under the lock of the state.
     pub(super) value: Buffer,
     /// Push-sum scalar p of the value, as bits: written under the lock of the state, read without.
     mass: AtomicU64,
-    /// For every in-neighbour, how often its buffer was written to: counted under the lock of the state, read without.
+    /// For every in-neighbour, how often its buffer was written: counted under the lock of the state, read without.
     versions: BTreeMap<usize, AtomicU64>,
     pub(super) state: Shared<WindowState>,
 }
@@ -103,7 +103,7 @@ impl WindowTarget {
         self.versions.keys().copied()
     }
 
-    /// Returns how often the buffer of an in-neighbour was written to.
+    /// Returns how often the buffer of an in-neighbour was written.
     pub(super) fn version(&self, of: usize) -> Option<u64> {
         self.versions.get(&of).map(|version| version.load(Ordering::Acquire))
     }
@@ -112,12 +112,12 @@ impl WindowTarget {
         f64::from_bits(self.mass.load(Ordering::Acquire))
     }
 
-    /// Stores the push-sum scalar. Call it under the lock of the state.
+    /// Stores the push-sum scalar. The caller holds the lock of the state.
     pub(super) fn set_mass(&self, mass: f64) {
         self.mass.store(mass.to_bits(), Ordering::Release);
     }
 
-    /// Calls `write` with a neighbour's buffer and the value of a message.
+    /// Calls `write` with the buffer of a neighbour and the value of a message.
     fn write(
         &self,
         from: &Member,
@@ -127,7 +127,7 @@ impl WindowTarget {
     ) -> Result<()> {
         let no_neighbour = || {
             let what = format!("rank {} is not an in-neighbour of rank {}", from.rank, self.me.rank);
-            Error::usage(what, "name it where the window is created")
+            Error::usage(what, "list it in the sources of the window")
         };
         let version = self.versions.get(&from.rank).ok_or_else(no_neighbour)?;
         let mut state = self.state.lock();
@@ -138,7 +138,7 @@ impl WindowTarget {
         Ok(())
     }
 
-    /// Stores what was got of `from`.
+    /// Stores a fetched value of `from`.
     pub(super) fn fetched(
         &self,
         from: &Member,
@@ -206,7 +206,7 @@ impl WindowTarget {
     }
 }
 
-/// Multiplies all elements, unless that leaves them as they are.
+/// Multiplies all elements, unless the factor is 1.
 pub(super) fn scale(factor: f64, to: &Buffer) -> Result<()> {
     if factor == 1.0 { Ok(()) } else { to.write_all()?.scale(factor) }
 }

@@ -1,4 +1,4 @@
-//! Signs as votes: one bit an element, packed, and counted 64 elements at a time.
+//! Signs as votes: one bit per element, packed, and counted 64 elements at a time.
 //!
 //! `message = bit × d`, the first in the lowest bit of the first byte; 1 is a negative number.
 
@@ -9,14 +9,14 @@ use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program
 use hexagram_physical::device::{Kernel, Operands, kernels};
 use std::sync::Arc;
 
-/// Kernels of votes, for a GPU. Whoever runs votes while ranks wait for each other has them prepared before.
+/// Kernels of votes, for a GPU. Prepare them before the first vote, which other ranks wait for.
 #[cfg(feature = "cuda")]
 pub static MODULE: Module = Module { name: "ballot", code: Code::Packed(hexagram_ptx::BALLOT) };
 
 /// Number of elements packed at a time.
 const PIECE: usize = 2048;
 
-/// Codec that keeps signs only. Either zero is positive, and NaN is refused.
+/// Codec that keeps signs only. Both zeros are positive, and NaN is refused.
 #[derive(Debug)]
 pub(super) struct Ballot;
 
@@ -44,7 +44,7 @@ impl Codec for Ballot {
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
         let bytes = self.encoded_len(from.len());
         let pieces = from.chunks(PIECE).zip(to[..bytes].chunks_mut(PIECE / 8));
-        // A sum that overflows is no NaN.
+        // An overflowing sum is not NaN.
         if pieces.fold(false, |nan, (x, bits)| nan | kernels::pack_signs(x, bits).is_nan())
             && let Some(index) = from.iter().position(|x| x.is_nan())
         {
@@ -110,12 +110,12 @@ impl Votes {
         (self.voters / 2 + 1).next_power_of_two().ilog2() as usize
     }
 
-    /// Returns the number from which counts begin: so high that they overflow with the first vote beyond half of all.
+    /// Returns the initial value of the counts, chosen so that they overflow at the first vote beyond half of all.
     fn begin(&self) -> usize {
         (1 << self.planes()) - (self.voters / 2 + 1)
     }
 
-    /// Writes the bits that most voters have, in messages of `width` planes as long as `result`; a tie is 0.
+    /// Writes the majority bits of messages of `width` planes, each as long as `result`; a tie is 0.
     ///
     /// Counts are bit planes: bit i of plane p is bit p of the count of element i.
     pub(super) fn count(&self, messages: &[&[u8]], result: &mut [u8]) {

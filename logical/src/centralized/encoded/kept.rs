@@ -1,5 +1,5 @@
-//! The mean in low precision for ranks that keep their own values: what each has to add, so that all come together and
-//! the mean over ranks stays as it is.
+//! The mean in low precision for ranks that keep their own values: the change for each rank that makes all agree, and
+//! preserves the mean over ranks.
 
 use super::roles::Roles;
 use super::scatter_gather::{check, fingerprint};
@@ -9,28 +9,28 @@ use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, Primitive, ReduceOp};
 
 impl Communicator {
-    /// Finds the mean of all ranks' values in low precision, and what each rank has to exchange for it: the caller does
-    /// `x ← x + γ (mean − value)` with 0 < γ ≤ 1, on x as it is by then.
+    /// Computes the mean of all values in low precision, and the value that each rank must exchange for it: the
+    /// caller does `x ← x + γ (mean − value)` with 0 < γ ≤ 1, on the current x.
     ///
-    /// On entry `value` has xᵢ. With C the codec, D its decoding, and ĥᵢ, m and H remembered as
-    /// [`all_reduce_encoded`](Communicator::all_reduce_encoded) says of difference feedback:
+    /// On entry `value` holds xᵢ. With C the codec, D its decoding, and ĥᵢ, m and H the memory of difference
+    /// feedback, as in [`all_reduce_encoded`](Communicator::all_reduce_encoded):
     ///
     /// > ĥᵢ ← ĥᵢ + D(C(xᵢ − ĥᵢ)); m ← (1/n) Σⱼ ĥⱼ; H ← H + D(C(m − H));
     /// > value ← ĥᵢ; mean ← H, and of the own chunk H + n (m − H)
     ///
-    /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0: whatever the codec loses,
-    /// each loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's
-    /// rounding in each call: the owner has each ĥⱼ bit by bit, and makes m of them anew. As xᵢ settle, so do ĥᵢ and H,
-    /// and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean at once, up to the codec's
-    /// error; coarse ones need γ of about their δ.
+    /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0. Each rank keeps its own
+    /// codec error, or the owner of a chunk compensates it, so that the mean of all x is preserved, up to f32
+    /// rounding in each call; the owner has exact copies of all ĥⱼ, and recomputes m from them. As xᵢ converge, so do
+    /// ĥᵢ and H, and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean after one call,
+    /// up to the codec error; coarse codecs need γ of about their δ.
     ///
-    /// Bytes, steps and determinism: those of `all_reduce_encoded`. Memory: as there, and ĥⱼ of the own chunk, S in
-    /// all. It is CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, by way of a mean that is compressed
-    /// both ways.
+    /// Bytes, steps and determinism: those of `all_reduce_encoded`. Memory: the same, and ĥⱼ of the own chunk, S in
+    /// total. It is CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, with a mean that is compressed in
+    /// both directions.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) unless the encoding's feedback is
-    /// [`Feedback::Difference`] and both buffers have as many f32; as `all_reduce_encoded`.
+    /// [`Error::Usage`](crate::Error::Usage) unless the feedback of the encoding is [`Feedback::Difference`] and both
+    /// buffers have the same number of f32; as `all_reduce_encoded`.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;

@@ -1,4 +1,4 @@
-//! All-reduce of what is encoded: for codecs whose messages add up, so that nothing is decoded between ranks.
+//! All-reduce of encoded messages, for codecs whose messages can be added, without decoding between ranks.
 
 use super::{WORKER_NAMES, check_dtype, check_op};
 use crate::centralized::free_to_write;
@@ -12,10 +12,10 @@ use hexagram_physical::runtime::Work;
 use std::sync::Arc;
 
 impl Communicator {
-    /// Reduces messages while they are encoded: `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, where xᵢ is the buffer of
-    /// rank i and w is 1 for a sum and 1/n for a mean.
+    /// Reduces encoded messages: `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, where xᵢ is the buffer of rank i and w is
+    /// 1 for a sum and 1/n for a mean.
     ///
-    /// With C the codec, D its decoding, and cᵢ what rank i contributes to the last round:
+    /// With C the codec, D its decoding, and cᵢ the contribution of rank i to the last round:
     ///
     /// | feedback | a rank encodes | remembered |
     /// |---|---|---|
@@ -23,26 +23,26 @@ impl Communicator {
     /// | error | e ← e + xᵢ | e ← e − D(cᵢ) |
     /// | decaying | e ← β e + xᵢ | e ← e − D(cᵢ) |
     ///
-    /// The sum of all e is what is still to be sent. What the codec sends as it is leaves no e: subtracting the result
-    /// instead of D(cᵢ) would give the same sum, but would let each e grow with the difference between the ranks.
-    /// What the codec remembers from one operation to the next is kept, too.
+    /// The sum of all e is the unsent rest. Elements that the codec sends exactly leave no error: subtracting the
+    /// result instead of D(cᵢ) would give the same sum, but let each e grow with the difference between the ranks.
+    /// The codec memory is also kept between operations.
     ///
-    /// Steps: for each of the codec's rounds, [`Communicator::all_reduce`] of a message of
+    /// Steps: for each round of the codec, [`Communicator::all_reduce`] of a message of
     /// [`message_len`](LinearCodec::message_len) f32. Bytes sent per rank: those of these all-reduces, 2(n−1)/n times
-    /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e; with feedback
-    /// one more message and one more of the codec's memory during the operation.
+    /// the messages if they are large. Memory: the messages of two rounds, the codec memory, and e; with feedback, a
+    /// further message and a further codec memory during the operation.
     ///
-    /// Devices encode and decode where the codec has one round, no memory, and [programs](LinearCodec::encode_program).
-    /// Otherwise the host does, which waits for the device. Where memory of devices travels on a path between them, what a
-    /// device refuses to encode is an error when the queue is next waited for, and not of this call.
+    /// Devices encode and decode if the codec has one round, no memory, and [programs](LinearCodec::encode_program).
+    /// Otherwise the host does, and waits for the device. If device memory travels on a path between devices, the
+    /// error of a refused value appears at the next wait for the queue, not in this call.
     ///
     /// Determinism: as [`Communicator::all_reduce`]; results are bit-identical on all ranks.
     ///
     /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD", 2019.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_encoded`]; [`Error::Usage`](crate::Error::Usage) if the buffer does not fit the
-    /// codec.
+    /// As [`Communicator::all_reduce_encoded`]; [`Error::Usage`](crate::Error::Usage) if the buffer does not match
+    /// the codec.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -74,7 +74,7 @@ impl Communicator {
             free_to_write(buffer)?;
             let len = buffer.len();
             let codec = encoding.codec().clone();
-            // A codec that remembers works on the host, and so what it remembers is there.
+            // A codec with memory runs on the host, and so its memory is there.
             let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
             let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
             let seed = encoding.draw(&[]);
@@ -83,7 +83,7 @@ impl Communicator {
                 codec: Some(encoding.digest()),
                 ..Fingerprint::new(OperationKind::AllReduce, DType::F32, len)
             };
-            // Sends nothing itself: its rounds are operations of their own.
+            // Sends no messages itself: its rounds are separate operations.
             self.operate(fingerprint, async |call| {
                 let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
                 let linear = Linear { comm: self, call, codec: &codec, memory: &memory, seed, op };
@@ -117,8 +117,8 @@ impl Linear<'_> {
         OneRound::of(self.codec, buffer.len(), self.seed)
     }
 
-    /// Encodes and reduces, round by round. Returns the message that the last round has reduced, and what it was
-    /// before on this rank if it `keeps_own`.
+    /// Encodes and reduces, round by round. Returns the reduced message of the last round, and the own message of
+    /// this rank if `keeps_own`.
     async fn reduce(
         &self,
         from: &Buffer,
@@ -140,7 +140,7 @@ impl Linear<'_> {
         Ok((reduced, own))
     }
 
-    /// Returns the message of a round, which may depend on what the round before has `reduced`.
+    /// Returns the message of a round, which may depend on the `reduced` message of the previous round.
     fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer) -> Result<Buffer> {
         let mut message = from.beside(DType::F32, self.codec.message_len(number, from.len()))?;
         let encoded = match self.one_round(from) {
@@ -170,7 +170,7 @@ impl Linear<'_> {
         Ok(self.codec.encode(round, floats(&mut memory), &mut to))
     }
 
-    /// Makes the feedback remember this rank's own message; `scratch` gets what the message stands for.
+    /// Updates the feedback with the own message of this rank; `scratch` gets its decoded value.
     fn remember(&self, link: &FeedbackLink, own: &Buffer, scratch: &mut Buffer) -> Result<()> {
         self.decode_apart(own, scratch)?;
         link.remember_in_place(0..scratch.len(), |weight, error| {
@@ -178,7 +178,7 @@ impl Linear<'_> {
         })
     }
 
-    /// Decodes one rank's message, of which the codec remembers nothing.
+    /// Decodes the message of one rank, without changing the codec memory.
     fn decode_apart(&self, message: &Buffer, to: &mut Buffer) -> Result<()> {
         let memory = &self.memory.copied()?;
         Linear { memory, ..*self }.decode(message, to)
@@ -204,7 +204,7 @@ impl Linear<'_> {
     }
 }
 
-/// Returns the elements of a view of the host's memory.
+/// Returns the elements of a view of host memory.
 fn floats(memory: &mut WriteView) -> &mut [f32] {
     cast_slice_mut(memory.host_bytes_mut().unwrap_or_default())
 }

@@ -1,15 +1,15 @@
-//! Centralized, synchronous, low precision: everyone gets the same result, bit for bit, from messages that are encoded.
+//! Centralized, synchronous, low precision: every rank gets the same result, bit for bit, from encoded messages.
 //!
-//! | primitive | how | for |
+//! | primitive | method | use |
 //! |---|---|---|
 //! | [`all_reduce_encoded`](crate::Communicator::all_reduce_encoded) | scatter-gather of encoded chunks | codecs of a fixed rate: 16, 8, 4 bits, signs |
 //! | [`all_reduce_sparse`](crate::Communicator::all_reduce_sparse) | all-gather of whole messages | codecs whose messages are small: top-k, random-k |
-//! | [`all_reduce_linear`](crate::Communicator::all_reduce_linear) | all-reduce of what is encoded | codecs whose messages add up: PowerSGD, random-k at common places |
+//! | [`all_reduce_linear`](crate::Communicator::all_reduce_linear) | all-reduce of encoded messages | codecs whose messages can be added: PowerSGD, random-k at common places |
 //! | [`mean_kept_encoded`](crate::Communicator::mean_kept_encoded) | scatter-gather, differences | parameters that each rank keeps changing |
 //! | [`majority_vote`](crate::Communicator::majority_vote) | scatter-gather of signs, which are counted | signSGD |
 //!
-//! `segments` says how a buffer is cut, and runs the scatter-gather that two of them share; `roles` is what a rank does
-//! with each segment of an encoded one.
+//! `segments` divides a buffer, and runs the scatter-gather that two of the primitives share; `roles` is the work of
+//! a rank on each segment.
 
 mod ballot;
 mod kept;
@@ -29,10 +29,10 @@ use crate::encoding::{Encoding, LinkNames};
 use crate::{Buffer, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Names of a rank's memory of its contributions.
+/// Names of the memory of a rank for its contributions.
 const WORKER_NAMES: LinkNames = LinkNames { error: "error", difference: "estimate" };
 
-/// Returns an encoding's memory of `len` elements under a name, made beside `served`; zero at first.
+/// Returns the memory of an encoding for `len` elements under a name, on the device of `served`; initially zero.
 fn entry<C: ?Sized>(
     encoding: &mut Encoding<C>,
     name: &'static str,
@@ -42,7 +42,7 @@ fn entry<C: ?Sized>(
     Ok(encoding.state_mut().entry(served, name, DType::F32, len)?.0)
 }
 
-/// Fails unless a buffer is of f32, which is what codecs encode.
+/// Fails unless a buffer holds f32, which codecs encode.
 fn check_dtype(buffer: &Buffer) -> Result<()> {
     if buffer.dtype() == DType::F32 {
         return Ok(());
@@ -50,7 +50,7 @@ fn check_dtype(buffer: &Buffer) -> Result<()> {
     Err(Error::usage(format!("codecs encode f32, not {}", buffer.dtype()), "convert to f32 first"))
 }
 
-/// Fails unless `op` is a sum or a mean, which alone are linear.
+/// Fails unless `op` is a sum or a mean, the only linear ones.
 fn check_op(op: ReduceOp) -> Result<()> {
     if matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The two roles of a rank in a segment of an encoded all-reduce: as a worker it contributes, and as the owner of a
-//! chunk it combines what all have contributed.
+//! The two roles of a rank in a segment of an encoded all-reduce: a worker contributes, and the owner of a chunk
+//! combines all contributions.
 
 use super::segments::{Segment, Stages};
 use super::{WORKER_NAMES, entry, weight};
@@ -25,15 +25,15 @@ pub(super) struct Roles<'a> {
 /// Memory of an owner for its chunk.
 enum Owner {
     Forgetful,
-    /// Error of its messages so far, in which it sums contributions.
+    /// Error of its messages so far, to which it adds contributions.
     Error {
         error: Arc<Buffer>,
         link: FeedbackLink,
     },
-    /// Mean of all contributions so far, and the estimate of it that everyone has decoded, in all chunks.
+    /// Mean of all contributions so far, and the estimate of it that all ranks have decoded, for all chunks.
     Difference {
         mean: Arc<Buffer>,
-        /// Estimate of each rank's contributions, rank by rank, if the mean is made of these.
+        /// Estimate of the contributions of each rank, rank by rank, if the mean is computed from them.
         estimates: Option<Arc<Buffer>>,
         decoded: Arc<Buffer>,
         link: FeedbackLink,
@@ -59,12 +59,12 @@ impl Owner {
     }
 }
 
-/// Role whose message a draw is for.
+/// Role that a random draw is for.
 const WORKER: u64 = 0;
 const OWNER: u64 = 1;
 
 impl<'a> Roles<'a> {
-    /// Returns the roles of this rank, with what `encoding` remembers of them.
+    /// Returns the roles of this rank, with the memory in `encoding`.
     ///
     /// # Errors
     /// As [`State::entry`](crate::encoding::State::entry).
@@ -81,8 +81,8 @@ impl<'a> Roles<'a> {
         Ok(Roles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
     }
 
-    /// Has the owner of a chunk remember the estimate of every rank, rank by rank, and make their mean anew each time.
-    /// Sums in f32 that are added to for ever would drift apart: those of a rank from those of an owner.
+    /// Lets the owner of a chunk store the estimate of every rank, and recompute their mean each time. Running f32
+    /// sums would drift apart between a rank and an owner.
     pub(super) fn with_estimates(mut self, all: Arc<Buffer>) -> Self {
         if let Owner::Difference { estimates, .. } = &mut self.owner {
             *estimates = Some(all);
@@ -106,7 +106,7 @@ impl<'a> Roles<'a> {
             .try_for_each(|(rank, message)| call.decode(codec, rank, message, Some(self.weight), to.clone()))
     }
 
-    /// Makes a mean anew of the estimates of all ranks: `hᵢ ← hᵢ + D(cᵢ); mean ← w Σ hᵢ`.
+    /// Recomputes a mean from the estimates of all ranks: `hᵢ ← hᵢ + D(cᵢ); mean ← w Σ hᵢ`.
     fn renew(
         &self,
         call: &Call<'_>,
@@ -130,7 +130,7 @@ impl<'a> Roles<'a> {
         Part::of(self.buffer, segment.range.clone())
     }
 
-    /// Returns a segment's elements counted from the beginning of this rank's chunk.
+    /// Returns the elements of a segment, counted from the beginning of the chunk of this rank.
     fn owned(&self, segment: &Segment) -> Range<usize> {
         segment.range.start - self.start..segment.range.end - self.start
     }
@@ -175,7 +175,7 @@ impl Stages for Roles<'_> {
                     None => self.add(call, contributions, &mean)?,
                 }
                 link.compensate_into(segment.range.clone(), &mean, &numbers)?;
-                // Every rank, this one included, remembers the message when it has arrived.
+                // Every rank, including this one, updates its memory when the message arrives.
                 FeedbackLink::Direct.encode(coding, segment.range.clone(), numbers, message)
             }
         }

@@ -1,5 +1,5 @@
-//! All-reduce by scatter-gather: every rank reduces one chunk of what all have encoded, and encodes it again for
-//! everyone.
+//! All-reduce by scatter-gather: every rank reduces one chunk of the encoded messages of all ranks, and encodes the
+//! result for all ranks.
 
 use super::roles::Roles;
 use super::segments;
@@ -14,7 +14,7 @@ impl Communicator {
     /// is 1 for a sum and 1/n for a mean.
     ///
     /// With C the codec and D its decoding. Every rank owns a chunk, and codecs see a chunk in
-    /// [`Segments`](super::Segments). The messages depend on the feedback (e and h are remembered by each rank, of all
+    /// [`Segments`](super::Segments). The messages depend on the feedback (each rank stores e and h for all
     /// elements):
     ///
     /// | feedback | a rank sends | the owner of a chunk sends | result |
@@ -25,14 +25,13 @@ impl Communicator {
     /// | two-level | as error | s ← s + w Σ D(cᵢ); c = C(s); s ← s − D(c) | D(c) |
     /// | difference | cᵢ = C(xᵢ − h); h ← h + D(cᵢ) | m ← m + w Σ D(cᵢ); c = C(m − H) | H ← H + D(c) |
     ///
-    /// s and m are remembered of the rank's own chunk, H of all elements, equally on every rank. The owner decodes
+    /// s and m are stored for the own chunk of the rank, H for all elements, equally on every rank. The owner decodes
     /// its own messages as every other rank does.
     ///
-    /// Steps: k segments a chunk ([`Segments::count`](super::Segments::count)); each is sent to its owner and back,
-    /// while others are encoded and decoded. Bytes sent per rank: those of its messages to the owners, and (n−1) times
-    /// those of its message as an owner: about 2(n−1)/n times the encoded buffer, in 2(n−1) · k messages. Memory: the
-    /// messages of 5 segments of every owner, three times, and no more than three encoded buffers; and what the
-    /// feedback remembers.
+    /// Steps: k segments per chunk ([`Segments::count`](super::Segments::count)). Each is sent to its owner and back,
+    /// while others are encoded and decoded. Bytes sent per rank: its messages to the owners, and (n−1) times its
+    /// message as an owner: about 2(n−1)/n times the encoded buffer, in 2(n−1) · k messages. Memory: three times the
+    /// messages of 5 segments of every owner, at most three encoded buffers; and the feedback memory.
     ///
     /// Determinism: contributions are added in the order of ranks. Results are bit-identical on all ranks and in all
     /// runs with equal n, inputs, seed and state.
@@ -42,11 +41,11 @@ impl Communicator {
     /// whistles", 2021, which compresses both ways (difference).
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32, `op` is a sum or a mean and the feedback is
-    /// one of these; [`Error::NotFinite`](crate::Error::NotFinite) where the codec refuses an element;
+    /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32, `op` is a sum or a mean, and the feedback
+    /// is one of these. [`Error::NotFinite`](crate::Error::NotFinite) if the codec refuses an element.
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in length, `op`, codec, feedback or seed. After an
-    /// error in the operation neither the buffer nor what is remembered is valid: restore both before they are used in
-    /// another world.
+    /// error in the operation, neither the buffer nor the memory is valid: restore both before using them in another
+    /// world.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -80,7 +79,7 @@ impl Communicator {
     }
 }
 
-/// Fails if the primitive is asked for something that it cannot do, before any rank counts on this one.
+/// Fails for unsupported arguments, before other ranks rely on this one.
 pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Result<()> {
     use Feedback::{Difference, Error, None, TwoLevel};
     check_dtype(buffer)?;
@@ -89,7 +88,7 @@ pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &En
     free_to_write(buffer)
 }
 
-/// Returns the fingerprint that all ranks of an encoded all-reduce agree on.
+/// Returns the fingerprint on which all ranks of an encoded all-reduce agree.
 pub(in crate::centralized) fn fingerprint(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Fingerprint {
     Fingerprint {
         reduce: Some(op),

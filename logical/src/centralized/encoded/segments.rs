@@ -1,6 +1,7 @@
-//! Scatter-gather in segments: what a primitive does with a segment is its [`Stages`]; when, and what travels, is here.
+//! Scatter-gather in segments. The [`Stages`] of a primitive process a segment; this module schedules them and moves
+//! the messages.
 //!
-//! Rank r owns chunk r of the buffer. Every chunk is cut into k segments, which go through three stages:
+//! Rank r owns chunk r of the buffer. Every chunk is divided into k segments, which pass through three stages:
 //!
 //! ```text
 //! contribute   on every rank    one message for each owner's segment         step s, to the owner
@@ -8,8 +9,8 @@
 //! finish       on every rank    the owner's message becomes the result
 //! ```
 //!
-//! While segment s + 2·LAG is contributed to, s + LAG is combined and s is finished, so that encoding, both directions
-//! of the wire and decoding overlap. Messages may be shorter than announced: only their sender knows their size.
+//! While segment s + 2·LAG is contributed, s + LAG is combined and s is finished, so that encoding, both directions
+//! of the network and decoding overlap. Messages may be shorter than announced: only the sender knows their size.
 
 use super::super::share::{TAGS, block, chunk};
 use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
@@ -17,29 +18,31 @@ use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::Operation;
 use std::ops::Range;
 
-/// Number of elements of a segment. By measurement: few enough that what is decoded n times and encoded again stays
-/// in the second-level cache, many enough that a message of signs is worth its system call.
+/// Number of elements of a segment. By measurement: few enough that data that is decoded n times and encoded again
+/// stays in the second-level cache, and enough that a message of signs is worth its system call.
 const SEGMENT: usize = 64 * 1024;
-/// Number of elements at whose multiples segments begin within their chunk, so that codecs in blocks have whole ones.
+/// Segments begin at multiples of this number of elements within their chunk, so that codecs in blocks get whole
+/// blocks.
 const BLOCK: usize = 2048;
-/// Number of segments by which a stage is behind the one before.
+/// Number of segments by which a stage is behind the previous one.
 const LAG: usize = 2;
-/// Number of segments under way at a time.
+/// Number of segments in progress at a time.
 const DEPTH: usize = 2 * LAG + 1;
 
-/// Cut of a buffer among ranks, and of each rank's chunk into segments. Codecs see one segment at a time.
+/// Division of a buffer among ranks, and of the chunk of each rank into segments. Codecs see one segment at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Segments {
     len: usize,
     ranks: usize,
-    /// Number of elements of a segment, but for the last of a chunk.
+    /// Number of elements of a segment, except the last of a chunk.
     elements: usize,
 }
 
 impl Segments {
-    /// Cuts `len` elements among `ranks` ranks.
+    /// Divides `len` elements among `ranks` ranks.
     ///
-    /// Length and number of ranks alone decide, never a rank's device: all ranks have to cut alike.
+    /// The result depends on the length and the number of ranks only, never on the device of a rank: all ranks must
+    /// divide alike.
     pub fn of(len: usize, ranks: usize) -> Self {
         let fewest = len.div_ceil(ranks).div_ceil(TAGS / 2);
         Segments { len, ranks, elements: fewest.next_multiple_of(BLOCK).max(SEGMENT) }
@@ -63,7 +66,7 @@ impl Segments {
     }
 }
 
-/// Segment of one owner's chunk.
+/// Segment of the chunk of one owner.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub(super) owner: usize,
@@ -71,16 +74,16 @@ pub(super) struct Segment {
     pub(super) range: Range<usize>,
 }
 
-/// Work of a rank on each segment that is not empty. Messages are written to the beginning of a part; the result is
-/// their size in bytes.
+/// Work of a rank on each segment that is not empty. Messages are written to the beginning of a part; the methods
+/// return their size in bytes.
 pub(super) trait Stages {
     /// Returns the size of the largest message for `len` elements, in bytes.
     fn largest(&self, len: usize) -> usize;
 
-    /// Writes this rank's contribution to a segment; called once for each.
+    /// Writes the contribution of this rank to a segment; called once for each.
     fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize>;
 
-    /// Writes what the contributions of all ranks, in their order, make together; called for segments of this rank.
+    /// Writes the combination of the contributions of all ranks, in their order; called for segments of this rank.
     fn combine(
         &self,
         call: &Call<'_>,
@@ -89,7 +92,7 @@ pub(super) trait Stages {
         message: Part<'_>,
     ) -> Result<usize>;
 
-    /// Stores the result that the owner's message stands for.
+    /// Stores the result in the message of the owner.
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
 }
 
@@ -112,15 +115,15 @@ struct Pipeline<'a, S> {
     ranks: usize,
     /// Size of the largest message, in bytes.
     largest: usize,
-    /// Slots of the segments under way; segment s is in slot s modulo their number.
+    /// Slots of the segments in progress; segment s is in slot s modulo their number.
     slots: Vec<Slot<'a>>,
 }
 
-/// Segments of one index under way: n of them, of n owners.
+/// Segments of one index in progress: one for each of the n owners.
 struct Slot<'a> {
-    /// Message of this rank for each owner; where the owner is this rank, among `contributed`.
+    /// Message of this rank to each owner; the one to itself is in `contributed`.
     outgoing: Buffer,
-    /// Contribution of each rank to this rank's segment.
+    /// Contribution of each rank to the segment of this rank.
     contributed: Buffer,
     /// Message of each owner with its result.
     results: Buffer,
@@ -128,7 +131,7 @@ struct Slot<'a> {
     /// Receives from each rank, in order; none from this one.
     contributions: Vec<Option<Operation<'a>>>,
     outcomes: Vec<Option<Operation<'a>>>,
-    /// Sizes in bytes of this rank's contribution to its own segment, and of the result.
+    /// Sizes in bytes of the contribution of this rank to its own segment, and of the result.
     own: (usize, usize),
 }
 
@@ -189,7 +192,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         block(self.largest, rank)
     }
 
-    /// Returns the first bytes of a rank's place among messages.
+    /// Returns the first bytes of the place of a rank among messages.
     fn message(&self, rank: usize, bytes: usize) -> Range<usize> {
         let start = self.place(rank).start;
         start..start + bytes
@@ -216,7 +219,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         Ok(())
     }
 
-    /// Encodes and sends, to the next rank first, to this one last.
+    /// Encodes and sends, to the next rank first, and to this one last.
     fn contribute(&mut self, index: usize) -> Result<()> {
         for distance in 1..=self.ranks {
             let owner = (self.rank + distance) % self.ranks;
@@ -242,7 +245,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         Ok(())
     }
 
-    /// Waits for the others' contributions to this rank's segment, and sends them the result.
+    /// Waits for the contributions of the other ranks to the segment of this rank, and sends them the result.
     async fn combine(&mut self, index: usize) -> Result<()> {
         let contributions = std::mem::take(&mut self.slot(index).contributions);
         let own = self.slot(index).own.0;
@@ -277,7 +280,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         Ok(())
     }
 
-    /// Waits for the results, and makes room for a later segment.
+    /// Waits for the results, and frees the slot for a later segment.
     async fn finish(&mut self, index: usize) -> Result<()> {
         let slot = self.slot(index);
         let outcomes = std::mem::take(&mut slot.outcomes);

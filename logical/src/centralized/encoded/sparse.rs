@@ -1,4 +1,4 @@
-//! All-reduce of few numbers: everyone gets everyone's message, and adds them all up.
+//! All-reduce of few numbers: every rank gets the messages of all ranks, and adds them.
 
 use super::{WORKER_NAMES, check_dtype, check_op, entry, weight};
 use crate::centralized::free_to_write;
@@ -8,10 +8,10 @@ use crate::{Buffer, Call, Communicator, DType, Land, Part, Primitive, ReduceOp, 
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Reduces small messages that every rank gets: `buffer ← w · Σᵢ D(C(xᵢ))` on every rank, where xᵢ is the buffer
-    /// of rank i and w is 1 for a sum and 1/n for a mean.
+    /// Reduces small messages, which every rank gets: `buffer ← w · Σᵢ D(C(xᵢ))` on every rank, where xᵢ is the
+    /// buffer of rank i and w is 1 for a sum and 1/n for a mean.
     ///
-    /// With C the codec, which sees the whole buffer at once, and D its decoding:
+    /// With C the codec, which sees the whole buffer, and D its decoding:
     ///
     /// | feedback | a rank sends | result |
     /// |---|---|---|
@@ -20,11 +20,11 @@ impl Communicator {
     /// | decaying | e ← β e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | w Σ D(cᵢ) |
     /// | difference | cᵢ = C(xᵢ − h); h ← h + D(cᵢ) | m ← m + w Σ D(cᵢ) |
     ///
-    /// e and h are remembered by each rank; m is the mean (or sum) of all h, equal on every rank.
+    /// Each rank stores e and h; m is the mean (or sum) of all h, equal on every rank.
     ///
     /// One step: every rank sends its message to every other. Bytes sent per rank: n−1 times its message, in n−1
-    /// messages; against 2(n−1)/n times the message by [`Communicator::all_reduce_encoded`], which encodes a second
-    /// time. Memory: n of the codec's largest messages, and what the feedback remembers.
+    /// messages. [`Communicator::all_reduce_encoded`] sends 2(n−1)/n times the message, but encodes twice. Memory: n
+    /// times the largest message of the codec, and the feedback memory.
     ///
     /// Determinism: messages are added in the order of ranks. Results are bit-identical on all ranks and in all runs
     /// with equal n, inputs, seed and state.
@@ -33,7 +33,7 @@ impl Communicator {
     /// Richtárik et al., "EF21", 2021 (difference).
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_encoded`]; there is no two-level feedback, as nothing is encoded twice.
+    /// As [`Communicator::all_reduce_encoded`]; two-level feedback is not supported, since messages are encoded once.
     ///
     /// ```
     /// # use hexagram_logical::testing::spawn;
@@ -86,8 +86,8 @@ impl Communicator {
         })
     }
 
-    /// Adds up all messages: `sum ← sum + w Σ D(cᵢ)`; where the sum is the buffer itself, which has been sent, it
-    /// begins at 0.
+    /// Adds all messages: `sum ← sum + w Σ D(cᵢ)`. If the sum is the buffer itself, which has been sent, it begins at
+    /// 0.
     async fn gather_and_add(
         &self,
         call: &Call<'_>,
@@ -130,7 +130,7 @@ impl Communicator {
     }
 }
 
-/// Encodes a whole buffer, after what the feedback makes of it, and returns the size of the message in bytes.
+/// Encodes a whole buffer after applying the feedback, and returns the size of the message in bytes.
 fn encode_whole(
     buffer: &Buffer,
     link: &FeedbackLink,

@@ -1,4 +1,4 @@
-//! Votes of a host, counted before they leave it: for each element the number of its ranks that vote for −.
+//! Votes of a host, counted before they leave it: for each element, the number of its ranks that vote for −.
 //!
 //! `message = w bit planes of ⌈d/8⌉ bytes`; bit i of plane p is bit p of the number of element i, and w = ⌊log₂ k⌋ + 1
 //! planes hold any number up to k, the ranks of the largest host.
@@ -10,8 +10,8 @@ use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::program::{Argument, Launch, Program};
 use std::sync::Arc;
 
-/// Codec of sums of signs, which are whole numbers from −`voters` to `voters`. What it encodes it keeps exactly. A vote
-/// counts its bit planes, and never decodes them.
+/// Codec of sums of signs, which are whole numbers from −`voters` to `voters`. It encodes them exactly. A vote counts
+/// the bit planes, and never decodes them.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     /// Number of signs in a sum: the ranks of this host.
@@ -44,7 +44,7 @@ impl Tally {
 }
 
 impl Codec for Tally {
-    /// Names the number of planes: hosts may have different numbers of ranks.
+    /// The name contains the number of planes, since hosts may have different numbers of ranks.
     fn name(&self) -> String {
         format!("tally({})", self.width)
     }

@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 impl Communicator {
     /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
-    /// is the buffer of rank i. sgn(0) is 1, of either zero, and so is that of a vote that ends in a tie.
+    /// is the buffer of rank i. sgn(0) is 1 for both zeros, and a tie is 1.
     ///
-    /// Every rank owns a chunk: it gets the signs of all ranks, packed, counts them, and sends everyone the signs of
-    /// the result. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank: with b(d) =
-    /// ⌈d/8⌉ for d elements, Σ b(segment) over the segments of the other ranks, and (n−1) Σ b(segment) over its own:
-    /// about 2(n−1)/n · d/8, in 2(n−1) · k messages, k being [`Segments::count`](super::Segments::count).
+    /// Every rank owns a chunk: it gets the packed signs of all ranks, counts them, and sends the signs of the result
+    /// to all ranks. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank, with
+    /// b(d) = ⌈d/8⌉ for d elements: Σ b(segment) over the segments of the other ranks, and (n−1) Σ b(segment) over
+    /// its own. That is about 2(n−1)/n · d/8, in 2(n−1) · k messages, where k is
+    /// [`Segments::count`](super::Segments::count).
     ///
-    /// Determinism: counts are exact, whatever their order.
+    /// Determinism: counts are exact, in any order.
     ///
     /// Source: Bernstein et al., "signSGD with majority vote is communication efficient and fault tolerant", 2019.
     ///
@@ -47,7 +48,7 @@ impl Communicator {
         })
     }
 
-    /// Counts votes that have been added up within hosts: the buffer holds sums of signs, of `hosts[r]` ranks on rank r.
+    /// Counts votes that have been added within hosts: the buffer holds sums of signs, of `hosts[r]` ranks on rank r.
     pub(in crate::centralized) async fn majority_of_sums(
         &self,
         buffer: &Buffer,
@@ -61,7 +62,7 @@ impl Communicator {
     }
 }
 
-/// Fails if the buffer cannot be voted on, before any rank counts on this one.
+/// Fails if the buffer does not support a vote, before other ranks rely on this one.
 pub(in crate::centralized) fn check(buffer: &Buffer) -> Result<()> {
     check_dtype(buffer)?;
     free_to_write(buffer)
@@ -74,12 +75,12 @@ pub(in crate::centralized) fn take_signs(call: &Call<'_>, rank: usize, buffer: &
     call.decode(&Ballot, rank, Part::of(&message, 0..bytes), None, Part::whole(buffer))
 }
 
-/// Returns the fingerprint that all ranks of a vote agree on, with the codec of what they contribute.
+/// Returns the fingerprint on which all ranks of a vote agree, with the codec of the contributions.
 fn fingerprint(buffer: &Buffer, contributed: &dyn Codec) -> Fingerprint {
     Fingerprint { codec: Some(CodecDigest::of(&contributed.name())), ..fingerprint_of_signs(buffer) }
 }
 
-/// Returns the fingerprint of what ranks of a host do for a vote.
+/// Returns the fingerprint of the operations within a host for a vote.
 pub(in crate::centralized) fn fingerprint_of_signs(buffer: &Buffer) -> Fingerprint {
     Fingerprint::new(OperationKind::MajorityVote, buffer.dtype(), buffer.len())
 }

@@ -1,20 +1,21 @@
 //! Programs of the codecs that encode in blocks, for a GPU.
 //!
-//! `cuda/blocks.cuh` makes the kernels of all of them: a warp works on a tile, which is a block, or a piece of a larger
-//! one. Blocks no larger than a tile take one launch. Larger ones take three: every tile is measured, a header is made
-//! of a block's measures, and then the codes are written, unless they were with the measures, as they need no header.
+//! `cuda/blocks.cuh` defines the kernels of all of them: a warp works on a tile, which is a block, or a piece of a
+//! larger one. Blocks up to the size of a tile take one launch. Larger ones take three: every tile is measured, a
+//! header is computed from the measures of a block, and then the codes are written. If codes do not need the header,
+//! the first launch writes them.
 
 use crate::codec::NotFinite;
 use crate::codec::launches::{policy, program};
 use crate::codec::not_finite::PIECE;
 use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program};
 
-/// Most elements of a tile, and of one that stays in registers: `TILE` and `SMALL_TILE`.
+/// Maximum number of elements of a tile, and of a tile in registers: `TILE` and `SMALL_TILE`.
 const TILE: usize = PIECE;
 const SMALL_TILE: usize = 128;
-/// Size of the blocks of a codec that has no headers.
+/// Block size of a codec without headers.
 pub(in crate::codec) const PIECES: Option<usize> = Some(PIECE);
-/// Size of what is measured of a tile, in bytes.
+/// Size of the measures of a tile, in bytes.
 const MEASURE: usize = 8;
 /// Number of threads of a warp, and of warps of a block of threads: `WARP` and `WARPS`.
 const WARP: u32 = 32;
@@ -22,7 +23,7 @@ const WARPS: u32 = 4;
 /// Number of threads that make a header of few measures, and of many.
 const FEW_THREADS: u32 = 2 * WARP;
 const MANY_THREADS: u32 = 512;
-/// Most blocks of threads of a launch.
+/// Maximum number of thread blocks of a launch.
 const MOST_BLOCKS: usize = 65_535;
 
 /// Module and names of a codec's kernels, as `PLAIN_KERNELS` or `BLOCK_KERNELS` define them.
@@ -80,7 +81,7 @@ pub(in crate::codec) static MIN_MAX: Kernels = kernels!("min_max", MIN_MAX);
 pub(in crate::codec) static SIGN: Kernels = kernels!("sign", SIGN, None);
 
 impl Kernels {
-    /// Returns the program that encodes `len` elements in blocks of `size`, all in one without.
+    /// Returns the program that encodes `len` elements in blocks of `size`, or, if `None`, in one block.
     pub(in crate::codec) fn encode(&self, size: Option<usize>, len: usize, not_finite: NotFinite) -> Program {
         let cut = Cut::new(size, len);
         let from = Argument::Operand(0);
@@ -100,7 +101,7 @@ impl Kernels {
         Program { scratch: cut.tiles * MEASURE, ..program(self.module, launches) }
     }
 
-    /// Returns the program that decodes `len` elements in blocks of `size`. No message of the right size is damaged.
+    /// Returns the program that decodes `len` elements in blocks of `size`. Every message of the right size is valid.
     pub(in crate::codec) fn decode(&self, size: Option<usize>, len: usize, weight: Option<f32>) -> Program {
         let cut = Cut::new(size, len);
         let entry = if weight.is_some() { self.decode_add } else { self.decode };
@@ -110,13 +111,13 @@ impl Kernels {
     }
 }
 
-/// Cut of a run into blocks, and of these into tiles.
+/// Division of a run into blocks, and of blocks into tiles.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     len: usize,
     size: usize,
     blocks: usize,
-    /// Number of tiles of all blocks, each with as many as a whole one has.
+    /// Number of tiles of all blocks, where every block counts as a full one.
     tiles: usize,
 }
 
@@ -127,7 +128,7 @@ impl Cut {
         Cut { len, size, blocks, tiles: blocks * size.div_ceil(TILE) }
     }
 
-    /// Returns the launch of an entry with a warp for each of so many parts; none if there are none.
+    /// Returns the launch of an entry with a warp for each of `count` parts; `None` for 0 parts.
     fn launch(
         self,
         entry: &'static str,
@@ -141,7 +142,7 @@ impl Cut {
         (blocks > 0).then_some(Launch { entry, blocks, threads: WARP * WARPS, arguments })
     }
 
-    /// Returns the launch of an entry with a block of threads for each header; none if there are none.
+    /// Returns the launch of an entry with a thread block for each header; `None` without headers.
     fn head(self, entry: &'static str, from: Argument, to: Argument) -> Option<Launch> {
         let many = self.tiles / self.blocks.max(1) > FEW_THREADS as usize;
         let threads = if many { MANY_THREADS } else { FEW_THREADS };

@@ -1,4 +1,4 @@
-//! Programs of QSGD: which entries of `qsgd.cu` a device launches.
+//! Programs of QSGD: the entries of `qsgd.cu` that a device launches.
 
 use super::{BLOCK, Qsgd};
 use crate::codec::launches::{each, policy, program};
@@ -6,9 +6,9 @@ use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program
 
 static QSGD: Module = Module { name: "qsgd", code: Code::Packed(hexagram_ptx::QSGD) };
 
-/// Threads that work on a piece, which is what is packed together.
+/// Threads that work on a piece, which is packed together.
 const THREADS: u32 = 64;
-/// Threads that add up the sums of many pieces.
+/// Threads that add the sums of many pieces.
 const NORM_THREADS: u32 = 512;
 
 impl Qsgd {
@@ -58,7 +58,7 @@ impl Qsgd {
         len / self.bucket * self.bucket.div_ceil(BLOCK) + (len % self.bucket).div_ceil(BLOCK)
     }
 
-    /// Returns what is read, and how it is cut.
+    /// Returns the input, and its division.
     fn layout(&self, len: usize) -> [Argument; 4] {
         let number = |number: usize| Argument::U64(number as u64);
         [Argument::Operand(0), number(len), number(self.bucket), number(self.pieces(len))]

@@ -1,4 +1,4 @@
-//! Programs of random-k: which entries of `random_k.cu` a device launches.
+//! Programs of random-k: the entries of `random_k.cu` that a device launches.
 
 use super::{RandomK, SEED};
 use crate::codec::launches::{policy, program};
@@ -6,24 +6,24 @@ use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program
 
 static RANDOM_K: Module = Module { name: "random_k", code: Code::Packed(hexagram_ptx::RANDOM_K) };
 
-/// Place of the note that a number is NaN or infinite, in scratch memory.
+/// Place of the flag for NaN and infinity, in scratch memory.
 const ODD: Argument = Argument::Scratch(0);
 
 impl RandomK {
-    /// Returns the program of encoding; `None` for more places than its arithmetic has room for.
+    /// Returns the encoding program; `None` for more places than its arithmetic supports.
     pub(super) fn encoding(&self, len: usize, seed: u64) -> Option<Program> {
         let arguments = vec![Argument::U64(seed), ODD, Argument::Operand(1)];
         let begin = Launch { entry: "random_k_begin", blocks: 1, threads: 1, arguments };
         self.keeping(begin, Argument::OperandAt(1, SEED), len, seed)
     }
 
-    /// Returns the program of encoding without the seed, as of a linear codec; `None` as there.
+    /// Returns the encoding program without the seed, for a linear codec; `None` as for [`encoding`](Self::encoding).
     pub(super) fn encoding_values(&self, len: usize, seed: u64) -> Option<Program> {
         let begin = Launch::over("random_k_clear", 1, vec![ODD, Argument::U64(1)]);
         self.keeping(begin, Argument::Operand(1), len, seed)
     }
 
-    /// Returns the program that begins so, and writes what is kept.
+    /// Returns the program with this first launch, which writes the kept elements.
     fn keeping(&self, begin: Launch, values: Argument, len: usize, seed: u64) -> Option<Program> {
         let from = Argument::Operand(0);
         let k = u32::try_from(self.keep.of(len)).ok()?;
@@ -42,7 +42,8 @@ impl RandomK {
         Some(Program { scratch, ..program(&RANDOM_K, vec![begin, look, keep]) })
     }
 
-    /// Returns the program of decoding; `None` where there is none of encoding. Every message of the right size is one.
+    /// Returns the decoding program; `None` if there is no encoding program. Every message of the right size is
+    /// valid.
     pub(super) fn decoding(&self, len: usize, weight: Option<f32>) -> Option<Program> {
         let to = Argument::Operand(1);
         let count = Argument::U64(len as u64);
@@ -55,7 +56,7 @@ impl RandomK {
         Some(program(&RANDOM_K, launches.collect()))
     }
 
-    /// Returns the program of decoding what has no seed, as of a linear codec; `None` as there.
+    /// Returns the decoding program without the seed, for a linear codec; `None` as for [`encoding`](Self::encoding).
     pub(super) fn decoding_values(&self, len: usize, seed: u64) -> Option<Program> {
         let k = u32::try_from(self.keep.of(len)).ok()?;
         let sizes = [len as u64, u64::from(k), seed].map(Argument::U64);
@@ -66,7 +67,7 @@ impl RandomK {
     }
 }
 
-/// Returns the launch that sets what is decoded into to 0.
+/// Returns the launch that sets the output to 0.
 fn clear(len: usize) -> Launch {
     Launch::over("random_k_clear", len, vec![Argument::Operand(1), Argument::U64(len as u64)])
 }

@@ -1,4 +1,4 @@
-//! Programs of top-k: which entries of `top_k.cu` a device launches.
+//! Programs of top-k: the entries of `top_k.cu` that a device launches.
 
 use super::{KeptValues, TopK};
 use crate::codec::launches::{each, policy, program};
@@ -8,32 +8,32 @@ use std::ops::Range;
 
 static TOP_K: Module = Module { name: "top_k", code: Code::Packed(hexagram_ptx::TOP_K) };
 
-/// Longest chunk that a block of threads does by itself even if there are few: for a longer one so many launches are
-/// quicker.
+/// Longest chunk that gets one thread block even if there are few chunks; for longer ones, several launches are
+/// faster.
 const SHORT: usize = 1 << 13;
-/// Elements of a longer chunk for each chunk that there is, up to which each has a block all the same. A block reads its
-/// chunk five times, while few blocks leave most of a device idle; this is an estimate that no GPU has checked.
+/// Elements of a longer chunk, per chunk, up to which each still gets one block. A block reads its chunk five times,
+/// whereas few blocks leave most of a device idle. This is an estimate without a GPU measurement.
 const EACH: usize = 1 << 12;
 
 /// Elements of a tile: `TILE` words of 32 marks.
 const TILE: usize = 256 * 32;
-/// Bytes of high parts of a tile.
+/// Bytes of the high parts of a tile.
 const TILE_OF_HIGH: usize = 256 * 8;
-/// Size of what is counted of a tile.
+/// Size of the counts of a tile.
 const COUNTS: usize = 16;
 
-/// Numbers by whose bits elements are counted at each level, and the number of bits below them.
+/// Numbers of counters at each level, and the number of bits below those that are counted.
 const LEVELS: [(u32, u32); 3] = [(1 << 11, 20), (1 << 10, 10), (1 << 10, 0)];
 
-/// Threads of a block, and of kernels that have one block, and of those of bins.
+/// Threads of a block, of kernels with one block, and of those of bins.
 const THREADS: u32 = 256;
 const ALL_THREADS: u32 = 1024;
 const SCAN_THREADS: u32 = 512;
 const WIDE: u32 = 64;
-/// Numbers of which a block of 64 threads works on a bin's sum.
+/// Numbers of which a block of 64 threads computes the sum of a bin.
 const PIECE: usize = 4096;
 
-/// Most blocks of a kernel that counts: each adds its counts to those of all.
+/// Maximum number of blocks of a counting kernel: each adds its counts to the total.
 const COUNTING: usize = 1024;
 
 impl TopK {
@@ -87,7 +87,7 @@ impl TopK {
         let write = [Argument::F32(weight.unwrap_or(1.0)), to, Argument::Refusing];
         let add = each("top_k_add", tiles, THREADS, [&read[..], &form, &write].concat());
         let launches = clear.into_iter().chain([ones, scan(counts, tiles), add]);
-        let damage = "other places than so many in order";
+        let damage = "places of the wrong number, or not in order";
         Program { scratch: COUNTS * (tiles + 1), damage, ..program(&TOP_K, launches.collect()) }
     }
 
@@ -95,7 +95,7 @@ impl TopK {
         self.values == KeptValues::Whole
     }
 
-    /// Returns the launch for chunks of which each has a block of threads.
+    /// Returns the launch for chunks with a thread block each.
     fn chunks(&self, len: usize, sink: &Sink) -> Launch {
         let size = self.chunk_len(len);
         let number = |number: usize| Argument::U64(number as u64);
@@ -106,7 +106,7 @@ impl TopK {
     }
 }
 
-/// Scratch memory that is given out.
+/// Allocator of scratch memory.
 #[derive(Default)]
 struct Room {
     bytes: usize,
@@ -120,9 +120,9 @@ impl Room {
     }
 }
 
-/// Memory to which selections write what they keep.
+/// Memory to which selections write the kept elements.
 struct Sink {
-    /// Values, where they are not sent as they are.
+    /// Values, if they are not sent exactly.
     kept: Argument,
     is_whole: bool,
     places: Places,
@@ -141,7 +141,7 @@ impl Sink {
         let low = room.take(8 * low_words);
         let high = room.take(8 * high_words);
         let is_whole = codec.is_whole();
-        // The kernel has a parameter for it in either case.
+        // The kernel has a parameter for it in both cases.
         let kept = room.take(if is_whole { 4 } else { 4 * k });
         Sink { kept, is_whole, places, low, high, words: low_words + high_words }
     }
@@ -156,7 +156,7 @@ impl Sink {
         [Argument::Operand(1), self.kept, form[0], form[1], self.low, self.high]
     }
 
-    /// Returns the launch that copies places behind values of so many bytes.
+    /// Returns the launch that copies places behind values of `values` bytes.
     fn places(&self, values: usize) -> Launch {
         let bytes = [self.places.low_bytes(), self.places.bytes() - self.places.low_bytes()];
         let [low, high] = bytes.map(|bytes| Argument::U64(bytes as u64));
@@ -165,7 +165,7 @@ impl Sink {
     }
 }
 
-/// Selection from a long run, on all of the device.
+/// Selection from a long run, on the whole device.
 struct Long {
     bins: Argument,
     choice: Argument,
@@ -181,7 +181,7 @@ impl Long {
         Long { bins, choice, marks, counts: room.take(COUNTS * (size.div_ceil(TILE) + 1)) }
     }
 
-    /// Returns the launches for some elements of a run, of which those that are kept have these numbers.
+    /// Returns the launches for a part of a run, whose kept elements have these numbers.
     fn launches(
         &self,
         codec: &TopK,

@@ -1,8 +1,8 @@
-//! Gossip at low precision: what is sent is encoded, and a feedback sees to it that ranks agree nevertheless.
+//! Gossip at low precision: messages are encoded, and feedback makes ranks agree nevertheless.
 //!
-//! C is the codec, x what a rank has, W the mixing matrix, γ the consensus step. Sums run over neighbours and oneself;
-//! x̂ⱼ is what everyone has decoded of rank j so far, and Σⱼ wᵢⱼ x̂ⱼ is kept as one sum, however many neighbours there
-//! are.
+//! C is the codec, x the numbers of a rank, W the mixing matrix, γ the consensus step. Sums run over the neighbours
+//! and the rank itself. x̂ⱼ is the estimate of rank j that its neighbours have decoded so far, and Σⱼ wᵢⱼ x̂ⱼ is
+//! stored as one sum, for any number of neighbours.
 //!
 //! ```text
 //! none            qᵢ = C(xᵢ)                                               xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ qⱼ − qᵢ)
@@ -13,17 +13,17 @@
 //!                 x̂ⱼ ← (1 − 2/t) x̂ⱼ + 2/t qⱼ                               x′ᵢ ← xᵢ ← yᵢ                   ECD
 //! ```
 //!
-//! (t counts operations from 1; x′ is x as the last operation left it, so that x − x′ is the update since.)
+//! (t counts operations from 1; x′ is x after the previous operation, so that x − x′ is the update since.)
 //!
-//! | | stays away from the mean | asks for | remembers | state |
+//! | | distance from the mean | requires | stores | state |
 //! |---|---|---|---|---|
-//! | none | by the codec's error, always | – | nothing | 0 |
-//! | error | by about γ times the codec's error | a small γ | e, as `error` | S |
-//! | CHOCO | not | a contraction, γ to suit it | x̂ᵢ, as `own`; Σⱼ wᵢⱼ x̂ⱼ, as `neighbours`; `graph` | 2 S + 8 |
-//! | DCD | not | unbiased or fine: coarse codecs diverge | as CHOCO | 2 S + 8 |
-//! | ECD | not | [absolute noise](crate::codec::Noise::Absolute) | x′, as `own`; Σⱼ wᵢⱼ x̂ⱼ, as `neighbours`; `graph` | 2 S + 8 |
+//! | none | the codec error, always | – | – | 0 |
+//! | error | about γ times the codec error | a small γ | e, as `error` | S |
+//! | CHOCO | 0 | a contraction, and a γ for it | x̂ᵢ, as `own`; Σⱼ wᵢⱼ x̂ⱼ, as `neighbours`; `graph` | 2 S + 8 |
+//! | DCD | 0 | an unbiased or fine codec: coarse ones diverge | as CHOCO | 2 S + 8 |
+//! | ECD | 0 | [absolute noise](crate::codec::Noise::Absolute) | x′, as `own`; Σⱼ wᵢⱼ x̂ⱼ, as `neighbours`; `graph` | 2 S + 8 |
 //!
-//! `graph` is the digest of the matrix that the sum belongs to.
+//! `graph` is the digest of the matrix of the sum.
 //!
 //! Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
 //! communication", 2019 (CHOCO); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for decentralized
@@ -43,8 +43,8 @@ use rules::{Copies, GossipRound, sum};
 /// Options of gossip at low precision, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GossipOptions {
-    /// Consensus step γ, above 0 and at most 1: the part of the way to the neighbours' mean. A coarse codec needs a
-    /// small one: CHOCO was tuned to .34 for 4-bit QSGD and .04 for top-k of 1 % on a ring of 9.
+    /// Consensus step γ, above 0 and at most 1: the share of the way to the mean of the neighbours. A coarse codec
+    /// needs a small one: CHOCO was tuned to .34 for 4-bit QSGD and .04 for top-k of 1 % on a ring of 9.
     pub consensus: f64,
     /// Numbers whose differences [`Feedback::Difference`] sends.
     pub difference: Difference,
@@ -60,39 +60,40 @@ impl Default for GossipOptions {
 /// Numbers whose differences [`Feedback::Difference`] sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Difference {
-    /// Numbers before mixing: CHOCO. Ranks mix what all have decoded, and keep what the codec lost.
+    /// Numbers before mixing: CHOCO. Ranks mix the decoded estimates, and keep the codec error.
     #[default]
     BeforeMixing,
-    /// Numbers after mixing: DCD. Each rank goes on with what all have decoded.
+    /// Numbers after mixing: DCD. Each rank continues with its decoded estimate.
     AfterMixing,
 }
 
 impl Communicator {
-    /// Averages with neighbours once by encoded messages; formulas and conditions are those of the tables in
-    /// [`decentralized::encoded`](crate::decentralized::encoded).
+    /// Averages with neighbours once by encoded messages. See
+    /// [`decentralized::encoded`](crate::decentralized::encoded) for formulas and conditions.
     ///
     /// | feedback | | mean over ranks |
     /// |---|---|---|
-    /// | [`Feedback::None`] | stalls at the codec's error | kept |
-    /// | [`Feedback::Error`] | DeepSqueeze | kept |
-    /// | [`Feedback::Difference`] | CHOCO, or DCD with [`Difference::AfterMixing`] | kept by CHOCO; by DCD if C is unbiased, on average |
+    /// | [`Feedback::None`] | stalls at the codec error | preserved |
+    /// | [`Feedback::Error`] | DeepSqueeze | preserved |
+    /// | [`Feedback::Difference`] | CHOCO, or DCD with [`Difference::AfterMixing`] | preserved by CHOCO; by DCD on average, if C is unbiased |
     /// | [`Feedback::Extrapolation`] | ECD | as DCD |
     ///
-    /// The state that this needs begins with zeros: in DCD and ECD the whole first `buffer` counts as an update to
-    /// ranks that agreed on zero. [`Communicator::gossip_synchronize`] makes it begin where the ranks are. What is
-    /// remembered of neighbours belongs to one matrix: with difference and extrapolation the schedule must be static,
-    /// and after a change of the graph state is synchronized.
+    /// The state begins with zeros: in DCD and ECD the whole first `buffer` counts as an update to ranks that agree
+    /// on zero. [`Communicator::gossip_synchronize`] starts it at the current values instead. The memory of
+    /// neighbours belongs to one matrix: with difference and extrapolation the schedule must be static, and the state
+    /// must be synchronized after a change of the graph.
     ///
     /// One step; one message for all destinations. Bytes sent per rank: that message, at most
-    /// [`Codec::encoded_len`](crate::codec::Codec::encoded_len), to every destination. Memory: state, as the table
-    /// says; for the time of the operation a message for every source and one's own, and S. Determinism: messages are
-    /// decoded in the order of ranks, one's own with the others, so that x̂ᵢ has the same bits for its rank as for its
-    /// neighbours' sums; those round by themselves, and after some hundred steps are off by some 10⁻⁷ of the largest x.
+    /// [`Codec::encoded_len`](crate::codec::Codec::encoded_len), to every destination. Memory: the state in the
+    /// table; during the operation, a message for every source and for this rank, and S. Determinism: messages are
+    /// decoded in the order of ranks, including the own one, so that x̂ᵢ has the same bits on its rank and in the
+    /// sums of its neighbours. The sums round separately, and deviate by about 10⁻⁷ of the largest x after some
+    /// hundred steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless the buffer is of f32, γ in (0, 1], and the matrix doubly stochastic and that of the
-    /// state; [`Error::NotFinite`] if the codec refuses what it is given; [`Error::Mismatch`] if ranks differ in codec,
-    /// feedback, seed, options, or matrix; as [`Communicator::gossip`]. State is not valid after an error in the
+    /// [`Error::Usage`] unless the buffer holds f32, γ is in (0, 1], and the matrix is doubly stochastic and that of
+    /// the state. [`Error::NotFinite`] if the codec refuses a value. [`Error::Mismatch`] if ranks differ in codec,
+    /// feedback, seed, options, or matrix; as [`Communicator::gossip`]. The state is invalid after an error in the
     /// operation.
     ///
     /// ```
@@ -129,7 +130,7 @@ impl Communicator {
         })
     }
 
-    /// Runs [`Communicator::gossip_encoded`] with a matrix that was checked.
+    /// Runs [`Communicator::gossip_encoded`] with a checked matrix.
     pub(super) async fn gossip_encoded_by(
         &self,
         mixing: &Mixing,
@@ -161,11 +162,11 @@ impl Communicator {
         Ok(())
     }
 
-    /// Lets the state of [`Communicator::gossip_encoded`] begin where the ranks are: `x̂ᵢ ← xᵢ` and `Σⱼ wᵢⱼ x̂ⱼ`
-    /// exactly, whatever `encoding` remembers. For the beginning, if ranks do not begin with zeros, and for a change of
-    /// the graph; `buffer` is what the last operation left there, without updates since.
+    /// Starts the state of [`Communicator::gossip_encoded`] at the current values: `x̂ᵢ ← xᵢ` and `Σⱼ wᵢⱼ x̂ⱼ`
+    /// exactly, for any previous state. Call it at the beginning, if ranks do not begin with zeros, and after a
+    /// change of the graph. `buffer` holds the result of the last operation, without later updates.
     ///
-    /// One [`Communicator::gossip`] at full precision, with its bytes, memory and determinism.
+    /// Costs one [`Communicator::gossip`] at full precision, with its bytes, memory and determinism.
     ///
     /// # Errors
     /// [`Error::Usage`] if the feedback is neither difference nor extrapolation; as [`Communicator::gossip_encoded`].
@@ -202,7 +203,7 @@ impl Communicator {
         })
     }
 
-    /// Runs [`Communicator::gossip_synchronize`] with a matrix that was checked.
+    /// Runs [`Communicator::gossip_synchronize`] with a checked matrix.
     pub(super) async fn gossip_synchronize_by(
         &self,
         mixing: &Mixing,
@@ -224,7 +225,7 @@ impl Communicator {
     }
 }
 
-/// Fails unless `buffer` is of f32.
+/// Fails unless `buffer` holds f32.
 fn encodable(buffer: &Buffer) -> Result<()> {
     if buffer.dtype() == DType::F32 {
         return Ok(());
@@ -238,12 +239,12 @@ impl GossipOptions {
         if self.consensus > 0.0 && self.consensus <= 1.0 {
             return Ok(());
         }
-        let what = format!("{} is not a consensus step", self.consensus);
-        Err(Error::usage(what, "use one above 0 and at most 1"))
+        let what = format!("{} is not a valid consensus step", self.consensus);
+        Err(Error::usage(what, "use a number above 0 and at most 1"))
     }
 }
 
-/// Name of a rank's memory of what its messages lost; differences have copies.
+/// Name of the memory of a rank for the errors of its messages; differences have copies.
 const NAMES: LinkNames = LinkNames { error: "error", difference: "own" };
 
 /// Rule of a round, with its memory.

@@ -1,4 +1,4 @@
-//! One round of encoded gossip, by each of its rules: the lines below are those of the table in `encoded`.
+//! One round of encoded gossip by each rule; the lines below are those of the table in `encoded`.
 
 use super::super::mixing::Mixing;
 use super::super::neighbours::Neighbours;
@@ -6,11 +6,11 @@ use crate::encoding::{Encoding, FeedbackLink};
 use crate::{Buffer, Call, Communicator, DType, Error, Land, Part, Result};
 use std::sync::Arc;
 
-/// Estimates that everyone has decoded: this rank's x̂ᵢ (with extrapolation, x′), and the sum of all, x̂ᵢ included.
+/// Decoded estimates: x̂ᵢ of this rank (with extrapolation, x′), and the sum of all, including x̂ᵢ.
 pub(super) struct Copies {
     pub(super) own: Arc<Buffer>,
     pub(super) neighbours: Arc<Buffer>,
-    /// Digest of the matrix that the sum was formed with, plus 1; 0 at first.
+    /// Digest of the matrix of the sum, plus 1; initially 0.
     graph: Arc<Buffer>,
 }
 
@@ -24,17 +24,17 @@ impl Copies {
         Ok(Copies { own, neighbours, graph })
     }
 
-    /// Fails if another matrix was used before, whose neighbours' estimates are not known.
+    /// Fails if a different matrix was used before, since the estimates of its neighbours are unknown.
     pub(super) fn check(&self, mixing: &Mixing) -> Result<()> {
         let known = self.graph.host::<i64>()?[0];
         if known == 0 || known == number(mixing) {
             return Ok(());
         }
-        let what = "an encoding remembers what neighbours of another graph have sent";
-        Err(Error::usage(what, "keep to one mixing matrix, or call gossip_synchronize after it has changed"))
+        let what = "the state of an encoding belongs to the neighbours of a different graph";
+        Err(Error::usage(what, "use one mixing matrix, or call gossip_synchronize after a change"))
     }
 
-    /// Returns the feedback link of this rank's own messages.
+    /// Returns the feedback link of the messages of this rank.
     fn link(&self) -> FeedbackLink {
         FeedbackLink::Difference(Arc::clone(&self.own))
     }
@@ -48,7 +48,7 @@ fn number(mixing: &Mixing) -> i64 {
     i64::from(mixing.digest()) + 1
 }
 
-/// GossipRound of encoded gossip under way.
+/// Running round of encoded gossip.
 pub(super) struct GossipRound<'a> {
     pub(super) comm: &'a Communicator,
     pub(super) call: &'a Call<'a>,
@@ -124,8 +124,8 @@ impl GossipRound<'_> {
         self.x.beside(DType::F32, self.x.len())
     }
 
-    /// Encodes `what` as qᵢ and sends it: `sum ← sum + factor Σⱼ wᵢⱼ qⱼ`, in the order of ranks. While messages are on
-    /// their way, `meanwhile` may add qᵢ elsewhere, at the weight that it gives.
+    /// Encodes `what` as qᵢ and sends it: `sum ← sum + factor Σⱼ wᵢⱼ qⱼ`, in the order of ranks. While messages are
+    /// in transit, `meanwhile` may add qᵢ elsewhere, with the weight that it gets.
     async fn exchange(
         &self,
         what: Part<'_>,

@@ -1,4 +1,4 @@
-//! Base-(k+1) graphs: the exact mean of any number of ranks after few rounds, each rank with k partners at most.
+//! Base-(k+1) graphs: the exact mean of any number of ranks after few rounds, with at most k partners per rank.
 //!
 //! ```text
 //! hyper-hypercube     n = f₁ · f₂ · …, all fᵢ ≤ k+1: in round i ranks average in groups of fᵢ, Π fⱼ (j < i) apart
@@ -14,14 +14,14 @@
 //! ```
 //!
 //! At most 2 log_{k+1} n + 2 rounds. Source: Takezawa, Sato, Bao, Niwa and Yamada, "Beyond exponential graph:
-//! communication-efficient topologies for decentralized learning via finite-time convergence", NeurIPS 2023. (Its code
-//! also lets ranks that wait in 2 average among themselves, which changes nothing where parts have come to their
-//! means.)
+//! communication-efficient topologies for decentralized learning via finite-time convergence", NeurIPS 2023. (Their
+//! code also lets ranks that wait in step 2 average among themselves, which has no effect, since parts have already
+//! reached their means.)
 
 use super::super::mixing::{Edge, Mixing};
 use crate::Result;
 
-/// Two ranks that exchange numbers in a round, each of which weighs the other's alike.
+/// Two ranks that exchange numbers in a round, with equal weights.
 #[derive(Debug, Clone, Copy)]
 struct Exchange {
     one: usize,
@@ -32,7 +32,7 @@ struct Exchange {
 /// Exchanges of one round.
 type Round = Vec<Exchange>;
 
-/// Returns the matrix of `step` among `size` ranks, of which each has `peers` partners at most, 1 or more.
+/// Returns the matrix of `step` among `size` ranks, each with at most `peers` partners, 1 or more.
 pub(super) fn mixing(size: usize, peers: usize, step: u64) -> Result<Mixing> {
     let rounds = base(size, peers.saturating_add(1).min(size.max(2)));
     let round = step.checked_rem(rounds.len() as u64).map_or(&[][..], |round| &rounds[round as usize]);
@@ -75,7 +75,7 @@ fn simple(members: &[usize], radix: usize) -> Vec<Round> {
     for at in 0..parts.len() - 1 {
         rounds.push(spread(&parts[at..]));
     }
-    // A part is done with step 2 when it has given; the last when it has taken.
+    // A part has finished step 2 after giving; the last part after taking.
     let within = |(at, part): (usize, &PowerPart<'_>)| {
         let idle = (at + 1).min(parts.len() - 1);
         let blocks = beside(part.blocks().map(|block| hypercube(block, radix)));
@@ -106,7 +106,7 @@ impl<'a> PowerPart<'a> {
     }
 }
 
-/// Divides ranks as the digits of their number say, the largest power first.
+/// Divides ranks by the digits of their number, the largest power first.
 fn parts(members: &[usize], radix: usize) -> Vec<PowerPart<'_>> {
     let mut block = 1;
     while block * radix <= members.len() {
@@ -125,14 +125,14 @@ fn parts(members: &[usize], radix: usize) -> Vec<PowerPart<'_>> {
     parts
 }
 
-/// Lets every rank behind the first part have its share of that part's mean.
+/// Gives every rank behind the first part its share of the mean of that part.
 fn spread(parts: &[PowerPart<'_>]) -> Round {
     let [first, behind @ ..] = parts else { return Round::new() };
     let count = |parts: &[PowerPart<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;
     let blocks = first.blocks();
     let weight = first.members.len() as f64 / count(parts) / blocks.len() as f64;
     let takers = behind.iter().flat_map(|part| part.members).enumerate();
-    // A block has more ranks than all parts behind its own.
+    // A block has more ranks than all parts after its own.
     takers
         .flat_map(|(at, one)| {
             blocks.clone().map(move |block| Exchange { one: *one, other: block[at], weight })
@@ -140,7 +140,7 @@ fn spread(parts: &[PowerPart<'_>]) -> Round {
         .collect()
 }
 
-/// Returns the rounds of a hyper-hypercube; none if there is a factor above `radix`.
+/// Returns the rounds of a hyper-hypercube; `None` if there is a factor above `radix`.
 fn hypercube(members: &[usize], radix: usize) -> Vec<Round> {
     let mut apart = 1;
     let mut rounds = Vec::new();
@@ -163,8 +163,8 @@ fn hypercube(members: &[usize], radix: usize) -> Vec<Round> {
     rounds
 }
 
-/// Returns the factors of a number that are `radix` at most, ascending and as few as division from above finds, and
-/// what is left of it.
+/// Returns the factors of a number up to `radix`, ascending and as few as trial division from above finds, and the
+/// remaining factor.
 fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
     let mut rest = number;
     let mut factors = Vec::new();
@@ -178,7 +178,7 @@ fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
     (factors, rest)
 }
 
-/// Returns the rounds of several graphs of different ranks at once; shorter ones wait in the end.
+/// Returns the rounds of several graphs of disjoint ranks in parallel; shorter ones wait at the end.
 fn beside(graphs: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
     let mut together: Vec<Round> = Vec::new();
     for graph in graphs {

@@ -1,4 +1,4 @@
-//! EquiTopo: circulant graphs of hops drawn at random, whose contraction does not depend on the number of ranks.
+//! EquiTopo: circulant graphs of random hops, whose contraction does not depend on the number of ranks.
 //!
 //! ```text
 //! A⁽ᵃ⁾ = (n−1)/n · (rank i takes from i + a) + 1/n · I,       a in 1..n
@@ -20,7 +20,7 @@ pub(super) fn fixed(size: usize, seed: u64, hops: usize) -> Result<Mixing> {
     circulant(size, (0..hops as u64).map(|draw| (hop(size, mix(seed ^ mix(draw))), 1.0 / hops as f64)))
 }
 
-/// Returns the matrix of one hop, drawn for the step, of which a rank takes half.
+/// Returns the matrix of one hop, drawn for the step, with weight one half.
 pub(super) fn one_peer(size: usize, seed: u64, step: u64) -> Result<Mixing> {
     circulant(size, [(hop(size, mix(seed ^ mix(step))), 0.5)])
 }

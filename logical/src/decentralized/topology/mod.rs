@@ -1,4 +1,4 @@
-//! The built-in topologies. All are doubly stochastic, so that gossip over them keeps the mean; the table says how fast
+//! The built-in topologies. All are doubly stochastic, so that gossip preserves the mean; the table shows how fast
 //! ranks agree.
 
 mod base;
@@ -14,12 +14,12 @@ use crate::spelling::{Spelled, Spelling};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 
-/// Graph for any number of ranks, or several that take turns.
+/// Graph for any number of ranks, or a cycle of graphs.
 ///
-/// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. bench/results/measurements.md has
+/// σ₂ bounds the factor by which the distance from the mean shrinks in each step. bench/results/measurements.md has
 /// times.
 ///
-/// | | sends a step | σ₂ with n = 16 | agrees after |
+/// | | messages per step | σ₂ with n = 16 | agrees after |
 /// |---|---|---|---|
 /// | [`Ring`](Topology::Ring) | 2 | .949, (1 + 2 cos(2π/n)) / 3 | |
 /// | [`Torus`](Topology::Torus) | 4 | .6 | |
@@ -36,28 +36,28 @@ use std::collections::BTreeSet;
 /// | [`Complete`](Topology::Complete) | n − 1 | 0 | 1 step; an all-reduce does it with fewer bytes |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
-    /// Both neighbours on a ring and oneself, a third each.
+    /// Both neighbours on a ring and the rank itself, a third each.
     Ring,
-    /// Four neighbours on a grid whose edges are joined, equal weights. With a number of rows, which must divide the
-    /// number of ranks; without, as square as can be.
+    /// Four neighbours on a grid with joined edges, with equal weights. The value is the number of rows, which must
+    /// divide the number of ranks; `None` makes the grid as square as possible.
     Torus(Option<usize>),
-    /// The ranks 1, 2, 4, … places before, all at once, at equal weights.
+    /// The ranks 1, 2, 4, … places before, all in one step, with equal weights.
     Exponential,
-    /// The rank 2ᵏ places before, half and half; k counts on with the step, to ⌈log₂ n⌉ and from 0 again. Source:
-    /// Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019.
+    /// The rank 2ᵏ places before, with weight one half; k advances with the step, up to ⌈log₂ n⌉ and from 0 again.
+    /// Source: Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019.
     OnePeerExponential,
-    /// Pairs of ranks that differ in bit k, which counts on with the step; ranks without a partner wait.
+    /// Pairs of ranks that differ in bit k, which advances with the step; ranks without a partner wait.
     XorPairs,
-    /// The ranks that differ in one bit, all at once, at equal weights. Needs a power of two.
+    /// The ranks that differ in one bit, all in one step, with equal weights. Needs a power of two.
     Hypercube,
-    /// Up to so many partners a step, such that all ranks have the exact mean after some steps, whatever their number:
-    /// with one partner log₂ n for powers of two and 2 log₂ n + 2 at most, with more partners fewer. Source: Takezawa
-    /// et al., "Beyond exponential graph", 2023 (its Base-(k+1) graph, k being `peers`).
+    /// At most `peers` partners per step, such that all ranks have the exact mean after some steps, for any number of
+    /// ranks. With one partner, it takes log₂ n steps for powers of two, and at most 2 log₂ n + 2; with more partners
+    /// fewer. Source: Takezawa et al., "Beyond exponential graph", 2023 (its Base-(k+1) graph, where k is `peers`).
     Base {
-        /// Largest number of partners at a step, 1 or more.
+        /// Largest number of partners per step, 1 or more.
         peers: usize,
     },
-    /// Ranks at distances that are drawn once, at equal weights. Source: Song et al., "Communication-efficient
+    /// Ranks at distances that are drawn once, with equal weights. Source: Song et al., "Communication-efficient
     /// topologies for decentralized learning with O(1) consensus rate", 2022 (its D-EquiStatic).
     EquiStatic {
         /// Seed of the draws, equal on all ranks.
@@ -65,25 +65,25 @@ pub enum Topology {
         /// Number of distances, drawn with replacement, 1 or more; ⌈log₂ n⌉ if `None`.
         hops: Option<usize>,
     },
-    /// The rank at a distance that is drawn anew at every step, of which half is taken. Source: as
+    /// The rank at a distance that is drawn anew at every step, with weight one half. Source: as
     /// [`Topology::EquiStatic`] (its OD-EquiDyn).
     EquiOnePeer {
         /// Seed of the draws, equal on all ranks.
         seed: u64,
     },
-    /// Rank 0 and each other, Hastings weights.
+    /// Rank 0 with each other rank, with Hastings weights.
     Star,
-    /// All ranks, at equal weights.
+    /// All ranks, with equal weights.
     Complete,
-    /// Pairs that are drawn anew at every step; one is left over if the number of ranks is odd.
+    /// Pairs that are drawn anew at every step; one rank waits if the number of ranks is odd.
     RandomPairs {
         /// Seed of the draws, equal on all ranks.
         seed: u64,
-        /// Number of pairs that average at a step; all pairs if `None`.
+        /// Number of pairs that average per step; all pairs if `None`.
         pairs: Option<usize>,
     },
-    /// Each rank of the lower half with one of the upper half, which moves on by one a step. Needs an even number of
-    /// ranks. Source: Bagua.
+    /// Each rank of the lower half with one of the upper half, which advances by one per step. Needs an even number
+    /// of ranks. Source: Bagua.
     ShiftOne,
 }
 
@@ -154,7 +154,7 @@ fn hops(size: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1usize), |hop| hop.checked_mul(2)).take_while(move |hop| *hop < size)
 }
 
-/// Returns the hop whose turn it is; 0 with one rank.
+/// Returns the hop of this step; 0 with one rank.
 fn turn(size: usize, step: u64) -> usize {
     let rounds = hops(size).count() as u64;
     step.checked_rem(rounds).map_or(0, |round| 1 << round)
@@ -162,7 +162,7 @@ fn turn(size: usize, step: u64) -> usize {
 
 fn hypercube(size: usize) -> Result<Mixing> {
     if !size.is_power_of_two() {
-        let what = format!("{size} ranks make no hypercube");
+        let what = format!("{size} ranks do not form a hypercube");
         return Err(Error::usage(what, "use a power of two, or the exponential graph"));
     }
     Mixing::pull(size, |rank| others(rank, hops(size).map(|bit| rank ^ bit), size))
@@ -173,7 +173,7 @@ fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
     let rows = match rows {
         Some(rows) if divides(&rows) => rows,
         Some(rows) => {
-            let what = format!("{size} ranks make no torus of {rows} rows");
+            let what = format!("{size} ranks do not form a torus of {rows} rows");
             return Err(Error::usage(what, "use a divisor of the number of ranks, or omit it"));
         }
         None => (1..=size.isqrt()).rev().find(divides).unwrap_or(1),

@@ -8,21 +8,21 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Every graph, with its defaults, and what it is.
+/// Every graph, with its defaults, and its description.
 const ALL: [(Topology, &str); 13] = [
     (Topology::Ring, "both neighbours"),
     (Topology::Torus(None), "four neighbours on a grid"),
-    (Topology::Exponential, "the ranks 1, 2, 4, … before, at once"),
-    (Topology::OnePeerExponential, "one of the ranks 1, 2, 4, … before a step"),
-    (Topology::XorPairs, "pairs that differ in one bit, another a step"),
+    (Topology::Exponential, "the ranks 1, 2, 4, … before, in one step"),
+    (Topology::OnePeerExponential, "one of the ranks 1, 2, 4, … before, in turn"),
+    (Topology::XorPairs, "pairs that differ in one bit, which changes by step"),
     (Topology::Hypercube, "all ranks that differ in one bit; needs a power of two"),
-    (Topology::Base { peers: 1 }, "few partners a step, and the exact mean after some"),
+    (Topology::Base { peers: 1 }, "few partners per step, and the exact mean after some steps"),
     (Topology::EquiStatic { seed: 0, hops: None }, "ranks at distances that are drawn once"),
     (Topology::EquiOnePeer { seed: 0 }, "the rank at a distance that is drawn at every step"),
-    (Topology::Star, "rank 0 and each other"),
+    (Topology::Star, "rank 0 with each other rank"),
     (Topology::Complete, "all ranks"),
     (Topology::RandomPairs { seed: 0, pairs: None }, "pairs that are drawn at every step"),
-    (Topology::ShiftOne, "pairs of both halves that move on; needs an even number of ranks"),
+    (Topology::ShiftOne, "pairs across two halves, which change by step; needs an even number of ranks"),
 ];
 
 impl Spelled for Topology {
@@ -46,20 +46,23 @@ impl Spelled for Topology {
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         match self {
-            Topology::Torus(rows) => {
-                options.field("rows", rows, or("auto", 1..), "rows; as many as columns if that can be")
-            }
+            Topology::Torus(rows) => options.field(
+                "rows",
+                rows,
+                or("auto", 1..),
+                "rows; auto makes the grid as square as possible",
+            ),
             Topology::Base { peers } => {
-                options.field("peers", peers, 1.., "largest number of partners a step")
+                options.field("peers", peers, 1.., "largest number of partners per step")
             }
             Topology::EquiStatic { seed, hops } => {
                 options.field("seed", seed, .., "seed of the draws")?;
-                options.field("hops", hops, or("auto", 1..), "number of distances; log₂ n by itself")
+                options.field("hops", hops, or("auto", 1..), "number of distances; auto is log₂ n")
             }
             Topology::EquiOnePeer { seed } => options.field("seed", seed, .., "seed of the draws"),
             Topology::RandomPairs { seed, pairs } => {
                 options.field("seed", seed, .., "seed of the draws")?;
-                options.field("pairs", pairs, or("all", 1..), "pairs that average at a step")
+                options.field("pairs", pairs, or("all", 1..), "pairs that average per step")
             }
             _ => Ok(()),
         }
@@ -73,13 +76,13 @@ pub fn catalogue() -> Catalogue<Arc<dyn Schedule>> {
     ALL.into_iter().fold(empty, |catalogue, (graph, about)| catalogue.with(graph, about, shared))
 }
 
-/// Returns the values of an option that is any graph or schedule. One of a user's own can be typed if it is in the
-/// catalogue that options are read with.
+/// Returns the values of an option that accepts any graph or schedule. User schedules are accepted if they are in the
+/// catalogue with which options are read.
 pub fn any_graph() -> Listed<Arc<dyn Schedule>> {
     listed(|schedule: &Arc<dyn Schedule>| schedule.spelling()).with_check(|schedule| schedule.check_options())
 }
 
-/// Prints the graph as users type it, without the options that have their defaults.
+/// Prints the spelling of the graph, without the options that have their defaults.
 ///
 /// ```
 /// use hexagram_logical::decentralized::Topology;

@@ -1,4 +1,4 @@
-//! The turns to drive: the reactor goes from thread to thread, and one has it at a time.
+//! Turns of driving: the reactor moves between threads, and one thread has it at a time.
 //!
 //! ```text
 //! submit     commands ← job; wakes the background thread, or rings the bell of whoever drives
@@ -20,18 +20,18 @@ use std::sync::atomic::Ordering;
 use std::task::Context;
 use std::time::Duration;
 
-/// Longest sleep of a thread that waits for another; whatever it waits for ends it.
+/// Longest sleep of a waiting thread; any event ends it.
 const TICK: Duration = Duration::from_millis(500);
 
 thread_local! {
     /// Set while this thread drives an executor.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
-    /// Set on the executor's own thread.
+    /// Set on the background thread of an executor.
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Core {
-    /// Waits until `is_done`, at most for `limit`, and drives meanwhile unless another thread does.
+    /// Waits until `is_done`, for at most `limit`, and drives unless another thread does.
     pub(in crate::executor) fn wait(
         &self,
         is_done: &dyn Fn() -> bool,
@@ -56,7 +56,7 @@ impl Core {
             }
             self.waiting.fetch_add(1, Ordering::AcqRel);
             if state.reactor.is_none() {
-                // The background thread steps back.
+                // Asks the background thread to step back.
                 self.bell.ring();
             }
             drop(state);
@@ -70,21 +70,21 @@ impl Core {
         Ok(())
     }
 
-    /// Fails on a thread that drives: it would wait for itself.
+    /// Fails on a driving thread, which would wait for itself.
     pub(super) fn check_thread(&self, what: &str) -> Result<()> {
         if DRIVES.get() {
             let what = format!("a job or callback of an executor {what}");
-            return Err(Error::usage(what, "do that on a thread of your own"));
+            return Err(Error::usage(what, "do that on a different thread"));
         }
         Ok(())
     }
 
-    /// Returns true if this thread may have the reactor.
+    /// Returns true if this thread may take the reactor.
     fn may_drive(&self) -> bool {
         self.options.driving == Driving::Waiting || IS_BACKGROUND.get()
     }
 
-    /// Drives until `time_left` is over, and puts the reactor back.
+    /// Drives until `time_left` is zero, and puts the reactor back.
     fn drive(&self, reactor: Reactor, time_left: &dyn Fn() -> Duration) {
         let mut turn = Turn { core: self, reactor: Some(reactor) };
         DRIVES.set(true);
@@ -116,7 +116,7 @@ impl Core {
         std::mem::take(&mut state.commands)
     }
 
-    /// Subtracts jobs that have ended, and wakes whoever waits for them.
+    /// Subtracts ended jobs, and wakes the threads that wait for them.
     fn end_jobs(&self, ended: usize) {
         let _state = self.lock();
         self.pending.fetch_sub(ended, Ordering::AcqRel);
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// Wakes whoever may drive next: a thread that waits, else the background thread if there is anything to do.
+    /// Wakes the next driving thread: a waiting thread, or else the background thread if there is work.
     fn hand_over(&self) {
         let state = self.lock();
         if state.reactor.is_none() {
@@ -147,7 +147,7 @@ impl Core {
         IS_BACKGROUND.set(true);
         drive::beside_computation();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve())) {
-            // A transport or a device is broken: nobody must wait for it.
+            // A transport or a device is broken: threads must not wait for it.
             self.lock().stage = Stage::Closing;
             self.abort(Error::panicked("the thread of an executor", &*panic));
             let _ = self.wait(&|| self.pending() == 0, None);
@@ -156,7 +156,7 @@ impl Core {
         }
     }
 
-    /// Drives while nobody waits, until the executor ends.
+    /// Drives while no thread waits, until the executor ends.
     fn serve(&self) {
         loop {
             let is_alone = || self.options.driving == Driving::OneThread || self.waiting() == 0;
@@ -168,7 +168,7 @@ impl Core {
             }
             if self.is_to_finish(&state) {
                 drop(state);
-                // Nobody is left to be told that jobs were given up.
+                // The error of abandoned jobs has no recipient.
                 let _ = self.finish(self.options.linger);
                 continue;
             }
@@ -184,7 +184,7 @@ impl Core {
     }
 }
 
-/// A thread's turn to drive. Its end puts the reactor back, even if the thread panics.
+/// The turn of a thread to drive. Its end puts the reactor back, even if the thread panics.
 struct Turn<'a> {
     core: &'a Core,
     reactor: Option<Reactor>,
