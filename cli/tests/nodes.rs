@@ -122,7 +122,7 @@ fn what_several_nodes_need_is_asked_for() {
         job.node("0", &[], &["true"])
     };
     refused(elsewhere("192.0.2.1:29471"), 1, "rank 0 must run on the host that this address names");
-    refused(elsewhere("0.0.0.0:29471"), 1, "no interface");
+    refused(elsewhere("0.0.0.0:29471"), 1, "not an address that other ranks can reach");
     refused(elsewhere("nowhere"), 1, "host:port");
     fs::remove_file(&job.secret).unwrap();
     refused(job.node("1", &[], &["true"]), 1, job.secret.to_str().unwrap());

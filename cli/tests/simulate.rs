@@ -259,12 +259,12 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
         ("--topology", "hosts 2\nlink host0 host7 1gbit,1us\n", &["line 2", "`host7`", "host0 to host1"]),
         ("--topology", "switch a\n", &["no hosts", "hosts NUMBER"]),
         ("--rates", "copy 1e9\ncopy fast\n", &["line 2", "`copy fast`", "BYTES_A_SECOND", "message 3us"]),
-        ("--rates", "copy 1e9\ncopy 2e9\n", &["line 2", "`copy 2e9`", "line 1", "leave one of the two out"]),
+        ("--rates", "copy 1e9\ncopy 2e9\n", &["line 2", "`copy 2e9`", "line 1", "remove one of the two"]),
         ("--rates", "# own\nencode signn 1e9\n", &["line 2", "unknown codec `signn`", "did you mean sign?"]),
         (
             "--topology",
             "hosts 2\nflat\nracks 2\n",
-            &["line 3", "`racks 2`", "line 2", "leave one of the two out"],
+            &["line 3", "`racks 2`", "line 2", "remove one of the two"],
         ),
     ] {
         let file = folder.join("wrong");

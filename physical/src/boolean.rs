@@ -3,10 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 
-/// Boolean of one byte, as frameworks keep them: 0 is false, every other byte is true.
+/// Boolean of one byte, as in frameworks: 0 is false, every other byte is true.
 ///
-/// `bool` itself cannot be an element, because most bytes are none. Bytes other than 0 and 1 can only come from memory
-/// that something else has written. Messages carry them as they are; a reduction takes each for true, and stores 0 or 1.
+/// `bool` itself cannot be an element, because most byte values are invalid for it. Bytes other than 0 and 1 come
+/// only from memory that other code has written. Messages carry them unchanged; a reduction treats each as true, and
+/// stores 0 or 1.
 ///
 /// ```
 /// use hexagram_physical::{Bool, Buffer};
@@ -19,9 +20,9 @@ use std::fmt;
 #[repr(transparent)]
 pub struct Bool(u8);
 
-// SAFETY: it is a byte, of which zero is a value.
+// SAFETY: it is a byte, for which zero is valid.
 unsafe impl Zeroable for Bool {}
-// SAFETY: it is a byte, of which every value is one of it.
+// SAFETY: it is a byte, for which every value is valid.
 unsafe impl Pod for Bool {}
 
 impl Bool {

@@ -1,15 +1,15 @@
-//! The codec trait: how a run of numbers becomes fewer bytes, and bytes numbers again.
+//! The codec trait: encoding of a run of numbers in fewer bytes, and decoding.
 //!
-//! A codec works on plain slices and knows nothing of ranks; primitives decide what is encoded when, and a
-//! [`Queue`](crate::Queue) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,
-//! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
+//! A codec works on plain slices, without ranks. Primitives decide what to encode and when, and a
+//! [`Queue`](crate::Queue) runs the codec on the device of the numbers. The decoded numbers must depend on the
+//! message alone, bit for bit: replicas stay identical because all ranks decode the same messages in the same order.
 
 use crate::Result;
 use crate::device::program::Program;
 use std::fmt;
 use std::sync::Arc;
 
-/// Encodes runs of f32. What it decodes depends on the message alone, bit for bit: replicas stay identical thereby.
+/// Encodes runs of f32. The decoded numbers depend on the message alone, bit for bit, which keeps replicas identical.
 ///
 /// ```
 /// use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
@@ -51,15 +51,15 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Codec: Send + Sync + fmt::Debug {
-    /// Returns the name with all parameters that change its messages, as users type it: `qsgd(levels=15)`. Ranks
-    /// whose names differ refuse to work together.
+    /// Returns the name with all parameters that change its messages, as users type it: `qsgd(levels=15)`. Ranks with
+    /// different names refuse to work together.
     fn name(&self) -> String;
 
-    /// Checks the options, before an algorithm with this codec starts. The default has none; one whose options can be
-    /// typed says what their ranges are.
+    /// Checks the options, before an algorithm with this codec starts. The default has none; a codec with options
+    /// checks their ranges.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) that names option, value and range of the first that is out of its range.
+    /// [`Error::Usage`](crate::Error::Usage) with option, value and range, for the first option out of range.
     fn check_options(&self) -> Result<()> {
         Ok(())
     }
@@ -67,39 +67,39 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// Returns the properties that a primitive or a proof may rely on.
     fn properties(&self) -> Properties;
 
-    /// Returns the size of the largest message that `len` elements can become, in bytes. Monotonic in `len`.
+    /// Returns the size of the largest message for `len` elements, in bytes. Monotonic in `len`.
     fn encoded_len(&self, len: usize) -> usize;
 
-    /// Returns true if every message is as long as the largest, so that its size is known before it is encoded: then a
-    /// device need not be waited for.
+    /// Returns true if every message has the largest size, so that the size is known before encoding, and a device
+    /// need not be awaited.
     fn has_fixed_size(&self) -> bool {
         false
     }
 
-    /// Returns true if most of what it decodes is 0: then every rank's message is sent to all others, because a sum of
-    /// several has too few zeros to be encoded again.
+    /// Returns true if most decoded numbers are 0. The message of every rank is then sent to all others, because a
+    /// sum of several has too few zeros to be encoded again.
     fn is_sparse(&self) -> bool {
         false
     }
 
-    /// Returns a copy of the codec for work that outlives the call, on a device that encodes late; `None`, as here,
-    /// lets the host encode and decode, which waits for the device.
+    /// Returns a copy of the codec for work that outlives the call, on a device that encodes late. With `None`, the
+    /// default, the host encodes and decodes, which waits for the device.
     fn shared(&self) -> Option<Arc<dyn Codec>> {
         None
     }
 
-    /// Writes the message for `from` to the beginning of `to`, which holds [`Codec::encoded_len`] bytes at least, and
-    /// returns its size in bytes. Equal input and seed make an equal message; codecs that do not draw ignore the seed.
+    /// Writes the message for `from` to the beginning of `to`, which holds at least [`Codec::encoded_len`] bytes, and
+    /// returns its size in bytes. Equal input and seed give an equal message; deterministic codecs ignore the seed.
     ///
     /// # Errors
-    /// [`CodecError::NotFinite`] where the codec refuses NaN or infinity.
+    /// [`CodecError::NotFinite`] if the codec refuses NaN or infinity.
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError>;
 
-    /// Adds a decoded message: `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment, and
-    /// may come from a faulty peer; `to` has as many elements as were encoded.
+    /// Adds a decoded message: `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment,
+    /// and may come from a faulty peer; `to` has the encoded number of elements.
     ///
     /// # Errors
-    /// [`CodecError::Damaged`] if `from` is no message for so many elements; `to` may have changed.
+    /// [`CodecError::Damaged`] if `from` is not a valid message for this number of elements; `to` may have changed.
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError>;
 
     /// Decodes a message: `to ← decode(from)`.
@@ -111,17 +111,17 @@ pub trait Codec: Send + Sync + fmt::Debug {
         self.decode_add(from, 1.0, to)
     }
 
-    /// Returns what a device runs in place of [`Codec::encode`] for `len` elements, to the same bits: operand 0 is
-    /// what is encoded, operand 1 the message. `None`, as here, lets the host encode, as does a codec without a [fixed
-    /// size](Codec::has_fixed_size).
+    /// Returns a device program that replaces [`Codec::encode`] for `len` elements, with the same bits: operand 0 is
+    /// the input, operand 1 the message. With `None`, the default, the host encodes, as it does for a codec without a
+    /// [fixed size](Codec::has_fixed_size).
     fn encode_program(&self, len: usize, seed: u64) -> Option<Program> {
         let _ = (len, seed);
         None
     }
 
-    /// Returns what a device runs in place of [`Codec::decode_add`] for `len` elements, or of [`Codec::decode`]
-    /// without a weight, to the same bits: operand 0 is the message, which has the codec's [size](Codec::encoded_len),
-    /// operand 1 what is decoded into. `None`, as here, lets the host decode.
+    /// Returns a device program that replaces [`Codec::decode_add`] for `len` elements, or [`Codec::decode`] without
+    /// a weight, with the same bits: operand 0 is the message, with the [size](Codec::encoded_len) of the codec,
+    /// operand 1 the output. With `None`, the default, the host decodes.
     fn decode_program(&self, len: usize, weight: Option<f32>) -> Option<Program> {
         let _ = (len, weight);
         None
@@ -133,31 +133,31 @@ pub trait Codec: Send + Sync + fmt::Debug {
 pub struct Properties {
     /// True if E C(x) = x.
     pub unbiased: bool,
-    /// The δ for which E‖C(x) − x‖² ≤ (1 − δ)‖x‖², if there is one above 0. It may depend on the length; then this is
-    /// that of the longest run that it is declared for, or `None`.
+    /// The δ for which E‖C(x) − x‖² ≤ (1 − δ)‖x‖², if there is one above 0. It may depend on the length; then it is
+    /// that of the longest declared run, or `None`.
     pub contraction: Option<f64>,
     /// True if C(x) + C(y) = C(x + y) for equal seeds, up to rounding.
     pub linear: bool,
-    /// Quantity that its error is in proportion to.
+    /// Quantity to which the error is proportional.
     pub noise: Noise,
 }
 
-/// Quantity that the error of a codec is in proportion to.
+/// Quantity to which the error of a codec is proportional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noise {
     /// ‖x‖, or the range of x.
     Relative,
-    /// Nothing: a bound holds whatever x is.
+    /// None: the bound is independent of x.
     Absolute,
 }
 
-/// Treatment of NaN and infinity by a built-in codec. Never does finite garbage come out.
+/// Treatment of NaN and infinity by a built-in codec. The output is never arbitrary finite numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NotFinite {
-    /// Encoding fails, and names the element.
+    /// Encoding fails, with the index of the element.
     #[default]
     Refuse,
-    /// They decode to NaN, or to what they were; so may the numbers that share a scale with them.
+    /// They decode to NaN or unchanged, and so may the numbers that share a scale with them.
     Propagate,
     /// NaN counts as 0, infinity as the largest finite number of the codec.
     Saturate,
@@ -176,16 +176,16 @@ impl fmt::Display for NotFinite {
 /// Reason why a codec cannot encode or decode.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CodecError {
-    /// An element is NaN or infinite, or would be in the message, and the codec refuses such.
+    /// An element is NaN or infinite, or would be in the message, and the codec refuses it.
     NotFinite {
         /// Index of the element in the run.
         index: usize,
         /// Value of the element.
         value: f32,
     },
-    /// A message is none of this codec.
+    /// A message is malformed.
     Damaged {
-        /// Description of what is wrong with it.
+        /// Description of the error.
         what: String,
     },
 }
@@ -201,27 +201,25 @@ impl fmt::Display for CodecError {
 
 impl std::error::Error for CodecError {}
 
-/// Encodes as [`Codec::encode`] does, by a codec that may be a user's: what comes of it fits into `to`.
+/// Encodes like [`Codec::encode`], with a codec that may be user code: checks that the message fits `to`.
 ///
 /// # Errors
-/// As [`Codec::encode`]; [`CodecError::Damaged`] for a message of more bytes than [`Codec::encoded_len`] says.
+/// As [`Codec::encode`]; [`CodecError::Damaged`] for a message of more bytes than [`Codec::encoded_len`].
 pub fn encode(codec: &dyn Codec, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
     let largest = codec.encoded_len(from.len());
     match codec.encode(from, to, seed)? {
         bytes if bytes <= largest => Ok(bytes),
-        bytes => {
-            Err(CodecError::damaged(format!("{bytes} bytes, where its encoded_len says {largest} at most")))
-        }
+        bytes => Err(CodecError::damaged(format!("{bytes} bytes, more than its encoded_len of {largest}"))),
     }
 }
 
 impl CodecError {
-    /// Creates the error of a message that is none of this codec.
+    /// Creates the error for a malformed message.
     pub fn damaged(what: impl Into<String>) -> Self {
         CodecError::Damaged { what: what.into() }
     }
 
-    /// Returns the error with its element counted from `start` elements before.
+    /// Returns the error with its index counted from `start` elements before.
     #[must_use]
     pub fn counted_from(self, start: usize) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! The time for which an operation, or the work of a device, may stand still unless the program says otherwise.
+//! The time for which an operation, or the work of a device, may make no progress, unless the program sets it.
 
 use crate::environment::variable;
 use crate::error::{Error, Result};
@@ -8,8 +8,8 @@ use std::time::Duration;
 const DEADLINE: &str = "HEXAGRAM_DEADLINE";
 const DEADLINES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
-/// Returns the deadline that operations have at first: that of `HEXAGRAM_DEADLINE`, or 300 s. A value that is none counts
-/// as not set: ranks that join refuse it.
+/// Returns the initial deadline of operations: that of `HEXAGRAM_DEADLINE`, or 300 s. An invalid value counts as
+/// unset; joining ranks refuse it.
 pub(crate) fn at_first() -> Duration {
     let told = variable(DEADLINE).and_then(|text| from_seconds(&text).ok());
     told.unwrap_or(Duration::from_secs(300))
@@ -20,14 +20,12 @@ pub(crate) fn from_seconds(text: &str) -> Result<Duration> {
     parse_seconds(text).filter(|deadline| DEADLINES.contains(deadline)).ok_or_else(|| {
         let low = DEADLINES.start().as_secs();
         let high = DEADLINES.end().as_secs();
-        let what = format!(
-            "{DEADLINE}={text} is not a number of seconds for which an operation may make no progress"
-        );
+        let what = format!("{DEADLINE}={text} is not a valid number of seconds");
         Error::setup(what, format!("set it to {low} to {high} seconds, or unset it"))
     })
 }
 
-/// Decodes a number of seconds as people write one: digits, and a point at most.
+/// Decodes a number of seconds: digits, and optionally a point.
 pub(crate) fn parse_seconds(text: &str) -> Option<Duration> {
     let text = text.trim();
     if !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {

@@ -1,13 +1,14 @@
 //! Devices: memory plus the arithmetic on it.
 //!
-//! A buffer belongs to one [`Queue`] of a device; the host's is the simplest. Arithmetic is asked of views
-//! ([`WriteView::reduce`](crate::memory::WriteView::reduce) and its like) and goes to the queue of what it writes.
-//! Kernels *enqueue*: they return once the work is ordered behind earlier work on the same memory, which on the host
-//! means done. Collectives and algorithms are written once against views, and never name a device.
+//! A buffer belongs to one [`Queue`] of a device; that of the host is the simplest. Methods of views perform
+//! arithmetic ([`WriteView::reduce`](crate::memory::WriteView::reduce) and others), on the queue of the written view.
+//! Kernels *enqueue*: they return once the work is ordered after earlier work on the same memory; on the host, it is
+//! then complete. Collectives and algorithms are written once against views, and never name a device.
 //!
-//! `arithmetic` has what can be asked and the host's way, `elsewhere` that of other devices, [`queue`] what such a
-//! device implements, [`kernels`] and `host` the host's kernels, [`measure`] norms, [`unequal`] comparisons, [`Kernel`] kernels of your own, and
-//! [`program`] what a device with compiled kernels runs. `testing::late` (feature `testing`) is a whole device in two pages.
+//! `arithmetic` has the operations and their host form, `elsewhere` that of other devices, [`queue`] the interface of
+//! such a device, [`kernels`] and `host` the host kernels, [`measure`] norms, [`unequal`] comparisons, [`Kernel`]
+//! user kernels, and [`program`] the programs of a device with compiled kernels. `testing::late` (feature `testing`)
+//! is a complete device in two pages.
 
 mod apply;
 mod arithmetic;
@@ -45,35 +46,35 @@ pub use timestamp::Timestamp;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 
-/// Memory of one kind, in which queues of work run. The host needs none: its [`Queue`] is always there.
+/// Memory of one kind, with queues of work. The host needs no `Device`: its [`Queue`] always exists.
 pub trait Device: Send + Sync {
-    /// Returns what to call the device in messages: `cuda:0`.
+    /// Returns the name of the device in messages: `cuda:0`.
     fn name(&self) -> &str;
 
     /// Creates a queue.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the device has no more.
+    /// [`Error::System`](crate::Error::System) if the device has no more queues.
     fn queue(&self) -> Result<Queue>;
 }
 
-/// Makes a sum a mean: `to ← to × (1 ÷ ranks)`, for float types.
+/// Turns a sum into a mean: `to ← to × (1 ÷ ranks)`, for float types.
 pub(crate) fn divide(ranks: usize, dtype: DType, to: &mut [u8]) {
     reduce::scale(dtype, 1.0 / ranks as f64, to);
 }
 
-/// Makes every NaN the one that reductions here give, after somebody else's reduction of f32 or f64.
+/// Replaces every NaN by the NaN of our reductions, after a reduction of f32 or f64 by another library.
 #[cfg(feature = "mpi")]
 pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
     reduce::canonicalize(dtype, to);
 }
 
-/// Adds f32 that another process may write meanwhile, equally many and aligned.
+/// Adds f32 that another process may write at the same time, of equal number and aligned.
 pub(crate) fn add_shared(from: kernels::SharedFloats<'_>, to: &mut [u8]) {
     kernels::add_shared(from, bytemuck::cast_slice_mut(to));
 }
 
-/// Accumulates bytes that arrive from a transport; whole elements only, `from` at any alignment.
+/// Accumulates bytes from a transport; whole elements only, `from` at any alignment.
 pub(crate) fn land(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     host::reduce(op, dtype, from, to);
 }

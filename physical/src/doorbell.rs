@@ -11,11 +11,11 @@ use std::time::Duration;
 
 /// Wakes the thread that is parked on an endpoint. Any thread may ring it.
 pub trait Bell: Send + Sync {
-    /// Ends the current park, or the next one if nobody is parked.
+    /// Ends the current park, or the next one if no thread is parked.
     fn ring(&self);
 }
 
-/// Bell that ends a `poll`, also in another process.
+/// Bell that ends a `poll`, also in a different process.
 pub struct Doorbell(OwnedFd);
 
 impl Doorbell {
@@ -31,13 +31,13 @@ impl Doorbell {
 
     /// Forgets the rings so far.
     pub(crate) fn clear(&self) {
-        // Fails only if nobody has rung.
+        // Fails only if the bell has not rung.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
 impl From<OwnedFd> for Doorbell {
-    /// Takes an eventfd that another process made.
+    /// Takes an eventfd that another process created.
     fn from(eventfd: OwnedFd) -> Self {
         Doorbell(eventfd)
     }
@@ -45,7 +45,7 @@ impl From<OwnedFd> for Doorbell {
 
 impl Bell for Doorbell {
     fn ring(&self) {
-        // Fails only if the count is full, and then the bell is ringing already.
+        // Fails only if the count is full, in which case the bell is already ringing.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

@@ -1,9 +1,9 @@
-//! Driving: whoever waits moves the bytes.
+//! Driving: waiting threads move the bytes.
 //!
-//! Waiting spins, then parks. Where ranks have cores of their own, spinning beats the tens of microseconds that it
-//! takes to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be
-//! the next to run here, so that yielding takes the place of spinning. A thread that communicates beside one that
-//! computes ([`beside_computation`]) leaves it the core at once: to spin would take from the computation what it hides.
+//! Waiting spins, then parks. If ranks have separate cores, spinning is faster than waking a parked thread, which
+//! takes tens of microseconds; `patience` sets its duration. If the awaited rank shares this core, it may be the next
+//! to run here, so that the thread yields instead of spinning. A thread that communicates alongside a computing one
+//! ([`beside_computation`]) frees the core immediately: spinning would take time from the computation.
 
 use crate::patience::patience;
 use crate::runtime;
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 /// Looks for work between two looks at the clock.
 const LOOKS: u32 = 32;
-/// Longest that so many looks count: what is more, this thread was not running.
+/// Maximum time that a poll counts: if it takes longer, this thread was not running.
 const LOOKING: Duration = Duration::from_micros(50);
-/// Looks of a thread beside a computation, before it parks.
+/// Polls of a thread alongside a computation, before it parks.
 const YIELDS: u32 = 20;
-/// Longest park, so that deadlines are noticed; everything else ends a park by itself.
+/// Longest park, so that deadlines are noticed; all other events end a park themselves.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Wakes one thread that drives: ends its park, or keeps it from the next.
@@ -43,7 +43,7 @@ impl Driver {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::SeqCst)
     }
 
-    /// Parks by `park` unless it was woken. Whoever wakes it either is seen here or sees the bell.
+    /// Parks with `park` unless the thread was woken. The waking thread is either seen here, or sees the bell.
     fn park(&self, transport: &dyn Transport, park: impl FnOnce()) {
         *self.parked() = Some(transport.bell());
         if !self.woken.load(Ordering::SeqCst) {
@@ -78,13 +78,13 @@ thread_local! {
     static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Runs `poll`, which polls the future that its caller knows by `number`: an endpoint may tell by it what is
-/// [ready](Transport::take_ready).
+/// Runs `poll`, which polls the future that its caller identifies by `number`, with which an endpoint may report
+/// [readiness](Transport::take_ready).
 pub fn numbered<R>(number: usize, poll: impl FnOnce() -> R) -> R {
     within_number(Some(number), poll)
 }
 
-/// Runs `work` with another number than the caller's, which it has again afterwards.
+/// Runs `work` with a different number, and restores that of the caller afterwards.
 pub(crate) fn within_number<R>(number: Option<usize>, work: impl FnOnce() -> R) -> R {
     let outer = NUMBER.replace(number);
     let result = work();
@@ -92,15 +92,15 @@ pub(crate) fn within_number<R>(number: Option<usize>, work: impl FnOnce() -> R) 
     result
 }
 
-/// Returns the number of the future that is polled, if whoever polls it has given it one.
+/// Returns the number of the polled future, if its driver has set one.
 #[cfg(feature = "sim")]
 pub(crate) fn number() -> Option<usize> {
     NUMBER.get()
 }
 
-/// Returns the waker to poll with on this thread when [`Wait::round`] is called between polls: it may be sent to other
-/// threads, and ends this one's wait. Under any other waker, an operation makes progress at each poll and wakes its
-/// task at once, so that it works under any executor.
+/// Returns the waker for polls on this thread with [`Wait::round`] between them. It may be sent to other threads, and
+/// ends the wait of this one. Under any other waker, an operation makes progress at each poll and wakes its task
+/// immediately, so that it works under any executor.
 pub fn waker() -> Waker {
     WAKER.with(Waker::clone)
 }
@@ -110,11 +110,11 @@ pub fn drives(context: &Context<'_>) -> bool {
     WAKER.with(|waker| waker.data() == context.waker().data())
 }
 
-/// Runs `future` to its end on this thread, moving this endpoint's bytes meanwhile.
+/// Runs `future` to completion on this thread, and moves the bytes of this endpoint.
 pub fn block_on<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut wait = Wait::default();
-    // Borrowed: counting one more waker takes as long as a tenth of the shortest operations.
+    // Borrowed: counting one more waker takes a tenth of the time of the shortest operations.
     WAKER.with(|waker| {
         let mut context = Context::from_waker(waker);
         loop {
@@ -126,8 +126,8 @@ pub fn block_on<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     })
 }
 
-/// Runs `future` to its end, as [`block_on`] does, within a [task](runtime::spawn_task): it blocks a thread that is the
-/// task's own, and lets an executor go on with others.
+/// Runs `future` to completion, like [`block_on`], within a [task](runtime::spawn_task): it blocks the thread if the
+/// task has its own, and yields to an executor otherwise.
 pub async fn run<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = waker();
@@ -145,8 +145,8 @@ pub fn beside_computation() {
     BESIDE.set(true);
 }
 
-/// Returns the number of parks of this thread, for those who count polls as time: after a park they no longer follow
-/// each other at once.
+/// Returns the number of parks of this thread, for code that counts polls as time: after a park, polls are no longer
+/// consecutive.
 pub(crate) fn parks() -> u64 {
     PARKS.get()
 }
@@ -164,7 +164,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Makes progress; if there was none and nobody has woken this thread, waits a little longer than the last time.
+    /// Makes progress. Without progress or a wake-up, waits slightly longer than the last time.
     pub fn round(&mut self, transport: &dyn Transport) {
         self.round_within(transport, TICK);
     }
@@ -177,7 +177,7 @@ impl Wait {
         }
         let at_most = limit.min(TICK);
         if let Some(runtime) = runtime::current() {
-            // Nobody spins in virtual time: it would not pass.
+            // Threads do not spin in virtual time, which would not pass.
             let start = runtime.now();
             DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, at_most)));
             // Here, so that the next poll is not in vain.
@@ -191,7 +191,7 @@ impl Wait {
         self.idle = self.idle.saturating_add(1);
         let patient = if beside { self.idle < YIELDS } else { self.spent < patience() };
         if !patient {
-            // After a park that brought nothing, it parks again at once.
+            // After a park without an event, it parks again immediately.
             PARKS.set(PARKS.get().wrapping_add(1));
             DRIVER.with(|driver| driver.park(transport, || transport.park(at_most)));
         } else if beside || self.crowded {
@@ -201,8 +201,8 @@ impl Wait {
         }
     }
 
-    /// Makes progress, or rests, as [`Wait::round`] does, for a [task](runtime::spawn_task): it blocks a thread that is
-    /// the task's own, and lets an executor go on with others.
+    /// Makes progress, or rests, like [`Wait::round`], for a [task](runtime::spawn_task): it blocks the thread if the
+    /// task has its own, and yields to an executor otherwise.
     pub async fn rest(&mut self, transport: &dyn Transport) {
         match runtime::current() {
             None => self.round(transport),

@@ -8,7 +8,7 @@ use std::fmt;
 /// Type of the elements of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are sufficient")]
 pub enum DType {
     U8 = 0,
     I32 = 1,
@@ -19,7 +19,7 @@ pub enum DType {
     F64 = 6,
     I8 = 7,
     I16 = 8,
-    /// One byte, as [`Bool`] says.
+    /// One byte; see [`Bool`].
     Bool = 9,
 }
 
@@ -110,15 +110,15 @@ elements! {
     Bool => Bool,
 }
 
-/// Reduction: the rule by which contributions of several ranks become one.
+/// Reduction: the rule that combines the contributions of several ranks.
 ///
 /// Integer sums and products wrap. Of booleans, sum and maximum are the logical or, product and minimum the logical
 /// and, and results are 0 or 1.
 ///
-/// For floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of
-/// IEEE 754-2019, so that they are NaN as soon as one contribution is, and −0 is less than +0; and whatever NaN comes
-/// out of any reduction is the positive quiet one without a payload (`f32::NAN`). A single rank's sum, product, minimum
-/// and maximum are its contribution as it is.
+/// For floats, each combination of two is the same in either order, to the last bit. Minimum and maximum are those of
+/// IEEE 754-2019: NaN if either contribution is, and −0 is less than +0. Every NaN in a result is the positive quiet
+/// NaN without a payload (`f32::NAN`). The sum, product, minimum and maximum of a single rank are its contribution
+/// unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {

@@ -1,4 +1,4 @@
-//! Variables of this process's environment, as everything here reads them: whoever sets one to nothing has not set it.
+//! Environment variables of this process, as this library reads them: an empty variable counts as unset.
 
 use std::ffi::OsString;
 

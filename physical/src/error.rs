@@ -1,7 +1,7 @@
 //! All errors, in one taxonomy.
 //!
-//! Each error names the rank that is to blame (with its host and process), what was being done (operation and sequence
-//! number), the cause, and what to do about it. `docs/errors.md` is the same list for people who run jobs.
+//! Each error names the rank that caused it (with its host and process), the operation and sequence number, the
+//! cause, and a remedy. `docs/errors.md` has the same list for users.
 
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::tag::Tag;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Result of a function of hexagram that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Cause of a failure, who caused it, and what to do about it.
+/// Cause of a failure, the rank that caused it, and a remedy.
 ///
 /// Errors are cheap to clone, as one failure is reported to every operation that it ends.
 ///
@@ -30,7 +30,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another rank died, left early, or gave up. Its communicators cannot be used any more; restart the job.
+    /// Another rank died, left early, or gave up. Its communicators are unusable; restart the job.
     PeerFailed {
         /// Rank that failed first: the root cause, not the neighbour that noticed it.
         culprit: Peer,
@@ -45,8 +45,8 @@ pub enum Error {
     Deadline {
         /// Peer whose message is missing; `None` if a message of any peer would do.
         waiting_for: Option<Peer>,
-        /// Ranks for which everyone in this operation waits in the end, the root cause first. Empty if they are not
-        /// known. They may differ from the peer.
+        /// Ranks for which all ranks of this operation ultimately wait, the root cause first. Empty if unknown. They
+        /// may differ from the peer.
         stragglers: Vec<Straggler>,
         /// Time that this rank waited.
         after: Duration,
@@ -54,7 +54,7 @@ pub enum Error {
         during: During,
     },
 
-    /// Two ranks disagree about which operation comes next. The communicator is poisoned.
+    /// Two ranks call different operations. The communicator is poisoned.
     Mismatch {
         /// Sequence number of the operation in its lane, or the tag of a message.
         sequence: u64,
@@ -98,7 +98,7 @@ pub enum Error {
 
     /// The caller asked for something that cannot be done. Nothing was sent; correct the call and go on.
     Usage {
-        /// Description of what is wrong with the call.
+        /// Description of the incorrect call.
         what: String,
         /// Instruction to correct it.
         remedy: String,
@@ -106,7 +106,7 @@ pub enum Error {
 
     /// Start-up failed: variables, rendezvous, launch. No world exists; correct the cause and start again.
     Setup {
-        /// Description of what is wrong.
+        /// Description of the error.
         what: String,
         /// Instruction to correct it.
         remedy: String,
@@ -145,7 +145,7 @@ impl fmt::Display for Error {
             ),
             Error::NotFinite { place, tensor, index, value, during } => write!(
                 f,
-                "element {index}{} is {value} on {place}, and cannot be encoded{during}; see why training diverges there, or choose a codec that propagates or saturates",
+                "element {index}{} is {value} on {place}, and cannot be encoded{during}; check why training diverges there, or choose a codec that propagates or saturates",
                 of_tensor(tensor.as_deref())
             ),
             Error::Poisoned { because } => write!(
@@ -166,7 +166,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl fmt::Debug for Error {
-    /// Writes the text for people: it is what a `main` that returns an error prints.
+    /// Writes the message, as a `main` that returns an error prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -178,12 +178,12 @@ impl Error {
         Error::Usage { what: what.into(), remedy: remedy.into() }
     }
 
-    /// Creates the error of a panic of `what` that was caught on a thread of this library.
+    /// Creates the error for a panic of `what` that was caught on a thread of this library.
     pub fn panicked(what: &str, panic: &(dyn Any + Send)) -> Self {
         let text =
             panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
         let what = format!("{what} panicked: {}", text.unwrap_or("without a message"));
-        Error::usage(what, "see the panic's own message for the place")
+        Error::usage(what, "see the message of the panic for the place")
     }
 
     /// Creates the error of a failure before the world exists.
@@ -197,7 +197,7 @@ impl Error {
     }
 }
 
-/// Returns the clause that tells when a failure was noticed, to follow its `cause`.
+/// Returns the clause with the operation during which a failure was noticed, to follow its `cause`.
 fn noticed(cause: &str, during: &During) -> String {
     let during = during.to_string();
     match (cause.contains(": "), cause.contains(&during)) {
@@ -220,7 +220,7 @@ fn name_of(peer: Option<&Peer>) -> String {
 /// Advice for ranks that call different operations.
 const SAME_ORDER: &str = "all ranks must call the same operations in the same order";
 
-/// Returns what ranks disagree about.
+/// Returns the operation on which ranks disagree.
 fn subject(sequence: u64, mine: &Fingerprint) -> String {
     match mine.operation {
         OperationKind::Message => format!("the messages with tag {sequence}"),
@@ -231,16 +231,16 @@ fn subject(sequence: u64, mine: &Fingerprint) -> String {
 /// Returns the advice for ranks that call different operations. Differences that a digest hides are put into words.
 fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     if *mine == (Fingerprint { codec: mine.codec, ..*theirs }) {
-        return "give all ranks the same codec, feedback, seed and options";
+        return "use the same codec, feedback, seed and options on all ranks";
     }
     if *mine == (Fingerprint { rate: mine.rate, ..*theirs }) {
-        return "give all ranks the same learning rate, for which a schedule must not look at what a rank alone sees";
+        return "use the same learning rate on all ranks; a schedule must not depend on local values";
     }
     if mine.operation == OperationKind::Gossip && *mine == (Fingerprint { root: mine.root, ..*theirs }) {
-        return "give all ranks the same schedule and step";
+        return "use the same schedule and step on all ranks";
     }
     if mine.operation == OperationKind::Message {
-        return "send and receive as many elements of the same type under each tag";
+        return "send and receive equal numbers of elements, of the same type, under each tag";
     }
     SAME_ORDER
 }
@@ -248,14 +248,14 @@ fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
 /// Returns the advice for ranks that are late.
 fn advice(stragglers: &[Straggler]) -> String {
     let Some(first) = stragglers.first() else {
-        return "see whether that rank is still computing, and raise the operation deadline if it is"
+        return "check whether that rank is still computing, and raise the operation deadline if it is"
             .to_owned();
     };
     let all: Vec<String> = stragglers.iter().map(Straggler::to_string).collect();
     let remedy = match first.during {
         During::Operation(..) => SAME_ORDER,
-        During::Device => "see which of its kernels does not end, or raise the operation deadline",
-        _ => "see what it does, and raise the operation deadline if it only needs longer",
+        During::Device => "find the kernel of that rank that does not end, or raise the operation deadline",
+        _ => "check what that rank does, and raise the operation deadline if it only needs more time",
     };
     format!("everyone waits for {}; {remedy}", all.join(", and "))
 }
@@ -265,8 +265,8 @@ fn advice(stragglers: &[Straggler]) -> String {
 pub struct Straggler {
     /// The rank.
     pub peer: Peer,
-    /// Another operation in which it waits. [`During::Nothing`] if it waits for nobody, and so computes, reads or
-    /// sleeps; [`During::Device`] if it takes part, but its device has not finished what it is to send.
+    /// The operation in which it waits itself. [`During::Nothing`] if it does not wait, so that it computes, reads or
+    /// sleeps; [`During::Device`] if it takes part, but its device has not finished its contribution.
     pub during: During,
 }
 
@@ -281,7 +281,7 @@ impl fmt::Display for Straggler {
     }
 }
 
-/// Rank, and where to find its process.
+/// Rank, with the location of its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Rank in the world.
@@ -301,7 +301,7 @@ impl fmt::Display for Peer {
 /// Activity of a rank when an error reached it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum During {
-    /// Nothing in which others take part, as far as is known.
+    /// No common operation, as far as is known.
     #[default]
     Nothing,
     /// An operation.

@@ -1,7 +1,7 @@
-//! Fingerprints of operations: what a rank believes it is doing, in 16 bytes that ride in the header of every message.
+//! Fingerprints of operations: 16 bytes in the header of every message that identify the operation of its sender.
 //!
-//! The receiver compares it with what it believes itself. Ranks that disagree about operation, element type, count,
-//! reduction or root therefore learn of it from the first message, at no cost in messages.
+//! The receiver compares it with its own. Ranks that differ in operation, element type, count, reduction or root
+//! therefore get an error from the first message, without further messages.
 
 use crate::dtype::{DType, ReduceOp};
 use crate::hash::short_of_bytes;
@@ -85,16 +85,16 @@ pub struct Fingerprint {
     pub dtype: DType,
     /// Reduction, for the operations that reduce.
     pub reduce: Option<ReduceOp>,
-    /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip or
-    /// a push-sum, the digest of its graph; of blocks of unequal length, that of their counts.
+    /// Root of the operation in the communicator, if it has one; for a gossip or a push-sum, the digest of its graph;
+    /// for blocks of different lengths, that of their counts.
     pub root: Option<u32>,
-    /// Learning rate of the step that it belongs to, where ranks compare that: of operations that have no root.
+    /// Learning rate of its step, if ranks compare it; for operations without a root.
     pub rate: Option<Rate>,
     /// True if it works on registered memory, as it then must on all ranks.
     pub registered: bool,
     /// Encoding of the elements; `None` if they travel as they are.
     pub codec: Option<CodecDigest>,
-    /// Elements, below 2^48: of the whole buffer, or of the one message where counts may differ by pair.
+    /// Number of elements, below 2^48: of the whole buffer, or of the one message if counts may differ by pair.
     pub count: u64,
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for CodecDigest {
 
 const NONE_U8: u8 = u8::MAX;
 const NONE_U32: u32 = u32::MAX;
-/// Flag beside that of registered memory: what else has the root is a learning rate.
+/// Flag next to that of registered memory: the root field contains a learning rate.
 const HAS_RATE: u8 = 2;
 /// Largest count: no memory holds more.
 const MOST: u64 = (1 << 48) - 1;
@@ -171,7 +171,7 @@ impl Fingerprint {
         bytes
     }
 
-    /// Reads the bytes from the wire; returns `None` if they name something that this version does not know.
+    /// Reads the bytes from the wire; returns `None` if they contain a value that this version does not support.
     pub fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
         let [operation, dtype, reduce, flags, r0, r1, r2, r3, tail @ ..] = *bytes;
         let tail = u64::from_le_bytes(tail);

@@ -1,6 +1,7 @@
 //! Every decoder of bytes from outside, for the fuzzers in `fuzz/`: none may panic, or allocate more than it is sent.
 //!
-//! Not part of the interface. The tests below replay the fuzzers' corpus, and what has ever broken a decoder with it.
+//! Not part of the interface. The tests below replay the corpus of the fuzzers, and all inputs that have ever broken
+//! a decoder.
 
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::tag::{TAG_BYTES, Tag};
@@ -27,7 +28,7 @@ pub const TARGETS: [FuzzTarget; 11] = [
 /// Runs the decoder of that name.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
-    assert!(target.is_some(), "no decoder is called {name}");
+    assert!(target.is_some(), "unknown decoder {name}");
     target.into_iter().for_each(|(_, decode)| decode(data));
 }
 

@@ -1,17 +1,17 @@
-//! Fowler–Noll–Vo hashes: what finds damage in frames and records, and lets ranks notice that they differ. They are
-//! equal on every rank and in every build, and prove nothing about who made them.
+//! Fowler–Noll–Vo hashes, which detect damage in frames and records, and differences between ranks. They are equal on
+//! every rank and in every build, and are not proof of origin.
 
-/// Hash of nothing, from which all others begin.
+/// Hash of the empty input, from which all others begin.
 pub const START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Mixes one word into a hash (FNV-1a, 64 bits). Hashes of whole words lose what their highest bits say unless they are
-/// rotated or folded between the steps; hashes of bytes need not be.
+/// Mixes one word into a hash (FNV-1a, 64 bits). Hashes of whole words lose the information in their highest bits
+/// unless they are rotated or folded between the steps; hashes of bytes do not.
 #[inline]
 pub const fn step(hash: u64, word: u64) -> u64 {
     (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// Returns the FNV-1a hash of bytes, continued from another hash or begun at [`START`].
+/// Returns the FNV-1a hash of bytes, continued from a previous hash or from [`START`].
 ///
 /// ```
 /// use hexagram_physical::hash::{START, of_bytes};

@@ -1,7 +1,7 @@
-//! State of the ranks of a world: which have left, which failed first, and which wait for which.
+//! State of the ranks of a world: those that have left, the first failure, and the waits between ranks.
 //!
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
-//! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
+//! Transports only suspect failures (a closed socket, a silent ring); the monitors of the processes decide.
 
 use crate::bootstrap::exhausted;
 use crate::deadline::parse_seconds;
@@ -18,29 +18,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// Time for which a failed connection is only a suspicion, so that the verdict can name the rank that really failed:
-/// far longer than a verdict takes, as even a starved process must not blame a neighbour that has ended because of it.
+/// Time for which a failed connection is only a suspicion, so that the verdict can name the rank that really failed.
+/// It is much longer than a verdict takes, since even a starved process must not blame a neighbour that has ended
+/// because of the verdict.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(10);
-/// The variable that says how long a rank may be silent, and what it may say.
+/// The variable for the silence of a rank, and its values.
 const SILENCE: &str = "HEXAGRAM_SILENCE";
 const SILENCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
-/// The part of its `--help` in which a program that starts ranks speaks of that variable.
+/// Help text about that variable, for programs that start ranks.
 pub const SILENCE_HELP: &str = "\
-Environment: HEXAGRAM_SILENCE is the number of seconds that a rank may be stopped or cut off before the others give it up, 1 to \
+Environment: HEXAGRAM_SILENCE is the number of seconds for which a rank may be stopped or disconnected before it counts as failed, 1 to \
 86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";
 
 /// Intervals at which the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigilance {
-    /// Between two heartbeats, which a thread that does nothing else sends (250 ms). Also how long an operation has to
-    /// be pending before its rank tells the others what it waits for.
+    /// Time between two heartbeats, which a dedicated thread sends (250 ms). Also the time for which an operation
+    /// must be pending before its rank reports its waits to the others.
     pub beat: Duration,
-    /// A process that is stopped or cut off for less than this never counts as failed (4 s). It does one and a half
-    /// heartbeats after the last that came, so that the default is within 5 s of its stop. Raise it to stop a rank in a
-    /// debugger; whoever starts the job does so with `HEXAGRAM_SILENCE`.
+    /// A process that is silent for less than this never counts as failed (default 4 s). It counts as failed 1.5
+    /// heartbeats after that, so within 5 s by default. Raise it to stop a rank in a debugger; the user that starts
+    /// the job does so with `HEXAGRAM_SILENCE`.
     pub silence: Duration,
-    /// After so long, a pending operation is a warning that names the ranks for which it waits (10 s).
+    /// Time after which a pending operation is logged as a warning with the ranks for which it waits (10 s).
     pub late: Duration,
 }
 
@@ -52,7 +53,7 @@ impl Default for Vigilance {
 }
 
 impl Vigilance {
-    /// Returns the default, with the silence that `HEXAGRAM_SILENCE` says, in seconds, if it is set.
+    /// Returns the default, with the silence of `HEXAGRAM_SILENCE`, in seconds, if it is set.
     ///
     /// # Errors
     /// [`Error::Setup`] unless that is a number of seconds from 1 to 86,400.
@@ -80,18 +81,18 @@ impl Vigilance {
         self.silence.saturating_add(self.beat * 3 / 2)
     }
 
-    /// Refuses what would blame ranks that are well.
+    /// Refuses values with which healthy ranks would count as failed.
     pub(crate) fn check(&self) -> Result<()> {
         if self.beat.is_zero() || self.silence < self.beat.saturating_mul(3) {
             let what = format!("ranks would count as failed after {:?} without a heartbeat", self.silence);
-            let remedy = format!("allow at least three heartbeats, which come every {:?}", self.beat);
+            let remedy = format!("allow at least three heartbeats of {:?} each", self.beat);
             return Err(Error::usage(what, remedy));
         }
         Ok(())
     }
 
-    /// Returns the time until all that is pending elsewhere is known here: a beat until it is published, one until rank
-    /// 0 knows, one until it answers, and one to be sure.
+    /// Returns the time until all pending operations of other ranks are known here: a beat until they are published,
+    /// one until rank 0 has them, one until it answers, and one as a margin.
     pub(crate) fn hearsay(&self) -> Duration {
         self.beat.saturating_mul(4)
     }
@@ -107,18 +108,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Returns the error with which the verdict ends what a rank is doing.
+    /// Returns the error with which the verdict ends the operation of a rank.
     pub(crate) fn error(&self, during: During) -> Error {
         Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
     }
 }
 
-/// Tells the other processes of a world about a failure, unless they have been told of one.
+/// Reports a failure to the other processes of a world, unless one has been reported.
 pub(crate) trait Reporter: Send + Sync {
     fn report(&self, culprit: usize, cause: &str);
 }
 
-/// The state of all ranks; one a process, so shared where ranks are threads.
+/// The state of all ranks; one per process, shared if ranks are threads.
 struct Board {
     peers: Vec<Peer>,
     left: Vec<AtomicBool>,
@@ -126,7 +127,7 @@ struct Board {
     bells: Mutex<Vec<Weak<dyn Bell>>>,
     vigilance: Vigilance,
     waits: Mutex<Waits>,
-    /// Set while a process over which verdicts come has missed heartbeats, and may be judged to have failed.
+    /// Set while a process that distributes verdicts has missed heartbeats, and may be declared failed.
     doubt: AtomicBool,
 }
 
@@ -157,7 +158,7 @@ impl Health {
     /// Creates the same view, with a vigilance that the user chose.
     pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: Vigilance) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        // Everyone tells rank 0, and ranks that are threads share its board.
+        // All ranks report to rank 0, and ranks that are threads share its board.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
         let verdict = OnceLock::new();
         let bells = Mutex::default();
@@ -186,18 +187,19 @@ impl Health {
         self.board.verdict.get()
     }
 
-    /// Returns true if `rank` has finished and said so.
+    /// Returns true if `rank` has finished and announced it.
     pub fn has_left(&self, rank: usize) -> bool {
         self.board.left[rank].load(Ordering::Acquire)
     }
 
-    /// Gives up for this rank, and tells the others why: `cause` is a verb phrase. Only the first failure counts.
+    /// Gives up for this rank, and reports the reason to the others: `cause` is a verb phrase. Only the first failure
+    /// counts.
     pub fn give_up(&self, cause: &str) {
         self.blame(self.rank, cause);
     }
 
-    /// Names the rank that failed, and tells the others, before any thread of this process knows: it may end then. Only
-    /// the first failure counts.
+    /// Reports the rank that failed to the other processes before this process is notified, since it may end then.
+    /// Only the first failure counts.
     pub(crate) fn blame(&self, culprit: usize, cause: &str) {
         if self.verdict().is_some() {
             return;
@@ -208,10 +210,10 @@ impl Health {
         self.condemn(culprit, cause);
     }
 
-    /// Returns the failure of which `error` is a symptom, with which something began in vain that all ranks begin
-    /// together; the others are told that they need not wait for this rank.
+    /// Returns the failure of which `error` is a symptom, for a collective step that failed to begin. The others are
+    /// notified that they need not wait for this rank.
     pub(crate) fn explain(&self, error: Error, during: During) -> Error {
-        // The verdict may be on its way here, unless what this rank lacks is its own failure.
+        // The verdict may be on its way, unless the error is a failure of this rank itself.
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
         while self.verdict().is_none() && !is_own && (self.is_in_doubt() || waited.elapsed() < GRACE) {
@@ -226,12 +228,12 @@ impl Health {
         }
     }
 
-    /// Sets who carries failures to other processes; the first stays.
+    /// Sets the reporter to other processes; the first one stays.
     pub(crate) fn set_reporter(&self, reporter: Arc<dyn Reporter>) {
         let _ = self.reporter.set(reporter);
     }
 
-    /// Records the verdict unless there is one, and wakes every thread that waits. Whether it was the first.
+    /// Records the verdict unless there is one, and wakes all waiting threads. Returns whether it was the first.
     pub(crate) fn condemn(&self, rank: usize, cause: &str) -> bool {
         let culprit = self.board.peers[rank].clone();
         let first = self.board.verdict.set(Verdict { culprit, cause: cause.to_owned() }).is_ok();
@@ -254,12 +256,12 @@ impl Health {
         bells.push(bell);
     }
 
-    /// Records whether a process over which verdicts come has missed heartbeats.
+    /// Records whether a process that distributes verdicts has missed heartbeats.
     pub(crate) fn set_doubt(&self, doubt: bool) {
         self.board.doubt.store(doubt, Ordering::Release);
     }
 
-    /// Returns true while a silence is yet to be judged: the verdict that would name who really failed may not get here.
+    /// Returns true while a silence has not been judged: the verdict with the rank that really failed may not arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.board.doubt.load(Ordering::Acquire)
     }
@@ -268,18 +270,18 @@ impl Health {
         &self.board.vigilance
     }
 
-    /// Returns what is known about who waits for whom.
+    /// Returns the known waits between ranks.
     pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
         self.board.waits()
     }
 
-    /// Makes known that an operation of this rank waits for `ranks`, for as long as the notice is kept.
+    /// Publishes that an operation of this rank waits for `ranks`, until the notice is dropped.
     pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> Notice {
         let number = self.waits().enter(self.rank, label, ranks);
         Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
     }
 
-    /// Returns the ranks for which everyone in this operation waits in the end; nobody if that is not known.
+    /// Returns the ranks for which all ranks of this operation ultimately wait; empty if unknown.
     pub(crate) fn stragglers(&self, label: &Label) -> Vec<Straggler> {
         let missing = self.waits().missing(label);
         let asked = label.whole();
@@ -294,7 +296,7 @@ impl Health {
         missing.into_iter().filter_map(straggler).collect()
     }
 
-    /// Warns, once an operation, that it has been pending for long, and lists who is missing.
+    /// Warns, once per operation, that it has been pending for long, and lists the missing ranks.
     pub(crate) fn warn(&self, label: &Label, waited: Duration, ranks: &[usize]) {
         if !self.waits().first_warning(self.rank, label) {
             return;
@@ -312,7 +314,7 @@ impl Health {
     }
 }
 
-/// Keeps it known that an operation waits.
+/// Keeps a wait published.
 pub(crate) struct Notice {
     board: Arc<Board>,
     rank: usize,

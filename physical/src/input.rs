@@ -1,5 +1,5 @@
-//! Reads whole files that users name: regular ones, up to a bound; and cuts those into lines that have a statement each.
-//! Use it whenever a program reads another kind of file.
+//! Reads whole files that users name: regular ones, up to a bound; and splits those with one statement per line. Use
+//! it in every program that reads such files.
 //!
 //! The sampler, which depends on nothing, has a copy.
 
@@ -34,7 +34,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if length <= most {
         bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
-        // What the length says may not be so a moment later.
+        // The file may grow after its length was read.
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     match length.max(bytes.len() as u64) {
@@ -52,13 +52,14 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
         .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// Returns the lines of a text that say something, with their numbers from 1, and without comments, which `#` begins.
+/// Returns the statements of a text with their line numbers from 1, without empty lines and comments, which `#`
+/// begins.
 pub fn statements(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     (1..).zip(lines).filter(|(_, line)| !line.is_empty())
 }
 
-/// Returns the error of what a line says, which it names.
+/// Returns the error with the number of its line.
 pub fn in_line(line: usize, error: Error) -> Error {
     match error {
         Error::Usage { what, remedy } => Error::usage(format!("line {line}: {what}"), remedy),
@@ -68,7 +69,7 @@ pub fn in_line(line: usize, error: Error) -> Error {
 
 /// Creates the error of a file that is too long.
 fn too_long(length: u64, most: u64) -> io::Error {
-    let what = format!("it has {length} bytes, and at most {most} are read of such a file");
+    let what = format!("it has {length} bytes; the maximum for this kind of file is {most}");
     io::Error::new(ErrorKind::FileTooLarge, what)
 }
 
@@ -93,7 +94,7 @@ mod tests {
             assert_eq!((error.kind(), error.to_string().as_str()), (kind, what));
         };
         assert_eq!(read_text(&path, 5).unwrap(), "12345");
-        let long = "it has 5 bytes, and at most 4 are read of such a file";
+        let long = "it has 5 bytes; the maximum for this kind of file is 4";
         refused(&path, ErrorKind::FileTooLarge, long);
         fs::write(&path, [0xff]).unwrap();
         assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "it is not UTF-8 text");

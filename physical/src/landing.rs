@@ -27,7 +27,7 @@ impl Landing {
         self.view.byte_len()
     }
 
-    /// Returns true if the receive expects a message of so many bytes.
+    /// Returns true if the receive expects a message of this size.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         match self.land {
             Land::AtMost => bytes <= self.capacity() as u64,
@@ -40,8 +40,7 @@ impl Landing {
         self.filled
     }
 
-    /// Returns the number of bytes of an element that has arrived in part: where the next ones belong in a buffer that
-    /// is to be aligned.
+    /// Returns the number of bytes of an incomplete element: the offset for the next bytes in an aligned buffer.
     pub(crate) fn odd(&self) -> usize {
         self.odd_len
     }
@@ -52,7 +51,7 @@ impl Landing {
         &self.view
     }
 
-    /// Returns the place where a transport may store the next bytes directly; it then reports them with
+    /// Returns the place where a transport may store the next bytes directly; the transport then reports them with
     /// [`Landing::stored`].
     pub(crate) fn direct(&mut self) -> Option<&mut [u8]> {
         match self.land {
@@ -61,7 +60,7 @@ impl Landing {
         }
     }
 
-    /// Lets a message that has a size only take the time of its landing.
+    /// Charges the landing time of a message that has a size only.
     #[cfg(feature = "sim")]
     pub(crate) fn charge(&self, bytes: usize) {
         if matches!(self.land, Land::Reduce(_)) {
@@ -73,7 +72,7 @@ impl Landing {
         self.filled += bytes;
     }
 
-    /// Lands the next `bytes`, which must not exceed what is missing.
+    /// Lands the next `bytes`, which must not exceed the missing ones.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
         let Land::Reduce(op) = self.land else {
             self.view.bytes_mut()[self.filled..][..bytes.len()].copy_from_slice(bytes);

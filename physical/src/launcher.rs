@@ -1,4 +1,4 @@
-//! What a launcher shares with the ranks that it starts: for the crate hexagram-launch, and no part of the interface.
+//! Common parts of a launcher and its ranks, for the crate hexagram-launch; not part of the interface.
 
 pub use crate::bootstrap::parent::STARTERS;
 pub use crate::bootstrap::private_file::read_given;
@@ -19,12 +19,12 @@ use crate::error::Result;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Listens at the address of a job on several machines, of which the others have `remote_ranks` ranks. Resolves names
-/// for no longer than `patience`. Returns the sockets, which rank 0 takes.
+/// Listens at the address of a job on several machines, where the other machines have `remote_ranks` ranks. Resolves
+/// names within `patience`. Returns the sockets for rank 0.
 ///
 /// # Errors
-/// [`Error::System`](crate::Error::System), with `alternative` as a remedy, if the address is taken or belongs to another
-/// machine.
+/// [`Error::System`](crate::Error::System), with `alternative` as a remedy, if the address is taken or belongs to a
+/// different machine.
 pub fn listen(
     host: String,
     port: u16,

@@ -1,13 +1,13 @@
 //! hexagram's physical layer: it moves bytes between the ranks of one world, over threads, shared memory, TCP or
 //! MPI.
 //!
-//! You are here to write a transport, or to see what a message costs. Algorithms and training programs never need this
-//! crate by name: the logical layer's communicator stands on it.
+//! Use this crate to write a transport, or to study the cost of a message. Algorithms and training programs never
+//! need it directly: they use the communicator of the logical layer.
 //!
 //! Reading order: [`world`] (how ranks find each other), [`transport`] (the trait: post, poll, cancel), [`operation`]
-//! (its future, deadlines, failures), [`memory`] (counted buffers), [`native`] (collectives that a backend has of its
-//! own), then a backend: `thread`, `shm`, `tcp`, `mixed` or `mpi`, whose folders hold the same files: `connect` (how
-//! two ranks get their link), `link` (what lies between them), `endpoint` (one rank's end).
+//! (its future, deadlines, failures), [`memory`] (counted buffers), [`native`] (collectives of a backend), then a
+//! backend: `thread`, `shm`, `tcp`, `mixed` or `mpi`, whose folders hold the same files: `connect` (how two ranks get
+//! their link), `link` (the connection of two ranks), `endpoint` (the end of one rank).
 //!
 //! ```
 //! use hexagram_physical::testing::spawn;
@@ -26,7 +26,7 @@
 //! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 //! | `sim` | simulated clusters: ranks as fibers, in virtual time | |
 //! | `cuda` | the device `cuda`: memory and arithmetic of NVIDIA GPUs | to build, nothing; to run, the driver |
-//! | `testing` | what tests of transports, devices and kernels need: [`testing`] | |
+//! | `testing` | helpers for tests of transports, devices and kernels: [`testing`] | |
 //! | `fuzzing` | the decoders of bytes from outside, for the fuzzers of this repository | |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

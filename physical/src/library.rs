@@ -1,13 +1,13 @@
 //! Libraries that are loaded while the program runs, and stay: those of NVIDIA and PMIx, which not every machine has.
 //!
-//! Nothing is linked, so that a program runs anywhere, and says in one line what is missing.
+//! The library is not linked, so that a program runs on any machine, and reports a missing library in one line.
 
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
-/// Declares a table of functions of a library, and looks them up: the table's name, the type that functions return which
-/// name no other, and each function by its name in the library, with the types of its parameters.
+/// Declares a table of functions of a library, and loads them: the name of the table, the default return type, and
+/// each function by its name in the library, with the types of its parameters.
 macro_rules! functions {
     (@result $default:ty) => { $default };
     (@result $default:ty, $result:ty) => { $result };
@@ -17,7 +17,7 @@ macro_rules! functions {
         $($name:ident($($argument:ty),*) $(-> $result:ty)?;)*
     ) => {
         $(#[$about])*
-        #[allow(non_snake_case, reason = "these are the library's own names")]
+        #[allow(non_snake_case, reason = "these are the names in the library")]
         $seen struct $table {
             $($seen $name: unsafe extern "C" fn($($argument),*) -> functions!(@result $default $(, $result)?),)*
         }
@@ -55,7 +55,7 @@ impl Library {
         let mut reason = None;
         for name in names {
             let text = format!("{name}\0");
-            // SAFETY: the text ends with 0. What the library does when it is loaded is its own affair.
+            // SAFETY: the text ends with 0. The initialisation code of the library is beyond our control.
             let handle = unsafe { libc::dlopen(text.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if !handle.is_null() {
                 return Ok(Library { name, handle, remedy });

@@ -1,41 +1,41 @@
 //! Resource limits of this process, and advice about the one that is too low.
 //!
-//! The soft limit of open files is 1024 almost everywhere, only because `select` can watch no descriptor above; the
-//! hard limit is made for programs that use `poll`, as this library does. Therefore whoever starts ranks or joins a
-//! world gets the hard limit, as programs in Go and Java do, and programs that it starts afterwards inherit it. A
-//! program that uses `select` notices nothing as long as fewer than 1024 files are open, and could not have opened more
-//! before.
+//! The soft limit of open files is 1024 almost everywhere, only because `select` supports no descriptor above; the
+//! hard limit is for programs that use `poll`, as this library does. Therefore a process that starts ranks or joins a
+//! world raises its soft limit to the hard limit, as programs in Go and Java do, and programs that it starts
+//! afterwards inherit it. A program that uses `select` is unaffected while fewer than 1024 files are open, and could
+//! not have opened more before.
 
 use crate::bootstrap::exhausted;
 use crate::error::Error;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io;
 
-/// Highest soft limit of open files that is set, even if the hard limit is higher or absent. Programs that close every
-/// possible descriptor before they start another program would otherwise be busy for minutes.
+/// Highest soft limit of open files that is set, even if the hard limit is higher or absent. Programs that close
+/// every possible descriptor before they start another program would otherwise take minutes.
 const HIGHEST: u64 = 1 << 20;
-/// Descriptors of a launcher, besides those of each rank.
+/// Descriptors of a launcher, in addition to those of each rank.
 pub const LAUNCHER: u64 = 32;
-/// Descriptors of a rank, besides those of each peer.
+/// Descriptors of a rank, in addition to those of each peer.
 const OWN: u64 = 32;
 /// Descriptors of a rank for each peer: its control connection, and some for each channel.
 const PER_PEER: u64 = 4;
-/// Address space of a thread, in bytes: its stack, and what the allocator reserves for it.
+/// Address space of a thread, in bytes: its stack, and the reservation of the allocator.
 const THREAD: u64 = 80 << 20;
 
-/// Returns a limit of this process; none where the system does not tell it.
+/// Returns a limit of this process; none if the system does not report it.
 fn getrlimit(resource: Resource) -> Rlimit {
     let mut found = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the place is there for one limit. Where the call fails, the place is left as it is.
+    // SAFETY: the place has room for one limit. If the call fails, the place is unchanged.
     unsafe { libc::getrlimit(resource as _, &mut found) };
     let bound = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
     Rlimit { current: bound(found.rlim_cur), maximum: bound(found.rlim_max) }
 }
 
-/// Raises this process's limit of open files as far as the system lets it.
+/// Raises the limit of open files of this process to the maximum that the system allows.
 pub fn raise_open_files() {
     if cfg!(miri) {
-        // It knows no limits.
+        // A simulated world has no limits.
         return;
     }
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -46,7 +46,7 @@ pub fn raise_open_files() {
     }
 }
 
-/// Returns the advice for a process that could open no more files, and needs some `needed` for `what`.
+/// Returns the remedy for a process that could not open more files, and needs about `needed` for `what`.
 pub fn more_open_files(needed: u64, what: &str) -> String {
     format!("{}; {MORE_OPEN_FILES}", open_files_needed("this process", needed, what))
 }
@@ -55,27 +55,27 @@ pub fn more_open_files(needed: u64, what: &str) -> String {
 pub(crate) const MORE_OPEN_FILES: &str =
     "raise the hard limit there (ulimit -Hn, or nofile in limits.conf), or use fewer ranks";
 
-/// Returns the statement that the process `who` may open too few files for `what`.
+/// Returns a statement that the process `who` may open too few files for `what`.
 fn open_files_needed(who: &str, needed: u64, what: &str) -> String {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     format!("{who} may have {allowed} open files (ulimit -n) and needs some {needed} for {what}")
 }
 
-/// Returns the statement of how many files the process `who` may open, and needs in a world with so many other ranks.
+/// Returns a statement of how many files the process `who` may open, and needs in a world with `peers` other ranks.
 pub(crate) fn open_files_for(who: &str, peers: usize) -> String {
     let peers = peers as u64;
     let needed = (OWN + PER_PEER * peers).max(open_files() + peers);
     open_files_needed(who, needed, &format!("a world of {} ranks", peers + 1))
 }
 
-/// Returns true if this process cannot even open one connection to each of so many other ranks.
+/// Returns true if this process cannot even open one connection to each of `peers` other ranks.
 pub(crate) fn has_too_few_open_files_for(peers: usize) -> bool {
     let least = open_files() + peers as u64;
     getrlimit(Resource::Nofile).current.is_some_and(|allowed| allowed < least)
 }
 
-/// Returns half of the number of files that this process may open besides those that a world with so many other ranks
-/// needs. The other half is left to the program.
+/// Returns half of the number of files that this process may open in addition to those of a world with `peers` other
+/// ranks. The other half is left to the program.
 pub(crate) fn spare_open_files(peers: usize) -> usize {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     let kept = open_files() + OWN + PER_PEER * peers as u64;
@@ -88,8 +88,7 @@ fn open_files() -> u64 {
 }
 
 impl Error {
-    /// Creates the error of a system that gives no thread, for `cause`, which does not tell by itself which limit
-    /// forbids it.
+    /// Creates the error for a system that provides no thread, with `cause`, which does not identify the limit.
     pub fn no_thread(cause: io::Error) -> Self {
         Error::system("start a thread", cause, more_threads())
     }
@@ -99,7 +98,7 @@ impl Error {
 pub(crate) fn no_descriptor(doing: &str, cause: impl Into<io::Error>) -> Error {
     let cause = cause.into();
     if !exhausted(&cause) {
-        let remedy = "see whether eventfd2 and epoll_create1 are allowed here: a container may deny them";
+        let remedy = "allow eventfd2 and epoll_create1; a container may deny them";
         return Error::system(doing, cause, remedy);
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
@@ -113,7 +112,7 @@ pub(crate) fn no_descriptor(doing: &str, cause: impl Into<io::Error>) -> Error {
 pub(crate) fn check_file_size(size: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current.filter(|allowed| *allowed < size) {
         None => Ok(()),
-        Some(allowed) => Err(io::Error::other(format!("files may have {allowed} bytes at most (ulimit -f)"))),
+        Some(allowed) => Err(io::Error::other(format!("files are limited to {allowed} bytes (ulimit -f)"))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks what is valid after every statement, so that a panic elsewhere while it was held does not matter.
+/// Locks data that is valid after every statement, so that a panic of another thread that held the lock is harmless.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! Matching: which arriving message belongs to which posted receive, and whether both sides mean the same operation.
+//! Matching: assigns arriving messages to posted receives, and checks that both sides call the same operation.
 //!
-//! Receives and messages with equal tags meet here, whichever comes first. Two ranks disagree, and that is reported
-//! instead of a hang, if a message of the *same operation* has another fingerprint than the receive, or if a receive's
-//! peer has gone on to a later operation of the lane without sending what the receive waits for.
+//! Receives and messages with equal tags meet here, in any order. Two ranks disagree, which is reported instead of a
+//! hang, if a message of the *same operation* has a different fingerprint than the receive. They also disagree if the
+//! peer of a receive has begun a later operation of the lane without sending the message.
 
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -64,7 +64,7 @@ impl Posted {
         Err(self.label.wrong_size(bytes as u64, self.landing.capacity(), peer))
     }
 
-    /// Returns the error of a receive that met a message of rank `from` with another fingerprint.
+    /// Returns the error of a receive that met a message of rank `from` with a different fingerprint.
     pub fn mismatch(&self, from: usize, theirs: Fingerprint, health: &Health) -> Error {
         self.label.mismatch(theirs, health.peers()[from].clone())
     }
@@ -84,7 +84,7 @@ pub struct Early<M> {
 pub enum Match<T> {
     /// Message or receive that matches.
     Found(T),
-    /// A counterpart of the same operation with another fingerprint, and that of the message.
+    /// A counterpart of the same operation with a different fingerprint, and that of the message.
     Conflict(T, Fingerprint),
     /// Nothing yet.
     Nothing,
@@ -115,8 +115,9 @@ fn meet(source: Source, receive: &Label, message: &Label) -> bool {
     if waiting == come {
         return receive.fingerprint != message.fingerprint;
     }
-    // Messages of a pair come in order, and operations of a lane one after another. An older message was wanted by
-    // nobody here; a newer one means that what is waited for never comes. From anyone, it may still come from another.
+    // Messages of a pair arrive in order, and operations of a lane one after another. An older message is expected by
+    // no receive here; a newer one means that the awaited message never comes. With any source, it may still come
+    // from another rank.
     source != Source::Any
 }
 
@@ -169,7 +170,7 @@ impl<M> Matcher<M> {
         self.posted.iter().any(|posted| posted.source.accepts(from))
     }
 
-    /// Keeps a receive until its message comes.
+    /// Keeps a receive until its message arrives.
     pub fn keep_posted(&mut self, posted: Posted) {
         self.posted.push_back(posted);
     }

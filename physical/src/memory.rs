@@ -1,13 +1,13 @@
 //! Counted memory: the buffers that transports read and write. All aliasing that is unsafe is in this folder.
 //!
-//! A transport may touch a buffer long after the call that posted the operation has returned, and even after the future
-//! that stood for it was leaked. Borrowed slices cannot express that. So an operation holds a *view*: a counted lease
-//! on a range of a [`Buffer`]. While a view lives, its memory lives, and the memory keeps a list of the ranges in use:
-//! any number may read a range, or one may write it. A lease that would break this is refused with [`Error::Busy`];
-//! access from the program ([`Buffer::host`], [`Buffer::host_mut`]) is a lease like any other.
+//! A transport may access a buffer long after the call that posted the operation has returned, and even after its
+//! future was leaked. Borrowed slices cannot express that. So an operation holds a *view*: a counted lease on a range
+//! of a [`Buffer`]. While a view lives, its memory lives, and the memory keeps a list of the ranges in use: a range
+//! may have any number of readers, or one writer. A lease that would break this is refused with [`Error::Busy`].
+//! Access from the program ([`Buffer::host`], [`Buffer::host_mut`]) also takes a lease.
 //!
-//! Memory is the host's, or it belongs to one [`Queue`] of another device. Views of such memory give no bytes: work on
-//! it is asked of the views (see [`crate::device`]), and the program's access copies down, and back.
+//! Memory belongs to the host, or to one [`Queue`] of another device. Views of device memory give no bytes: methods
+//! of the views do the work on it (see [`crate::device`]), and access from the program copies down, and back.
 
 mod elements;
 mod lend;
@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Alignment of every buffer that is allocated here, in bytes: a cache line, and any SIMD register of today.
 pub const ALIGNMENT: usize = 64;
 
-/// Owner of memory that somebody else has allocated: it is dropped when neither buffer nor view is left.
+/// Owner of memory that other code has allocated: it is dropped when neither buffer nor view is left.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ enum Owner {
     Device(Keeper),
     /// Another library.
     Foreign(Keeper),
-    /// Elements of this program, which nobody writes as long as this is kept.
+    /// Elements of this program, which are not written as long as this is kept.
     Constant {
         _owner: Keeper,
     },
@@ -197,7 +197,7 @@ impl Lent {
         }
     }
 
-    /// Puts another entry in the place of this one.
+    /// Replaces this entry by another one.
     fn replace(&mut self, by: Lease) {
         let mut ledger = self.memory.ledger();
         if let Some(entry) = self.entry(&ledger) {
@@ -220,15 +220,15 @@ impl Drop for Lent {
         if let Some(entry) = self.entry(&ledger) {
             ledger.leases.swap_remove(entry);
         }
-        // Whoever sees that nothing is in use sees what was written through this lease.
+        // A thread that sees no lease also sees the writes through this lease.
         self.memory.in_use.store(ledger.leases.len(), Ordering::Release);
     }
 }
 
 /// A typed run of elements that operations can send from and receive into.
 ///
-/// It owns its memory, except inside [`Buffer::lend`]. Dropping it while operations are in flight is fine: their views
-/// keep the memory alive, and so does work that is under way on a device.
+/// It owns its memory, except inside [`Buffer::lend`]. It may be dropped while operations are in flight: their views,
+/// and running work on a device, keep the memory alive.
 ///
 /// ```
 /// use hexagram_physical::Buffer;
@@ -303,19 +303,19 @@ impl Buffer {
     /// Returns a buffer over memory that another library has allocated, such as a tensor: on the host, or on the device
     /// of `queue`, which orders all work on it.
     ///
-    /// `keeper` is dropped by whoever lets go of the memory last: the thread that drops the buffer or the last view of
-    /// it, the one that polls or cancels the operation that has the view (or ends a copy that is under way then), or
-    /// the device. The device lets go of an operand when its work is done, on any thread, and holds no lock while it drops
-    /// the keeper: soon after [`Queue::check`], and that of each queue that was to read the memory, only buffer,
+    /// `keeper` is dropped when the last user releases the memory: the thread that drops the buffer or the last view
+    /// of it; the thread that polls or cancels the operation with the view (or ends a running copy); or the device.
+    /// The device releases an operand when its work is done, on any thread, and holds no lock while it drops the
+    /// keeper. Soon after [`Queue::check`] of this queue and of each queue that was to read the memory, only buffer,
     /// operations and views are left.
     ///
     /// # Errors
     /// [`Error::Usage`] if the size overflows the address space or `address` is not aligned to the element type.
     ///
     /// # Safety
-    /// `address` is that of `len` initialised elements of `dtype`, in host memory or in that of `queue`'s device, which
-    /// live as long as `keeper`. While an operation is under way on the buffer, or a view or guard of it lives, nobody
-    /// reaches them but through it; on a device, nobody ever does outside the order of `queue`.
+    /// `address` is that of `len` initialised elements of `dtype`, in host memory or in that of the device of
+    /// `queue`, which live as long as `keeper`. While an operation is running on the buffer, or a view or guard of it
+    /// lives, all access to them is through the buffer; on a device, all access ever is in the order of `queue`.
     pub unsafe fn over_foreign(
         queue: &Queue,
         address: NonNull<u8>,
@@ -326,7 +326,7 @@ impl Buffer {
         let bytes = layout(dtype, len)?.size();
         if !address.as_ptr().addr().is_multiple_of(dtype.size()) {
             let what = format!("memory at {address:p} is not aligned to {dtype}");
-            return Err(Error::usage(what, "copy it to a buffer of its own"));
+            return Err(Error::usage(what, "copy it to a new buffer"));
         }
         Ok(Self::over(Memory::new(address, bytes, Owner::Foreign(keeper)).at(queue), dtype, len))
     }
@@ -335,7 +335,7 @@ impl Buffer {
     /// bytes, aligned to [`ALIGNMENT`], that live as long as `keeper`.
     ///
     /// # Safety
-    /// As just said; and nobody in this process reaches the bytes but through the buffer.
+    /// As above; and all access in this process is through the buffer.
     pub(crate) unsafe fn shared(
         pointer: NonNull<u8>,
         keeper: Keeper,
@@ -371,15 +371,16 @@ impl Buffer {
         self.memory.place.as_ref().map_or_else(Queue::host, |place| Queue::of(Arc::clone(&place.queue)))
     }
 
-    /// Returns the address of the first element, in host memory or in that of its queue's device, for another library.
-    /// Whoever follows it keeps the buffer, has leased what it reads or writes, and works in the order of the queue.
+    /// Returns the address of the first element, in host memory or in that of the device of its queue, for another
+    /// library. A user of the address must keep the buffer, lease the elements that it reads or writes, and work in
+    /// the order of the queue.
     pub fn address(&self) -> NonNull<u8> {
         self.memory.pointer
     }
 
-    /// Returns the range of all elements, which keeps their memory without leasing any: for another library that follows
-    /// its address where the buffer itself may have gone to another thread, and that owes what
-    /// [`address`](Self::address) says.
+    /// Returns the range of all elements, which keeps their memory without a lease. It is for another library that
+    /// uses its address after the buffer itself may have moved to another thread, under the conditions of
+    /// [`address`](Self::address).
     pub fn span(&self) -> Span {
         Span::whole(&self.memory, self.dtype)
     }
@@ -400,8 +401,8 @@ impl Buffer {
         self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
     }
 
-    /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them, of lent elements,
-    /// whose owner waits for leases only, of constant ones, and of elements that are not in host memory.
+    /// Returns all bytes, for writing, without a lease. `None` while an operation uses any of them, and for lent
+    /// elements, whose owner waits for leases only, for constant ones, and for elements that are not in host memory.
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
@@ -410,8 +411,8 @@ impl Buffer {
         if elsewhere || in_use.load(Ordering::Acquire) > 0 {
             return None;
         }
-        // SAFETY: leases are made only by way of this buffer, which is borrowed exclusively, and there is none now. The
-        // memory is the host's, initialised, and lives as long as the buffer, as it is not lent.
+        // SAFETY: leases are made only through this buffer, which is borrowed exclusively, and none exists now. The
+        // memory belongs to the host, is initialised, and lives as long as the buffer, since it is not lent.
         Some(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), *bytes) })
     }
 

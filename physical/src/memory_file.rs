@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 /// Creates a file that only this user can open, through its descriptor; it is empty, and closed in other programs.
 ///
-/// Where the system denies `memfd_create`, as old containers do, it is a file without a name in a folder for temporary
-/// files, which cannot be sealed.
+/// If the system denies `memfd_create`, as old containers do, it is an unnamed file in a temporary folder, which
+/// cannot be sealed.
 ///
 /// # Errors
-/// That of `memfd_create`, if there is no such folder either.
+/// The error of `memfd_create`, if there is no such folder either.
 pub fn memory_file(name: &str) -> io::Result<OwnedFd> {
     let denied = match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) {
         Err(denied @ (Errno::PERM | Errno::NOSYS | Errno::ACCESS)) => denied,

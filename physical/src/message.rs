@@ -1,11 +1,11 @@
-//! The words in which one message is spoken of: which it is, who sends it, where its bytes go, and what came of it.
+//! The types of one message: its identity, its sender, the place of its bytes, and its outcome.
 
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Peer};
 use crate::fingerprint::Fingerprint;
 use crate::tag::Tag;
 
-/// Identity of a message, and the operation that its sender or receiver takes it for.
+/// Identity of a message, and its operation at the sender or receiver.
 ///
 /// Between two ranks, all messages of one operation carry the same fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,8 @@ impl Label {
         }
     }
 
-    /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same
-    /// operation.
+    /// Returns the error of a rank that gets `got` bytes where it expected a different number, although both call the
+    /// same operation.
     pub(crate) fn wrong_size(&self, got: u64, expected: usize, peer: Peer) -> Error {
         let of = |bytes: u64| {
             let count = bytes / self.fingerprint.dtype.size() as u64;
@@ -48,7 +48,7 @@ impl Label {
 pub enum Source {
     /// Only this rank.
     Rank(usize),
-    /// Whoever sends the tag first.
+    /// The rank that first sends the tag.
     Any,
 }
 
@@ -58,7 +58,7 @@ impl Source {
     }
 }
 
-/// Treatment of the bytes that a receive gets: stored, or combined with what is there.
+/// Treatment of received bytes: stored, or combined with the existing ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Land {
     /// `view ← message`.

@@ -1,7 +1,7 @@
-//! Collectives that a backend carries out by itself, because it knows better than a sequence of messages: shared memory
-//! reads the peers' buffers directly, MPI and NCCL have algorithms of their own.
+//! Collectives that a backend executes itself, because it is more efficient than a sequence of messages: shared
+//! memory reads the buffers of peers directly; MPI and NCCL have their own algorithms.
 //!
-//! What is to be done stands in the label's fingerprint; the views are the buffers of this rank:
+//! The fingerprint of the label defines the operation; the views are the buffers of this rank:
 //!
 //! | operation | input | output |
 //! |---|---|---|
@@ -22,12 +22,12 @@ use crate::tickets::Ticket;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that a rank posts to begin a native collective over shared memory, beside its contribution or the 12 bytes
-/// that say where that is.
+/// Bytes that a rank posts to begin a native collective over shared memory, in addition to its contribution or the 12
+/// bytes of its place.
 pub const NOTICE_BYTES: usize = 40;
 
-/// By which algorithm an all-reduce of some size is best carried out; and so, for backends that do it by themselves, in
-/// which order contributions are combined. bench/results/measurements.md has the measurement.
+/// Size classes of an all-reduce, which determine its best algorithm, and, for native collectives, the order in which
+/// contributions are combined. bench/results/measurements.md has the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     /// Everyone reduces everyone's contribution, in the order of the ring.
@@ -41,10 +41,10 @@ pub enum Size {
 impl Size {
     /// Largest size of all contributions together, in bytes, that counts as small.
     pub const SMALL: usize = 64 * 1024;
-    /// Bytes of one contribution, up to which sizes are not large.
+    /// Largest contribution, in bytes, that is not large.
     pub const MIDDLE: usize = 256 * 1024;
 
-    /// Returns the size of a contribution of so many bytes, among so many ranks.
+    /// Returns the class of a contribution of `bytes` bytes, among `ranks` ranks.
     pub fn of(bytes: usize, ranks: usize) -> Self {
         match bytes {
             _ if bytes.saturating_mul(ranks) <= Self::SMALL => Size::Small,
@@ -62,9 +62,9 @@ pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     edge(index)..edge(index + 1)
 }
 
-/// Returns the bytes, without headers, that `rank` sends in a native collective of `ranks` where messages carry it out:
-/// what algorithms are compared by, whatever the transport. The ranks' sum is exact; where an all-reduce halves among a
-/// number of ranks that is no power of two, or halves what is odd, single ranks send more or less.
+/// Returns the bytes, without headers, that `rank` would send in a native collective of `ranks` if messages executed
+/// it, so that algorithms can be compared on any transport. The sum over ranks is exact. If an all-reduce halves
+/// among a number of ranks that is not a power of two, or halves an odd number, single ranks send more or less.
 pub fn payload(fingerprint: &Fingerprint, ranks: usize, rank: usize) -> usize {
     let Fingerprint { operation, dtype, root, count, .. } = *fingerprint;
     let count = count as usize;
@@ -84,7 +84,7 @@ pub fn payload(fingerprint: &Fingerprint, ranks: usize, rank: usize) -> usize {
     }
 }
 
-/// Frequency at which ranks compare what they call before a collective of a backend that does not compare by itself.
+/// Frequency at which ranks compare their calls before a collective of a backend that does not compare itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Check {
     /// At the first use of each operation, element type, count, reduction and root. A rank that goes wrong later, with
@@ -117,23 +117,23 @@ impl Check {
     }
 }
 
-/// The point to which an operation came at once.
+/// Progress of an operation that was tried immediately.
 #[derive(Debug)]
 pub enum AtOnce {
-    /// It is over.
+    /// It has ended.
     Done(Result<()>),
-    /// This rank has begun it, but the others have not come: it goes on with [`Collectives::post`] under the same
-    /// label, of the same bytes, as the next operation of its lane.
+    /// This rank has begun it, but other ranks have not arrived: continue with [`Collectives::post`] under the same
+    /// label, on the same bytes, as the next operation of its lane.
     Begun,
-    /// Nothing has happened, as this backend does not carry it out at once.
+    /// Nothing has happened, since this backend does not execute it immediately.
     Not,
 }
 
-/// A backend's own collectives, over all ranks of its endpoint or, where it offers that, over a group of them: `members`
-/// are its ranks, this one among them, in the order in which its operations count them.
+/// Native collectives of a backend, over all ranks of its endpoint or, if supported, over a group of them: `members`
+/// are its ranks, including this one, in the order of the group.
 pub trait Collectives {
-    /// Returns true if the backend carries this operation out itself. The answer depends only on what is equal on all
-    /// members when all call alike; where they do not, the operation fails as a mismatch.
+    /// Returns true if the backend executes this operation itself. The answer depends only on values that are equal
+    /// on all members if all calls match; otherwise, the operation fails as a mismatch.
     fn offers(&self, label: &Label, members: &[usize], input: Option<&ReadView>, output: &WriteView) -> bool;
 
     /// Carries out a small operation that works in place and that everyone begins at about the same time: without views

@@ -1,8 +1,8 @@
-//! The one future of the physical layer: a posted operation, its deadline, and what its failure means.
+//! The future of the physical layer: a posted operation, with its deadline and the interpretation of its failure.
 //!
 //! # Cancel safety
-//! Dropping an operation before it is finished cancels it, releases its memory as soon as no copy is under way, and
-//! poisons its communicator, because the other side is left with half a conversation. Nothing waits in `drop`.
+//! Dropping an unfinished operation cancels it, releases its memory as soon as no copy is running, and poisons its
+//! communicator, because the other side has a partial message. `drop` never waits.
 
 use crate::drive;
 use crate::error::{During, Error, Result, Straggler};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Polls in vain from one look at the clock and at the peers to the next: some microseconds of spinning.
 const BRIEF: u32 = 64;
-/// Times that what has arrived is read before it is judged that something has not: more than a full socket holds.
+/// Number of reads of arrived data before a message counts as missing: more than a full socket holds.
 const LAST_LOOKS: u32 = 64;
 
 /// First failure of a communicator, after which none of its operations can be trusted.
@@ -29,7 +29,7 @@ impl Poison {
     /// needs, sent by ranks that have given it up since.
     ///
     /// # Errors
-    /// [`Error::Poisoned`], with the first failure here; [`Error::PeerFailed`] if it was another rank's.
+    /// [`Error::Poisoned`], with the first failure here; [`Error::PeerFailed`] if it was that of another rank.
     pub fn check(&self, health: &Health, label: &Label) -> Result<()> {
         if let Some(because) = &*self.0.borrow() {
             return Err(Error::Poisoned { because: because.clone() });
@@ -40,7 +40,7 @@ impl Poison {
         Err(error)
     }
 
-    /// Records a failure, and lets the other ranks know unless there already is a verdict.
+    /// Records a failure, and reports it to the other ranks unless there already is a verdict.
     pub fn spread(&self, health: &Health, error: &Error) {
         let mut poison = self.0.borrow_mut();
         if poison.is_none() {
@@ -64,18 +64,18 @@ impl Poison {
     }
 }
 
-/// Context of an operation besides its ticket.
+/// Context of an operation in addition to its ticket.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
     /// The endpoint it was posted on.
     pub transport: &'a dyn Transport,
     /// Record of its failure.
     pub poison: &'a Poison,
-    /// Longest time in which nothing of it may move.
+    /// Longest time without progress.
     pub deadline: Duration,
 }
 
-/// A send or receive under way; resolves when its view may be used again.
+/// A running send or receive; resolves when its view may be used again.
 #[must_use = "an operation dropped before it is finished poisons its communicator"]
 pub struct Operation<'a> {
     terms: Terms<'a>,
@@ -86,14 +86,14 @@ pub struct Operation<'a> {
     /// Number of parks of this thread at the last look.
     parks: u64,
     peer: Source,
-    /// Ranks of which any may send what this waits for.
+    /// Ranks, any of which may send the awaited message.
     senders: Vec<usize>,
     label: Label,
     /// Bytes that had moved at the last look, and for how long no more have.
     moved: u64,
     waiting: Option<Stopwatch>,
     suspected: Option<Stopwatch>,
-    /// Lets the other ranks know for whom this waits, once it has waited for a while.
+    /// Publishes the ranks for which this waits, after a while.
     notice: Option<Notice>,
 }
 
@@ -115,8 +115,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Wraps the ticket of a receive that was just posted, and takes a message of whichever of `senders` comes first. It
-    /// fails once none of them can send any more.
+    /// Wraps the ticket of a receive that was just posted, and takes the first message of any of `senders`. Fails
+    /// once none of them can send any more.
     pub fn from_any(terms: Terms<'a>, ticket: Ticket, senders: Vec<usize>, label: Label) -> Self {
         let mut operation = Operation::new(terms, ticket, Source::Any, label);
         operation.senders = senders;
@@ -127,9 +127,9 @@ impl<'a> Operation<'a> {
         During::Operation(self.label.fingerprint, self.label.tag)
     }
 
-    /// Returns true to leave the clock and the peers' state alone for now: most operations end within the first polls,
-    /// and looks that cost little see the end of the others sooner. A verdict is seen at once; and a thread that parks
-    /// between polls, or that a foreign executor polls, does not poll often enough to wait with the rest.
+    /// Returns true to skip the checks of the clock and of the peers for now: most operations end within the first
+    /// polls, and cheap checks see the end of the others sooner. A verdict is checked immediately. A thread that
+    /// parks between polls, or that a foreign executor polls, does not poll often enough to skip the checks.
     fn is_brief(&mut self, foreign: bool) -> bool {
         self.polls = self.polls.saturating_add(1);
         let often = drive::parks() == std::mem::replace(&mut self.parks, drive::parks());
@@ -157,8 +157,8 @@ impl<'a> Operation<'a> {
             }
         };
         if let Some(rank) = missing.iter().find(|rank| **rank >= health.peers().len()) {
-            let what = format!("{} waits for rank {rank}, which is not there", transport.kind());
-            return Some(Error::usage(what, "mend the transport"));
+            let what = format!("{} waits for rank {rank}, which does not exist", transport.kind());
+            return Some(Error::usage(what, "correct the transport"));
         }
         let gone = self.gone(missing).or_else(|| self.all_gone());
         let waited = self.waited();
@@ -190,7 +190,7 @@ impl<'a> Operation<'a> {
     fn gone(&self, missing: &[usize]) -> Option<(usize, bool, String)> {
         let transport = self.terms.transport;
         missing.iter().filter(|peer| **peer != transport.rank()).find_map(|&peer| {
-            // In this order: whoever leaves because of a failure has told of the failure before.
+            // In this order: a rank that leaves because of a failure has reported the failure before.
             let left = transport.health().has_left(peer);
             Some((peer, left, transport.ended(peer)?))
         })
@@ -208,7 +208,7 @@ impl<'a> Operation<'a> {
         last
     }
 
-    /// Lets others know for whom this has waited a while, and people for whom it has waited long.
+    /// Publishes the ranks for which this has waited a while, and logs those for which it has waited long.
     fn make_known(&mut self, missing: &[usize], waited: Duration) {
         let health = self.terms.transport.health();
         let vigilance = health.vigilance();
@@ -222,7 +222,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns the time in which nothing has moved.
+    /// Returns the time without progress.
     fn waited(&mut self) -> Duration {
         let moved = self.ticket.map_or(0, |ticket| self.terms.transport.moved(ticket));
         if moved > std::mem::replace(&mut self.moved, moved) {
@@ -231,8 +231,8 @@ impl<'a> Operation<'a> {
         self.waiting.get_or_insert_with(Stopwatch::start).elapsed()
     }
 
-    /// Judges whether this can go on, after it has read what has arrived meanwhile: this process may have been stopped
-    /// since it last looked.
+    /// Decides whether this can continue, after reading all arrived data: this process may have been stopped since
+    /// the last check.
     fn judge(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
         let Some(error) = self.obstacle() else { return Poll::Pending };
         let transport = self.terms.transport;
@@ -267,7 +267,7 @@ impl<'a> Operation<'a> {
         let after = self.terms.deadline;
         let during = self.during();
         let waiting_for = missing.first().map(|rank| health.peers()[*rank].clone());
-        // Earlier, the others' own waits may not be known yet, and a rank would be blamed that waits itself.
+        // Earlier, the waits of other ranks may be unknown, and a rank that waits itself would be blamed.
         let known = after > health.vigilance().hearsay();
         let stragglers = if known { health.stragglers(&self.label) } else { Vec::new() };
         Error::Deadline { waiting_for, stragglers, after, during }
@@ -314,10 +314,10 @@ impl Drop for Operation<'_> {
             self.terms.transport.cancel(ticket);
             let what = self.label.fingerprint;
             let error = match std::thread::panicking() {
-                true => Error::usage(format!("a panic ended {what}"), "see that rank's own message"),
+                true => Error::usage(format!("a panic ended {what}"), "see the message of that rank"),
                 false => {
                     let what = format!("{what} was dropped before it was finished");
-                    Error::usage(what, "await every operation to its end")
+                    Error::usage(what, "await every operation to completion")
                 }
             };
             self.terms.poison.spread(self.terms.transport.health(), &error);

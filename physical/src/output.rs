@@ -26,7 +26,7 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
                 file.sync_all()?;
                 fs::rename(&draft, path)
             });
-            // The error is what counts.
+            // The error of the write takes precedence.
             written.inspect_err(|_| drop(fs::remove_file(&draft)))
         }
     }
@@ -44,8 +44,8 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates an empty file for the successor of `path`, and opens it. It lies in the same folder, so that a rename
-/// suffices, and has an unpredictable name, as others may be able to put links into that folder.
+/// Creates an empty file that will replace `path`, and opens it. It is in the same folder, so that a rename suffices,
+/// and has an unpredictable name, since other users may be able to create links in that folder.
 ///
 /// # Errors
 /// Those of the system.
@@ -60,7 +60,7 @@ pub fn draft(path: &Path) -> io::Result<(PathBuf, File)> {
 enum Destination {
     /// Regular file, which may not exist yet.
     File(PathBuf),
-    /// Device or pipe, which has to be written to rather than replaced.
+    /// Device or pipe, which must be written to rather than replaced.
     Stream,
 }
 
@@ -71,7 +71,7 @@ impl Destination {
             Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
             Ok(there) if !there.is_file() => return Ok(Destination::Stream),
             Ok(_) => path.canonicalize()?,
-            // A link to what is not there yet.
+            // A link whose target does not exist yet.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
                 return Destination::of(&path.with_file_name(fs::read_link(path)?));
             }

@@ -1,8 +1,8 @@
-//! Patience of a thread that waits: the time for which it stays awake.
+//! Patience of a waiting thread: the time for which it stays awake.
 //!
-//! To wake a parked thread takes a while, in which whoever woke it waits in turn. If that one gave up sooner than the
-//! thread wakes, both would park in turns for ever, at a hundred times the cost of a look. So patience is a multiple of
-//! the time that waking takes, which depends on the machine and is measured once, when a process joins its world.
+//! Waking a parked thread takes a while, during which the waking thread waits in turn. If that one parked before the
+//! other wakes, both would park alternately forever, at a hundred times the cost of a check. Therefore patience is a
+//! multiple of the wake-up time, which depends on the machine and is measured once, when a process joins its world.
 
 #![allow(clippy::disallowed_methods, reason = "measures how fast this machine wakes a thread")]
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Ratio of that time to the time of a wake-up.
 const MULTIPLE: u32 = 8;
-/// Shortest patience, also where waking is quick or cannot be measured: a core that halts takes some 50 µs to wake.
+/// Shortest patience, even if waking is fast or cannot be measured: a halted core takes some 50 µs to wake.
 const LEAST: Duration = Duration::from_micros(400);
 /// Longest patience, so that a machine that was busy when it was measured does not burn its cores.
 const MOST: Duration = Duration::from_millis(2);
@@ -28,7 +28,7 @@ pub(crate) fn patience() -> Duration {
     *PATIENCE
 }
 
-/// Returns true if so many ranks of one host have to share its cores.
+/// Returns true if this number of ranks on one host must share its cores.
 pub(crate) fn crowded(local_ranks: usize) -> bool {
     // All cores of the host, as launchers bind each rank to some of them.
     // SAFETY: sysconf has no preconditions.
@@ -65,7 +65,7 @@ fn measure() -> Option<Duration> {
     longest
 }
 
-/// Parks until `turn` has come; each side takes every other one.
+/// Parks until its turn; the sides take turns.
 fn await_turn(turn: &AtomicU32, mine: u32) {
     while turn.load(Ordering::Acquire) != mine {
         thread::park();

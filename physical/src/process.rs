@@ -12,7 +12,7 @@ const LOOKS: usize = 100;
 pub(crate) struct Process {
     /// Process id.
     pub(crate) pid: Pid,
-    /// Name of its program, of which the system keeps 15 bytes.
+    /// Name of its program; the system keeps 15 bytes of it.
     pub(crate) name: String,
     /// Id of its process group.
     pub(crate) group: i32,
@@ -22,18 +22,19 @@ pub(crate) struct Process {
     ended: bool,
     /// Start of the process, in ticks since the system's start. Two processes with the same id differ in it.
     started: u64,
-    /// Memory of the process, in bytes: zero for one that has ended, and for the system's own.
+    /// Memory of the process, in bytes: zero for one that has ended, and for kernel threads.
     size: u64,
 }
 
 impl Process {
-    /// Reads the state of a process. Returns `None` if there is none, or it is hidden from this user.
+    /// Reads the state of a process. Returns `None` if it does not exist, or is hidden from this user.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Self::parse(pid, &stat)
     }
 
-    /// Decodes the line `pid (name) state parent group …`, in which the name may contain anything, even parentheses.
+    /// Decodes the line `pid (name) state parent group …`, where the name may contain any characters, even
+    /// parentheses.
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split(' ').collect();
@@ -70,7 +71,7 @@ pub fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) -> bool) 
     let pids = there.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
     let mut signalled = 0;
     for pid in pids.filter(|pid| *pid != me) {
-        // Held while it is looked at: otherwise the number may belong to another process when the signal is sent.
+        // Held during the check: otherwise the number may belong to a different process when the signal is sent.
         let held = pidfd_open(pid, PidfdFlags::empty()).ok();
         if !environment(pid).iter().any(|word| is_meant(word)) {
             continue;
@@ -91,8 +92,8 @@ fn send(pid: Pid, held: Option<&OwnedFd>, signal: Signal) -> bool {
     sent.is_ok()
 }
 
-/// Reads the environment with which the program of a process began. A process that is about to start a program has none
-/// for a moment.
+/// Reads the initial environment of the program of a process. A process that is about to start a program has none for
+/// a moment.
 fn environment(pid: Pid) -> Vec<String> {
     for _ in 0..LOOKS {
         match words(pid, "environ") {

@@ -6,7 +6,8 @@ use std::fmt::Display;
 use std::io;
 use std::panic;
 
-/// Most ranks of one job on one machine: far above any number of cores, and far below what exhausts process ids.
+/// Maximum number of ranks of one job on one machine: far above any number of cores, and far below the number of
+/// process ids.
 pub const MAX_RANKS: usize = 1024;
 
 /// Runs one rank. If it fails, the other ranks learn the reason before it leaves.
@@ -33,13 +34,13 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
     rank(world).inspect_err(|error| health.give_up(&format!("failed: {error}")))
 }
 
-/// Runs `rank` on so many threads of this process, each a rank of one world. Returns the results by rank.
+/// Runs `rank` on `ranks` threads of this process, each a rank of one world. Returns the results by rank.
 ///
 /// # Errors
 /// As [`World::threads`]; [`Error::System`] if the system gives no more threads.
 ///
 /// # Panics
-/// If a rank does. The other ranks are told before.
+/// If a rank panics. The other ranks are notified first.
 ///
 /// ```
 /// use hexagram_physical::ranks::{as_rank, as_threads};
@@ -79,7 +80,7 @@ fn run_all(jobs: Vec<Job<'_>>) -> Result<()> {
         let start = |job| std::thread::Builder::new().spawn_scoped(scope, job);
         let running: io::Result<Vec<_>> = jobs.into_iter().map(start).collect();
         let running = running.map_err(Error::no_thread)?;
-        // All are joined before the first panic goes on, so that no second one hides it.
+        // All are joined before the first panic continues, so that a second one does not hide it.
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         ended.into_iter().for_each(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked)));
         Ok(())

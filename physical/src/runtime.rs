@@ -1,9 +1,9 @@
 //! Clocks, sleeps, threads and sockets of everything above the backends. Use this module wherever you would name
 //! [`std::time::Instant`], [`std::thread`] or [`std::net`], so that a simulated world can give them out instead.
 //!
-//! Without further ado each function here is the standard library's. A thread that runs [`within`] a [`Runtime`] of its
-//! own gets all of them from there, and so do the threads and tasks that it spawns: a virtual clock, threads that take
-//! turns, connections that lead into the same process. The price of the choice is one predictable branch.
+//! By default each function here is that of the standard library. A thread that runs [`within`] a [`Runtime`] uses
+//! the functions of that runtime, and so do the threads and tasks that it spawns: a virtual clock, threads that take
+//! turns, connections within the process. The price of the choice is one predictable branch.
 //!
 //! ```
 //! use hexagram_physical::runtime;
@@ -16,8 +16,8 @@
 //! # Ok::<(), hexagram_physical::Error>(())
 //! ```
 //!
-//! What waits for memory that another thread shares (a condition, a channel) waits by [`wait_while`] and [`receive`],
-//! and what waits for descriptors by [`poll`]: in a simulated world, those are the places where time passes.
+//! Code that waits for memory shared with another thread (a condition, a channel) uses [`wait_while`] and
+//! [`receive`], and code that waits for descriptors [`poll`]: in a simulated world, time passes in these calls.
 
 #![allow(clippy::disallowed_methods, reason = "the place that asks the system")]
 
@@ -58,23 +58,23 @@ pub trait Runtime: Send + Sync {
     /// Returns the time since 1970-01-01 00:00 UTC.
     fn unix_time(&self) -> Duration;
 
-    /// Ends the caller's turn, and begins its next one after `duration`. Zero lets others run that can.
+    /// Ends the turn of the caller, and begins its next one after `duration`. Zero lets other threads run.
     fn sleep(&self, duration: Duration);
 
-    /// Waits until `endpoint` may have something to do, or `at_most` is over.
+    /// Waits until `endpoint` may have work, or `at_most` has passed.
     fn park(&self, endpoint: &dyn Park, at_most: Duration);
 
-    /// Waits as [`Runtime::park`] does, for a task: once it is ready, time has passed. Whoever drives tasks by an
-    /// executor of their own keeps the waker and answers that it is not. The default blocks the thread.
+    /// Waits like [`Runtime::park`], for a task: once it is ready, time has passed. A runtime with its own executor
+    /// keeps the waker and returns pending. The default blocks the thread.
     fn poll_park(&self, endpoint: &dyn Park, at_most: Duration, context: &mut Context<'_>) -> Poll<()> {
         let _ = context;
         self.park(endpoint, at_most);
         Poll::Ready(())
     }
 
-    /// Waits until `look` returns true, or `at_most` is over: for memory that threads of this process share, a change of
-    /// which tells nobody. It is called on whatever thread, one call after another, and does not wait itself. The default
-    /// looks once a millisecond.
+    /// Waits until `look` returns true, or `at_most` has passed, for memory shared by threads of this process, whose
+    /// changes are not signalled. It is called on any thread, one call after another, and does not wait itself. The
+    /// default polls once a millisecond.
     fn look_until(&self, look: &mut dyn FnMut() -> bool, at_most: Duration) {
         let start = self.now();
         while !look() {
@@ -86,32 +86,32 @@ pub trait Runtime: Send + Sync {
         }
     }
 
-    /// Is told that a future was woken which a thread of the caller's process drives.
+    /// Called when a future is woken that a thread of the caller's process drives.
     fn wake(&self) {}
 
-    /// Is told of arithmetic that the caller's thread does, so that a world whose time does not pass by itself can let
-    /// it take some.
+    /// Called for arithmetic of the calling thread, so that a world with simulated time can charge it.
     fn charge(&self, work: &Work) {
         let _ = work;
     }
 
-    /// Waits until the world's clock has come to where the caller's thread is, if arithmetic lets that go ahead.
+    /// Waits until the clock of the world has reached that of the calling thread, which arithmetic may advance.
     fn catch_up(&self) {}
 
-    /// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over. `None` waits for ever.
+    /// Waits until one of `sources` is ready, and records which are, or until `at_most` has passed. `None` waits
+    /// forever.
     ///
     /// # Errors
     /// Those of poll(2).
     fn poll(&self, sources: &mut [PollFd<'_>], at_most: Option<Duration>) -> io::Result<usize>;
 
-    /// Starts `work` as a thread of this world. It is within this runtime already.
+    /// Starts `work` as a thread of this world, already within this runtime.
     ///
     /// # Errors
     /// Those of the system, if there can be no further thread.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
-    /// Starts the future that `task` makes; drives it wherever this world wants to. It is within this runtime already.
-    /// The default gives it a thread.
+    /// Starts the future that `task` creates, and drives it on any thread, already within this runtime. The default
+    /// uses a separate thread.
     ///
     /// # Errors
     /// As [`Runtime::spawn`].
@@ -131,7 +131,7 @@ pub trait Runtime: Send + Sync {
     /// Those of connect(2); `TimedOut` after `patience`.
     fn connect(&self, address: &SocketAddr, patience: Duration) -> io::Result<TcpStream>;
 
-    /// Listens at `address`; port 0 stands for any that is free.
+    /// Listens at `address`; port 0 stands for any free one.
     ///
     /// # Errors
     /// Those of bind(2) and listen(2).
@@ -150,17 +150,16 @@ pub trait Runtime: Send + Sync {
     fn listen_local(&self, name: &str) -> io::Result<UnixListener>;
 }
 
-/// Place where a thread parks while it has nothing to do: its endpoint, whatever the
-/// [`Transport`](crate::Transport).
+/// Place where an idle thread parks: its endpoint, of any [`Transport`](crate::Transport).
 pub trait Park {
     /// Returns the bell that ends the park.
     fn bell(&self) -> Arc<dyn Bell>;
 
-    /// Waits as the system does: until there is something to do, the bell rings, or `at_most` is over.
+    /// Waits like the system, until there is work, the bell rings, or `at_most` has passed.
     fn park(&self, at_most: Duration);
 }
 
-/// Time between two looks at what another thread does, where it cannot be waited for.
+/// Time between two polls of the work of another thread that cannot be awaited.
 const LOOK: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -229,7 +228,7 @@ pub fn sleep(duration: Duration) {
     }
 }
 
-/// Lets other threads run that can.
+/// Lets other threads run.
 #[inline]
 pub fn yield_now() {
     match current() {
@@ -238,8 +237,8 @@ pub fn yield_now() {
     }
 }
 
-/// Waits, in a world whose time is simulated, until arithmetic of this thread that has been charged is over. Call it
-/// before you show other threads what was computed, so that they do not see it too early. It does nothing elsewhere.
+/// In a world with simulated time, waits until the charged arithmetic of this thread has completed. Call it before
+/// other threads can see its results, so that they do not see them too early. No effect elsewhere.
 #[inline]
 pub fn catch_up() {
     if is_replaced()
@@ -249,7 +248,7 @@ pub fn catch_up() {
     }
 }
 
-/// Tells the runtime of arithmetic that this thread does. On the system it takes the time that it takes.
+/// Charges the arithmetic of this thread to the runtime. On the system, it takes its real time.
 #[inline]
 pub(crate) fn charge(work: impl FnOnce() -> Work) {
     if is_replaced()

@@ -1,16 +1,16 @@
-//! The endpoint around every transport's: it sends and receives what is not in host memory.
+//! The endpoint around that of every transport: it sends and receives device memory.
 //!
-//! Views of host memory pass through. Views of a device go by a [path](crate::path), if the ranks have attached devices
-//! that have one between them. Without one they are *staged*: a message is copied down first, and posted when
-//! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
-//! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory
+//! Views of host memory pass through. Views of a device use a [path](crate::path), if the ranks have attached devices
+//! with one between them. Otherwise they are *staged*: a message is copied down first, and posted when the event of
+//! that copy has happened; an arriving message lands in host memory, and the queue of the view copies it up, or
+//! copies and reduces it. The same holds for native collectives of the backend. A transport thus sees host memory
 //! only.
 //!
 //! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the
 //! endpoint that is polled fails instead of waiting, whichever it is. While an operation is being copied, later ones of
 //! its lane wait for their turn, wherever their memory is.
 //!
-//! A staged receive is over when its last work is enqueued: whatever is asked of the memory afterwards waits for that.
+//! A staged receive is complete when its last work is enqueued: later uses of the memory wait for that.
 
 mod staged;
 
@@ -32,7 +32,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Set in the tickets of staged operations, to tell them from those of the transport; shared memory has the bit above.
+/// Set in the tickets of staged operations, to distinguish them from those of the transport; shared memory uses the
+/// bit above.
 const STAGED: u32 = 1 << 30;
 /// Set in the tickets of operations on a path.
 const ON_PATH: u32 = 1 << 29;
@@ -48,7 +49,7 @@ enum Owner<'a> {
     Path(&'a dyn DevicePath, Ticket),
 }
 
-/// An endpoint that sees to what is not in host memory.
+/// An endpoint that handles device memory.
 pub(crate) struct Staging {
     transport: Rc<dyn Transport>,
     /// Counts of the world, to which a path adds.
@@ -83,7 +84,7 @@ impl Staging {
         }
     }
 
-    /// Puts an endpoint around a transport's whose devices have a path already.
+    /// Wraps the endpoint of a transport whose devices already have a path.
     #[cfg(test)]
     fn with_path(transport: Rc<dyn Transport>, device: &str, path: Rc<dyn DevicePath>) -> Rc<dyn Transport> {
         let staging = Self::new(transport, Arc::default());
@@ -97,7 +98,7 @@ impl Staging {
         self.attached.get()?.path.as_deref()
     }
 
-    /// Returns the path on which messages of devices travel to or from a rank, if there is one: none leads to oneself.
+    /// Returns the path for device messages to or from a rank, if any; there is none to the rank itself.
     fn path_of_messages(&self, peer: Source) -> Option<&dyn DevicePath> {
         self.path().filter(|_| peer != Source::Rank(self.rank()))
     }
@@ -122,7 +123,7 @@ impl Staging {
         mark(ticket, STAGED)
     }
 
-    /// Posts what has been copied down. Returns true if anything was.
+    /// Posts the messages that have been copied down. Returns true if there were any.
     #[cold]
     fn advance(&self) -> bool {
         let mut table = self.table.borrow_mut();
@@ -131,7 +132,7 @@ impl Staging {
         moved
     }
 
-    /// Returns true if an operation has to wait for one of its lane that is still being copied.
+    /// Returns true if an operation must wait for one of its lane that is still being copied.
     fn has_to_wait(&self, label: &Label, to: Option<usize>) -> bool {
         self.copying.get() > 0 && self.table.borrow().comes_before(&Turn::of(label, to))
     }
@@ -141,8 +142,8 @@ impl Staging {
         self.failing.set(table.has_failed());
     }
 
-    /// Ends a pending operation if an earlier one could not be posted. Its own caller may come to that one much later:
-    /// it waits for what other ranks will not send before they have got the message.
+    /// Ends a pending operation if an earlier one could not be posted. The caller may poll that one much later, since
+    /// it waits for messages that other ranks do not send before they have received this one.
     #[cold]
     fn fail(&self, ticket: Ticket) -> Poll<Result<Got>> {
         self.failing.set(false);
@@ -237,7 +238,7 @@ impl Transport for Staging {
     }
 
     fn park(&self, at_most: Duration) {
-        // A device takes longer to ring than most copies take, so that this is for who sleeps only.
+        // A device takes longer to ring than most copies take, so that this is for sleeping threads only.
         if self.copying.get() > 0 {
             self.table.borrow_mut().ring(&self.transport.bell());
         }
@@ -279,14 +280,14 @@ impl Transport for Staging {
     }
 
     fn attach(&self, queue: &Queue, limit: Duration) -> Result<Option<TransportKind>> {
-        // In virtual time nobody has a device.
+        // In virtual time there are no devices.
         if cfg!(not(feature = "cuda")) || runtime::current().is_some() {
             return Ok(None);
         }
         #[cfg(feature = "cuda")]
         if self.attached.get().is_none() {
             let attached = path::attach(&self.transport, &self.traffic, queue, limit)?;
-            // Nobody else has set it meanwhile.
+            // No other code has set it in between.
             attached.into_iter().for_each(|attached| drop(self.attached.set(attached)));
         }
         let _ = limit;
@@ -299,7 +300,7 @@ impl Transport for Staging {
             None => {
                 let buffer = self.transport.register(queue, dtype, len, limit)?;
                 if !queue.is_host() {
-                    // A queue keeps what comes back: what is dear to make is there when messages are staged.
+                    // A queue keeps returned memory: expensive memory is then available when messages are staged.
                     drop(queue.host_memory(dtype, len)?);
                 }
                 Ok(buffer)

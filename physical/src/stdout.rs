@@ -1,18 +1,18 @@
-//! Standard output that is not lost silently: a program's lines arrive, or the program gets an error. Use it whenever a
-//! program prints results, so that it does not exit with 0 though nobody has received them.
+//! Standard output without silent losses: the lines of a program arrive, or the program gets an error. Use it in
+//! every program that prints results, so that it does not exit with 0 although the results were lost.
 //!
 //! | standard output is | then |
 //! |---|---|
-//! | a full disk, or a device that fails | printing is an error: say so on stderr, and exit with 1 |
+//! | a full disk, or a device that fails | printing is an error: report it on stderr, and exit with 1 |
 //! | closed (`>&-`) | the same, before any work is done ([`check`]) |
-//! | a pipe that nobody reads any more (`\| head -1`) | end quietly, with 141, as a shell reports programs that SIGPIPE ends |
+//! | a pipe whose reader has closed it (`\| head -1`) | end quietly, with 141, as a shell reports programs that SIGPIPE ends |
 
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Exit code of a program whose output nobody reads any more: 128 plus the number of SIGPIPE.
+/// Exit code of a program whose output has no reader any more: 128 plus the number of SIGPIPE.
 ///
 /// The signal itself is ignored, as in every Rust program: it would end ranks whose peer's socket has closed.
 pub const READER_GONE: u8 = 141;
@@ -25,7 +25,7 @@ impl fmt::Display for PrintError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "cannot print: {}; what was printed is lost, so make room where standard output goes, or send it elsewhere",
+            "cannot print: {}; output is lost: free space where standard output goes, or redirect it",
             self.0
         )
     }
@@ -44,7 +44,7 @@ impl From<io::Error> for PrintError {
 }
 
 impl PrintError {
-    /// Returns true if the reader has closed its end, which is no failure of the program.
+    /// Returns true if the reader has closed its end, which is not a failure of the program.
     pub fn is_reader_gone(&self) -> bool {
         self.0.kind() == io::ErrorKind::BrokenPipe
     }
@@ -55,7 +55,7 @@ impl PrintError {
         if self.is_reader_gone() {
             return ExitCode::from(READER_GONE);
         }
-        // If that is gone, too, the exit code has to tell.
+        // If standard error is gone, too, only the exit code remains.
         let _ = io::stderr().write_all(format!("{program}: {self}\n").as_bytes());
         ExitCode::FAILURE
     }
@@ -64,7 +64,7 @@ impl PrintError {
 /// Prints a line, which the system has taken when this returns.
 ///
 /// # Errors
-/// [`PrintError`] if the system does not take it.
+/// [`PrintError`] if the write fails.
 pub fn print(line: &str) -> Result<(), PrintError> {
     check()?;
     // In one write: the ranks of a job may share one terminal.
@@ -72,8 +72,8 @@ pub fn print(line: &str) -> Result<(), PrintError> {
     Ok(io::stdout().flush()?)
 }
 
-/// Fails if standard output was closed when the program began. Call it before the work whose result is to be printed,
-/// and before other processes are started, which cannot tell any more.
+/// Fails if standard output was closed when the program began. Call it before the work whose result will be printed,
+/// and before other processes are started, which cannot detect it.
 ///
 /// # Errors
 /// [`PrintError`] if it was closed.
@@ -84,8 +84,8 @@ pub fn check() -> Result<(), PrintError> {
     }
 }
 
-/// True if standard output was closed before `main`. Later nobody can tell, as the standard library opens /dev/null in
-/// place of closed descriptors, so that no file of the program gets their numbers.
+/// True if standard output was closed before `main`. Later it cannot be detected: the standard library opens
+/// /dev/null in place of closed descriptors, so that no file of the program gets their numbers.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Records whether standard output is open.
@@ -99,8 +99,8 @@ extern "C" fn look_at_stdout() {
 /// Function that the loader calls before `main`, and before the standard library opens anything.
 #[cfg(target_os = "linux")]
 #[used]
-// SAFETY: the section holds pointers to functions that take nothing they need; this one uses nothing of the standard
-// library that has to be set up first.
+// SAFETY: the section holds pointers to functions without required arguments; this one uses no part of the standard
+// library that needs initialisation.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = look_at_stdout;
 

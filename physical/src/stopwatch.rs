@@ -1,10 +1,10 @@
-//! Time as this process has lived it. Use it wherever a deadline, a silence or a grace is measured, so that a job that
-//! was stopped (Ctrl-Z, a debugger, a suspended batch job) goes on where it was.
+//! Time during which this process has run. Use it for every deadline, silence or grace period, so that a stopped job
+//! (Ctrl-Z, a debugger, a suspended batch job) continues where it was.
 //!
-//! Nobody is told that a process was stopped, or so starved that none of its threads ran. But who waits looks again and
-//! again, at intervals that it knows: a longer gap between two looks is time that this process did not have, and counts
-//! only as one such interval. It follows that whoever judges by a stopwatch has to have looked for what has arrived
-//! since the gap: it is there by now, unread.
+//! A process is not notified that it was stopped, or starved. But a waiting thread checks repeatedly, at known
+//! intervals: a longer gap between two checks is time that this process did not have, and counts only as one such
+//! interval. Therefore code that judges by a stopwatch must have checked for data that arrived since the gap, which
+//! is unread by then.
 
 use crate::runtime::{self, Instant};
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Longest gap between two looks that counts whole: several times the longest sleep of a thread that waits.
 const GAP: Duration = Duration::from_millis(250);
 
-/// Measures for how long something has been waited for, without the time in which this process did not run.
+/// Measures the duration of a wait, without the time in which this process did not run.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch {
     looked: Instant,
@@ -22,12 +22,12 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts one for somebody who looks at it every 50 ms or so.
+    /// Starts a stopwatch that is checked every 50 ms or so.
     pub fn start() -> Self {
         Self::with_gap(GAP)
     }
 
-    /// Starts one for somebody who may sleep for as long as `gap` between two looks.
+    /// Starts a stopwatch whose checks may be `gap` apart.
     pub fn with_gap(gap: Duration) -> Self {
         Stopwatch { looked: runtime::now(), lived: Duration::ZERO, gap }
     }
@@ -51,8 +51,8 @@ impl Stopwatch {
     }
 }
 
-/// A connection under each read and write of which somebody looks at a stopwatch: a stop of this process during one of
-/// them counts as the longest that one may take, and not as the longest that all together may take.
+/// A connection that checks a stopwatch at each read and write: a stop of this process during one of them counts as
+/// the maximum of that one, not as the maximum of all together.
 pub(crate) struct Watched<'a, C> {
     connection: &'a mut C,
     watch: &'a mut Stopwatch,

@@ -1,11 +1,11 @@
 //! Tags: which message is which. Built here and nowhere else, so that two operations can never mix.
 //!
-//! A tag names the communicator, the lane within it (one per bucket in flight), the sequence number of the operation in
-//! that lane, and the step within the operation. Two messages between the same two ranks with equal tags would belong
-//! to the same step of the same operation, which happens once.
+//! A tag contains the communicator, the lane within it (one per bucket in flight), the sequence number of the
+//! operation in that lane, and the step within the operation. Two messages between the same two ranks with equal tags
+//! would belong to the same step of the same operation, which happens once.
 //!
-//! Messages that users tag themselves are no operations of a lane: any number of them have the same tag, and what is
-//! sent under one says nothing of another. They have the last lane for themselves, and the user's tag in place of the
+//! Messages with user tags do not belong to an operation of a lane: any number of them have the same tag, and tags
+//! are unordered with respect to each other. They use the last lane exclusively, and the user tag instead of the
 //! sequence number.
 
 use crate::error::{Error, Result};
@@ -36,8 +36,8 @@ impl Tag {
         Ok(Tag { communicator, lane, step: narrow("step", step, u16::MAX)?, sequence })
     }
 
-    /// Names the messages to which a user gives `tag`: those between two ranks are matched in the order in which they
-    /// are sent.
+    /// Creates the tag of messages with the user tag `tag`: those between two ranks are matched in the order of
+    /// sending.
     pub fn of_user(communicator: u32, tag: u32) -> Self {
         Tag { communicator, lane: USERS, step: 0, sequence: tag.into() }
     }
@@ -45,7 +45,7 @@ impl Tag {
     /// Returns the tag of another step of the same operation.
     ///
     /// # Errors
-    /// Fails where [`Tag::new`] does.
+    /// Fails like [`Tag::new`].
     pub fn at_step(self, step: usize) -> Result<Self> {
         Ok(Tag { step: narrow("step", step, u16::MAX)?, ..self })
     }
@@ -55,8 +55,8 @@ impl Tag {
         self.sequence
     }
 
-    /// Returns true if it is of the communicator of all ranks, on whose lanes backends may have collectives of their
-    /// own.
+    /// Returns true if it belongs to the communicator of all ranks, on whose lanes backends may have native
+    /// collectives.
     pub(crate) fn is_of_world(&self) -> bool {
         self.communicator == 0
     }
@@ -82,7 +82,7 @@ impl Tag {
         Tag { step: 0, ..*self }
     }
 
-    /// Returns the tag of the same lane at its first operation. Each tag of a user is a series of its own.
+    /// Returns the tag of the same lane at its first operation. Each user tag is a separate series.
     pub(crate) fn series(&self) -> Tag {
         if self.is_of_user() { *self } else { Tag { step: 0, sequence: 0, ..*self } }
     }

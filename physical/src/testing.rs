@@ -1,8 +1,8 @@
 //! One way to run a test on several ranks, over any transport: [`spawn`].
 //!
-//! The ranks are threads of the test's process, but over `shm` and `tcp` they meet, connect and speak exactly as
-//! processes do. For the tests of this library and of everyone who builds on it. The feature `testing` adds what tests of
-//! transports, devices and kernels need.
+//! The ranks are threads of the test process, but over `shm` and `tcp` they meet, connect and communicate exactly
+//! like processes. For the tests of this library and of its users. The feature `testing` adds helpers for tests of
+//! transports, devices and kernels.
 
 mod device;
 #[cfg(any(test, feature = "testing"))]
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest that a world may take to come together in a test.
+/// Longest time for a world to form in a test.
 const JOIN: Duration = Duration::from_secs(30);
 
 /// Returns true if this process runs the deep tests (`./test deep`, which sets `HEXAGRAM_TEST_DEEP`): matrices are whole
@@ -41,8 +41,8 @@ pub fn is_deep() -> bool {
     variable("HEXAGRAM_TEST_DEEP").is_some_and(|deep| deep != "0")
 }
 
-/// Lists the transports of a matrix of tests, whose ranks can be threads. On one host `mixed` is shared memory; it has
-/// tests of its own.
+/// Lists the transports of a test matrix whose ranks can be threads. On one host `mixed` is shared memory; it has
+/// separate tests.
 pub const TRANSPORTS: [TransportKind; 3] = [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
 
 /// Lists the transports and sizes of a matrix of tests: each of [`TRANSPORTS`] with each number of `ranks`.
@@ -50,9 +50,9 @@ pub const TRANSPORTS: [TransportKind; 3] = [TransportKind::Thread, TransportKind
 /// Unless [`is_deep`], those of 1, 2, 3 and 5 ranks, over TCP those of 2 and 3: algorithms differ for one rank, a power of
 /// two, an odd number and one that leaves a remainder after the largest power of two.
 ///
-/// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
-/// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do,
-/// and which are left out, and why.
+/// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world of that job, if its size is among
+/// `ranks`, so that the same tests run over MPI, one at a time (`--test-threads=1`). Standard error lists the tests
+/// that run, and those that are skipped, with the reason.
 ///
 /// With `HEXAGRAM_TEST=sim`, in a build with the feature `sim`, the ranks of a simulated cluster only.
 pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
@@ -82,8 +82,8 @@ fn is_sampled((transport, ranks): (TransportKind, usize)) -> bool {
     sample.contains(&ranks)
 }
 
-/// Lists the transports for tests of what stands on the primitives, and does not depend on the transport, as all give
-/// equal bits: `thread`, or [`TRANSPORTS`] if [`is_deep`].
+/// Lists the transports for tests of code that stands on the primitives, and does not depend on the transport, since
+/// all give equal bits: `thread`, or [`TRANSPORTS`] if [`is_deep`].
 pub fn transports() -> Vec<TransportKind> {
     if is_deep() { TRANSPORTS.to_vec() } else { vec![TransportKind::Thread] }
 }
@@ -95,8 +95,9 @@ pub fn on_threads() -> impl Iterator<Item = TransportKind> {
     TRANSPORTS.into_iter().filter(move |_| !skipped)
 }
 
-/// Says that the test that calls it needs ranks that are threads, and why, and returns whether it has to end at once
-/// because it has none: in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`. Standard error then tells so.
+/// Declares that the calling test needs ranks that are threads, with the reason. Returns true if the test must end
+/// immediately because there are none, in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`. Standard error
+/// then reports it.
 ///
 /// ```
 /// # use hexagram_physical::testing::{skipped_under_mpi, spawn};
@@ -124,7 +125,7 @@ fn is_under_mpi() -> bool {
     variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi")
 }
 
-/// Tells on standard error, once for all ranks, what becomes of the calling test under MPI.
+/// Reports on standard error, once for all ranks, whether the calling test runs under MPI.
 fn tell(what: &str) {
     if variable("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank != "0") {
         return;
@@ -133,18 +134,18 @@ fn tell(what: &str) {
     // cargo ends the name with a hash.
     let program = program.as_deref().and_then(|name| name.rsplit_once('-')).map_or("", |(name, _)| name);
     let test = std::thread::current().name().unwrap_or_default().to_owned();
-    // Not by a macro that prints: the test harness shows what those print of failing tests only.
+    // Not by a printing macro: the test harness shows its output for failed tests only.
     let _ = writeln!(std::io::stderr(), "under mpi: {program}::{test} {what}");
 }
 
-/// Runs `body` once per rank, each on a thread of its own, and returns what the ranks returned, by rank.
+/// Runs `body` once per rank, each on a separate thread, and returns the results by rank.
 ///
 /// Over MPI the ranks are processes that `mpirun` has started: `body` runs once in each, which gets its own result
 /// only.
 ///
 /// # Panics
-/// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made; and where ranks have
-/// to be those that `mpirun` started, if `transport` says otherwise: see [`skipped_under_mpi`].
+/// If a rank panics (the others are notified, and fail rather than hang), or the world cannot be created; and if
+/// ranks must be those that `mpirun` started, but `transport` is a different one: see [`skipped_under_mpi`].
 pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     gather(body, |rank| spawn_each(transport, ranks, rank))
 }
@@ -170,10 +171,10 @@ fn spawn_each(transport: TransportKind, ranks: usize, body: Body<'_>) {
     }
 }
 
-/// Work of a rank. It is no type parameter, so that starting ranks is compiled once, and not for each test.
+/// Work of a rank. It is not a type parameter, so that starting ranks is compiled once, and not for each test.
 type Body<'a> = &'a (dyn Fn(World) + Sync);
 
-/// Returns what `body` returns on the ranks that `start` runs, by rank.
+/// Returns the results of `body` on the ranks that `start` runs, by rank.
 fn gather<R: Send>(body: impl Fn(World) -> R + Sync, start: impl FnOnce(Body<'_>)) -> Vec<R> {
     let results = Mutex::new(Vec::new());
     start(&|world| {
@@ -188,11 +189,11 @@ fn gather<R: Send>(body: impl Fn(World) -> R + Sync, start: impl FnOnce(Body<'_>
     results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// Runs ranks as [`spawn`] does, simulated on one host: a seed chooses how late messages come, and the order of what
-/// happens at once.
+/// Runs ranks like [`spawn`], simulated on one host: a seed determines the latency of messages, and the order of
+/// simultaneous events.
 ///
 /// # Panics
-/// If a rank panics, or waits for what never comes.
+/// If a rank panics, or waits for an event that never comes.
 #[cfg(feature = "sim")]
 pub fn spawn_in_order<R: Send>(seed: u64, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     gather(body, |rank| simulate(seed, ranks, rank))
@@ -217,7 +218,7 @@ fn simulate(seed: u64, ranks: usize, body: Body<'_>) {
 /// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
 ///
 /// # Panics
-/// Panics where [`spawn`] does.
+/// Panics like [`spawn`].
 pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -> Vec<R> {
     let on = |host: &usize| JoinOptions { host: Some(format!("host {host} of a test")), ..options() };
     spawn_as(&hosts.iter().map(on).collect::<Vec<_>>(), body)
@@ -226,7 +227,7 @@ pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -
 /// Runs ranks as [`spawn`] does, rank r joining with its own options.
 ///
 /// # Panics
-/// Panics where [`spawn`] does.
+/// Panics like [`spawn`].
 pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
     gather(body, |rank| join_each(options, rank))
 }
@@ -265,18 +266,18 @@ fn run(worlds: Vec<impl FnOnce() -> Result<World> + Send>, body: Body<'_>) {
     ranks.map_or_else(|error| fail(error), drop);
 }
 
-/// Fails under `mpirun`: every process would have ranks of its own, and the test would say nothing about MPI.
+/// Fails under `mpirun`: every process would have its own ranks, and the test would not test MPI.
 fn refuse_under_mpi() {
     if is_under_mpi() {
-        fail("a test whose ranks are threads has to say so: testing::skipped_under_mpi");
+        fail("a test whose ranks are threads must call testing::skipped_under_mpi");
     }
 }
 
-/// Returns a port of 127.0.0.1 at which one socket may listen, and that the system gives to no other until this process
-/// ends. For tests that tell ranks where to rendezvous.
+/// Returns a port of 127.0.0.1 at which one socket may listen, and that the system gives to no other until this
+/// process ends. For tests that set the rendezvous of ranks.
 ///
-/// A port that was merely free a moment ago may be taken by then: by another test, or by a process that is just being
-/// started, and holds a copy of the socket that had it.
+/// A port that was free a moment ago may be taken by then: by another test, or by a process that is just starting,
+/// and holds a copy of the socket that had it.
 pub fn free_port() -> u16 {
     reserve(0).unwrap_or_else(|error| fail(error))
 }
@@ -285,7 +286,7 @@ pub fn free_port() -> u16 {
 /// gives its memory a size that no other has, as all share the process.
 ///
 /// # Panics
-/// If the system does not tell.
+/// If the system does not report it.
 pub fn mappings(bytes: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_else(|error| fail(error));
     let size = |line: &str| {
@@ -296,8 +297,8 @@ pub fn mappings(bytes: usize) -> usize {
     maps.lines().filter(|line| line.contains("memfd:hexagram") && size(line) == Some(bytes)).count()
 }
 
-/// Runs the body of the test that is called `name` in its program in a process of its own, which runs nothing else. For a
-/// test that counts what its process has open, changes its limits, or sets what a process has once.
+/// Runs the body of the test `name` of this program in a separate process, which runs nothing else. For a test that
+/// counts the open files of its process, changes its limits, or sets state that exists once per process.
 ///
 /// # Panics
 /// If the test fails there.
@@ -316,20 +317,20 @@ pub fn in_own_process(name: &str, body: impl FnOnce()) {
     }
 }
 
-/// Returns the folder of a crate, whose `CARGO_MANIFEST_DIR` is given, for a test that reads its sources. `None` where a
-/// test program runs without them, as on a machine with a GPU alone (bench/gpu); standard error then says so, and the
-/// test has to end.
+/// Returns the folder of a crate, whose `CARGO_MANIFEST_DIR` is given, for a test that reads its sources. `None` if a
+/// test program runs without them, as on a machine with a GPU alone (bench/gpu); standard error then reports it, and
+/// the test must end.
 pub fn sources(folder: &str) -> Option<PathBuf> {
     let is_there = Path::new(folder).join("Cargo.toml").exists();
     if !is_there {
-        // Not by a macro that prints: the test harness shows what those print of failing tests only.
+        // Not by a printing macro: the test harness shows its output for failed tests only.
         let _ = writeln!(io::stderr(), "skipped: no sources here");
     }
     is_there.then(|| PathBuf::from(folder))
 }
 
-/// Returns the lengths, or sizes of another kind, with which a test is repeated: all of them, or, for who runs it under
-/// a tool that takes hundreds of times as long (`HEXAGRAM_TEST_SHORT=1`), three, the last among them.
+/// Returns the lengths, or other sizes, with which a test is repeated: all of them, or, under a tool that is hundreds
+/// of times slower (`HEXAGRAM_TEST_SHORT=1`), three, including the last.
 pub fn lengths<T: Copy>(all: &[T]) -> Vec<T> {
     if variable("HEXAGRAM_TEST_SHORT").is_none_or(|short| short == "0") || all.len() <= 3 {
         return all.to_vec();
@@ -337,10 +338,10 @@ pub fn lengths<T: Copy>(all: &[T]) -> Vec<T> {
     (1..=3).map(|third| all[all.len() * third / 3 - 1]).collect()
 }
 
-/// Reserves a port of 127.0.0.1 until this process ends; 0 stands for any that is free. Returns its number.
+/// Reserves a port of 127.0.0.1 until this process ends; 0 stands for any free one. Returns its number.
 ///
 /// # Errors
-/// Those of the system, if somebody has the port.
+/// The system errors, if the port is taken.
 pub(crate) fn reserve(port: u16) -> io::Result<u16> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;

@@ -1,4 +1,4 @@
-//! The table of operations in flight that every backend keeps: which ticket stands for what, and its outcome.
+//! The table of operations in flight of every backend: the operation of each ticket, and its outcome.
 
 use crate::error::Result;
 use crate::message::Got;
@@ -13,7 +13,7 @@ pub struct Ticket {
 
 enum Stand {
     Free,
-    /// Under way, with the bytes that have moved so far.
+    /// In progress, with the bytes that have moved so far.
     Pending(u64),
     Done(Result<Got>),
 }
@@ -23,7 +23,7 @@ struct Slot {
     stand: Stand,
 }
 
-/// Operations of one endpoint. Slots are reused; a generation tells a ticket from the next one in its slot.
+/// Operations of one endpoint. Slots are reused; a generation distinguishes a ticket from the next one in its slot.
 ///
 /// ```
 /// use hexagram_physical::transport::{Got, Tickets};
@@ -78,7 +78,7 @@ impl Tickets {
         }
     }
 
-    /// Takes the outcome, once. A void ticket stays pending for ever, like an operation that nobody answers.
+    /// Takes the outcome, once. A void ticket stays pending forever, like an unanswered operation.
     pub fn poll(&mut self, ticket: Ticket) -> Poll<Result<Got>> {
         match self.slot(ticket) {
             Some(Slot { stand: stand @ Stand::Done(_), .. }) => {

@@ -1,9 +1,9 @@
 //! The trait that every transport implements: post, poll, cancel.
 //!
-//! An *endpoint* is one thread's connection to all ranks of a world. Posting an operation gives a [`Ticket`] at once;
-//! [`Transport::poll`] tells when it is done. Nothing happens behind the caller's back: bytes move only inside
-//! [`Transport::progress`], called by whichever thread waits. Memory is passed as counted views, so that a late
-//! transfer can never reach freed memory, whatever the caller does with its futures.
+//! An *endpoint* is the connection of one thread to all ranks of a world. Posting an operation returns a [`Ticket`]
+//! immediately; [`Transport::poll`] reports its completion. There are no background transfers: bytes move only inside
+//! [`Transport::progress`], which the waiting thread calls. Memory is passed as counted views, so that a late
+//! transfer never accesses freed memory, even if the caller leaks its futures.
 
 mod backend;
 mod kind;
@@ -36,15 +36,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 pub use traffic::{Tally, Traffic};
 
-/// Bytes that every message counts beside its payload, on every transport: what tag, fingerprint and length take on a
-/// byte stream. A transport that frames nothing counts them too, so that counts agree.
+/// Bytes that every message counts in addition to its payload, on every transport: the size of tag, fingerprint and
+/// length on a byte stream. A transport without frames counts them too, so that counts agree.
 pub const HEADER_BYTES: usize = 48;
 
 /// One thread's connection to every rank of a world.
 ///
-/// Messages between two ranks that carry equal tags are matched in the order in which they were sent. A rank finishes
-/// one operation of a lane before it begins the next, so a message of a later operation proves that nothing more comes
-/// for an earlier one.
+/// Messages between two ranks with equal tags are matched in the order of sending. A rank finishes one operation of a
+/// lane before it begins the next, so that a message of a later operation proves that nothing more comes for an
+/// earlier one.
 ///
 /// ```
 /// # use hexagram_physical::testing::spawn;
@@ -81,10 +81,10 @@ pub trait Transport {
     /// Returns the number of ranks.
     fn size(&self) -> usize;
 
-    /// Returns what is known about the other ranks.
+    /// Returns the known state of the other ranks.
     fn health(&self) -> &Arc<Health>;
 
-    /// Returns a bell that ends this endpoint's park from another thread.
+    /// Returns a bell with which another thread ends the park of this endpoint.
     fn bell(&self) -> Arc<dyn Bell>;
 
     /// Starts sending `view` to rank `to`. Done when the view may be reused; the message may still be on its way.
@@ -97,30 +97,31 @@ pub trait Transport {
     /// again; a backend that learns of completion otherwise wakes `context`.
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
 
-    /// Cancels an operation. Never blocks; the view is released at once, or after a copy that is under way.
+    /// Cancels an operation. Never blocks; the view is released immediately, or after a running copy.
     fn cancel(&self, ticket: Ticket);
 
     /// Moves bytes that can be moved now; returns true if any moved.
     fn progress(&self) -> bool;
 
-    /// Returns true if the ranks of this host outnumber its cores, so that whoever waits should yield rather than spin.
+    /// Returns true if the ranks of this host outnumber its cores, so that waiting threads should yield rather than
+    /// spin.
     fn crowded(&self) -> bool;
 
-    /// Waits until [`Transport::progress`] would move something, the bell rings, or the time is over.
+    /// Waits until [`Transport::progress`] would move something, the bell rings, or the time has passed.
     fn park(&self, at_most: Duration);
 
-    /// Returns why nothing more can come from `peer`, as a verb phrase; `None` while something can.
+    /// Returns the reason why nothing more can come from `peer`, as a verb phrase; `None` while something can.
     fn ended(&self, peer: usize) -> Option<String>;
 
     /// Returns the bytes of a pending operation that have moved so far. A deadline counts from the last that did.
     fn moved(&self, ticket: Ticket) -> u64;
 
-    /// Returns the collectives that this backend carries out by itself, if it has any.
+    /// Returns the native collectives of this backend, if it has any.
     fn native(&self) -> Option<&dyn Collectives> {
         None
     }
 
-    /// Returns true if this rank's own device has yet to finish what the operation of this label is to send.
+    /// Returns true if the device of this rank has not finished its contribution to the operation of this label.
     fn is_at_work(&self, _label: &Label) -> bool {
         false
     }
@@ -145,37 +146,36 @@ pub trait Transport {
         Ok(None)
     }
 
-    /// Lets all ranks decide how memory of their devices travels, each of which passes a queue of its own, that of the
-    /// host among them. They call this in the same order, and each of them waits for the others at most `limit`. Returns
-    /// the path on which the devices reach each other; `None` if memory goes by way of the host. Decided once any has one.
+    /// Negotiates how device memory travels between ranks. Every rank passes one of its queues; the host queue is
+    /// allowed. A collective call, which waits for the others at most `limit`. Returns the path between the devices;
+    /// `None` if memory travels through the host. The choice is final once any rank has passed a device queue.
     ///
     /// The endpoint around every transport does this; a transport itself sees nothing but host memory.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a queue of another device than the first time; [`Error::Setup`] if `HEXAGRAM_DEVICE_PATH` asks
-    /// for what cannot be; failures of the others.
+    /// [`Error::Usage`] for a queue of a different device than the first time; [`Error::Setup`] if
+    /// `HEXAGRAM_DEVICE_PATH` names an impossible path; failures of the others.
     fn attach(&self, _queue: &Queue, _limit: Duration) -> Result<Option<TransportKind>> {
         Ok(None)
     }
 
-    /// Adds to `ready` the numbers of futures, as [`drive::numbered`](crate::drive::numbered) has them, whose operations
-    /// have ended since the last call. Returns true if nothing else has happened since for which a future may want to
-    /// be polled; whoever drives many may then leave the others alone. The default knows of none.
+    /// Adds to `ready` the numbers ([`drive::numbered`](crate::drive::numbered)) of the futures whose operations have
+    /// ended since the last call. Returns true if `ready` is complete, so that only those futures need polling. The
+    /// default reports none.
     fn take_ready(&self, ready: &mut Vec<usize>) -> bool {
         let _ = ready;
         false
     }
 
-    /// Returns true if it sends from and receives into memory of every device by itself. Memory of devices goes by way of
-    /// the host for all other transports, which never see it.
+    /// Returns true if it sends from and receives into device memory itself. For all other transports, which see host
+    /// memory only, device memory travels through the host.
     fn takes_devices(&self) -> bool {
         false
     }
 
-    /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between;
-    /// ordinary memory where the backend has no such thing, and for all ranks if any of them has its queue on another
-    /// device than the host. All ranks call this in the same order with the same type and length; it waits for them at
-    /// most `limit`.
+    /// Creates zeroed memory for writes by `queue`, on which native collectives need no copies. It is ordinary memory
+    /// if the backend has none, and on all ranks if any of them uses a queue of a device. A collective call with the
+    /// same type and length, in the same order; it waits for the others at most `limit`.
     ///
     /// # Errors
     /// As [`Buffer::zeroed_on`]; [`Error::System`] and [`Error::Setup`] if a peer does not do the same.
@@ -207,8 +207,8 @@ impl Got {
             return Ok(self);
         }
         let kind = transport.kind();
-        let what = format!("{kind} tells of {bytes} bytes of rank {peer}, where there are {ranks} ranks");
+        let what = format!("{kind} reports {bytes} bytes of rank {peer}, among {ranks} ranks");
         let room = if bytes > room { format!(" and room for {room} bytes") } else { String::new() };
-        Err(Error::usage(what + &room, "mend the transport"))
+        Err(Error::usage(what + &room, "correct the transport"))
     }
 }

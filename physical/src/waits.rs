@@ -1,16 +1,17 @@
-//! Waits of the ranks for each other: what the operations lack that have been pending for a while, and for which ranks
-//! everyone waits in the end.
+//! Waits between ranks: the missing messages of operations that have been pending for a while, and the ranks for
+//! which all ultimately wait.
 //!
-//! Each process knows what its own operations wait for; heartbeats carry that to rank 0, and back what follows from it.
-//! Edges lead from an operation to the ranks that it waits for, and from there to whatever these wait for. A rank that
-//! waits for nobody is a *straggler*: it is alive, but somewhere else. Ranks that wait for each other in a circle are
-//! in different operations, and these are named. A rank that waits for its own device waits for itself.
+//! Each process knows the waits of its own operations; heartbeats carry them to rank 0, and carry the conclusions
+//! back. Edges lead from an operation to the ranks that it waits for, and from there to the ranks that these wait
+//! for. A rank that does not wait is a *straggler*: it is alive, but elsewhere in its program. Ranks that wait for
+//! each other in a circle are in different operations, and these are named. A rank that waits for its own device
+//! waits for itself.
 
 use crate::message::Label;
 use crate::tag::Tag;
 use std::collections::HashMap;
 
-/// Waits that one rank makes known; of more, the oldest.
+/// Number of waits that one rank publishes; of more, the oldest.
 const MOST_WAITS: usize = 32;
 /// Ranks that one wait or answer names; of more, the lowest.
 const MOST_RANKS: usize = 64;
@@ -19,8 +20,8 @@ const MOST_RANKS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) rank: usize,
-    /// The operation in which it waits itself, which is the one asked about if it waits for its device; none if it waits
-    /// for nobody.
+    /// The operation in which it waits itself, which is the requested one if it waits for its device; `None` if it
+    /// does not wait.
     pub(crate) within: Option<Label>,
 }
 
@@ -32,21 +33,21 @@ pub(crate) struct Wait {
     pub(crate) ranks: Vec<usize>,
 }
 
-/// An operation, and the ranks for which it waits in the end.
+/// An operation, and the ranks for which it ultimately waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) label: Label,
     pub(crate) missing: Vec<Missing>,
 }
 
-/// All that one process knows.
+/// The waits that one process knows.
 #[derive(Debug)]
 pub(crate) struct Waits {
-    /// By rank, with a number by which it can be withdrawn.
+    /// By rank, with a number for withdrawing each.
     of: Vec<Vec<(u64, Wait)>>,
     /// True if that is of all ranks, and not only of this process's.
     complete: bool,
-    /// Answers of rank 0, where it is another process.
+    /// Answers of rank 0, if it is another process.
     answers: Vec<Answer>,
     next: u64,
     /// The last operation of each lane about which a rank has warned.
@@ -54,7 +55,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Creates the state in which nobody waits. `complete` if every rank's waits will be entered here.
+    /// Creates the initial state without waits. `complete` if the waits of every rank will be entered here.
     pub(crate) fn new(size: usize, complete: bool) -> Self {
         let of = vec![Vec::new(); size];
         Waits { of, complete, answers: Vec::new(), next: 0, warned: HashMap::new() }
@@ -72,22 +73,22 @@ impl Waits {
         self.of[rank].retain(|(other, _)| *other != number);
     }
 
-    /// Returns what `rank` has entered, for others to know.
+    /// Returns the waits that `rank` has entered, for publishing.
     pub(crate) fn of(&self, rank: usize) -> Vec<Wait> {
         self.of[rank].iter().take(MOST_WAITS).map(|(_, wait)| wait.clone()).collect()
     }
 
-    /// Replaces what is known of another process's rank.
+    /// Replaces the waits of a rank of another process.
     pub(crate) fn hear(&mut self, rank: usize, waits: Vec<Wait>) {
         self.of[rank] = waits.into_iter().map(|wait| (0, wait)).collect();
     }
 
-    /// Replaces what rank 0 has made of everyone's waits.
+    /// Replaces the conclusions of rank 0 from all waits.
     pub(crate) fn learn(&mut self, answers: Vec<Answer>) {
         self.answers = answers;
     }
 
-    /// Returns for every operation in which somebody waits the ranks that it waits for in the end.
+    /// Returns, for every waiting operation, the ranks for which it ultimately waits.
     pub(crate) fn answers(&self) -> Vec<Answer> {
         let mut answers: Vec<Answer> = Vec::new();
         for (_, Wait { label, .. }) in self.of.iter().flatten() {
@@ -98,7 +99,7 @@ impl Waits {
         answers
     }
 
-    /// Returns the ranks for which everyone in this operation waits in the end; nobody if that is not known.
+    /// Returns the ranks for which all ranks of this operation ultimately wait; empty if unknown.
     pub(crate) fn missing(&self, label: &Label) -> Vec<Missing> {
         let label = label.whole();
         if self.complete {
@@ -121,7 +122,7 @@ impl Waits {
             if std::mem::replace(&mut seen[rank], true) {
                 continue;
             }
-            // A rank may wait in several operations at once; only where it is not in this one do the others matter.
+            // A rank may wait in several operations; the others matter only if it is not in this one.
             let here = within(rank).any(|wait| wait.label == *label);
             let waits = within(rank).filter(|wait| !here || wait.label == *label);
             ahead.extend(waits.flat_map(|wait| &wait.ranks));

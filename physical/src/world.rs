@@ -31,9 +31,9 @@ pub use variables::{check_environment, log_level, warn_of_unknown};
 
 /// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
 ///
-/// The last clone to be dropped tells the other ranks that this one leaves. On rank 0, over which the ranks watch each
-/// other, that takes until all others have left too, or one has failed; at most for the operation deadline. If it
-/// happens while the thread panics, the others are told that this rank failed.
+/// Dropping the last clone announces the departure of this rank to the others. On rank 0, which relays the monitoring
+/// of all ranks, this takes until all others have left, or one has failed; at most the operation deadline. If it
+/// happens while the thread panics, the others are notified that this rank failed.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -66,8 +66,8 @@ impl Drop for Inner {
 impl World {
     /// Joins the job that the launcher's variables describe.
     ///
-    /// The process's limit of open files, which it then hands on to what it starts, is raised as far as the system lets
-    /// it: every other rank takes several.
+    /// The limit of open files of the process, which its children inherit, is raised to the maximum that the system
+    /// allows, since every other rank takes several.
     ///
     /// ```no_run
     /// use hexagram_physical::{JoinOptions, World};
@@ -79,13 +79,13 @@ impl World {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Setup`] if there is no launcher, or a rank is refused or missing at the deadline; [`Error::System`] if
+    /// [`Error::Setup`] without a launcher, or if a rank is refused or missing at the deadline; [`Error::System`] if
     /// an address cannot be used.
     pub fn join(options: &JoinOptions) -> Result<Self> {
         join::join(options)
     }
 
-    /// Joins at a known place. Over a transport that knows one by itself, as MPI does, only rank and size count.
+    /// Joins at a known place. Over a transport that knows its own, such as MPI, only rank and size are used.
     ///
     /// # Errors
     /// As [`World::join`].
@@ -93,11 +93,11 @@ impl World {
         join::join_as(placement, options)
     }
 
-    /// Joins as `rank` of `size`, with ranks that reach the same key-value store: rank 0 listens at a free address and
-    /// tells the others through it. The same ranks may join again and again, through other keys or, once they have all
-    /// joined, the same. Over a transport that knows a place by itself, as MPI does, only rank and size count.
+    /// Joins as `rank` of `size`, with ranks that reach the same key-value store: rank 0 listens at a free address
+    /// and announces it in the store. The same ranks may join repeatedly, through different keys or, once they have
+    /// all joined, the same. Over a transport that knows its own place, such as MPI, only rank and size are used.
     ///
-    /// Whoever can read the store can join: see [`Store`].
+    /// Any process that can read the store can join: see [`Store`].
     ///
     /// # Errors
     /// As [`World::join`]; [`Error::System`] if the store fails.
@@ -113,7 +113,7 @@ impl World {
         limits::raise_open_files();
         if !(1..=MAX_RANKS).contains(&size) {
             let what = format!("a world of {size} ranks cannot be threads of one process");
-            return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks")));
+            return Err(Error::usage(what, format!("use 1 to {MAX_RANKS} ranks")));
         }
         let hosts: Arc<[usize]> = vec![0; size].into();
         let world = |(rank, fabric): (usize, Arc<ThreadFabric>)| {
@@ -166,21 +166,21 @@ impl World {
         self.0.fabric.health().peers().len()
     }
 
-    /// Returns the rank among the ranks of this host, as the launcher said, or as [`World::hosts`] says if the ranks met
+    /// Returns the rank among the ranks of this host, from the launcher, or from [`World::hosts`] if the ranks met
     /// through a [`Store`].
     pub fn local_rank(&self) -> usize {
         self.0.local.0
     }
 
-    /// Returns the number of ranks on this host, as the launcher said, or as [`World::hosts`] says if the ranks met
-    /// through a [`Store`].
+    /// Returns the number of ranks on this host, from the launcher, or from [`World::hosts`] if the ranks met through
+    /// a [`Store`].
     pub fn local_size(&self) -> usize {
         self.0.local.1
     }
 
-    /// Returns the hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one
-    /// host if they share memory, as [`JoinOptions`] says, and all ranks count them alike; over the tcp transport, if
-    /// they might. Whatever a launcher says does not count.
+    /// Returns the hosts of all ranks, by rank, numbered from 0 in the order of ranks. Ranks are on one host if they
+    /// share memory, see [`JoinOptions`]; over the tcp transport, if they might. All ranks get the same result, which
+    /// does not depend on the launcher.
     pub fn hosts(&self) -> &[usize] {
         &self.0.hosts
     }
@@ -190,12 +190,12 @@ impl World {
         self.0.transport
     }
 
-    /// Returns what is known about the other ranks.
+    /// Returns the known state of the other ranks.
     pub fn health(&self) -> &Arc<Health> {
         self.0.fabric.health()
     }
 
-    /// Returns the counts of what this rank has sent so far, on all channels, headers included.
+    /// Returns the counts of bytes that this rank has sent so far, on all channels, including headers.
     pub fn traffic(&self) -> &Traffic {
         self.0.fabric.traffic()
     }
@@ -216,7 +216,7 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Usage`] if this rank has opened the channel before, [`Error::Setup`] or [`Error::System`] if a peer
-    /// does not come before the join deadline.
+    /// does not arrive before the join deadline.
     pub fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
         let all: Vec<usize> = (0..self.size()).collect();
         self.open_among(channel, &all)
@@ -256,7 +256,7 @@ impl World {
         Err(Error::usage(what, "name different ranks of the world, this one among them"))
     }
 
-    /// Returns a number for a channel that this rank has not taken: the lowest of those above all that it has.
+    /// Returns a channel whose number is unused; the k-th call returns the same one on all ranks.
     ///
     /// # Errors
     /// [`Error::Usage`] once all are taken.

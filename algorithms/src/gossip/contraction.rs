@@ -131,7 +131,11 @@ mod tests {
 
     #[test]
     fn a_codec_whose_messages_cannot_be_as_long_as_it_says_is_refused() {
-        let cases = [(400, 401, "says 400"), (400, usize::MAX, "says 400"), (usize::MAX, 0, "exceed")];
+        let cases = [
+            (400, 401, "encoded_len of 400"),
+            (400, usize::MAX, "encoded_len of 400"),
+            (usize::MAX, 0, "exceed"),
+        ];
         for (says, makes, said) in cases {
             let error = safe_step(&Liar { says, makes }, 100, 1.5).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");

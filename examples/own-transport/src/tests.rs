@@ -251,7 +251,7 @@ fn clocks(comm: &Communicator) -> Result<()> {
 /// Fails unless the culprit's error is of its transport, and the other's names the culprit.
 fn assert_is_the_transports(errors: &[Error], said: &str) {
     let text = errors[CULPRIT].to_string();
-    assert!(text.contains(said) && text.contains("mend the transport"), "{text}");
+    assert!(text.contains(said) && text.contains("correct the transport"), "{text}");
     let is_named = matches!(&errors[0], Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
     assert!(is_named, "{}", errors[0]);
 }
@@ -260,10 +260,10 @@ fn assert_is_the_transports(errors: &[Error], said: &str) {
 fn an_outcome_that_cannot_be_is_the_transports_fault() {
     let kind = register("no-such-rank", Defect::NoSuchRank).unwrap();
     let errors = testing::spawn(kind, 2, |comm| Ok(sums(&comm, usize::MAX))).unwrap();
-    assert_is_the_transports(&errors, "of rank 7, where there are 2 ranks");
+    assert_is_the_transports(&errors, "of rank 7, among 2 ranks");
     let kind = register("too-many-bytes", Defect::TooManyBytes).unwrap();
     let errors = testing::spawn(kind, 2, |comm| Ok(clocks(&comm).unwrap_err())).unwrap();
-    assert_is_the_transports(&errors, "of rank 0, where there are 2 ranks and room for");
+    assert_is_the_transports(&errors, "of rank 0, among 2 ranks and room for");
     let kind = register("waits-for-nobody", Defect::WaitsForNobody).unwrap();
     let errors = spawn_worlds(kind, 2, |world| {
         let end = testing_transport::End::new(world);
@@ -272,7 +272,7 @@ fn an_outcome_that_cannot_be_is_the_transports_fault() {
         let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
         end.wait(end.recv(Source::Any, label, &buffer, Land::Copy)).unwrap_err()
     });
-    assert_is_the_transports(&errors, "waits for rank 7, which is not there");
+    assert_is_the_transports(&errors, "waits for rank 7, which does not exist");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_transport_that_panics_as_it_connects_is_its_ranks_failure() {
             testing::spawn(kind, 3, |comm| {
                 let error = sums(&comm, usize::MAX);
                 let is_named = matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
-                assert!(is_named && error.to_string().contains("panicked as it joined"), "{error}");
+                assert!(is_named && error.to_string().contains("panicked while joining"), "{error}");
                 Ok(())
             })
         });

@@ -152,8 +152,7 @@ fn a_message_that_cannot_be_decoded_is_its_senders_failure() {
 
 #[test]
 fn a_codec_that_is_wrong_about_sizes_is_its_ranks_failure() {
-    let sizes =
-        [(4, 5, "encoded_len says 4"), (4, usize::MAX, "encoded_len says 4"), (usize::MAX, 0, "exceed")];
+    let sizes = [(4, 5, "encoded_len of 4"), (4, usize::MAX, "encoded_len of 4"), (usize::MAX, 0, "exceed")];
     for (promised, returned, words) in sizes {
         for sparse in [true, false] {
             let run = |comm: &Communicator| {

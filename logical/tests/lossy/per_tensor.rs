@@ -64,7 +64,7 @@ fn a_message_longer_than_its_codec_says_is_refused() {
     for tensors in [vec![(3, Arc::new(Longer) as Arc<dyn Codec>), (2, exact)], vec![(5, Arc::new(Longer))]] {
         let codec = PerTensor::new(tensors);
         let error = encoded(&codec, &plain(5, 1), 0).unwrap_err();
-        assert!(error.to_string().contains("encoded_len says"), "{error}");
+        assert!(error.to_string().contains("encoded_len of"), "{error}");
     }
 }
 

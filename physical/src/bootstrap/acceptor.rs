@@ -1,15 +1,15 @@
-//! Accepts connections, and holds them until the peer has completed the handshake: at the rendezvous and at every data
-//! port.
+//! Accepts connections, and holds them until the peer has completed the handshake, at the rendezvous and at every
+//! data port.
 //!
-//! Anyone can connect to a port. A pending connection costs one descriptor and a hundred bytes for at most
-//! [`HANDSHAKE_TIMEOUT`]. When there are more than [`MAX_PENDING`], or descriptors run out, one is evicted: the oldest
-//! at the step of the handshake at which most connections are. Unauthenticated connections pile up at some step,
-//! whichever it is, and a rank passes all steps at once, so that neither silent connections nor those that stop after
-//! their greeting keep a rank out. Connections that have greeted count half, as many ranks may be there at once. A
-//! connection that has proved the secret is never evicted.
+//! Any process can connect to a port. A pending connection costs one descriptor and a hundred bytes for at most
+//! [`HANDSHAKE_TIMEOUT`]. If there are more than [`MAX_PENDING`], or descriptors run out, the acceptor evicts the
+//! oldest connection of the handshake step with the most connections. Unauthenticated connections accumulate at some
+//! step, whereas a rank passes all steps immediately. Therefore neither silent connections nor those that stop after
+//! their greeting keep a rank out. Connections that have greeted count half, since many ranks may be there at the
+//! same time. A connection that has proved the secret is never evicted.
 //!
-//! Nothing blocks on one connection, and the cost of serving those that send does not grow with the number of silent
-//! ones.
+//! The acceptor never blocks on one connection, and the cost of serving active ones does not grow with the number of
+//! silent ones.
 
 use super::exhausted;
 use super::listeners::Accept;
@@ -26,13 +26,13 @@ use std::time::Duration;
 
 /// Longest time from a connection to its proof, before it is rejected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most pending connections at once, if descriptors suffice.
+/// Maximum number of pending connections, if descriptors suffice.
 const MAX_PENDING: usize = 1024;
-/// Most pending connections at once if the limit of open files is low.
+/// Maximum number of pending connections if the limit of open files is low.
 const MIN_PENDING: usize = 16;
-/// Most connections accepted in a row before pending ones are served.
+/// Maximum number of connections accepted in a row before pending ones are served.
 const BATCH: usize = 256;
-/// Pause before accepting again after descriptors ran out. No event announces that some are free.
+/// Pause before accepting again after descriptors ran out. No event signals that some are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Index of the connections that have greeted, in [`Acceptor::unproved`].
 const GREETED: usize = Progress::Greeted as usize;
@@ -43,7 +43,7 @@ const LISTENER: u64 = u64::MAX;
 pub(super) struct Acceptor<A: Accept> {
     /// Source of connections.
     listener: A,
-    /// Key that every peer has to prove.
+    /// Key that every peer must prove.
     key: Vec<u8>,
     /// Readiness of the listener and of all pending connections.
     poller: Poller,
@@ -51,7 +51,7 @@ pub(super) struct Acceptor<A: Accept> {
     pending: HashMap<u64, PendingConnection<A::Connection>>,
     /// Numbers of the connections without a proof, one set for each [`Progress`]. The lowest number is the oldest.
     unproved: [BTreeSet<u64>; Progress::Proved as usize],
-    /// Most connections without a proof.
+    /// Maximum number of connections without a proof.
     capacity: usize,
     /// Number of connections accepted so far.
     accepted: u64,
@@ -59,16 +59,16 @@ pub(super) struct Acceptor<A: Accept> {
     rejections: Rejections,
     /// Instant at which to accept again, after descriptors ran out.
     resume: Option<Instant>,
-    /// Instant since which descriptors have been missing for new connections.
+    /// Instant from which new connections have lacked descriptors.
     short: Option<Instant>,
 }
 
 impl<A: Accept> Acceptor<A> {
-    /// Creates an acceptor of connections whose peers prove `key`. The `ranks` of the job are each expected to keep a
-    /// descriptor or more.
+    /// Creates an acceptor of connections whose peers prove `key`. Each of the `ranks` of the job is expected to keep
+    /// at least one descriptor.
     ///
     /// # Errors
-    /// [`Error::System`] if the system gives no epoll.
+    /// [`Error::System`] if the system provides no epoll.
     pub(super) fn new(listener: A, key: &[u8], ranks: usize) -> Result<Self> {
         let watch = || -> io::Result<Poller> {
             let poller = Poller::new()?;
@@ -91,7 +91,7 @@ impl<A: Accept> Acceptor<A> {
         })
     }
 
-    /// Waits until a connection arrives or sends, one of `others` can be read, or `at_most` is over. Returns the
+    /// Waits until a connection arrives or sends, one of `others` can be read, or `at_most` has passed. Returns the
     /// connections that have completed the handshake.
     pub(super) fn wait(
         &mut self,
@@ -127,7 +127,7 @@ impl<A: Accept> Acceptor<A> {
         let expiry = self.oldest().map(|(_, since)| since + HANDSHAKE_TIMEOUT);
         let until = [expiry, self.resume].into_iter().flatten().min();
         let until = until.map(|until| until.saturating_duration_since(runtime::now()));
-        // A millisecond late rather than early, which would turn the last one into a busy loop.
+        // A millisecond late rather than early, which would turn the last millisecond into a busy loop.
         let until = until.map(|until| until + Duration::from_millis(1));
         let timeout = [until, at_most].into_iter().flatten().min();
         let _ = runtime::poll(&mut sources, timeout);
@@ -182,11 +182,11 @@ impl<A: Accept> Acceptor<A> {
             return self.rejections.record(error);
         }
         self.short.get_or_insert_with(runtime::now);
-        let what = format!("{error}; see ulimit -n, or what else this process has open");
+        let what = format!("{error}; raise the limit (ulimit -n), or close files of this process");
         self.rejections.record(&io::Error::new(error.kind(), what));
     }
 
-    /// Adds a pending connection, and evicts one if there are now too many.
+    /// Adds a pending connection, and evicts one if there are too many.
     fn put(&mut self, number: u64, connection: PendingConnection<A::Connection>) {
         if let Some(equals) = self.unproved.get_mut(connection.progress() as usize) {
             equals.insert(number);
@@ -215,11 +215,11 @@ impl<A: Accept> Acceptor<A> {
         let most = self.unproved.iter_mut().enumerate().rev().max_by_key(weight);
         if let Some(number) = most.and_then(|(_, equals)| equals.pop_first()) {
             self.pending.remove(&number);
-            self.rejections.record(&io::Error::other("too many connections at once"));
+            self.rejections.record(&io::Error::other("too many pending connections"));
         }
     }
 
-    /// Rejects the connections whose [`HANDSHAKE_TIMEOUT`] is over.
+    /// Rejects the connections whose [`HANDSHAKE_TIMEOUT`] has passed.
     fn expire(&mut self) {
         while let Some((number, _)) = self.oldest().filter(|(_, since)| since.elapsed() > HANDSHAKE_TIMEOUT) {
             self.take(number);
@@ -238,13 +238,13 @@ impl<A: Accept> Acceptor<A> {
         &self.listener
     }
 
-    /// Returns the instant since which new connections have been rejected for want of descriptors. `None` once one has
-    /// completed the handshake.
+    /// Returns the instant since which new connections have been rejected for lack of descriptors. `None` once one
+    /// has completed the handshake.
     pub(super) fn short_since(&self) -> Option<Instant> {
         self.short
     }
 
-    /// Returns the last rejection of a peer that spoke the protocol but proved another secret.
+    /// Returns the last rejection of a peer that spoke the protocol but proved a different secret.
     pub(super) fn denied(&self) -> Option<&str> {
         self.rejections.denied.as_deref()
     }

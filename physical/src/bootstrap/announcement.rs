@@ -1,5 +1,6 @@
-//! Rank 0's announcement: where it listens, and the job's secret, for ranks that another channel brings together, as MPI
-//! and a [`Store`](super::Store) do. Rank 0 then listens at a free address, and nobody has to choose one.
+//! The announcement of rank 0: its address and the secret of the job, for ranks that meet through another channel,
+//! such as MPI or a [`Store`](super::Store). Rank 0 then listens at a free address, so that users need not choose
+//! one.
 //!
 //! ```text
 //! announcement = MEET:u32 host:text port:u32 secret:32     port 0 means a unix socket of that name
@@ -17,25 +18,25 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Kind of an announcement by which the ranks can meet.
+/// Kind of an announcement of a rendezvous.
 const MEET: usize = 0;
 /// Kind of an announcement of a failure.
 const FAILED: usize = 1;
 
-/// Facts about the job by which rank 0 chooses where to listen.
+/// Facts about the job by which rank 0 chooses its address.
 pub(crate) struct Surroundings<'a> {
-    /// True if all ranks are on rank 0's host.
+    /// True if all ranks are on the host of rank 0.
     pub(crate) one_host: bool,
-    /// Address that the user asks for, with port 0.
+    /// Address that the user requests, with port 0.
     pub(crate) asked: Option<SocketAddr>,
-    /// Addresses of all ranks' hosts.
+    /// Addresses of the hosts of all ranks.
     pub(crate) peers: &'a [IpAddr],
 }
 
-/// Opens rank 0's listener, at a free address that all ranks can reach. Returns it with the announcement.
+/// Opens the listener of rank 0, at a free address that all ranks can reach. Returns it with the announcement.
 ///
 /// # Errors
-/// [`Error::Setup`] if there is no route to the others, [`Error::System`] if the address cannot be used.
+/// [`Error::Setup`] if there is no route to the other hosts, [`Error::System`] if the address cannot be used.
 pub(crate) fn open(surroundings: &Surroundings<'_>) -> Result<(Listener, Vec<u8>)> {
     let secret = random::<32>().map_err(Error::no_random)?;
     let (listener, host, port) = match surroundings.one_host {
@@ -46,15 +47,15 @@ pub(crate) fn open(surroundings: &Surroundings<'_>) -> Result<(Listener, Vec<u8>
     Ok((listener, message.whole()))
 }
 
-/// Returns the announcement that rank 0 does not listen, and why.
+/// Returns the announcement that rank 0 does not listen, with the reason.
 pub(crate) fn failure(error: &Error) -> Vec<u8> {
     Outgoing::default().number(FAILED).text(&error.to_string()).whole()
 }
 
-/// Decodes rank 0's announcement: the rendezvous, and the job's secret.
+/// Decodes the announcement of rank 0: the rendezvous, and the secret of the job.
 ///
 /// # Errors
-/// [`Error::Setup`] if rank 0 announces that it failed, [`Error::System`] if the bytes are no announcement.
+/// [`Error::Setup`] if rank 0 announces that it failed, [`Error::System`] if the announcement is malformed.
 pub(crate) fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
     let parse = || -> io::Result<Result<(Rendezvous, Vec<u8>)>> {
         let mut message = Incoming::receive(&mut &*announcement)?;
@@ -62,7 +63,7 @@ pub(crate) fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
             MEET => {}
             FAILED => {
                 let what = format!("rank 0 cannot open the rendezvous: {}", message.text()?);
-                return Ok(Err(Error::setup(what, "see rank 0's own error")));
+                return Ok(Err(Error::setup(what, "see the error of rank 0")));
             }
             _ => return Err(malformed()),
         }
@@ -74,7 +75,7 @@ pub(crate) fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
         Ok(Ok((rendezvous, secret.to_vec())))
     };
     parse().unwrap_or_else(|cause| {
-        Err(Error::system("read rank 0's announcement", cause, "use the same build on all ranks"))
+        Err(Error::system("read the announcement of rank 0", cause, "use the same build on all ranks"))
     })
 }
 
@@ -86,7 +87,7 @@ fn listen_locally() -> Result<(Listener, String, u16)> {
     Ok((Rendezvous::Local(name.clone()).listen(None, context)?, name, 0))
 }
 
-/// Listens at the address that leads to the other hosts, unless the user asks for another.
+/// Listens at the address with a route to the other hosts, unless the user requests a different one.
 fn listen_to_hosts(surroundings: &Surroundings<'_>) -> Result<(Listener, String, u16)> {
     let towards = || reachable::towards(surroundings.peers).map(|ip| SocketAddr::new(ip, 0));
     let interface = surroundings.asked.map_or_else(towards, Ok)?;
@@ -97,7 +98,7 @@ fn listen_to_hosts(surroundings: &Surroundings<'_>) -> Result<(Listener, String,
         Ok((listeners, port))
     };
     let (listeners, port) = listen().map_err(|cause| {
-        let remedy = "name another interface of rank 0's host: HEXAGRAM_INTERFACE=eth0";
+        let remedy = "choose a different interface on the host of rank 0: HEXAGRAM_INTERFACE=eth0";
         Error::system(format!("listen on {}, the rendezvous of all ranks", interface.ip()), cause, remedy)
     })?;
     Ok((Listener::Tcp(listeners, None), interface.ip().to_string(), port))

@@ -1,4 +1,4 @@
-//! One message to many connections at once, none of which may delay the others.
+//! One message to many connections, none of which may delay the others.
 
 use super::join::ANSWER_TIMEOUT;
 use super::stream::Stream;
@@ -7,11 +7,11 @@ use crate::stopwatch::Stopwatch;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Longest time between two looks at the clock. A longer gap is time in which this process was stopped.
+/// Longest time between two checks of the clock. A longer gap means that this process was stopped.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Sends `message` to all `streams`, and returns their number. A peer that reads nothing for [`ANSWER_TIMEOUT`] is cut
-/// off, as it could not decode the rest.
+/// Sends `message` to all `streams`, and returns their number. A peer that reads nothing for [`ANSWER_TIMEOUT`] is
+/// disconnected, since it could not decode the rest.
 pub(super) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
     let mut unsent: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
     let count = unsent.len();

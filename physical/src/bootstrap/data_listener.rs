@@ -1,9 +1,9 @@
-//! Accepts the data connections of a transport: every pair of ranks makes one or more for each channel, whenever both
-//! open it.
+//! Accepts the data connections of a transport: every pair of ranks makes one or more for each channel that both
+//! open.
 //!
 //! The higher rank connects to the listener of the lower one, performs the handshake, and sends its call. A thread at
-//! each listener accepts connections at any time, so that no rank waits for another that computes, and keeps them until
-//! this rank opens the channel. It sleeps while nobody connects. The connecting side is in `opening`.
+//! each listener accepts connections at any time, so that no rank waits for another one that computes, and keeps them
+//! until this rank opens the channel. It sleeps while no connection arrives. The connecting side is in `opening`.
 //!
 //! ```text
 //! both              handshake, as in `handshake`
@@ -11,7 +11,7 @@
 //! callee → caller   WELCOME
 //! ```
 //!
-//! A call for the socket [`Call::NONE`] only asks whether a connection is possible. It ends with the welcome.
+//! A call for the socket [`Call::NONE`] only tests whether a connection is possible. It ends with the welcome.
 
 use super::acceptor::Acceptor;
 use super::listeners::Accept;
@@ -57,7 +57,7 @@ impl<C: Read + Write> Unclaimed<C> {
         if call.socket == Call::NONE {
             return connection.write_all(&WELCOME);
         }
-        // A caller may leave as soon as it has the welcome. Whoever knows that finds its connection here.
+        // A caller may leave as soon as it has the welcome. After that, its connection must be found here.
         let mut connections = self.lock();
         connection.write_all(&WELCOME)?;
         connections.insert(call, connection);
@@ -84,9 +84,9 @@ impl<C: Read + Write> Unclaimed<C> {
 pub(crate) struct DataListener<C> {
     /// Connections that this rank has not taken yet.
     unclaimed: Arc<Unclaimed<C>>,
-    /// Bell that ends the sleep of the thread.
+    /// Bell that wakes the thread.
     bell: Arc<Doorbell>,
-    /// Set when the thread is to end.
+    /// Set to end the thread.
     closed: Arc<AtomicBool>,
     /// The thread, until it is joined.
     thread: Option<Thread>,
@@ -96,7 +96,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
     /// Starts to accept connections from the ranks of `peers`, which prove their key.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the system gives no descriptor or no thread.
+    /// [`Error::System`](crate::Error::System) if the system provides no descriptor or no thread.
     pub(crate) fn open(
         listener: impl Accept<Connection = C> + Send + 'static,
         peers: &PeerTable,
@@ -125,7 +125,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
         Ok(DataListener { unclaimed, bell, closed, thread: Some(thread) })
     }
 
-    /// Takes the connection of `call`, once it is there.
+    /// Waits for the connection of `call`, and takes it.
     ///
     /// # Errors
     /// [`Error::Setup`](crate::Error::Setup) if the rank has left or failed, or does not connect within `limit`.

@@ -1,4 +1,4 @@
-//! The handshake between two processes: both prove that they know a key, and neither sends it.
+//! The handshake between two processes: both prove that they have a key, and neither sends it.
 //!
 //! ```text
 //! caller → callee   greeting         greeting = MAGIC protocol:u32 version:16 challenge:32
@@ -6,9 +6,9 @@
 //! caller → callee   proof            proof:32 = HMAC-SHA-256(key, "caller" caller's greeting callee's greeting)
 //! ```
 //!
-//! These bytes are the same in every version of the protocol, so that ranks of different builds can report each other:
-//! each side compares the builds once the other has proved the key. At the rendezvous the key is the job's secret. Data
-//! connections use a key that is derived from the secret anew for each job.
+//! These bytes are the same in every version of the protocol, so that ranks of different builds can report each
+//! other: each side compares the builds once the other has proved the key. At the rendezvous the key is the secret of
+//! the job. Data connections use a key that is derived from the secret anew for each job.
 
 use super::message::malformed;
 use crate::error::Error;
@@ -26,7 +26,7 @@ pub(super) const PROOF: usize = 32;
 const VERSION: usize = 16;
 /// First byte of a TLS connection.
 pub(super) const TLS_HELLO: u8 = 22;
-/// TLS alert "unexpected message", for a peer that speaks TLS where nobody expects it.
+/// TLS alert "unexpected message", for a peer that speaks TLS to a plain listener.
 pub(super) const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// Version of the protocol that follows the handshake.
 const PROTOCOL: u32 = 4;
@@ -42,9 +42,9 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 impl Error {
-    /// Creates the error of a system that gives no random bytes, for `cause`.
+    /// Creates the error for a system that provides no random bytes, with `cause`.
     pub fn no_random(cause: io::Error) -> Self {
-        Error::system("draw random bytes", cause, "see whether getrandom(2) is allowed")
+        Error::system("draw random bytes", cause, "allow getrandom(2)")
     }
 }
 
@@ -110,7 +110,7 @@ impl Greeting {
         parts.concat().try_into().map(Greeting).map_err(|_| malformed())
     }
 
-    /// Decodes a greeting, and refuses one of another protocol.
+    /// Decodes a greeting, and refuses one of a different protocol.
     fn parse(bytes: [u8; GREETING]) -> io::Result<Self> {
         if bytes.starts_with(MAGIC) { Ok(Greeting(bytes)) } else { Err(malformed()) }
     }
@@ -157,7 +157,7 @@ impl Greetings {
         if proof.try_into().is_ok_and(|proof| self.mac(key, side).finalize_verify(proof)) {
             return Ok(());
         }
-        let what = "the job's secret differs: give all ranks the same HEXAGRAM_SECRET_FILE";
+        let what = "the secrets of the job differ: set the same HEXAGRAM_SECRET_FILE on all ranks";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 }
@@ -165,7 +165,7 @@ impl Greetings {
 /// Performs the caller's side on a blocking stream, and sends `payload` with the proof. Returns the callee's build.
 ///
 /// # Errors
-/// `PermissionDenied` if the callee proves another key, or speaks TLS; others of the stream.
+/// `PermissionDenied` if the callee proves a different key, or speaks TLS; others of the stream.
 pub(super) fn authenticate(
     stream: &mut (impl Read + Write),
     key: &[u8],

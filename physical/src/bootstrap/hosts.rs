@@ -1,9 +1,9 @@
-//! Decides which ranks share memory: by their claims, and by trying.
+//! Determines which ranks share memory, from their claims and from probes.
 //!
-//! Names prove nothing. Clones of one machine's snapshot have the same names, so may hosts that a user named, and on
-//! one host users are kept apart. Therefore, where ranks are to share memory, each rank that claims the host of lower
-//! ranks probes their listeners, the lowest first, until one accepts it. It sends the result to rank 0, which sends all
-//! results to everyone, so that all ranks count the same hosts. `control` has the messages.
+//! Names are not proof. Clones of a machine snapshot have the same name, and so may hosts that a user named; on one
+//! host, processes of different users share no memory. Therefore, if ranks are to share memory, each rank that claims
+//! the host of lower ranks probes their listeners, the lowest first, until one accepts it. It sends the result to
+//! rank 0, which sends all results to all ranks, so that they agree on the hosts. `control` has the messages.
 
 use super::peer_info::PeerInfo;
 use crate::error::{During, Error, Result};
@@ -13,7 +13,7 @@ use crate::stopwatch::Stopwatch;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Time between two looks whether the world has failed.
+/// Time between two checks whether the world has failed.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Outcome of an attempt to share memory with another rank.
@@ -21,13 +21,13 @@ const TICK: Duration = Duration::from_millis(50);
 pub enum ProbeResult {
     /// The two ranks share memory.
     Shared,
-    /// The other rank is on this kernel but shares no memory with this one, and why.
+    /// The other rank is on this kernel but shares no memory with this one, for this reason.
     SameKernel(String),
-    /// The other rank was not found on this kernel, and why.
+    /// The other rank was not found on this kernel, for this reason.
     Unreachable(String),
 }
 
-/// Result of a rank's probes. A rank without lower ranks on its host has found itself.
+/// Result of the probes of a rank. A rank without lower ranks on its host has found itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Locality {
     /// Lowest rank with which it can share memory.
@@ -42,9 +42,9 @@ pub(crate) struct Hosts {
     rank: usize,
     /// Host and kernel that each rank claims.
     claimed: Vec<(Arc<str>, Arc<str>)>,
-    /// Results of the ranks' probes, as far as rank 0 has received them.
+    /// Results of the probes of the ranks that rank 0 has received.
     recorded: Mutex<Vec<Option<Locality>>>,
-    /// Results of all ranks, once everyone knows them.
+    /// Results of all ranks, after they have been distributed.
     agreed: OnceLock<Vec<Locality>>,
     /// Signal for a change of `agreed`.
     more: Condvar,
@@ -121,17 +121,17 @@ impl Hosts {
         Ok(())
     }
 
-    /// Waits until all results are known.
+    /// Waits until all results have arrived.
     fn wait(&self, health: &Health, limit: Duration) -> Result<()> {
         let mut waited = Stopwatch::start();
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         while self.agreed.get().is_none() {
-            // A rank that left after it sent its result is not missed.
+            // A rank that left after it sent its result is not missing.
             let silent = |rank: usize| recorded[rank].is_none() && health.has_left(rank);
             let given_up = health.verdict().is_some() || (0..recorded.len()).any(silent);
             if given_up || waited.elapsed() > limit {
-                let what = format!("the ranks did not report each other their hosts within {limit:?}");
-                return Err(Error::setup(what, "see which of them has ended, or is stopped"));
+                let what = format!("some ranks did not report their hosts within {limit:?}");
+                return Err(Error::setup(what, "find the rank that has ended, or is stopped"));
             }
             drop(recorded);
             recorded = runtime::wait_while(&self.more, &self.recorded, TICK, |_| self.agreed.get().is_none());
@@ -139,13 +139,13 @@ impl Hosts {
         Ok(())
     }
 
-    /// Warns that ranks are not on the host that they claim. The lowest rank of those that share memory does so.
+    /// Warns that ranks are not on the host that they claim. The lowest rank of those that share memory prints it.
     fn warn(&self, health: &Health, why: &str) {
         let Some(lower) = self.lower(self.rank).next() else { return };
         let with = self.sharing_with(self.rank).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         tracing::warn!(
-            "tcp between rank {with} here and {}: they call their host the same, but share no memory ({why}); name hosts \
-             by HEXAGRAM_HOST, and start ranks of one host as one user",
+            "tcp between rank {with} here and {}: their hosts have the same name, but share no memory ({why}); name hosts \
+             with HEXAGRAM_HOST, and start the ranks of a host as one user",
             health.peers()[lower]
         );
     }
@@ -157,7 +157,7 @@ impl Hosts {
         recorded.iter().copied().collect()
     }
 
-    /// Takes the results of all ranks as final. Later calls change nothing.
+    /// Takes the results of all ranks as final. Later calls have no effect.
     pub(crate) fn settle(&self, localities: Vec<Locality>) {
         if localities.len() == self.claimed.len() {
             let _heard = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +172,7 @@ impl Hosts {
         found && self.claimed[one].0 == self.claimed[other].0
     }
 
-    /// Returns true if two ranks share a kernel, whatever their containers.
+    /// Returns true if two ranks share a kernel, in any containers.
     pub(crate) fn share_kernel(&self, one: usize, other: usize) -> bool {
         match self.agreed.get() {
             Some(found) if self.claimed[one].0 == self.claimed[other].0 => {
@@ -201,8 +201,9 @@ impl Hosts {
             return Ok(());
         };
         let peers = health.peers();
-        let what = format!("{} and {} call their host the same, but share no memory", peers[0], peers[other]);
-        let remedy = "see the warning of that rank; use the mixed or the tcp transport, name hosts by HEXAGRAM_HOST, and start \
+        let what =
+            format!("the hosts of {} and {} have the same name, but share no memory", peers[0], peers[other]);
+        let remedy = "see the warning of that rank; use the mixed or the tcp transport, name hosts with HEXAGRAM_HOST, and start \
                       the ranks of one host as one user";
         Err(Error::setup(what, remedy))
     }

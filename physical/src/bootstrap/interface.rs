@@ -1,4 +1,4 @@
-//! Network interfaces of this host: where a rank accepts connections if `HEXAGRAM_INTERFACE` names one.
+//! Network interfaces of this host: a rank accepts connections at the one in `HEXAGRAM_INTERFACE`, if it is set.
 
 use crate::error::{Error, Result};
 use std::ffi::CStr;
@@ -30,7 +30,7 @@ impl fmt::Display for Interface {
 /// Returns the addresses of this host, including those of interfaces that are down.
 ///
 /// # Errors
-/// [`Error::System`] if the system does not tell.
+/// [`Error::System`] if the system call fails.
 pub fn interfaces() -> Result<Vec<Interface>> {
     let mut first = ptr::null_mut();
     // SAFETY: writes the head of a list to `first`, or fails.
@@ -40,7 +40,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: null at the end of the list, otherwise an entry of it, which nobody else changes.
+    // SAFETY: null at the end of the list, otherwise an entry of it, which no other thread changes.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an entry's name is a string that lives as long as the list.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
@@ -50,7 +50,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
         found.extend(address.map(|(address, scope)| Interface { name, address, scope, is_up }));
         next = entry.ifa_next;
     }
-    // SAFETY: the list from above, of which nothing is kept.
+    // SAFETY: the list from above, to which no reference remains.
     unsafe { libc::freeifaddrs(first) };
     Ok(found)
 }
@@ -76,8 +76,8 @@ unsafe fn address(socket: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     }
 }
 
-/// Returns the address that `name` denotes, with port 0: that address of this host, or the first of the interface of
-/// that name. IPv4 comes before IPv6, and link-local addresses (`fe80::1%eth0`) come last.
+/// Returns the address that `name` denotes, with port 0: that address of this host, or the first address of that
+/// interface. IPv4 comes before IPv6, and link-local addresses (`fe80::1%eth0`) come last.
 ///
 /// # Errors
 /// [`Error::Setup`] if this host has no such interface or address.

@@ -1,5 +1,5 @@
-//! A member's side of the rendezvous: connects to rank 0, sends this rank's [`PeerInfo`](super::peer_info::PeerInfo),
-//! and receives the table of all ranks. `lead` is rank 0's side.
+//! The side of a member in the rendezvous: connects to rank 0, sends the [`PeerInfo`](super::peer_info::PeerInfo) of
+//! this rank, and receives the table of all ranks. `lead` is the side of rank 0.
 //!
 //! ```text
 //! both               handshake, as in `handshake`
@@ -13,10 +13,10 @@
 //! launcher → rank 0  ENDED:u32 rank:u32 pid:u32 host:text cause:text     instead of RANK: one of its ranks has ended
 //! ```
 //!
-//! Only unauthenticated connections are rejected or evicted, and a member whose connection was evicted connects again.
-//! A rank that has proved the secret keeps its connection, whose end is therefore the end of a process: both sides
-//! report it at once. A rank that differs from rank 0 in its build or settings, or that has ended, ends the rendezvous
-//! for all, as the job could never be complete.
+//! Only unauthenticated connections are rejected or evicted, and a member whose connection was evicted connects
+//! again. A rank that has proved the secret keeps its connection, whose end is therefore the end of a process: both
+//! sides report it immediately. A rank that differs from rank 0 in its build or settings, or that has ended, ends the
+//! rendezvous for all, since the job could never be complete.
 
 use super::handshake::{Build, authenticate};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
@@ -40,12 +40,12 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time that rank 0 may take to send its greeting, at the first attempt. Another program may listen there. Each
 /// late attempt doubles it, as rank 0 may be busy.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that a step of an attempt may take beyond its timeout. A longer gap is time in which this process was stopped.
+/// Time that a step of an attempt may take beyond its timeout. A longer gap means that this process was stopped.
 const SLACK: Duration = Duration::from_millis(250);
 /// Time between two attempts to reach a rank 0 that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two attempts for each rank of a large job, so that all together try no more often than once in this
-/// time.
+/// Time between two attempts for each rank of a large job, which limits the attempts of all ranks together to one in
+/// this time.
 const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
 /// Creates the error of the other ranks if `culprit` ended before all had joined.
@@ -53,12 +53,12 @@ pub(super) fn peer_failed(culprit: Peer, cause: String) -> Error {
     Error::PeerFailed { culprit, cause, during: During::Joining }
 }
 
-/// Cause of a failure of which only the end of the connection is known.
+/// Cause of a failure if only the end of the connection is known.
 pub(super) const DIED: &str = "died (its connection ended)";
 
 /// Connections that stay open after the rendezvous.
 pub(crate) enum ControlStreams {
-    /// Rank 0's connections by rank, `None` for itself.
+    /// Connections of rank 0 by rank, `None` for itself.
     Leader(Vec<Option<Stream>>),
     /// A member's connection to rank 0.
     Member(Stream),
@@ -80,9 +80,9 @@ impl LeaderConnection {
         &self.stream
     }
 
-    /// Tells rank 0 why this rank does not join after all.
+    /// Notifies rank 0 that this rank does not join, with the reason.
     pub(crate) fn give_up(&mut self, error: &Error) {
-        // If it does not arrive, the end of the connection means the same.
+        // If it does not arrive, the end of the connection has the same effect.
         let _ = MemberMessage::GiveUp(format!("gave up: {error}")).write().send(&mut self.stream);
     }
 }
@@ -91,7 +91,7 @@ impl LeaderConnection {
 enum AttemptError {
     /// The next attempt may succeed.
     Transient(io::Error),
-    /// Rank 0 has proved the secret, and has not answered in all the time that was left.
+    /// Rank 0 has proved the secret, but has not answered within the limit.
     Unanswered(io::Error),
     /// No attempt will succeed.
     Fatal(Error),
@@ -103,7 +103,7 @@ impl From<io::Error> for AttemptError {
     }
 }
 
-/// Member that is to connect to rank 0.
+/// Member that connects to rank 0.
 pub(crate) struct Joiner<'a> {
     /// Rank, size and rendezvous of this process.
     pub(crate) placement: &'a Placement,
@@ -117,21 +117,21 @@ pub(crate) struct Joiner<'a> {
     pub(crate) limit: Duration,
 }
 
-/// Remedy where rank 0 was there at first, and nobody is there any more.
+/// Remedy if rank 0 was there at first, and is no longer there.
 const LEFT: &str = "rank 0 was there before, and has ended: its own error says why; every rank of this job has to be restarted";
 
 /// Contact with rank 0 until an attempt failed.
 #[derive(Clone, Copy)]
 enum Contact {
     None,
-    /// It was reached, and has another secret.
+    /// It was reached, and has a different secret.
     Refused,
-    /// It took a connection, and closed it.
+    /// It accepted a connection, and closed it.
     Lost,
 }
 
 impl Contact {
-    /// Returns the contact once another attempt has failed with `cause`, which is `hopeless` where the secret is another.
+    /// Returns the contact after another attempt has failed with `cause`, which is `hopeless` if the secrets differ.
     fn after(self, cause: &io::Error, hopeless: bool) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match cause.kind() {
@@ -143,12 +143,12 @@ impl Contact {
 }
 
 impl Joiner<'_> {
-    /// Connects to rank 0 and proves the secret. Tries again until the limit is over, as rank 0 may start later, or
-    /// other connections may have caused an eviction.
+    /// Connects to rank 0 and proves the secret. Retries until the limit, since rank 0 may start later, or other
+    /// connections may have caused an eviction.
     ///
     /// # Errors
-    /// [`Error::System`] if rank 0 cannot be reached, or has another secret; [`Error::Setup`] or [`Error::PeerFailed`]
-    /// if rank 0 has ended the rendezvous.
+    /// [`Error::System`] if rank 0 cannot be reached, or has a different secret; [`Error::Setup`] or
+    /// [`Error::PeerFailed`] if rank 0 has ended the rendezvous.
     pub(crate) fn connect(&self) -> Result<LeaderConnection> {
         registered::set_registered(self.placement, false);
         let pause = self.pause();
@@ -180,7 +180,7 @@ impl Joiner<'_> {
                 timeout = timeout.saturating_mul(2);
             }
             attempt += 1;
-            // Nothing announces that a listener has come up.
+            // No event signals that a listener has started.
             runtime::sleep(pause);
             waited += pause;
         }
@@ -227,7 +227,7 @@ impl Joiner<'_> {
     }
 
     /// Performs one attempt. Each step before the registration may take `timeout`, the registration all the time that
-    /// is `left`. After each of them it looks at `watch`.
+    /// is `left`. Checks `watch` after each step.
     fn attempt(
         &self,
         secret: Option<&[u8]>,
@@ -243,11 +243,11 @@ impl Joiner<'_> {
         let build = authenticate(&mut Watched::new(&mut stream, watch), secret, &hello)
             .map_err(describe_missing_greeting)?;
         if build != Build::MINE {
-            // Its answer may be encoded otherwise. It learns the same from the handshake.
+            // Its answer may have a different encoding. The handshake gives it the same information.
             let what = format!("rank 0 runs {build}, rank {} runs {}", self.mine.rank, Build::MINE);
             return Err(AttemptError::Fatal(Error::setup(what, "use the same build on all ranks")));
         }
-        // From here on rank 0 takes the end of this connection for the end of this process.
+        // From here on, rank 0 treats the end of this connection as the end of this process.
         stream.set_timeout(left.saturating_add(ANSWER_TIMEOUT))?;
         let answer = LeaderMessage::receive(&mut stream).map_err(unanswered)?;
         registered::set_registered(self.placement, true);
@@ -260,12 +260,12 @@ impl Joiner<'_> {
     }
 }
 
-/// Tells an answer that is late from a connection that has ended. A stop of this process begins the wait for it anew.
+/// Distinguishes a late answer from the end of a connection. A stop of this process restarts its wait.
 fn unanswered(cause: io::Error) -> AttemptError {
     if !is_late(&cause) {
         return AttemptError::Transient(cause);
     }
-    AttemptError::Unanswered(io::Error::new(cause.kind(), "rank 0 greets, but does not register this rank"))
+    AttemptError::Unanswered(io::Error::new(cause.kind(), "rank 0 answers, but does not register this rank"))
 }
 
 /// Creates the error for an answer that ends the rendezvous.
@@ -279,7 +279,7 @@ fn rendezvous_error(answer: LeaderMessage) -> Error {
     }
 }
 
-/// Creates the error for an answer that the protocol does not allow.
+/// Creates the error for an answer that violates the protocol.
 fn out_of_turn(cause: io::Error) -> Error {
     Error::system("join the rendezvous", cause, "use the same build on all ranks")
 }
@@ -288,7 +288,7 @@ fn out_of_turn(cause: io::Error) -> Error {
 /// connection for `control`.
 ///
 /// # Errors
-/// [`Error::PeerFailed`] if a rank has ended, [`Error::Setup`] if the ranks do not fit or one is missing.
+/// [`Error::PeerFailed`] if a rank has ended, [`Error::Setup`] if the ranks do not match or one is missing.
 pub(crate) fn join(
     connection: LeaderConnection,
     mine: JoinRequest,
@@ -299,15 +299,15 @@ pub(crate) fn join(
     let size = mine.settings.size;
     let failed = |cause: io::Error| match cause {
         cause if is_cut_off(&cause) => peer_failed(leader.clone(), DIED.to_owned()),
-        cause => Error::system(format!("join as rank {rank}"), cause, "see what rank 0 says"),
+        cause => Error::system(format!("join as rank {rank}"), cause, "see the error of rank 0"),
     };
-    // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
+    // Rank 0 answers at its own deadline, which began earlier than that of this rank or slightly later.
     stream.set_timeout(limit.saturating_add(ANSWER_TIMEOUT)).map_err(failed)?;
-    // Whether it arrives or not, the answer tells.
+    // The answer shows whether it arrived.
     let _ = MemberMessage::Join(Box::new(mine)).write().send(&mut stream);
     let answer = LeaderMessage::receive(&mut stream).inspect_err(|cause| {
         if is_late(cause) {
-            // Otherwise rank 0, which may have been stopped, would take this rank for dead.
+            // Otherwise rank 0, which may have been stopped, would consider this rank dead.
             let why =
                 format!("gave up: rank 0 has not answered within {:?}", limit.saturating_add(ANSWER_TIMEOUT));
             let _ = MemberMessage::GiveUp(why).write().send(&mut stream);

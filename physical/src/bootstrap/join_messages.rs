@@ -28,7 +28,7 @@ const GIVEN_UP: usize = 1;
 pub(super) enum Hello {
     /// Identity of a rank, and the size of its world.
     Rank(Peer, usize),
-    /// Rank of a launcher that has ended, and how, as a verb phrase.
+    /// Rank of a launcher that has ended, and the cause, as a verb phrase.
     Ended(Peer, String),
 }
 
@@ -60,7 +60,7 @@ impl Hello {
 pub(super) enum MemberMessage {
     /// Request to join.
     Join(Box<JoinRequest>),
-    /// Reason why the member does not join after all, as a verb phrase.
+    /// Reason why the member does not join, as a verb phrase.
     GiveUp(String),
 }
 
@@ -89,9 +89,9 @@ pub(super) enum LeaderMessage {
     Registered(Peer),
     /// Table of all ranks, not yet decoded.
     Peers(Incoming),
-    /// Refusal of the whole job, and what to do about it.
+    /// Refusal of the whole job, with a remedy.
     Refused { reason: String, remedy: String },
-    /// Rank that has ended, and how, as a verb phrase.
+    /// Rank that has ended, and the cause, as a verb phrase.
     Failed(Peer, String),
 }
 

@@ -1,7 +1,7 @@
-//! Rank 0's side of the rendezvous.
+//! The side of rank 0 in the rendezvous.
 //!
-//! Rank 0 blocks on no single connection: it serves pending and registered connections alike as they become readable,
-//! and writes without blocking.
+//! Rank 0 never blocks on a single connection: it serves pending and registered connections alike as they become
+//! readable, and writes without blocking.
 
 use super::acceptor::Acceptor;
 use super::handshake::{Key, random};
@@ -17,15 +17,15 @@ use crate::stopwatch::Stopwatch;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Longest time between two looks at the clock. A longer gap is time in which this process was stopped.
+/// Longest time between two checks of the clock. A longer gap means that this process was stopped.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Leads the rendezvous as rank 0, until all ranks have joined. Returns the table of the ranks, and the connections for
 /// `control`.
 ///
 /// # Errors
-/// [`Error::PeerFailed`] if a rank has ended; [`Error::Setup`] if the ranks do not fit, one is missing after `limit`,
-/// or descriptors do not suffice.
+/// [`Error::PeerFailed`] if a rank has ended; [`Error::Setup`] if the ranks do not match, one is missing after
+/// `limit`, or descriptors do not suffice.
 pub(crate) fn lead(
     listener: Listener,
     mine: JoinRequest,
@@ -35,15 +35,15 @@ pub(crate) fn lead(
 ) -> Result<(PeerTable, ControlStreams)> {
     let (bytes, file) = secret.for_rank_0()?;
     let mut acceptor = Acceptor::new(listener, &bytes, mine.settings.size)?;
-    // Removed before the listener closes: the address is what makes the file ours.
+    // Removed before the listener closes: the address makes the file ours.
     let _file = file;
     let mut registry = Registry::new(mine, reach)?;
     let mut waited = Stopwatch::with_gap(2 * LOOK);
-    // Before anybody connects: descriptors of unauthenticated connections are given back.
+    // Before any rank connects: descriptors of unauthenticated connections are freed again.
     let mut outcome = registry.check_open_files();
     while outcome.is_ok() && !registry.is_complete() {
         let left = limit.saturating_sub(waited.elapsed());
-        // Whoever has connected is served before others are reported missing, however late this process was woken.
+        // Ranks that have connected are served before others are reported missing, however late this process woke.
         let connections = acceptor.wait(Some(left.min(LOOK)), &[registry.as_fd()]);
         outcome = registry.serve(connections);
         if outcome.is_ok() && !registry.is_complete() && left.is_zero() {
@@ -61,9 +61,9 @@ pub(crate) fn lead(
 
 /// Reason why the rendezvous ended without a world.
 pub(super) enum JoinFailure {
-    /// A rank does not fit or is missing, and what to do about it.
+    /// A rank does not match or is missing, with a remedy.
     Refused(String, String),
-    /// A rank has ended, and how, as a verb phrase.
+    /// A rank has ended, and the cause, as a verb phrase.
     Failed(Peer, String),
 }
 
@@ -84,21 +84,25 @@ impl JoinFailure {
         }
     }
 
-    /// Creates the refusal of a rank, described by `who`, whose settings differ from rank 0's.
+    /// Creates the refusal of a rank, described by `who`, whose settings differ from those of rank 0.
     pub(super) fn mismatch(who: &str, reason: &str) -> Self {
         JoinFailure::refused(who, reason, "start all ranks with the same options and variables")
     }
 
-    /// Creates the refusal of a rank, described by `who`, that runs another build than rank 0.
+    /// Creates the refusal of a rank, described by `who`, with a different build than rank 0.
     pub(super) fn other_build(who: &str, reason: &str) -> Self {
         JoinFailure::refused(who, reason, "use the same build on all ranks")
     }
 
-    /// Creates the refusal of a rank, described by `who`, whose number another process has already.
+    /// Creates the refusal of a rank, described by `who`, whose number another process already has.
     pub(super) fn taken(who: &str, rank: usize, by: &Peer) -> Self {
         let Peer { host, pid, .. } = by;
         let reason = format!("rank {rank} has joined already, from {host} (pid {pid})");
-        JoinFailure::refused(who, &reason, "give each rank a number of its own, and each job another port")
+        JoinFailure::refused(
+            who,
+            &reason,
+            "use a different number for each rank, and a different port for each job",
+        )
     }
 
     /// Creates the refusal of a rank, described by `who`.

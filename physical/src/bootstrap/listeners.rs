@@ -1,7 +1,7 @@
-//! Sockets that listen at several addresses of this host, waited for as one.
+//! Listening sockets at several addresses of this host, with a common wait.
 //!
-//! A name may resolve to addresses of both families, of which another host may reach only one. Therefore whoever
-//! listens at a name listens at all of its addresses that belong to this host.
+//! A name may resolve to addresses of both families, and another host may reach only one of them. Therefore a
+//! listener at a name listens at all of its addresses that belong to this host.
 
 use super::QUEUE;
 use super::poller::Poller;
@@ -30,12 +30,12 @@ pub(crate) struct Listeners {
     sockets: Vec<TcpListener>,
     /// Descriptor that is readable whenever one of several sockets is. `None` for one socket.
     all: Option<Poller>,
-    /// Number of calls so far, which rotates the first socket asked, so that a flood at one of them cannot hide the
+    /// Number of calls so far, which rotates the first socket to check, so that a flood at one socket cannot hide the
     /// others.
     turn: AtomicUsize,
 }
 
-/// Address at which this process may not listen, and why.
+/// Address at which this process cannot listen, and the cause.
 #[derive(Debug)]
 pub(crate) struct BindError {
     /// The refused address.
@@ -48,7 +48,7 @@ impl Listeners {
     /// Listens at those of `addresses` that belong to this host.
     ///
     /// # Errors
-    /// The first address that is taken, or one of another host if none belongs to this one.
+    /// The first address that is taken, or one of a different host if none belongs to this one.
     pub(crate) fn bind(addresses: &[SocketAddr]) -> Result<Self, BindError> {
         let mut sockets = Vec::new();
         let mut refused = None;
@@ -75,7 +75,7 @@ impl Listeners {
         }
     }
 
-    /// Creates listeners from sockets that listen already.
+    /// Creates listeners from listening sockets.
     pub(crate) fn new(sockets: Vec<TcpListener>) -> io::Result<Self> {
         for socket in &sockets {
             socket.set_nonblocking(true)?;
@@ -115,9 +115,9 @@ impl Listeners {
     }
 }
 
-/// Returns true if an address was refused because it belongs to another host.
+/// Returns true if an address was refused because it belongs to a different host.
 fn is_of_another_host(cause: &io::Error) -> bool {
-    // The second is what a host without IPv6 says of its addresses.
+    // The second is the error of a host without IPv6 for its addresses.
     matches!(Errno::from_io_error(cause), Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT))
 }
 

@@ -30,7 +30,7 @@ pub(super) fn network_namespace() -> String {
 /// `WouldBlock` if the backlog of the listener is full, for example because its process is stopped.
 pub(crate) fn connect(name: &str, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Zero would mean for ever.
+    // Zero would mean forever.
     let timeout = Some(timeout.max(Duration::from_millis(1)));
     sockopt::set_socket_timeout(&socket, Timeout::Recv, timeout)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, timeout)?;
@@ -44,7 +44,7 @@ pub(crate) fn connect(name: &str, timeout: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// Refuses a connection whose peer runs as another user, as any user of the host may take an abstract name.
+/// Refuses a connection whose peer runs as a different user, since any user of the host may take an abstract name.
 pub(crate) fn same_user(stream: &UnixStream) -> io::Result<()> {
     if sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
         return Ok(());

@@ -1,5 +1,5 @@
 //! Small messages between processes: length-prefixed, of bounded length, and decoded without trust in the sender. Use
-//! it for everything that is sent rarely; tensors go over the transports' frames.
+//! it for rare messages; tensors use the frames of the transports.
 //!
 //! ```text
 //! message = length:u32 field*          (length of the fields, at most CAP; little-endian)
@@ -142,7 +142,7 @@ impl Incoming {
 
 /// Creates the error for bytes that break the protocol.
 pub(crate) fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the other side does not speak hexagram's protocol")
+    io::Error::new(io::ErrorKind::InvalidData, "the other side does not speak the hexagram protocol")
 }
 
 #[cfg(test)]

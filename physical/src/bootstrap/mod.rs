@@ -1,22 +1,22 @@
-//! Start-up: turns the variables that a launcher set into a world whose ranks know each other.
+//! Start-up: turns the variables of a launcher into a world of connected ranks.
 //!
 //! Start here to follow a rank from its environment to its first endpoint:
 //!
 //! | module | content |
 //! |---|---|
-//! | `variables` | rank, size, and where the ranks of the job rendezvous |
+//! | `variables` | rank, size, and rendezvous of the job |
 //! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
-//! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: what rank 0 tells them, and where others reach it |
+//! | `store`, `announcement`, `reachable` | ranks that meet through a key-value store or MPI: the announcement of rank 0, and its reachable address |
 //! | `launcher_store` | the store of a launcher with PMI or PMIx, through which ranks on several hosts meet |
 //! | `secret`, `private_file` | the secret that all ranks of a job share, and the files that only this user may read |
-//! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
+//! | `handshake`, `message` | the proof of that secret, and the encoding of all later messages |
 //! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
 //! | `join`, `lead` | the rendezvous, as a member and as rank 0 |
-//! | `occupant` | another program at rank 0's address |
-//! | `peer_info` | the fields that each rank sends there, and the table that it gets back |
+//! | `occupant` | another program at the address of rank 0 |
+//! | `peer_info` | the fields that each rank sends there, and the table that it receives |
 //! | `control` | the connections that stay open afterwards, for heartbeats, failures and departures |
 //! | `data_listener` | data connections of a transport, accepted and opened |
-//! | `interface`, `listeners`, `local`, `socket_owner` | addresses, sockets at several of them, unix sockets, and the owner of an address that is taken |
+//! | `interface`, `listeners`, `local`, `socket_owner` | addresses, sockets at several of them, unix sockets, and the owner of a taken address |
 //! | `hosts` | the ranks that share memory |
 //! | `parent`, `registered`, `report` | the launcher: its end, its record of joined ranks, and its report of a rank that ended early |
 
@@ -83,10 +83,10 @@ use std::time::Duration;
 /// Longest backlog of a listener, in connections. The system may keep fewer.
 pub const QUEUE: i32 = 4096;
 
-/// Longest limit that is added to a clock, or given to the system: one year.
+/// Longest duration that is added to a clock, or passed to the system: one year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Returns true if a read or write failed only because its timeout was over.
+/// Returns true if a read or write failed only because its timeout passed.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -97,7 +97,7 @@ pub(crate) fn is_cut_off(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Returns true if a call failed for want of descriptors or memory, which trying again at once does not mend.
+/// Returns true if a call failed for lack of descriptors or memory, so that an immediate retry would fail, too.
 pub fn exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

@@ -1,17 +1,16 @@
-//! Another program at rank 0's address: the warning of it, as soon as it shows.
+//! Another program at the address of rank 0: warns of it, as soon as there are signs.
 //!
-//! It ends nothing. Rank 0 may be late, and that program about to end: an earlier job, say.
+//! The warning ends nothing, since rank 0 may be late, and that program, such as an earlier job, about to end.
 
 use super::join::Joiner;
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Attempts in a row without a greeting that are a sign: rank 0 may be busy, or have closed a connection for want of
-/// room.
+/// Consecutive attempts without a greeting that are a sign: rank 0 may be busy, or have evicted a connection.
 const UNGREETED: u32 = 3;
-/// Time without the secret that rank 0 makes that is a sign, if somebody listens: a rank 0 that cannot listen makes
-/// none.
+/// Time without the secret of rank 0 that is a sign, if a program listens: a rank 0 that cannot listen makes no
+/// secret.
 const SECRETLESS: Duration = Duration::from_secs(1);
 
 /// Signs of another program that this rank has seen so far.
@@ -33,7 +32,7 @@ impl Occupant {
     ) {
         let Joiner { placement, mine, limit, .. } = joiner;
         let rendezvous = &placement.rendezvous;
-        // An agent of the launcher is another program, and rank 0 then at the next port.
+        // An agent of the launcher is another program, and rank 0 is then at the next port.
         if self.is_known || rendezvous.has_agent() || !self.is_sign(cause, has_secret, waited) {
             return;
         }
@@ -44,14 +43,14 @@ impl Occupant {
         let advice = rendezvous.advice(cause);
         let rank = mine.rank;
         tracing::warn!(
-            "rank {rank} has not found rank 0 at {rendezvous} so far: {cause}; {advice}; it tries for up to {limit:?}"
+            "rank {rank} has not found rank 0 at {rendezvous} so far: {cause}; {advice}; it retries for up to {limit:?}"
         );
     }
 
     fn is_sign(&mut self, cause: &io::Error, has_secret: bool, waited: Duration) -> bool {
         let is_ungreeted = cause.get_ref().is_some_and(|inner| inner.is::<Ungreeted>());
         self.ungreeted = if is_ungreeted { self.ungreeted + 1 } else { 0 };
-        // A greeting that is none.
+        // A malformed greeting.
         let is_other_protocol = cause.kind() == io::ErrorKind::InvalidData;
         is_other_protocol || self.ungreeted == UNGREETED || (!has_secret && waited > SECRETLESS)
     }
@@ -77,7 +76,7 @@ impl fmt::Display for Ungreeted {
 
 impl std::error::Error for Ungreeted {}
 
-/// Adds to the error of a handshake what it means that no greeting came.
+/// Adds the meaning of a missing greeting to the error of a handshake.
 pub(super) fn describe_missing_greeting(cause: io::Error) -> io::Error {
     let what = match cause.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ungreeted::Silent,

@@ -13,16 +13,16 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Time between two looks whether the world has failed.
+/// Time between two checks whether the world has failed.
 pub(super) const TICK: Duration = Duration::from_millis(10);
-/// Time after which it is a probe's result that it is cut off. Unauthenticated connections may have caused an eviction,
-/// and a peer that is short of files is about to say so.
+/// Time after which a disconnect is the result of a probe. Unauthenticated connections may have caused an eviction,
+/// and a peer without descriptors is about to report that.
 const LONGEST_REFUSED: Duration = Duration::from_secs(5);
-/// Longest time for one step of a connection, before a look whether the world has failed.
+/// Longest time for one step of a connection, before a check whether the world has failed.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time for a step of an attempt: a connection, for which two addresses may be tried, a read or a write.
 const LONGEST_STEP: Duration = Duration::from_secs(4);
-/// Time that a look may take beyond its longest wait. A longer gap is time in which this process was stopped.
+/// Time that a check may take beyond its longest wait. A longer gap means that this process was stopped.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Bytes by which the callee confirms that it keeps the connection.
@@ -58,7 +58,7 @@ impl Call {
     }
 }
 
-/// Performs the caller's side of the handshake, and refuses a peer of another build.
+/// Performs the caller's side of the handshake, and refuses a peer with a different build.
 fn authenticated<C: Read + Write>(mut connection: C, key: &Key, watch: &mut Stopwatch) -> io::Result<C> {
     watch.lap();
     match authenticate(&mut Watched::new(&mut connection, watch), key.bytes(), &[])? {
@@ -87,8 +87,8 @@ pub(crate) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Connects until the peer's listener has confirmed `call`. `connect` makes a connection whose reads and writes end
-    /// after [`STEP_TIMEOUT`]; `say` writes the encoded call, with the files that accompany it.
+    /// Connects until the listener of the peer has confirmed `call`. `connect` makes a connection whose reads and
+    /// writes end after [`STEP_TIMEOUT`]; `say` writes the encoded call, with the files that accompany it.
     ///
     /// # Errors
     /// [`Error::Setup`] if the peer has left or failed or the limit is over, [`Error::System`] if the peer cannot be
@@ -113,7 +113,7 @@ impl Opening<'_> {
             match read_welcome(&mut connection) {
                 Ok(()) => Ok(connection),
                 Err(error) => {
-                    // The callee may have read the call, and only answer late.
+                    // The callee may have read the call, and answer late.
                     called = Some(connection).filter(|_| is_late(&error));
                     Err(error)
                 }
@@ -165,7 +165,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Calls `look` whenever `source` may be ready, until it finds something.
+    /// Calls `look` whenever `source` may be ready, until it returns a value.
     ///
     /// # Errors
     /// As [`Opening::connect`].
@@ -183,7 +183,7 @@ impl Opening<'_> {
         })
     }
 
-    /// Returns what to do about a connection that failed with `cause`.
+    /// Returns the remedy for a connection that failed with `cause`.
     fn remedy(&self, cause: &io::Error) -> String {
         let health = self.health;
         match Errno::from_io_error(cause) {
@@ -195,17 +195,17 @@ impl Opening<'_> {
                 format!("free memory and open files on the host of {}", health.mine())
             }
             Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT | Errno::INVAL) => {
-                "name an interface that the other hosts reach in HEXAGRAM_INTERFACE, or open its ports in the firewall"
+                "set HEXAGRAM_INTERFACE to an interface that the other hosts reach, or open its ports in the firewall"
                     .to_owned()
             }
-            _ => "see why that process does not answer: it may have ended, or be on another host than it says \
+            _ => "check why that process does not answer: it may have ended, or be on a different host than it claims \
                   (HEXAGRAM_HOST, HEXAGRAM_INTERFACE)"
                 .to_owned(),
         }
     }
 
-    /// Calls `look` until it finds something, the peer is known not to come, or the limit is over. `look` is told how
-    /// long it may wait, and takes no longer than `longest` from one look at the stopwatch that it gets to the next.
+    /// Calls `look` until it returns a value, the peer is known not to come, or the limit has passed. `look` gets the
+    /// time that it may wait, and takes at most `longest` between two checks of the stopwatch that it gets.
     pub(super) fn poll_until<T>(
         &self,
         longest: Duration,
@@ -215,11 +215,11 @@ impl Opening<'_> {
         let mut waited = Stopwatch::with_gap(longest + SLACK);
         let who = &health.peers()[*peer];
         let refused = |what: String| {
-            let remedy = "make the same communicators and engines, in the same order, on all ranks";
+            let remedy = "create the same communicators and engines, in the same order, on all ranks";
             Err(Error::setup(what, remedy))
         };
         loop {
-            // Before the look: a peer that has left has connected before.
+            // Checked before the look: a peer that has left has connected before.
             let left = health.has_left(*peer);
             let found = look(TICK, &mut waited).map_err(|cause| {
                 let remedy = self.remedy(&cause);
@@ -229,7 +229,7 @@ impl Opening<'_> {
                 Some(found) => return Ok(found),
                 None if left => return refused(format!("{who} finished without opening channel {channel}")),
                 None if health.verdict().is_some() => {
-                    return refused(format!("channel {channel} was given up"));
+                    return refused(format!("channel {channel} was abandoned"));
                 }
                 None if waited.elapsed() > *limit => {
                     let what = format!(

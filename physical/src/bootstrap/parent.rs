@@ -1,9 +1,9 @@
-//! The launcher's process, which a rank does not outlive.
+//! The process of the launcher, whose end ends its ranks.
 //!
-//! A launcher that was killed can end nothing any more. Therefore each rank looks for it among its ancestors when it
-//! joins, and watches it from then on. `hexagram run` leaves its process id in `HEXAGRAM_LAUNCHER`; other launchers are
-//! known by their names. A rank that was started by hand with a launcher's variables has no such ancestor, and ends by
-//! itself. The same holds for a rank whose launcher ended before it joined.
+//! A killed launcher cannot end its ranks. Therefore each rank looks for the launcher among its ancestors when it
+//! joins, and watches it from then on. `hexagram run` leaves its process id in `HEXAGRAM_LAUNCHER`; other launchers
+//! are recognized by their names. A rank that was started by hand with launcher variables has no such ancestor, and
+//! ends by itself. The same holds for a rank whose launcher ended before it joined.
 
 use super::variables::Launcher;
 use crate::environment::variable;
@@ -34,11 +34,11 @@ const PROGRAMS: [&str; 12] = [
 /// Names by which Python runs torchrun.
 const MODULES: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
 
-/// Launcher's process, whose end is noticed.
+/// The watched process of a launcher.
 pub(crate) struct Parent {
     /// The process, as it was found.
     process: Process,
-    /// Descriptor that is readable once the process has ended. `None` where the system has no such descriptors.
+    /// Descriptor that is readable once the process has ended. `None` if the system has no such descriptors.
     held: Option<OwnedFd>,
 }
 
@@ -46,7 +46,7 @@ impl Parent {
     /// Returns the ancestor of this process that started it as a rank, by the variables of `launcher`.
     pub(crate) fn find(launcher: Launcher) -> Option<Self> {
         if runtime::is_replaced() {
-            // Ranks of a simulated world are no processes.
+            // Ranks of a simulated world are not processes.
             return None;
         }
         let starter = variable(STARTERS).as_deref().and_then(last_pid);
@@ -62,7 +62,7 @@ impl Parent {
         };
         let process = Process::ancestors().find(is_it)?;
         let held = pidfd_open(process.pid, PidfdFlags::empty()).ok();
-        // Had it ended in between, the descriptor could be another's.
+        // If it ended in between, the descriptor could belong to another process.
         (!process.has_ended()).then_some(Parent { process, held })
     }
 

@@ -1,5 +1,5 @@
 //! Fields that each rank sends to rank 0, the settings on which all ranks must agree, and the table that every rank
-//! gets.
+//! receives.
 //!
 //! ```text
 //! info     = rank:u32 pid:u32 host:text kernel:text machine:text announcement:blob     the transport's own bytes
@@ -9,8 +9,8 @@
 //! row      = pid:u32 host:u32 kernel:u32 machine:u32 announcement:blob     numbers of texts
 //! ```
 //!
-//! Every rank gets the table, so that its bytes count with the square of the number of ranks. Therefore it holds only
-//! once what many ranks have in common.
+//! Every rank receives the table, so that its total bytes grow with the square of the number of ranks. Therefore it
+//! contains common values only once.
 
 use super::handshake::{Key, random};
 use super::local::network_namespace;
@@ -25,7 +25,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest announcement of a transport, in bytes: every rank gets those of all.
+/// Longest announcement of a transport, in bytes: every rank receives those of all.
 pub const ANNOUNCEMENT_BYTES: usize = 2048;
 
 /// Identity, host and addresses of a rank.
@@ -35,13 +35,13 @@ pub(crate) struct PeerInfo {
     pub(crate) rank: usize,
     /// Process id.
     pub(crate) pid: u32,
-    /// Name of the host, for people.
+    /// Name of the host, for messages.
     pub(crate) host: Arc<str>,
     /// Name of the kernel's current boot, the same for all processes on one kernel.
     pub(crate) kernel: Arc<str>,
     /// Name of the memory domain, the same for all processes that are to share memory.
     pub(crate) machine: Arc<str>,
-    /// Bytes with which its transport is reached, at most [`ANNOUNCEMENT_BYTES`].
+    /// Bytes with which peers reach its transport, at most [`ANNOUNCEMENT_BYTES`].
     pub(crate) announcement: Arc<[u8]>,
 }
 
@@ -49,7 +49,7 @@ impl PeerInfo {
     /// Collects the fields of this process, without addresses.
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         let boot = named(&boot())?;
-        // Shared memory is handed over abstract sockets, which belong to a network namespace.
+        // Shared memory is passed over abstract sockets, which belong to a network namespace.
         let machine = format!("{boot} {}", network_namespace());
         Ok(PeerInfo {
             rank: placement.rank,
@@ -91,8 +91,7 @@ pub(crate) fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// Returns a name for the current `boot`. If the system does not tell it, returns a random one, as what is unknown
-/// proves nothing.
+/// Returns a name for the current `boot`. If it is unknown, returns a random one, which matches no other.
 fn named(boot: &str) -> Result<String> {
     if !boot.trim().is_empty() {
         return Ok(boot.trim().to_owned());
@@ -110,9 +109,9 @@ pub(crate) struct JobSettings {
     pub(crate) transport: String,
     /// Time between heartbeats, in milliseconds.
     pub(crate) beat: usize,
-    /// Time without a heartbeat after which a rank is given up, in milliseconds.
+    /// Time without a heartbeat after which a rank counts as failed, in milliseconds.
     pub(crate) silence: usize,
-    /// Text of the configuration that the caller compares between ranks, for people.
+    /// Text of the configuration that the caller compares between ranks.
     pub(crate) configuration: String,
     /// SHA-256 of the whole configuration, as the text may be cut in a message.
     pub(crate) digest: [u8; 32],
@@ -157,7 +156,7 @@ fn milliseconds(duration: Duration) -> usize {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) as usize
 }
 
-/// Configuration, formatted for people who compare it.
+/// Configuration, formatted for an error.
 struct DisplayConfiguration<'a>(&'a JobSettings);
 
 impl fmt::Display for DisplayConfiguration<'_> {
@@ -214,13 +213,13 @@ impl JoinRequest {
         })
     }
 
-    /// Returns the reason why `other` cannot join this rank's job, if any. With `must_share_memory`, they have to
+    /// Returns the reason why `other` cannot join the job of this rank, if any. With `must_share_memory`, they must
     /// share memory.
     pub(super) fn objection(&self, other: &JoinRequest, must_share_memory: bool) -> Option<String> {
         let settings = &self.settings;
         if other.settings.size != settings.size {
             return Some(format!(
-                "it was told of {} ranks, rank 0 of {}",
+                "it was started for {} ranks, rank 0 for {}",
                 other.settings.size, settings.size
             ));
         }
@@ -254,7 +253,7 @@ impl JoinRequest {
         let JoinRequest { info, network, .. } = self;
         if other.info.machine != info.machine {
             return Some(format!(
-                "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
+                "{} and {} cannot share memory: use the mixed or the tcp transport",
                 other.info.host, info.host
             ));
         }
@@ -298,7 +297,7 @@ impl PeerTable {
     pub(super) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
         let key = Key::derive(secret, &message.bytes()?);
         let count = message.number()?;
-        // It grows only as texts are found.
+        // It grows only as texts are decoded.
         let mut texts: Vec<Arc<str>> = Vec::new();
         for _ in 0..count {
             texts.push(message.text()?.into());

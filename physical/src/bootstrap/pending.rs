@@ -29,9 +29,9 @@ pub(super) struct Authenticated<C> {
     pub(super) message: Incoming,
 }
 
-/// Step of the handshake that is awaited next.
+/// Next step of the handshake.
 enum HandshakeStep {
-    /// The first bytes, which tell the protocol.
+    /// The first bytes, which identify the protocol.
     Magic,
     /// The rest of the greeting.
     Greeting,
@@ -41,7 +41,7 @@ enum HandshakeStep {
     Length(Build),
     /// The first message.
     Message(Build),
-    /// The length of the message after a wrong proof. Its content proves nothing, but helps whoever reads the warning.
+    /// The length of the message after a wrong proof. Its content proves nothing, but is useful in the warning.
     DeniedLength,
     /// The message after a wrong proof.
     DeniedMessage,
@@ -60,9 +60,9 @@ pub(super) enum Progress {
     Proved,
 }
 
-/// Returns the error for a peer, described by `who`, that has proved another secret.
+/// Returns the error for a peer, described by `who`, that has proved a different secret.
 fn denied(who: &str) -> io::Error {
-    let what = format!("{who} has another secret: give all ranks the same HEXAGRAM_SECRET_FILE");
+    let what = format!("{who} has a different secret: set the same HEXAGRAM_SECRET_FILE on all ranks");
     io::Error::new(io::ErrorKind::PermissionDenied, what)
 }
 
@@ -70,7 +70,7 @@ fn denied(who: &str) -> io::Error {
 pub(super) struct PendingConnection<C> {
     /// The connection itself.
     pub(super) connection: C,
-    /// Step that is awaited.
+    /// Next step.
     step: HandshakeStep,
     /// All bytes received so far.
     pub(super) received: Vec<u8>,
@@ -78,7 +78,7 @@ pub(super) struct PendingConnection<C> {
     needed: usize,
     /// Instant of the acceptance.
     pub(super) accepted_at: Instant,
-    /// Set once anything has arrived, even if it is still inside TLS.
+    /// Set once any byte has arrived, even if it is still inside TLS.
     pub(super) has_sent: bool,
 }
 
@@ -109,11 +109,11 @@ impl<C: Read + Write> PendingConnection<C> {
         }
     }
 
-    /// Reads the bytes that have arrived. Returns the peer's build once the first message is complete, `None` if more
-    /// is to come.
+    /// Reads the bytes that have arrived. Returns the build of the peer once the first message is complete, and
+    /// `None` before.
     ///
     /// # Errors
-    /// Those of the connection, and of a peer that breaks the protocol or proves another secret.
+    /// The errors of the connection; an error for a peer that violates the protocol or proves a different secret.
     pub(super) fn receive(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let mut piece = [0; 1024];
         loop {
@@ -171,12 +171,12 @@ impl<C: Read + Write> PendingConnection<C> {
         Ok(None)
     }
 
-    /// Returns the error for a peer with another secret, with the rank, host and process that it claims.
+    /// Returns the error for a peer with a different secret, with the rank, host and process that it claims.
     fn claim(&self) -> io::Error {
         let received = self.received[GREETING + PROOF + LENGTH..].to_vec();
         match Hello::read(&mut Incoming::from(received)) {
             Ok(Hello::Rank(peer, _)) => {
-                // It may claim anything. Names of hosts are no longer, and have no other characters.
+                // The claim is arbitrary. Names of hosts are no longer, and have no other characters.
                 let host: String = peer.host.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
                 denied(&Peer { host: host.into(), ..peer }.to_string())
             }

@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Most readable descriptors returned at once. The next call returns the others.
+/// Maximum number of readable descriptors per call. The next call returns the others.
 const AT_ONCE: usize = 1024;
 
-/// Set of watched descriptors, each with a number of its owner's choice. Readable itself while any of them is.
+/// Set of watched descriptors, each with a number chosen by its owner. Readable itself while any of them is.
 pub(super) struct Poller(OwnedFd);
 
 impl Poller {
@@ -33,7 +33,7 @@ impl Poller {
     /// Returns the numbers of the descriptors that can be read now.
     pub(super) fn ready(&self) -> Vec<u64> {
         let mut events: Vec<Event> = Vec::with_capacity(AT_ONCE);
-        // An interrupted call finds nothing, and the caller looks again.
+        // An interrupted call returns none, and the caller retries.
         let _ = epoll::wait(&self.0, spare_capacity(&mut events), Some(&timespec(Duration::ZERO)));
         events.iter().map(|event| event.data.u64()).collect()
     }

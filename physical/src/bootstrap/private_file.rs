@@ -1,4 +1,4 @@
-//! Files that only this user may read: a job's secret that the user gives, and the private key for TLS.
+//! Files that only this user may read: a secret of a job from the user, and the private key for TLS.
 
 use crate::error::{Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -10,20 +10,21 @@ use std::path::Path;
 
 /// Shortest secret, in bytes. Shorter ones could be guessed.
 const SHORTEST: usize = 16;
-/// Longest secret, in bytes. Longer files are something else.
+/// Longest secret, in bytes. A longer file is not a secret.
 pub(super) const LONGEST: usize = 4096;
-/// Instruction for a missing secret.
+/// Remedy for a missing secret.
 pub(super) const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 > hexagram.secret)`, copy it to every \
                     host, and set HEXAGRAM_SECRET_FILE to its path on all ranks";
 
 /// Reads the file that HEXAGRAM_SECRET_FILE names.
 ///
 /// # Errors
-/// [`Error::Setup`] if others could read it or it holds no secret; [`Error::System`] if it cannot be read.
+/// [`Error::Setup`] if other users could read the file, or it contains no secret; [`Error::System`] if it cannot be
+/// read.
 pub fn read_given(path: &str) -> Result<Vec<u8>> {
     let failed = |cause: io::Error| {
         let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
-        Error::system(doing, cause, "give the path of a file that this user can read")
+        Error::system(doing, cause, "use the path of a file that this user can read")
     };
     let file = open(Path::new(path), OFlags::empty()).map_err(failed)?;
     let refused = |(what, remedy)| {
@@ -44,7 +45,7 @@ pub fn read_given(path: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// Lets a descriptor that a launcher left open for this process be closed in programs that it starts.
+/// Marks a descriptor that a launcher left open for this process to be closed in child programs.
 fn keep_here(path: &str) -> io::Result<()> {
     let descriptor = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse::<RawFd>().ok());
     // Standard input, output and error are inherited.
@@ -54,7 +55,7 @@ fn keep_here(path: &str) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?)
 }
 
-/// Refuses a private file that others could read.
+/// Refuses a private file that other users could read.
 #[cfg(feature = "tls")]
 pub(crate) fn private_file(path: &Path) -> Result<()> {
     let name = path.display().to_string();
@@ -64,14 +65,14 @@ pub(crate) fn private_file(path: &Path) -> Result<()> {
     private(&stat, &name).map_err(|(what, remedy)| Error::setup(format!("{name} {what}"), remedy))
 }
 
-/// Opens a file to read, without waiting for the writer of a pipe.
+/// Opens a file for reading, without waiting for the writer of a pipe.
 pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
-    // A pipe in the file's place would otherwise wait for a writer.
+    // A pipe in the place of the file would otherwise wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
-/// Refuses anything but a regular file that only this user can read. The error says what is wrong, and what to do.
+/// Refuses anything but a regular file that only this user can read. The error has the reason and a remedy.
 pub(super) fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
     let me = rustix::process::geteuid().as_raw();
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -79,7 +80,7 @@ pub(super) fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
     }
     if stat.st_uid != me {
         let what = format!("belongs to user {}, this process to user {me}", stat.st_uid);
-        return Err((what, "give a copy of one's own to each user".to_owned()));
+        return Err((what, "make a separate copy for each user".to_owned()));
     }
     let mode = stat.st_mode & 0o777;
     if mode & 0o077 != 0 {

@@ -1,21 +1,21 @@
-//! Finds the address of rank 0's host that ranks of other hosts can reach: the one from which the kernel routes to
-//! them.
+//! Finds the address on the host of rank 0 that ranks of other hosts can reach: the one from which the kernel routes
+//! to them.
 
-#![allow(clippy::disallowed_methods, reason = "asks which route leads to a host, and sends nothing")]
+#![allow(clippy::disallowed_methods, reason = "looks up the route to a host, and sends nothing")]
 
 use super::interface::interfaces;
 use crate::error::{Error, Result};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Most addresses that a rank announces for its host.
+/// Maximum number of addresses that a rank announces for its host.
 const MOST: usize = 8;
 /// Bytes of one address: its kind (0, 4 or 6), and the address.
 const RECORD: usize = 17;
 /// Bytes of the addresses of one host.
 pub(crate) const BYTES: usize = MOST * RECORD;
 
-/// Returns the addresses of this host that others may reach.
+/// Returns the addresses of this host that other hosts may reach.
 pub(crate) fn own() -> Vec<IpAddr> {
     let reachable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
@@ -53,10 +53,10 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Vec<IpAddr> {
     bytes.chunks_exact(RECORD).filter_map(parse).collect()
 }
 
-/// Returns the address from which this host reaches the first of `peers` that is not its own.
+/// Returns the address from which this host reaches the first of `peers` that is on a different host.
 pub(crate) fn towards(peers: &[IpAddr]) -> Result<IpAddr> {
     let own = own();
-    // A bridge has the same address on every host that has one: it leads to no other host.
+    // A bridge has the same address on every host with a bridge, and leads to no other host.
     let others = peers.iter().filter(|peer| !own.contains(peer));
     let route = |peer: &IpAddr| -> io::Result<IpAddr> {
         let any =
@@ -68,8 +68,8 @@ pub(crate) fn towards(peers: &[IpAddr]) -> Result<IpAddr> {
     };
     others.filter_map(|peer| route(peer).ok()).find(|ip| own.contains(ip)).ok_or_else(|| {
         Error::setup(
-            "rank 0's host has no route to any address of the other hosts",
-            "name the interface of rank 0's host that leads to the others: HEXAGRAM_INTERFACE=eth0",
+            "the host of rank 0 has no route to any address of the other hosts",
+            "on the host of rank 0, choose the interface to the other hosts: HEXAGRAM_INTERFACE=eth0",
         )
     })
 }

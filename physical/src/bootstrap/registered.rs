@@ -1,8 +1,8 @@
 //! A flag for each rank of a machine, set once rank 0 has registered it: from the ranks to their launcher.
 //!
-//! A registered rank has a connection to rank 0, whose end is the end of the rank. If any other rank ends, only its
-//! launcher can tell. The flags are bytes of a memory file, one for each rank of the machine. Ranks of other launchers
-//! have none.
+//! A registered rank has a connection to rank 0, whose end is the end of the rank. The end of any other rank can only
+//! be reported by its launcher. The flags are bytes of a memory file, one for each rank of the machine. Ranks of
+//! other launchers have none.
 
 use super::variables::{Launcher, Placement};
 use crate::environment::variable;
@@ -25,7 +25,7 @@ const NAME: &str = "hexagram-attendance";
 pub struct RegisteredFlags(Arc<OwnedFd>);
 
 impl RegisteredFlags {
-    /// Creates the flags of so many `ranks`, none of them set.
+    /// Creates the flags of `ranks` ranks, all unset.
     pub fn open(ranks: usize) -> io::Result<Self> {
         let file = memory_file(NAME)?;
         ftruncate(&file, ranks as u64)?;
@@ -51,13 +51,13 @@ pub(crate) fn set_registered(placement: &Placement, is_registered: bool) {
         return;
     }
     let Some(number) = variable(VARIABLE).and_then(|text| text.parse::<u32>().ok()) else { return };
-    // A wrapper may have closed the file, and opened another at that number.
+    // A wrapper may have closed the file, and opened another one at that number.
     let path = format!("/proc/self/fd/{number}");
     let is_it =
         std::fs::read_link(&path).is_ok_and(|file| file == Path::new(&format!("/memfd:{NAME} (deleted)")));
     let file = is_it.then(|| File::options().write(true).open(&path));
     if let Some(Ok(file)) = file {
-        // Without it the launcher reports an end that rank 0 has noticed already.
+        // Without it, the launcher reports an end that rank 0 has already detected.
         let _ = file.write_at(&[u8::from(is_registered)], placement.local_rank as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! Rank 0's record of the ranks that have joined.
+//! The record of rank 0 for the ranks that have joined.
 
 use super::acceptor::Acceptor;
 use super::broadcast::send_to_all;
@@ -21,7 +21,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Time, since the last of them, for which rank 0 tells ranks that connect late why it has given up.
+/// Time, after the latest of them, for which rank 0 notifies ranks that connect late of its failure.
 const LINGER: Duration = Duration::from_millis(500);
 /// Longest request to join, in bytes.
 const JOIN_BYTES: usize = 8 << 10;
@@ -57,11 +57,11 @@ impl RegisteredPeer {
     }
 }
 
-/// Record of where ranks can reach each other by TCP.
+/// Record of the TCP reachability of the ranks.
 struct Reachability<'a> {
     /// Limits of the transport.
     limits: Reach<'a>,
-    /// Networks of all ranks, as the system names them.
+    /// Networks of all ranks, by their system names.
     networks: HashSet<String>,
     /// First rank that accepts connections at loopback addresses only, and those addresses.
     loopback: Option<(Peer, String)>,
@@ -82,9 +82,9 @@ impl Reachability<'_> {
         match &self.loopback {
             Some((peer, at)) if self.networks.len() > 1 => Err(JoinFailure::Refused(
                 format!(
-                    "{peer} cannot join: it accepts connections at {at} only, where ranks of other hosts cannot reach it"
+                    "{peer} cannot join: it accepts connections at {at} only, which ranks of other hosts cannot reach"
                 ),
-                "name an interface that they can reach in HEXAGRAM_INTERFACE there, or unset it".to_owned(),
+                "there, set HEXAGRAM_INTERFACE to an interface that they can reach, or unset it".to_owned(),
             )),
             _ => Ok(()),
         }
@@ -151,7 +151,7 @@ impl<'a> Registry<'a> {
         let hello = Hello::read(&mut message);
         let who = match &hello {
             Ok(Hello::Rank(peer, _)) => peer.to_string(),
-            // The message of another build may be encoded otherwise.
+            // The message of a different build may have a different encoding.
             _ => "a rank".to_owned(),
         };
         let mismatch = match &hello {
@@ -181,10 +181,10 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Returns the reason why a rank that was told of `size` ranks does not fit, if any.
+    /// Returns the reason why a rank that was started for `size` ranks does not match, if any.
     fn mismatch(&self, peer: &Peer, size: usize) -> Option<String> {
         if size != self.size() {
-            return Some(format!("it was told of {size} ranks, rank 0 of {}", self.size()));
+            return Some(format!("it was started for {size} ranks, rank 0 for {}", self.size()));
         }
         if peer.rank >= size {
             return Some(format!("rank {} does not exist in a world of {size}", peer.rank));
@@ -200,7 +200,7 @@ impl<'a> Registry<'a> {
         self.peers[rank].as_ref().map(|registered| registered.peer.clone())
     }
 
-    /// Adds a rank, and tells it that it is registered.
+    /// Adds a rank, and confirms the registration to it.
     fn register(&mut self, peer: Peer, mut stream: Stream) -> Result<(), JoinFailure> {
         let rank = peer.rank;
         let welcome = LeaderMessage::registered(&self.mine.info.peer()).send(&mut stream);
@@ -277,17 +277,17 @@ impl<'a> Registry<'a> {
             .denied()
             .map_or_else(String::new, |reason| format!("; a connection was rejected: {reason}"));
         let what = format!("{plural} {missing} of {size} did not join within {limit:?}{denied}");
-        let remedy = "see whether these processes started and can reach rank 0's address";
+        let remedy = "check that these processes have started, and can reach the address of rank 0";
         let loopback = acceptor.listener().loopback_only().map_or_else(String::new, |at| {
-            format!("; rank 0 listens at {at}, where ranks of other hosts cannot reach it")
+            format!("; rank 0 listens at {at}, which ranks of other hosts cannot reach")
         });
         JoinFailure::Refused(what, format!("{remedy}{loopback}{}", secret.hint()))
     }
 
-    /// Tells every rank that has connected, or connects before none has for [`LINGER`], why there will be no world.
+    /// Notifies every rank that has connected of the failure, and those that connect until none has for [`LINGER`].
     pub(super) fn give_up(&mut self, acceptor: &mut Acceptor<Listener>, failure: &JoinFailure) {
         let answer = failure.message().whole();
-        // Rank 0 knows, and a rank that ended before its registration will not connect.
+        // Rank 0 has been notified, and a rank that ended before its registration will not connect.
         let gone = matches!(failure, JoinFailure::Failed(culprit, _) if self.is_absent(culprit.rank));
         let registered = self.peers.iter_mut().flatten().map(|peer| &mut peer.stream);
         let mut informed = 1 + usize::from(gone) + send_to_all(registered.chain(&mut self.refused), &answer);
@@ -301,7 +301,7 @@ impl<'a> Registry<'a> {
             if !late.is_empty() {
                 waited = Stopwatch::with_gap(LINGER);
             }
-            // They are closed at once: there may be no descriptors for more of them.
+            // They are closed immediately: there may be no descriptors for more of them.
             informed += send_to_all(late.iter_mut().map(|caller| &mut caller.connection), &answer);
         }
     }
@@ -315,7 +315,7 @@ impl<'a> Registry<'a> {
             infos.extend(info.flatten());
             streams.push(stream);
         }
-        // A rank that has died meanwhile is reported by `control`.
+        // `control` reports a rank that has died meanwhile.
         send_to_all(streams.iter_mut().flatten(), &LeaderMessage::peers(&infos, job).whole());
         (PeerTable { key, infos }, ControlStreams::Leader(streams))
     }

@@ -1,5 +1,5 @@
-//! Warnings about rejected connections: the first of each kind at once, then counts, so that a port scan does not fill
-//! a log.
+//! Warnings about rejected connections: the first of each kind immediately, then counts, so that a port scan does not
+//! fill a log.
 
 use crate::runtime::{self, Instant};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) struct Rejections {
     /// Number of rejections since the last warning, and the instant of that warning, by kind.
     kinds: HashMap<io::ErrorKind, (usize, Instant)>,
-    /// Last rejection of a peer that spoke the protocol but proved another secret.
+    /// Last rejection of a peer that spoke the protocol but proved a different secret.
     pub(super) denied: Option<String>,
 }
 
@@ -20,7 +20,7 @@ impl Rejections {
     /// Shortest time between two warnings of one kind.
     const INTERVAL: Duration = Duration::from_secs(10);
 
-    /// Counts a rejected connection, and warns about it if its kind was not warned about lately.
+    /// Counts a rejected connection, and warns about it unless a recent warning had the same kind.
     pub(super) fn record(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::PermissionDenied {
             self.denied = Some(error.to_string());

@@ -1,4 +1,4 @@
-//! The place at which all ranks of a job meet once, at start: a TCP address, or a unix socket if they share a host.
+//! The meeting place of all ranks of a job at start-up: a TCP address, or a unix socket if they share a host.
 
 use super::QUEUE;
 use super::listeners::{BindError, Listeners};
@@ -18,7 +18,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest time to resolve a name once more, for the advice of an error.
+/// Longest time to resolve a name again, for the remedy of an error.
 const ADVICE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Address at which rank 0 waits for the other ranks.
@@ -26,7 +26,7 @@ const ADVICE_PATIENCE: Duration = Duration::from_secs(2);
 pub enum Rendezvous {
     /// TCP address.
     Tcp {
-        /// Name or address of rank 0's host.
+        /// Name or address of the host of rank 0.
         host: String,
         /// Port. If `agent` is set, the next port is tried as well.
         port: u16,
@@ -35,7 +35,7 @@ pub enum Rendezvous {
     },
     /// Abstract unix socket with this name. It has no file, ends with its process, and is reachable on this host only.
     Local(String),
-    /// Listening socket that the launcher has bound and handed to rank 0.
+    /// Listening socket that the launcher has bound and passed to rank 0.
     Inherited(Inherited),
 }
 
@@ -75,18 +75,18 @@ impl fmt::Display for Rendezvous {
 pub(crate) struct ListenContext {
     /// Number of ranks on other hosts.
     pub(crate) remote_ranks: usize,
-    /// Instruction by which the user chooses another rendezvous.
+    /// Remedy by which the user chooses a different rendezvous.
     pub(crate) alternative: &'static str,
     /// Longest time to resolve a name.
     pub(crate) patience: Duration,
 }
 
 impl Rendezvous {
-    /// Opens rank 0's listener. Ranks that connect by TCP have to use `tls`, if it is given.
+    /// Opens the listener of rank 0. Ranks that connect by TCP must use `tls`, if it is given.
     ///
     /// # Errors
-    /// [`Error::System`] if the address is taken or belongs to another host, [`Error::Setup`] if ranks on other hosts
-    /// could never reach it.
+    /// [`Error::System`] if the address is taken or belongs to a different host, [`Error::Setup`] if ranks on other
+    /// hosts could never reach it.
     pub(crate) fn listen(&self, tls: Option<Tls>, context: ListenContext) -> Result<Listener> {
         match self {
             Rendezvous::Tcp { host, port, agent } => {
@@ -109,19 +109,18 @@ impl Rendezvous {
         Error::system(format!("listen at {self}, the rendezvous of all ranks"), cause, remedy)
     }
 
-    /// Listens at all addresses of `host` that belong to this host. If an `agent` may have the port and has it, listens
-    /// at the next one.
+    /// Listens at all addresses of `host` that belong to this host. If an `agent` occupies the port, listens at the
+    /// next one.
     fn bind(&self, host: &str, port: u16, agent: bool, context: ListenContext) -> Result<Listeners> {
         let try_at = |port| -> Result<Result<Listeners, BindError>> {
             let found = addresses(host, port, context.patience).map_err(|cause| {
                 self.cannot_listen(cause, format!("correct the name, or {}", context.alternative))
             })?;
             if found.iter().any(|address| address.ip().is_unspecified()) {
-                let what = format!("{host} names no interface at which other ranks could find this one");
+                let what = format!("{host} is not an address that other ranks can reach");
                 let cause = io::Error::new(io::ErrorKind::AddrNotAvailable, what);
-                return Err(
-                    self.cannot_listen(cause, "name an address of rank 0's host that the others can reach")
-                );
+                return Err(self
+                    .cannot_listen(cause, "use an address of the host of rank 0 that the others can reach"));
             }
             Ok(Listeners::bind(&found))
         };
@@ -146,8 +145,8 @@ impl Rendezvous {
         })
     }
 
-    /// Refuses a name that resolves to loopback on its own host, as Debian's 127.0.1.1 does, if ranks of other hosts
-    /// are to connect to it.
+    /// Refuses a name that resolves to loopback on its own host, such as the 127.0.1.1 of Debian, if ranks of other
+    /// hosts must connect to it.
     fn refuse_loopback(&self, host: &str, listeners: &Listeners, context: ListenContext) -> Result<()> {
         let bound = listeners.addresses().unwrap_or_default();
         let is_given = host == "localhost" || host.parse::<IpAddr>().is_ok();
@@ -156,14 +155,14 @@ impl Rendezvous {
         }
         let bound: Vec<String> = bound.iter().map(|address| address.ip().to_string()).collect();
         let what = format!(
-            "the name {host}, the rendezvous of all ranks, means {} on its own host, where none of the {} ranks on other hosts \
-             can reach it",
+            "the name {host}, the rendezvous of all ranks, resolves to {} on its own host, which none of the {} ranks on other hosts \
+             can reach",
             bound.join(" and "),
             context.remote_ranks
         );
         Err(Error::setup(
             what,
-            "give the address of that host's network instead of its name, or correct /etc/hosts there",
+            "use the network address of that host instead of its name, or correct /etc/hosts there",
         ))
     }
 
@@ -184,7 +183,7 @@ impl Rendezvous {
         })
     }
 
-    /// Returns the addresses of a TCP rendezvous, `None` for one that never leaves this host.
+    /// Returns the addresses of a TCP rendezvous, `None` for one on a single host.
     pub(super) fn addresses(&self, patience: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
         match self {
             Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
@@ -194,8 +193,8 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the addresses at which rank 0 waits with `listener`, with port 0. Its data listeners belong there. A
-    /// listener at all addresses counts as one at those of this rendezvous, which are resolved within `patience`.
+    /// Returns the addresses of `listener`, with port 0, for the data listeners of rank 0. A listener at all
+    /// addresses counts as one at the addresses of this rendezvous, which are resolved within `patience`.
     pub(crate) fn interfaces(&self, listener: &Listener, patience: Duration) -> io::Result<Vec<SocketAddr>> {
         let Listener::Tcp(listeners, _) = listener else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
         let bound = listeners.addresses()?;
@@ -215,38 +214,38 @@ impl Rendezvous {
         matches!(self, Rendezvous::Tcp { agent: true, .. })
     }
 
-    /// Returns the process of this host that listens at the address, as far as the system tells.
+    /// Returns the process of this host that listens at the address, if the system reveals it.
     pub(super) fn owner(&self) -> Option<SocketOwner> {
         let addresses = self.addresses(ADVICE_PATIENCE)?.ok()?;
         addresses.into_iter().filter(|at| runtime::is_of_this_host(*at)).find_map(SocketOwner::of_address)
     }
 
-    /// Returns what to do on a rank that could not reach rank 0, for this `cause`.
+    /// Returns the remedy for a rank that could not reach rank 0, with this `cause`.
     pub(super) fn advice(&self, cause: &io::Error) -> String {
         let addresses = match self.addresses(ADVICE_PATIENCE) {
             Some(Ok(addresses)) => addresses,
-            Some(Err(_)) => return "correct the name of rank 0's host".to_owned(),
+            Some(Err(_)) => return "correct the name of the host of rank 0".to_owned(),
             None => Vec::new(),
         };
         let is_loopback = !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback());
         let mut own = addresses.into_iter().filter(|address| runtime::is_of_this_host(*address));
         match (cause.kind(), own.find_map(SocketOwner::of_address)) {
             (io::ErrorKind::ConnectionRefused, _) if is_loopback => format!(
-                "no program listens there; {self} is this host itself: if rank 0 is on another host, name an address of that \
-                 host, else see whether rank 0 started"
+                "no program listens there; {self} is this host itself: if rank 0 is on a different host, use an address of that \
+                 host, else check that rank 0 has started"
             ),
             (io::ErrorKind::ConnectionRefused, _) => {
-                "no program listens there: see whether rank 0 started, and on that host".to_owned()
+                "no program listens there: check that rank 0 has started, on that host".to_owned()
             }
             (_, Some(owner)) => {
-                format!("{owner} listens there: if that is not rank 0, choose another port for all ranks")
+                format!("{owner} listens there: if that is not rank 0, choose a different port for all ranks")
             }
-            _ => "see whether rank 0 started, and on that host".to_owned(),
+            _ => "check that rank 0 has started, on that host".to_owned(),
         }
     }
 
-    /// Tries once to connect to rank 0. `attempt` alternates between the ports at which it may listen.
-    /// Looks at `watch` after each step.
+    /// Tries once to connect to rank 0. `attempt` alternates between the ports at which it may listen. Checks `watch`
+    /// after each step.
     pub(crate) fn connect(
         &self,
         attempt: usize,
@@ -272,7 +271,7 @@ impl Rendezvous {
 /// Resolves a host, within `patience`.
 ///
 /// # Errors
-/// Those of the system; `NotFound` if there is no address, `TimedOut` if the resolver does not answer in time.
+/// The system errors; `NotFound` without an address, `TimedOut` if the resolver does not answer in time.
 pub(super) fn addresses(host: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let found = runtime::resolve(host, port, patience)?;
@@ -312,7 +311,7 @@ fn connect(
     Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// Takes over the sockets that the launcher left open for this process, which is possible once.
+/// Takes over the sockets that the launcher left open for this process, once.
 fn inherit(descriptors: &[RawFd], port: u16) -> io::Result<Vec<TcpListener>> {
     /// Set once the sockets have been taken.
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -339,10 +338,10 @@ fn inherit_one(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
     }
     let address = rustix::net::getsockname(borrowed)?;
     if SocketAddr::try_from(address).map_or(true, |address| address.port() != port) {
-        return Err(refused("HEXAGRAM_LISTEN_FD and HEXAGRAM_ADDR name different ports"));
+        return Err(refused("HEXAGRAM_LISTEN_FD and HEXAGRAM_ADDR have different ports"));
     }
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
-    // SAFETY: a listening socket at the address that the launcher announced, opened for this process, and taken by
-    // nobody before, as the list of descriptors is taken once and names each once.
+    // SAFETY: a listening socket at the address that the launcher announced, opened for this process. No other code
+    // has taken it, since the list of descriptors is taken once and contains each once.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
 }

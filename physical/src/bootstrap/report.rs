@@ -55,7 +55,7 @@ impl RendezvousAccess {
         Ok(RendezvousAccess { rendezvous, secret, tls, size })
     }
 
-    /// Tells rank 0 which rank has ended. Tries again until `stop` is rung, as rank 0 may start later.
+    /// Notifies rank 0 of the rank that has ended. Retries until `stop` is rung, since rank 0 may start later.
     pub fn notify_leader(&self, ended: &EndedRank, stop: &Doorbell) {
         let mut attempt = 0;
         while self.try_to_notify(ended, attempt).is_err() && !is_rung(stop) {
@@ -71,14 +71,14 @@ impl RendezvousAccess {
         authenticate(&mut stream, &self.secret, &Hello::Ended(peer.clone(), cause.clone()).write()).map(drop)
     }
 
-    /// Listens at the rendezvous in place of a rank 0 that has ended, and tells every rank that joins, until `stop` is
-    /// rung.
+    /// Listens at the rendezvous in place of a rank 0 that has ended, and notifies every rank that joins, until
+    /// `stop` is rung.
     pub fn answer_for_leader(&self, EndedRank { peer, cause }: &EndedRank, stop: &Doorbell) {
         let alone = ListenContext { remote_ranks: 0, alternative: "", patience: STEP_TIMEOUT };
         let listener = self.rendezvous.listen(self.tls.clone(), alone);
         let acceptor =
             listener.and_then(|listener| Acceptor::<Listener>::new(listener, &self.secret, self.size));
-        // Without the address they can only wait for their deadline.
+        // Without the address, they can only wait for their deadline.
         let Ok(mut acceptor) = acceptor else { return };
         let answer = LeaderMessage::failed(peer, cause).whole();
         let mut answered = Vec::new();
@@ -92,7 +92,7 @@ impl RendezvousAccess {
     }
 }
 
-/// Waits until `bell` is rung, or [`RETRY_INTERVAL`] is over. Returns true if it was rung.
+/// Waits until `bell` is rung, or [`RETRY_INTERVAL`] has passed. Returns true if it was rung.
 fn is_rung(bell: &Doorbell) -> bool {
     let mut sources = [PollFd::new(bell, PollFlags::IN)];
     runtime::poll(&mut sources, Some(RETRY_INTERVAL)).is_ok_and(|rung| rung > 0)

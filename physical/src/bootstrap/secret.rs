@@ -1,10 +1,10 @@
 //! The secret that all ranks of a job share: given in a file, or made by rank 0 for the ranks of its own host.
 //!
-//! If the launcher gives no secret (mpirun, torchrun's variables), ranks of one host share a file that only this user
-//! can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name follows from the
-//! rendezvous address. Only the process that listens at that address writes the file, so that two jobs never share one.
-//! Rank 0 removes it at the end of the rendezvous. A file that a killed rank 0 left behind is useless, and removed by
-//! this user's next job, which recognizes it by its lost lock.
+//! If the launcher provides no secret (mpirun, the variables of torchrun), ranks of one host share a file that only
+//! this user can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name follows
+//! from the rendezvous address. Only the process that listens at that address writes the file, so that two jobs never
+//! share one. Rank 0 removes it at the end of the rendezvous. A file that a killed rank 0 left behind is useless; the
+//! next job of this user removes it, recognizing it by its lost lock.
 
 use super::handshake::random;
 use super::local::network_namespace;
@@ -28,9 +28,8 @@ mod tests;
 /// Longest wait for another process that makes a secret at the same time, in milliseconds.
 const TURNS: usize = 100;
 
-/// How the ranks of a Slurm step need neither an address nor a secret.
-const BY_THEMSELVES: &str =
-    "start the step by `srun --mpi=pmi2` or `srun --mpi=pmix`, through which the ranks meet by themselves";
+/// How the ranks of a Slurm step meet without an address and a secret.
+const BY_THEMSELVES: &str = "start the step with `srun --mpi=pmi2` or `srun --mpi=pmix`, which need neither";
 
 /// Returns a fresh secret, as text.
 pub fn draw() -> io::Result<String> {
@@ -71,8 +70,8 @@ impl Secret {
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
     }
 
-    /// Returns the secret of rank 0, whose process must listen at the rendezvous, and the file with it, if it is made
-    /// for this job.
+    /// Returns the secret of rank 0, whose process must listen at the rendezvous, and its file, if it is made for
+    /// this job.
     ///
     /// # Errors
     /// [`Error::System`] if the file cannot be written.
@@ -83,17 +82,17 @@ impl Secret {
                 let secret = draw().map_err(Error::no_random)?.into_bytes();
                 let file = SecretFile::create(path, &secret).map_err(|cause| {
                     let doing = format!("write the job's secret to {}", path.display());
-                    Error::system(doing, cause, format!("make room there, or {MAKE}"))
+                    Error::system(doing, cause, format!("free disk space there, or {MAKE}"))
                 })?;
                 Ok((secret, Some(file)))
             }
         }
     }
 
-    /// Returns the secret as it is now, or `None` if rank 0 has not written it yet.
+    /// Returns the current secret, or `None` if rank 0 has not written it yet.
     ///
     /// # Errors
-    /// [`Error::Setup`] if others could read the file, [`Error::System`] if this process cannot.
+    /// [`Error::Setup`] if other users could read the file, [`Error::System`] if this process cannot.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         let path = match self {
             Secret::Given(secret) => return Ok(Some(secret.clone())),
@@ -101,7 +100,7 @@ impl Secret {
         };
         let name = path.display().to_string();
         let failed = |cause: io::Error| {
-            Error::system(format!("read the job's secret from {name}"), cause, "see who made that file")
+            Error::system(format!("read the job's secret from {name}"), cause, "check the owner of that file")
         };
         let mut file = match open(path, OFlags::NOFOLLOW) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -131,13 +130,13 @@ impl Secret {
         match self {
             Secret::Given(_) => "",
             Secret::Shared(_) => {
-                "; without HEXAGRAM_SECRET_FILE only this user's processes on this host can join"
+                "; without HEXAGRAM_SECRET_FILE only processes of this user on this host can join"
             }
         }
     }
 }
 
-/// Returns the rendezvous address, if all ranks may be on its host, and refuses it otherwise.
+/// Returns the rendezvous address if all ranks may be on its host, and an error otherwise.
 fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<SocketAddr> {
     let rendezvous = &placement.rendezvous;
     let or_else = |remedy: &str| match placement.launcher {
@@ -146,33 +145,33 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
     };
     let addresses = addresses.map_err(|cause| {
         let doing = format!("look up {rendezvous}, the rendezvous of all ranks");
-        Error::system(doing, cause, or_else("correct the name of rank 0's host"))
+        Error::system(doing, cause, or_else("correct the name of the host of rank 0"))
     })?;
     let own = |address: &&SocketAddr| runtime::is_of_this_host(**address);
     let several = placement.local_size < placement.size;
-    // The lowest, as names may be resolved in another order on the next call.
+    // The lowest, since names may resolve in a different order on the next call.
     match addresses.iter().filter(own).min() {
         Some(address) if address.ip().is_loopback() || !several => Ok(*address),
         found => {
             let what = match found {
                 Some(_) => format!("{rendezvous} is the rendezvous of ranks on several hosts"),
-                None => format!("{rendezvous}, the rendezvous of all ranks, is on another host"),
+                None => format!("{rendezvous}, the rendezvous of all ranks, is on a different host"),
             };
             Err(Error::setup(format!("{what}, and this job has no secret"), or_else(MAKE)))
         }
     }
 }
 
-/// Returns a folder that belongs to this user and that nobody else can enter. Makes it, if need be.
+/// Returns a folder of this user that no other user can enter. Creates it, if necessary.
 fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
     let mine = |path: &Path| {
         let stat = rustix::fs::lstat(path)?;
         let private = FileType::from_raw_mode(stat.st_mode) == FileType::Directory
             && stat.st_uid == rustix::process::geteuid().as_raw()
             && stat.st_mode & 0o077 == 0;
-        if private { Ok(()) } else { Err(io::Error::other("it is not this user's alone")) }
+        if private { Ok(()) } else { Err(io::Error::other("other users can enter it")) }
     };
-    // It may be another user's, left over in the environment.
+    // It may belong to a different user, left over in the environment.
     if let Some(runtime) = runtime.filter(|path| path.is_absolute() && mine(path).is_ok()) {
         return Ok(runtime);
     }
@@ -184,11 +183,11 @@ fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
     made.and_then(|()| mine(&path)).map_err(|cause| {
         let doing = format!("keep the job's secret in {}", path.display());
         let see = match cause.kind() {
-            io::ErrorKind::NotFound => "set TMPDIR to a folder that exists",
+            io::ErrorKind::NotFound => "set TMPDIR to an existing folder",
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                "set TMPDIR to a folder that you may write to"
+                "set TMPDIR to a writable folder"
             }
-            _ => "see who made that folder",
+            _ => "check the owner of that folder",
         };
         Error::system(doing, cause, format!("{see}, or {MAKE}"))
     })?;
@@ -204,10 +203,10 @@ pub(crate) struct SecretFile {
 }
 
 impl SecretFile {
-    /// Creates the file, which appears as a whole in place of one that an earlier job may have left.
+    /// Creates the file atomically, in place of one that an earlier job may have left.
     fn create(path: &Path, secret: &[u8]) -> io::Result<Self> {
         let folder = File::open(path.parent().unwrap_or(path))?;
-        // One process at a time, as a file just made might look left over. Without locks, left-over files stay.
+        // One process at a time, since a new file might look left over. Without locks, left-over files stay.
         let turn = take_turn(&folder);
         if turn {
             remove_left_over(path.parent().unwrap_or(path));
@@ -221,14 +220,14 @@ impl SecretFile {
         let _ = flock(&draft.file, FlockOperation::NonBlockingLockExclusive);
         std::fs::rename(&draft.path, path)?;
         draft.path = path.to_owned();
-        // Not by closing it: a process that is just being started may hold a copy of the descriptor.
+        // Not by closing it: a process that is just starting may hold a copy of the descriptor.
         let _ = flock(&folder, FlockOperation::Unlock);
         Ok(draft)
     }
 }
 
-/// Locks `folder` until it is closed. Returns false if another process keeps the lock for [`TURNS`], as it may have
-/// been stopped.
+/// Locks `folder` until it is closed. Returns false if another process, which may have been stopped, keeps the lock
+/// for [`TURNS`].
 fn take_turn(folder: &File) -> bool {
     (0..TURNS).any(|turn| {
         if turn > 0 {

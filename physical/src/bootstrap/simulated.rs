@@ -1,5 +1,5 @@
-//! Start-up and heartbeats in virtual time, by the same code as ever: what takes minutes takes milliseconds here, and
-//! the same in every run.
+//! Start-up and heartbeats in virtual time, by the production code: minutes take milliseconds here, and every run is
+//! the same.
 
 use super::control::Control;
 use super::hosts::Hosts;

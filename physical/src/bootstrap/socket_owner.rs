@@ -1,8 +1,8 @@
-//! The process that has the port or name which this process wants, as far as the kernel tells.
+//! The process that occupies the port or name that this process needs, as far as the kernel reveals it.
 //!
-//! The kernel's table of sockets states the user and the inode of each port's socket. Which process that is follows
-//! from the list of its open files, which only its own user and root may read. At an abstract unix socket the kernel
-//! tells every caller who listens.
+//! The kernel table of sockets contains the user and the inode of the socket of each port. The list of open files
+//! identifies the process, but only its own user and root may read it. For an abstract unix socket, the kernel
+//! reveals the listener to every caller.
 
 use crate::runtime;
 use rustix::net::sockopt;
@@ -63,7 +63,7 @@ impl SocketOwner {
     /// Returns the process at the other end of a unix socket.
     pub(crate) fn of_stream(stream: &UnixStream) -> Option<Self> {
         let peer = sockopt::socket_peercred(stream).ok()?;
-        // The kernel writes 0 for a process of another process namespace.
+        // The kernel writes 0 for a process of a different process namespace.
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
         Some(SocketOwner { user: peer.uid.as_raw(), pid })
     }

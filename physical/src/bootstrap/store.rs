@@ -1,5 +1,5 @@
-//! Start-up through a key-value store that all ranks reach already, such as that of PyTorch: rank 0 listens at a free
-//! address and leaves it there, so that nobody has to choose a port.
+//! Start-up through a key-value store that all ranks already reach, such as that of PyTorch: rank 0 listens at a free
+//! address and writes it to the store, so that users need not choose a port.
 //!
 //! ```text
 //! hexagram/rank/R       card = PRESENT:u32 network:text addresses:136     rank R, for rank 0, which removes it
@@ -8,9 +8,9 @@
 //! hexagram/rendezvous   announcement, as in `announcement`                rank 0, which removes it once all have joined
 //! ```
 //!
-//! The announcement holds the secret of the job: whoever can read the store can join, unless all ranks also have the
-//! file that HEXAGRAM_SECRET_FILE names. It is removed so that it is there no longer than it has to be, and so that the
-//! same ranks can meet through the same store again.
+//! The announcement contains the secret of the job: any process that can read the store can join, unless all ranks
+//! also have the file of HEXAGRAM_SECRET_FILE. It is removed after use, which also lets the same ranks meet through
+//! the same store again.
 
 use super::announcement::{self, Surroundings};
 use super::local::network_namespace;
@@ -28,39 +28,40 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Key of rank 0's announcement.
+/// Key of the announcement of rank 0.
 pub(super) const RENDEZVOUS: &str = "hexagram/rendezvous";
-/// Time after which a rank that waits for another says so.
+/// Time after which a rank that waits for another one logs the wait.
 pub(crate) const LATE: Duration = Duration::from_secs(10);
-/// Time by which a store may be early.
+/// Time by which a store may return early.
 const EARLY: Duration = Duration::from_millis(500);
-/// What to do about a rank that is not there.
-const ABSENT: &str = "see whether that rank has started, and whether the store can be reached";
-/// Kind of the card of a rank that is there.
+/// Remedy for a missing rank.
+const ABSENT: &str = "check that that rank has started, and that the store is reachable";
+/// Kind of the card of a rank that is present.
 const PRESENT: usize = 0;
 /// Kind of the card of a rank that does not join.
 const FAILED: usize = 1;
 
-/// Key-value store that all ranks of a job reach, for [`World::join_through`](crate::World::join_through). Each world
-/// needs keys of its own while its ranks meet: a store of its own, or a prefix in front of each key.
+/// Key-value store that all ranks of a job reach, for [`World::join_through`](crate::World::join_through). While its
+/// ranks meet, each world needs separate keys: a store of its own, or a prefix for each key.
 ///
-/// Whoever can read the store can join the job, as its secret is in it; whoever can write it can lead the ranks
-/// elsewhere. Many stores, that of PyTorch among them, let everyone do both who reaches their port. Where HEXAGRAM_SECRET_FILE
-/// names the same secret on all ranks, they prove that as well, and the store alone is of no use to anybody.
+/// Any process that can read the store can join the job, since it contains the secret; any process that can write it
+/// can redirect the ranks. Many stores, including that of PyTorch, grant both to all processes that reach their port.
+/// If HEXAGRAM_SECRET_FILE names the same secret on all ranks, they prove that as well, and access to the store alone
+/// is useless.
 pub trait Store {
-    /// Sets a key to a value, in place of the one that it has.
+    /// Sets a key to a value, replacing its current value.
     ///
     /// # Errors
     /// Fails if the store cannot be reached.
     fn put(&self, key: &str, value: &[u8]) -> io::Result<()>;
 
-    /// Returns the value of a key, for which it waits at most `limit` if the key has none.
+    /// Returns the value of a key. Waits at most `limit` if the key has none.
     ///
     /// # Errors
     /// Fails if the store cannot be reached, or the key has no value within `limit`.
     fn get(&self, key: &str, limit: Duration) -> io::Result<Vec<u8>>;
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     ///
     /// # Errors
     /// Fails if the store cannot be reached.
@@ -77,26 +78,26 @@ pub(crate) struct StoreMeeting<'a> {
     pub(crate) size: usize,
     /// Longest wait for the others.
     pub(crate) limit: Duration,
-    /// Time after which a wait is told.
+    /// Time after which a wait is logged.
     pub(crate) late: Duration,
 }
 
-/// Place at which the ranks of a store meet; on rank 0 with what the others wait for.
+/// Result of a meeting through a store; on rank 0, with the announcement that the others wait for.
 pub(crate) struct Met {
-    /// Place of this rank. Nobody has counted the ranks of each host yet.
+    /// Placement of this rank. The ranks of each host have not been counted yet.
     pub(crate) placement: Placement,
-    /// Rank 0's listener.
+    /// Listener of rank 0.
     pub(crate) listener: Option<Listener>,
-    /// Rank 0's announcement, to be written once rank 0 is ready.
+    /// Announcement of rank 0, to write once rank 0 is ready.
     pub(crate) announcement: Vec<u8>,
 }
 
 impl StoreMeeting<'_> {
-    /// Learns where to meet: rank 0 opens a listener, at the address `asked` if the ranks are on several hosts, and the
-    /// others wait for its announcement.
+    /// Meets the other ranks: rank 0 opens a listener, at the address `asked` if the ranks are on several hosts, and
+    /// the others wait for its announcement.
     ///
     /// # Errors
-    /// [`Error::System`] if the store fails, or a rank is not there in time; [`Error::Setup`] if a rank has failed.
+    /// [`Error::System`] if the store fails, or a rank is late; [`Error::Setup`] if a rank has failed.
     pub(crate) fn meet(&self, asked: Option<SocketAddr>) -> Result<Met> {
         let (announcement, listener) = match self.rank {
             0 => {
@@ -107,11 +108,11 @@ impl StoreMeeting<'_> {
             }
             _ => {
                 self.put(&card(self.rank), &present())?;
-                (self.get(RENDEZVOUS, self.limit, || "find rank 0's address".to_owned())?, None)
+                (self.get(RENDEZVOUS, self.limit, || "find the address of rank 0".to_owned())?, None)
             }
         };
         let (rendezvous, mut secret) = announcement::read(&announcement)?;
-        // Who can read the store does not have it.
+        // Readers of the store do not have it.
         if let Some(path) = variable("HEXAGRAM_SECRET_FILE") {
             secret.extend(read_given(&path)?);
         }
@@ -122,7 +123,7 @@ impl StoreMeeting<'_> {
         Ok(Met { placement, listener, announcement })
     }
 
-    /// Writes rank 0's announcement; does nothing on other ranks.
+    /// Writes the announcement of rank 0; no effect on other ranks.
     ///
     /// # Errors
     /// [`Error::System`] if the store fails.
@@ -130,7 +131,7 @@ impl StoreMeeting<'_> {
         if self.rank == 0 { self.put(RENDEZVOUS, announcement) } else { Ok(()) }
     }
 
-    /// Removes rank 0's announcement, which all ranks have read; does nothing on other ranks.
+    /// Removes the announcement of rank 0, which all ranks have read; no effect on other ranks.
     pub(crate) fn clear(&self) {
         if self.rank == 0
             && let Err(cause) = self.store.remove(RENDEZVOUS)
@@ -139,19 +140,19 @@ impl StoreMeeting<'_> {
         }
     }
 
-    /// Tells the others that this rank does not join. For a rank that has told them nothing yet.
+    /// Notifies the others that this rank does not join. For a rank that has written no card yet.
     pub(crate) fn give_up(&self, error: &Error) {
         let (key, failure) = match self.rank {
             0 => (RENDEZVOUS.to_owned(), announcement::failure(error)),
             rank => (card(rank), failed(error)),
         };
-        // Without the store they miss this rank at the deadline.
+        // Without the store, they detect the missing rank at the deadline.
         let _ = self.store.put(&key, &failure);
     }
 
     /// Reads the cards of all other ranks, and removes them. Returns whether all are on this host, and all addresses.
     fn collect_cards(&self) -> Result<(bool, Vec<IpAddr>)> {
-        // The store is asked once for each rank.
+        // The store is called once for each rank.
         let mut waited = Stopwatch::with_gap(self.limit);
         let own = name_of_leader();
         self.put(&card(0), own.as_bytes())?;
@@ -166,15 +167,15 @@ impl StoreMeeting<'_> {
             let (network, reached) = read_card(rank, &bytes)?;
             one_host &= network == here;
             addresses.extend(reached);
-            // One that stays says the same of the next world.
+            // A card that stays is equally valid for the next world.
             let _ = self.store.remove(&card(rank));
         }
         let _ = self.store.remove(&card(0));
         Ok((one_host, addresses))
     }
 
-    /// Returns the error of two ranks 0, if another has written its name over that of this one; the other finds it in the
-    /// place of the rank for which both wait.
+    /// Returns the error for two ranks 0, if another one has overwritten the name of this one. The other one finds it
+    /// in the place of the rank for which both wait.
     fn find_other_leader(&self, own: &str, awaited: usize) -> Option<Error> {
         let other = self.store.get(&card(0), EARLY).ok()?;
         let other = String::from_utf8_lossy(&other);
@@ -183,7 +184,7 @@ impl StoreMeeting<'_> {
         }
         let error = Error::setup(
             format!("{own} and {other} are both rank 0 of this job"),
-            "start each process with a rank of its own",
+            "start each process with a different rank",
         );
         let _ = self.store.put(&card(awaited), &failed(&error));
         Some(error)
@@ -194,7 +195,7 @@ impl StoreMeeting<'_> {
             Error::system(
                 format!("write {key} to the store of the job"),
                 cause,
-                "see what the store is, and where",
+                "check the store and its address",
             )
         })
     }
@@ -206,18 +207,20 @@ impl StoreMeeting<'_> {
         })
     }
 
-    /// Returns the value of a key as the store does, and warns where it is late.
+    /// Returns the value of a key like the store, and warns if it is late.
     fn get_or_warn(&self, key: &str, left: Duration, doing: impl Fn() -> String) -> io::Result<Vec<u8>> {
         let mut waited = Stopwatch::with_gap(left);
         let patience = left.min(self.late);
         let found = self.store.get(key, patience);
         let rest = left.saturating_sub(waited.elapsed());
-        // A store that cannot be reached fails earlier.
+        // An unreachable store fails earlier.
         if found.is_ok() || rest.is_zero() || waited.elapsed() + EARLY < patience {
             return found;
         }
         let (rank, doing) = (self.rank, doing());
-        tracing::warn!("rank {rank} waits to {doing} in the store of the job, for {rest:.0?} more; {ABSENT}");
+        tracing::warn!(
+            "rank {rank} waits to {doing} in the store of the job, for a further {rest:.0?}; {ABSENT}"
+        );
         self.store.get(key, rest)
     }
 }
@@ -227,7 +230,7 @@ fn card(rank: usize) -> String {
     format!("hexagram/rank/{rank}")
 }
 
-/// Returns the name of this process as a rank 0, unlike that of any other.
+/// Returns a unique name of this process as a rank 0.
 fn name_of_leader() -> String {
     static LEADERS: AtomicU64 = AtomicU64::new(1);
     let host = rustix::system::uname();
@@ -262,13 +265,13 @@ fn read_card(rank: usize, card: &[u8]) -> Result<(String, Vec<IpAddr>)> {
             }
             FAILED => {
                 let what = format!("rank {rank} does not join: {}", message.text()?);
-                Ok(Err(Error::setup(what, format!("see rank {rank}'s own error"))))
+                Ok(Err(Error::setup(what, format!("see the error of rank {rank}"))))
             }
             _ => Err(malformed()),
         }
     };
     parse().unwrap_or_else(|cause| {
-        let doing = format!("read what rank {rank} wrote to the store");
+        let doing = format!("read the card of rank {rank} in the store");
         Err(Error::system(doing, cause, "use the same build on all ranks"))
     })
 }

@@ -1,4 +1,4 @@
-//! Listener of a rendezvous and the connections to it, each a TCP or a unix socket.
+//! The listener of a rendezvous and its connections, each a TCP or a unix socket.
 
 use super::listeners::{Accept, Listeners};
 use super::local::same_user;
@@ -30,16 +30,16 @@ macro_rules! either {
 }
 
 impl Stream {
-    /// Bounds every later read and write.
+    /// Sets the timeout of later reads and writes.
     pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        // Zero would mean for ever.
+        // Zero would mean forever.
         let timeout = Some(timeout.max(Duration::from_millis(1)));
         sockopt::set_socket_timeout(self, Timeout::Recv, timeout)?;
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, timeout)?)
     }
 
-    /// Waits until `event`, or for the timeout, in a world whose clock is not the system's: there a timeout of the
-    /// system does not pass. Elsewhere, and where nothing blocks, returns at once.
+    /// Waits until `event`, or for the timeout, in a world with a virtual clock, where a timeout of the system does
+    /// not pass. Otherwise, and if the stream does not block, returns immediately.
     fn await_event(&self, event: PollFlags, timeout: Timeout) -> io::Result<()> {
         if !runtime::is_replaced() || fcntl_getfl(self)?.contains(OFlags::NONBLOCK) {
             return Ok(());
@@ -51,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// Returns the address by which this process reaches the peer, with port 0. Its own listeners belong there.
+    /// Returns the address by which this process reaches the peer, with port 0, for its own listeners.
     pub(crate) fn interface(&self) -> io::Result<SocketAddr> {
         match self {
             Stream::Tcp(socket) => socket.tcp().local_addr().map(at_any_port),
@@ -86,7 +86,7 @@ impl AsFd for Stream {
 
 /// Rank 0's listener.
 pub(crate) enum Listener {
-    /// TCP listeners, and the TLS that connections have to use.
+    /// TCP listeners, and the TLS that connections must use.
     Tcp(Listeners, Option<Tls>),
     /// Unix listener.
     Local(UnixListener),
@@ -95,7 +95,7 @@ pub(crate) enum Listener {
 impl Accept for Listener {
     type Connection = Stream;
 
-    /// Returns the next connection. A unix connection of another user is rejected.
+    /// Returns the next connection. A unix connection of a different user is rejected.
     fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listeners, tls) => {
@@ -112,7 +112,7 @@ impl Accept for Listener {
 }
 
 impl Listener {
-    /// Returns the same listener, whose connections have to use `tls`, if it is given.
+    /// Returns the same listener, whose connections must use `tls`, if it is given.
     pub(crate) fn with_tls(self, tls: Option<Tls>) -> Self {
         match self {
             Listener::Tcp(listeners, _) => Listener::Tcp(listeners, tls),

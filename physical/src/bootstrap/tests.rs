@@ -110,7 +110,7 @@ fn a_second_claim_of_a_rank_ends_the_rendezvous_at_once() {
     let pid = format!("pid {}", std::process::id());
     for error in errors {
         assert!(error.contains("cannot join: rank 1 has joined already") && error.contains(&pid), "{error}");
-        assert!(error.contains("a number of its own") && !error.contains("build"), "{error}");
+        assert!(error.contains("a different number") && !error.contains("build"), "{error}");
     }
 }
 
@@ -119,7 +119,7 @@ fn ranks_that_were_told_different_things_are_refused_with_both_values() {
     let place = rendezvous();
     let there = place.clone();
     for error in disagreement(&place, move || join(1, 4, &there, b"key", 40)) {
-        assert!(error.contains("told of 4 ranks, rank 0 of 3"), "{error}");
+        assert!(error.contains("started for 4 ranks, rank 0 for 3"), "{error}");
     }
     let place = rendezvous();
     let there = place.clone();
@@ -266,9 +266,9 @@ fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
     contains(0, "rank 1 of 2 did not join");
     let culprit = format!("rank 1 (host {}, pid ", rustix::system::uname().nodename().to_string_lossy());
     contains(0, &culprit);
-    contains(0, "has another secret: give all ranks the same HEXAGRAM_SECRET_FILE");
+    contains(0, "has a different secret: set the same HEXAGRAM_SECRET_FILE on all ranks");
     contains(1, "cannot join rank 0 at ");
-    contains(1, "secret differs");
+    contains(1, "secrets of the job differ");
 }
 
 #[test]

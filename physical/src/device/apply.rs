@@ -1,13 +1,13 @@
-//! Runs a kernel where its operands are.
+//! Runs a kernel on the device of its operands.
 
 use super::{Kernel, elsewhere, host};
 use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
 use std::sync::Arc;
 
-/// Runs a kernel where the operands are.
+/// Runs a kernel on the device of its operands.
 ///
-/// On a device it is enqueued: its failure is known when somebody waits for the queue.
+/// On a device the kernel is enqueued: its failure appears at the next wait for the queue.
 ///
 /// # Errors
 /// Those of [`Kernel::run`] on the host; [`Error::System`](crate::Error::System) if memory for copies runs out.
@@ -19,7 +19,7 @@ pub fn apply<const R: usize, const W: usize>(
     apply_all(kernel, &reads, &mut writes)
 }
 
-/// Runs a kernel as [`apply`] does, on as many runs as there are.
+/// Runs a kernel like [`apply`], on any number of runs.
 ///
 /// # Errors
 /// As [`apply`].
@@ -100,8 +100,8 @@ mod tests {
             };
             assert!(run(DType::F32, 1).is_ok());
             let refusal = |dtype, reads| run(dtype, reads).unwrap_err().to_string();
-            assert!(refusal(DType::F64, 1).contains("f32 was given f64"), "{queue:?}");
-            assert!(refusal(DType::F32, 0).contains("was given 0 and 2"), "{queue:?}");
+            assert!(refusal(DType::F64, 1).contains("f32 got f64"), "{queue:?}");
+            assert!(refusal(DType::F32, 0).contains("got 0 and 2"), "{queue:?}");
         }
     }
 }

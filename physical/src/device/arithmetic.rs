@@ -1,8 +1,8 @@
-//! Arithmetic on views: what a collective or an algorithm does to a buffer.
+//! Arithmetic on views: the operations of collectives and algorithms on a buffer.
 //!
-//! The work goes to the queue of the view that is written. Nothing here names its device, nor does whoever calls it; on
-//! the host it is done at once, by way of no table. What is NaN in the results is the one NaN that
-//! [`ReduceOp`] promises.
+//! The work runs on the queue of the written view. Neither this module nor its callers name the device; on the host,
+//! operations complete immediately, without a dispatch table. Every NaN in a result is the NaN that [`ReduceOp`]
+//! defines.
 
 use super::{elsewhere, host};
 use crate::codec::{Codec, CodecError};
@@ -23,7 +23,7 @@ impl WriteView {
         }
     }
 
-    /// Copies the elements of `from`, which has equal type and length.
+    /// Copies the elements of `from`, which must have equal type and length.
     ///
     /// # Errors
     /// [`Error::Usage`] if lengths or types differ.
@@ -39,9 +39,9 @@ impl WriteView {
         Ok(())
     }
 
-    /// Copies as [`WriteView::copy_from`] does, and keeps `from` until that is done: a device then copies host memory
-    /// from where it lies, at its full speed if that is of [`Queue::host_memory`](super::Queue::host_memory). Other
-    /// queues that read this view's elements wait for the copy, and not for what is enqueued behind it.
+    /// Copies like [`WriteView::copy_from`], and keeps `from` until the copy is complete: a device then copies host
+    /// memory in place, at full speed if it is from [`Queue::host_memory`](super::Queue::host_memory). Other queues
+    /// that read the elements of this view wait for the copy only, not for later work.
     ///
     /// # Errors
     /// As [`WriteView::copy_from`].
@@ -54,7 +54,7 @@ impl WriteView {
         Ok(())
     }
 
-    /// Combines each element with that of `from`: `self ← self ∘ from`, to the bits that [`ReduceOp`] promises in
+    /// Combines each element with that of `from`: `self ← self ∘ from`, with the bits that [`ReduceOp`] defines, in
     /// either order. [`ReduceOp::Mean`] adds; its division is a [`WriteView::scale`].
     ///
     /// # Errors
@@ -104,8 +104,8 @@ impl WriteView {
         Ok(())
     }
 
-    /// Stores a weighted sum, `self ← Σ weight × term`, in the order of `terms`; the term `None` is `self` as it was.
-    /// Computed in f64 for f64 and f32, in f32 for 16-bit floats, and rounded once.
+    /// Stores a weighted sum, `self ← Σ weight × term`, in the order of `terms`; the term `None` is the previous
+    /// value of `self`. Computed in f64 for f64 and f32, in f32 for 16-bit floats, and rounded once.
     ///
     /// # Errors
     /// As [`WriteView::add_scaled`].
@@ -129,12 +129,12 @@ impl WriteView {
     /// Encodes `from` to the beginning of this view, which holds bytes; returns the size of the message in bytes. See
     /// [`Codec::encode`].
     ///
-    /// On a device a codec's refusal is kept as a [failure](crate::device::Failure) of the queue if the codec's [size
-    /// follows from the length](Codec::has_fixed_size); otherwise this waits for the queue.
+    /// On a device, the refusal of a codec becomes a [failure](crate::device::Failure) of the queue if the [size of
+    /// the codec follows from the length](Codec::has_fixed_size); otherwise this call waits for the queue.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless `from` holds f32 and this view at least the codec's largest message; the codec's own
-    /// error.
+    /// [`Error::Usage`] unless `from` holds f32, and this view is large enough for the largest message of the codec;
+    /// the error of the codec.
     pub fn encode(
         &mut self,
         codec: &dyn Codec,
@@ -145,8 +145,8 @@ impl WriteView {
         let largest = codec.encoded_len(from.len());
         let room = self.byte_len();
         if room < largest {
-            let what = format!("{largest} bytes of {} may not fit {room}", codec.name());
-            return Err(Error::usage(what, "make room for Codec::encoded_len bytes"));
+            let what = format!("{largest} bytes of {} may exceed {room}", codec.name());
+            return Err(Error::usage(what, "use a buffer of Codec::encoded_len bytes"));
         }
         match (from.host_bytes(), self.host_bytes_mut()) {
             (Some(from), Some(to)) => Ok(host::encode(codec, from, to, seed)),
@@ -160,7 +160,7 @@ impl WriteView {
     /// On a device a damaged message is a [failure](crate::device::Failure) of the queue.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless this view holds f32; the codec's own error.
+    /// [`Error::Usage`] unless this view holds f32; the error of the codec.
     pub fn decode(
         &mut self,
         codec: &dyn Codec,
@@ -192,7 +192,7 @@ impl Buffer {
         self.write(0..self.len())
     }
 
-    /// Returns zeroed elements beside these: in memory of the same kind, and written in the same order of work.
+    /// Returns zeroed elements in memory of the same kind, on the same queue.
     ///
     /// # Errors
     /// As [`Buffer::zeroed_on`].
@@ -200,7 +200,7 @@ impl Buffer {
         Buffer::zeroed_on(&self.queue(), dtype, len)
     }
 
-    /// Returns a copy of the elements, beside these.
+    /// Returns a copy of the elements, in memory of the same kind, on the same queue.
     ///
     /// # Errors
     /// As [`Buffer::beside`] and [`Buffer::read`].
@@ -232,7 +232,7 @@ fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
     let say = |dtype: DType, bytes: usize| format!("{bytes} bytes of {dtype}");
     let from = say(from.dtype(), from.byte_len());
     let to = say(to.dtype(), to.byte_len());
-    Err(Error::usage(format!("{from} do not fit {to}"), "use ranges of equal type and length"))
+    Err(Error::usage(format!("{from} do not match {to}"), "use ranges of equal type and length"))
 }
 
 #[cfg(test)]

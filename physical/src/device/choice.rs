@@ -1,11 +1,11 @@
-//! Choice of a device by name: what `--device` of every program reads.
+//! Choice of a device by name: the option `--device` of the programs.
 
 use super::Queue;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// Device on which a rank is to compute, as users type it.
+/// Device on which a rank computes, as users type it.
 ///
 /// ```
 /// use hexagram_physical::device::DeviceChoice;
@@ -20,17 +20,17 @@ pub enum DeviceChoice {
     /// The host: `cpu`.
     #[default]
     Cpu,
-    /// A GPU by its index, `cuda:1`; or, as `cuda`, one for each rank of a host in turn.
+    /// A GPU by its index, `cuda:1`; without an index, `cuda` assigns GPUs to the ranks of a host in turn.
     Cuda(Option<usize>),
-    /// A GPU for each rank in turn if the machine has one, otherwise the host: `auto`.
+    /// GPUs for the ranks in turn if the machine has any, otherwise the host: `auto`.
     Auto,
 }
 
 impl DeviceChoice {
-    /// Finds out whether this build and this machine have the device, which it does not open.
+    /// Checks whether this build and this machine have the device, without opening it.
     ///
     /// # Errors
-    /// [`Error::Usage`] that says what is missing.
+    /// [`Error::Usage`] that describes the missing part.
     pub fn check(self) -> Result<()> {
         match self {
             DeviceChoice::Cpu | DeviceChoice::Auto => Ok(()),
@@ -38,7 +38,7 @@ impl DeviceChoice {
         }
     }
 
-    /// Returns the number of GPUs from which to take one; 0 if it is the host.
+    /// Returns the number of GPUs to choose from; 0 for the host.
     fn count(self) -> Result<usize> {
         let DeviceChoice::Cuda(index) = self else {
             return Ok(if self == DeviceChoice::Auto { count().unwrap_or(0) } else { 0 });
@@ -48,13 +48,14 @@ impl DeviceChoice {
             return Ok(count);
         }
         let what = format!("{self} is not among the {count} CUDA devices of this machine");
-        Err(Error::usage(what, "choose one from cuda:0 on, or cpu; CUDA_VISIBLE_DEVICES may hide some"))
+        Err(Error::usage(what, "choose a device from cuda:0 on, or cpu; CUDA_VISIBLE_DEVICES may hide some"))
     }
 
     /// Creates a queue of the device, for the rank of this index on its host.
     ///
     /// # Errors
-    /// [`Error::Usage`] if this build or this machine lacks the device; the device's own error if it cannot be opened.
+    /// [`Error::Usage`] if this build or this machine lacks the device; the error of the device if it cannot be
+    /// opened.
     pub fn queue(self, local_rank: usize) -> Result<Queue> {
         let in_turn = local_rank.checked_rem(self.count()?);
         let index = if let DeviceChoice::Cuda(Some(index)) = self { Some(index) } else { in_turn };
@@ -72,7 +73,7 @@ impl FromStr for DeviceChoice {
             "cuda" => Ok(DeviceChoice::Cuda(None)),
             "auto" => Ok(DeviceChoice::Auto),
             _ if index.is_some() => Ok(DeviceChoice::Cuda(index)),
-            _ => Err(Error::usage(format!("no device is called {text}"), "use cpu, cuda, cuda:N or auto")),
+            _ => Err(Error::usage(format!("unknown device `{text}`"), "use cpu, cuda, cuda:N or auto")),
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Arithmetic on views of which at least one is not in host memory: what a queue waits for, and where operands have to
-//! go first.
+//! Arithmetic on views of which at least one is not in host memory: the waits of a queue, and the copies of operands.
 //!
-//! An operand on the same device is read where it is. One that is elsewhere is copied beside what is written, by way of
-//! the host; that is slow, and hardly ever needed.
+//! An operand on the same device is read in place. Any other operand is first copied to that device, through the
+//! host; that is slow, and rarely necessary.
 
 use super::place::WaitPlace;
 use super::queue::host_memory;
@@ -146,7 +145,7 @@ fn on_copies(kernel: &dyn Kernel, reads: &[ReadView], writes: &mut [WriteView]) 
     Ok(())
 }
 
-/// Returns a copy of host memory that is to be written.
+/// Returns a copy of host memory that will be written.
 fn copied(view: &WriteView) -> Result<WriteView> {
     let copy = Buffer::zeroed(view.dtype(), view.len())?;
     let mut place = copy.write_all()?;
@@ -155,13 +154,13 @@ fn copied(view: &WriteView) -> Result<WriteView> {
 }
 
 impl ReadView {
-    /// Returns a copy in host memory, when the queue has done all that was enqueued so far.
+    /// Returns a copy in host memory, after the queue has completed all earlier work.
     pub(crate) fn copied_down(&self) -> Result<WriteView> {
         down(&self.span())
     }
 
-    /// Lets the queue of this view copy it to host memory, and returns the copy, which is complete once the event has
-    /// happened. `None` if it is in host memory itself.
+    /// Lets the queue of this view copy it to host memory. Returns the copy, which is complete after the event;
+    /// `None` if the view is in host memory.
     pub(crate) fn copy_down(&self) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
         copying_down(&self.span())
     }
@@ -178,7 +177,7 @@ impl WriteView {
         enqueue(&self.span().first(from.byte_len()), &[], |queue, to| queue.copy_up(from, to));
     }
 
-    /// Does the same, so that readers on other queues wait for this and for nothing that is enqueued later.
+    /// Does the same, so that readers on other queues wait for this copy only, not for later work.
     pub(crate) fn copy_up_ahead(&mut self, from: ReadView) {
         self.copy_up(from);
         if let Some((queue, order)) = self.span().place() {
@@ -186,8 +185,8 @@ impl WriteView {
         }
     }
 
-    /// Lets the queue of this view combine it with `from`, which is in host memory and copied to the beginning of
-    /// `scratch` first, of the same queue and type.
+    /// Lets the queue of this view combine it with `from`, which is in host memory and first copied to the beginning
+    /// of `scratch`, of the same queue and type.
     pub(crate) fn reduce_up(&mut self, op: ReduceOp, from: ReadView, scratch: &Buffer) -> Result<()> {
         let to = self.span();
         let mut place = scratch.write(0..from.len())?;
@@ -207,7 +206,7 @@ fn with(from: &ReadView, to: &WriteView, kernel: impl FnOnce(&dyn DeviceQueue, S
     Ok(())
 }
 
-/// Enqueues work that writes `to` and reads `operands`, all on one device, behind all that it has to wait for.
+/// Enqueues work that writes `to` and reads `operands`, all on one device, after all work that it depends on.
 fn enqueue(to: &Span, operands: &[Span], kernel: impl FnOnce(&dyn DeviceQueue, Span)) {
     enqueue_all(std::slice::from_ref(to), operands, |queue| kernel(queue, to.clone()));
 }
@@ -218,7 +217,7 @@ fn enqueue_all(to: &[Span], operands: &[Span], kernel: impl FnOnce(&dyn DeviceQu
     in_order(queue, to, operands, || kernel(&**queue));
 }
 
-/// Lets a queue do work that writes `to`, which is its memory, and reads `operands`, behind all that it has to wait for.
+/// Lets a queue do work that writes `to`, in its memory, and reads `operands`, after all work that it depends on.
 pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Span], work: impl FnOnce()) {
     let written = || to.iter().filter_map(Span::place);
     let read = || operands.iter().filter_map(Span::place);
@@ -229,14 +228,14 @@ pub(crate) fn in_order(queue: &Arc<dyn DeviceQueue>, to: &[Span], operands: &[Sp
     read().for_each(|(own, order)| order.after_read(own, queue));
 }
 
-/// Returns true if the queue of `to` can read a view where it is.
+/// Returns true if the queue of `to` can read a view in place.
 fn is_beside(view: &ReadView, to: &Span) -> bool {
     let from = view.span();
     let device = |span: &'_ Span| span.place().map(|(queue, _)| queue.device().to_owned());
     device(&from) == device(to)
 }
 
-/// Returns the span of a view where the queue of `to` can read it: its own, or that of a copy.
+/// Returns a span of a view that the queue of `to` can read: its own, or that of a copy.
 fn beside(view: &ReadView, to: &Span) -> Result<Span> {
     if is_beside(view, to) {
         return Ok(view.span());
@@ -250,7 +249,7 @@ fn beside(view: &ReadView, to: &Span) -> Result<Span> {
     Ok(place.span())
 }
 
-/// Returns a copy of host memory, so that whoever owns that may write it while `queue` has yet to read the copy.
+/// Returns a copy of host memory, so that its owner may write it while `queue` has yet to read the copy.
 fn snapshot(view: &ReadView, queue: Option<&Arc<dyn DeviceQueue>>) -> Result<ReadView> {
     let zeroed = |queue: &Arc<dyn DeviceQueue>| host_memory(&**queue, view.dtype(), view.len());
     let copy = queue.map_or_else(|| Buffer::zeroed(view.dtype(), view.len()), zeroed)?;
@@ -271,11 +270,11 @@ fn copying_down(from: &Span) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
     Ok(Some((copy, queue.record())))
 }
 
-/// Copies to host memory, and waits until the queue has done so.
+/// Copies to host memory, and waits for the queue.
 fn down(from: &Span) -> Result<WriteView> {
     let queue = from.queue();
     let Some(queue) = queue.device() else {
-        return Err(Error::usage("host memory was to be copied down", "use it where it is"));
+        return Err(Error::usage("host memory cannot be copied to the host", "use it in place"));
     };
     if queue.has_content() {
         warn(queue.device());
@@ -287,12 +286,10 @@ fn down(from: &Span) -> Result<WriteView> {
     copy.write_all()
 }
 
-/// Says once that a program waits for its device.
+/// Warns once that a program waits for its device.
 fn warn(device: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::warn!(
-            "the host reads or writes memory of {device}: it waits and copies, here and wherever it does so"
-        );
+        tracing::warn!("the host reads or writes memory of {device}; each such access waits and copies");
     });
 }

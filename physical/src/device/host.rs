@@ -1,4 +1,4 @@
-//! The host's kernels on bytes that have a type.
+//! The host kernels on typed bytes.
 
 use super::{Kernel, Operands, reduce as arithmetic, weighted};
 use crate::codec::{self, Codec, CodecError};
@@ -25,7 +25,7 @@ pub(crate) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) 
     arithmetic::add_scaled(dtype, weight, from, to);
 }
 
-/// Stores a weighted sum of runs, of which `None` is what is stored already.
+/// Stores a weighted sum of runs, where `None` is the stored run.
 pub(crate) fn weighted_sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     charge(|| Work::WeightedSum { terms: terms.len(), bytes: to.len() });
     weighted::sum(dtype, terms, to);

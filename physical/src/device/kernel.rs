@@ -1,7 +1,7 @@
-//! Kernels of one's own: arithmetic on several runs of elements at once, such as a step of an optimizer.
+//! User kernels: arithmetic on several runs of elements, such as a step of an optimizer.
 //!
-//! A [`Kernel`] is written for the host, and runs there for memory of the host. For memory of a device it goes to the
-//! queue of what it writes, which has a [`Program`] for it, or else the operands are copied to the host and back:
+//! A [`Kernel`] is written for the host, and runs there for host memory. For device memory it runs on the queue of
+//! the written runs, which may have a [`Program`] for it; otherwise the operands are copied to the host and back.
 //! `apply` chooses.
 
 use super::program::Program;
@@ -35,19 +35,20 @@ use std::fmt;
 /// # Ok::<(), hexagram_physical::Error>(())
 /// ```
 pub trait Kernel: Send + Sync + fmt::Debug + 'static {
-    /// Computes on operands that are in host memory.
+    /// Computes on operands in host memory.
     ///
     /// # Errors
-    /// [`Error::Usage`] for operands that it cannot deal with. On a device it is a failure of the queue.
+    /// [`Error::Usage`] for unsupported operands. On a device it is a failure of the queue.
     fn run(&self, operands: Operands<'_>) -> Result<()>;
 
-    /// Returns what a device runs in place of [`Kernel::run`], to the same bits; `None`, as here, lets the host do it.
+    /// Returns a device program that replaces [`Kernel::run`], with the same bits. With `None`, the default, the host
+    /// runs it.
     fn program(&self) -> Option<Program> {
         None
     }
 }
 
-/// Operands of a [`Kernel`] in host memory: elements of some types, whose bytes are aligned to them.
+/// Operands of a [`Kernel`] in host memory: typed elements in aligned bytes.
 pub struct Operands<'a> {
     /// Runs that it reads.
     pub reads: Vec<(DType, &'a [u8])>,
@@ -62,13 +63,13 @@ impl<'a> Operands<'a> {
     /// Returns the operands as elements of one type: `R` that are read, and `W` that are written.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there are other than so many, or if they are of another type.
+    /// [`Error::Usage`] if the numbers of operands or the types differ.
     pub fn all<T: Element, const R: usize, const W: usize>(self) -> Result<Typed<'a, T, R, W>> {
         let given = (self.reads.len(), self.writes.len());
         let other = || {
             let (reads, writes) = given;
-            let what = format!("a kernel that reads {R} and writes {W} runs was given {reads} and {writes}");
-            Error::usage(what, "give it as many runs of elements as it takes")
+            let what = format!("a kernel reads {R} and writes {W} runs, but got {reads} and {writes}");
+            Error::usage(what, "pass the right numbers of runs")
         };
         let reads = self.reads.into_iter().map(|(dtype, bytes)| elements(dtype, bytes));
         let writes = self.writes.into_iter().map(|(dtype, bytes)| elements_mut(dtype, bytes));
@@ -89,5 +90,5 @@ fn elements_mut<T: Element>(dtype: DType, bytes: &mut [u8]) -> Result<&mut [T]> 
 }
 
 fn strange(given: DType, wanted: DType) -> Error {
-    Error::usage(format!("a kernel for {wanted} was given {given}"), "convert the elements first")
+    Error::usage(format!("a kernel for {wanted} got {given}"), "convert the elements first")
 }

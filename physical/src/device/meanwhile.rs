@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// Longest time between two looks of a thread that goes on with other work while it waits for a device.
+/// Longest time between two checks of a thread that does other work while it waits for a device.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
-/// Work of a thread that goes on a little each time that it is called; returns true if anything has moved.
+/// Work of a thread that makes some progress with each call; returns true if it has.
 pub(crate) type Meanwhile = dyn Fn() -> bool;
 
 thread_local! {
@@ -15,7 +15,7 @@ thread_local! {
     static MEANWHILE: RefCell<Vec<Weak<Meanwhile>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Goes on with some work of this thread, as long as it lives, whenever the thread waits for a device.
+/// Continues this work of the thread, as long as it lives, whenever the thread waits for a device.
 #[cfg(feature = "cuda")]
 pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
     MEANWHILE.with_borrow_mut(|works| {
@@ -24,10 +24,10 @@ pub(crate) fn go_on_meanwhile(work: &Rc<Meanwhile>) {
     });
 }
 
-/// Goes on once with all such work of this thread but `own`; returns true if anything has moved.
+/// Continues once all such work of this thread except `own`; returns true after any progress.
 pub(crate) fn go_on(own: Option<&Rc<Meanwhile>>) -> bool {
     let mut has_moved = false;
-    // One after another, as the list must not be borrowed while one of them works.
+    // One after another, since the list must not be borrowed while one of them runs.
     for at in 0.. {
         let Some(work) = MEANWHILE.with_borrow(|works| works.get(at).map(Weak::upgrade)) else { break };
         if let Some(work) = work.filter(|work| own.is_none_or(|own| !Rc::ptr_eq(own, work))) {

@@ -1,7 +1,7 @@
-//! Measures: what the host needs to know of numbers that may be elsewhere.
+//! Measures: properties of numbers, possibly on a device, for the host.
 //!
-//! Each is computed where the numbers are, beside them; only the result is copied. What is measured of several runs is
-//! copied at once.
+//! Each is computed on the device of the numbers; only the result is copied. The measures of several runs are copied
+//! together.
 
 use super::kernel::{Operands, elements};
 use super::kernels::{all_finite, sums};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView};
 use std::sync::Arc;
 
-/// Module of all programs that are here: whoever prepares it is not held up by the driver later.
+/// Module of all programs in this file. Prepare it early, so that the driver does not delay a launch.
 #[cfg(feature = "cuda")]
 pub static MODULE: Module = Module { name: "measure", code: Code::Packed(hexagram_ptx::MEASURE) };
 
@@ -86,17 +86,19 @@ struct Measure {
 
 impl Measure {
     fn new(quantity: Quantity, runs: &[ReadView]) -> Result<Self> {
-        let refuse = |what: String| Err(Error::usage(what, "measure runs of f32 or f64, of equal lengths"));
-        let [first, others @ ..] = runs else { return refuse("no run was to be measured".to_owned()) };
+        let refuse = |what: String| Err(Error::usage(what, "use runs of f32 or f64, of equal lengths"));
+        let [first, others @ ..] = runs else { return refuse("there are no runs to measure".to_owned()) };
         let dtype = first.dtype();
         let len = first.len();
         if !matches!(dtype, DType::F32 | DType::F64) {
             return refuse(format!("norms are undefined for {dtype}"));
         }
         match others.iter().find(|run| (run.dtype(), run.len()) != (dtype, len)) {
-            Some(run) => {
-                refuse(format!("{len} × {dtype} have no distance from {} × {}", run.len(), run.dtype()))
-            }
+            Some(run) => refuse(format!(
+                "the distance of {len} × {dtype} from {} × {} is undefined",
+                run.len(),
+                run.dtype()
+            )),
             None => Ok(Measure { quantity, dtype, len }),
         }
     }
@@ -113,7 +115,10 @@ impl Measure {
             (Quantity::Distance, [x, y]) => Ok(sums::distance_f64(of_type(x)?, of_type(y)?).to_ne_bytes()),
             (Quantity::NotFinite, [x]) if is_narrow => Ok(first(of_type::<f32>(x)?, all_finite)),
             (Quantity::NotFinite, [x]) => Ok(first(of_type::<f64>(x)?, |_| false)),
-            _ => Err(Error::usage("a measure was given other runs", "give it one, or two for a distance")),
+            _ => Err(Error::usage(
+                "a measure got the wrong number of runs",
+                "pass one run, or two for a distance",
+            )),
         }
     }
 }
@@ -122,7 +127,8 @@ fn of_type<'a, T: Element>((dtype, bytes): &(DType, &'a [u8])) -> Result<&'a [T]
     elements(*dtype, bytes)
 }
 
-/// Returns the bytes of the index of the first element that is not finite, unless `none` says at once that none is.
+/// Returns the bytes of the index of the first element that is not finite. `none` is a fast test that returns true if
+/// all are.
 fn first<T: Copy + Into<f64>>(x: &[T], none: impl Fn(&[T]) -> bool) -> [u8; 8] {
     let found = if none(x) { None } else { x.iter().position(|x| !(*x).into().is_finite()) };
     found.map_or(-1, |index| index as i64).to_ne_bytes()

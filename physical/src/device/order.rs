@@ -4,16 +4,16 @@ use super::place::{WaitPlace, at};
 use super::queue::{DeviceQueue, Event};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The events of one memory that work on it has to wait for: those of its own queue's writes, for readers on other
-/// queues, and those of other queues' reads, for its writers.
+/// The events of one memory for which its work must wait: those of writes by its own queue, for readers on other
+/// queues, and those of reads by other queues, for its writers.
 ///
-/// Work calls what it needs while it holds views, so that the program's order is settled; this is about when it runs.
+/// Callers hold views, which settle the order of the program; this type is about the execution.
 #[derive(Default)]
 pub(crate) struct Order(Mutex<Events>);
 
 #[derive(Default)]
 struct Events {
-    /// An event of the memory's own queue after the last write, recorded when another queue first asks.
+    /// An event of the memory's own queue after the last write, recorded when another queue first needs it.
     written: Option<Arc<dyn Event>>,
     /// The last read of each other queue since the last write.
     read: Vec<(Arc<dyn DeviceQueue>, Arc<dyn Event>)>,
@@ -24,15 +24,15 @@ impl Order {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the memory's own queue wait for what others still read, at a place.
+    /// Lets the own queue of the memory wait for pending reads of other queues, at a place.
     pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: WaitPlace) {
         for (_, event) in self.events().read.drain(..) {
             at(place, || own.wait(&event));
         }
     }
 
-    /// Notes that the memory's own queue has work that writes it. Called after that was enqueued, so that an event
-    /// recorded meanwhile for another range does not pass for one after it.
+    /// Records that the own queue of the memory has work that writes it. Called after that was enqueued, so that an
+    /// event recorded in between for a different range is not mistaken for one after it.
     pub(crate) fn after_write(&self) {
         self.events().written = None;
     }

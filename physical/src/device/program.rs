@@ -1,10 +1,10 @@
-//! Programs: what a device with compiled kernels runs in place of host code.
+//! Programs: device code that replaces host code.
 //!
-//! A program is data: which entries of a module are launched one after the other, with which arguments. A codec returns
-//! one from [`Codec::encode_program`] and [`Codec::decode_program`], a kernel from [`Kernel::program`]; the queue of a
-//! device that can run it fills in the addresses. Without one the host does the work, which waits for the device.
+//! A program is data: the entries of a module to launch in sequence, with their arguments. A codec returns one from
+//! [`Codec::encode_program`] and [`Codec::decode_program`], a kernel from [`Kernel::program`]; the queue of a device
+//! that supports it fills in the addresses. Without a program the host does the work, which waits for the device.
 //!
-//! What every module may rely on, and how entries report what they refuse, is in `cuda/device.cuh`. The bits of every
+//! `cuda/device.cuh` defines the common parts of all modules, and how entries report refusals. The bits of every
 //! result are those of the host.
 //!
 //! [`Codec::encode_program`]: crate::codec::Codec::encode_program
@@ -42,12 +42,12 @@ pub struct Program {
     pub module: &'static Module,
     /// Launches, one after the other.
     pub launches: Vec<Launch>,
-    /// Size of the memory that the launches share beside their operands, in bytes. It holds anything at the start.
+    /// Size of the scratch memory that the launches share, in bytes. Its initial content is undefined.
     pub scratch: usize,
-    /// Description of what is wrong with a message that an entry finds damaged.
+    /// Description of the error for a message that an entry finds damaged.
     pub damage: &'static str,
-    /// Programs that run after this one on the same operands, each with scratch memory and refusals of its own: those
-    /// of the other tensors of a bucket.
+    /// Programs that run after this one on the same operands, each with its own scratch memory and refusals: those of
+    /// the other tensors of a bucket.
     pub then: Vec<Program>,
 }
 
@@ -69,7 +69,7 @@ pub struct Launch {
 pub enum Argument {
     /// Address of an operand: those that are read come first, then those that are written.
     Operand(usize),
-    /// Address of a byte of an operand: the operand's number, and how many bytes behind its beginning.
+    /// Address of a byte of an operand: the number of the operand, and the offset in bytes.
     OperandAt(usize, usize),
     /// Address of a byte of the scratch memory, by its offset. The memory is aligned to 256 bytes.
     Scratch(usize),
@@ -88,8 +88,8 @@ pub enum Argument {
 }
 
 impl Launch {
-    /// Creates the launch of an entry whose threads go from place to place: as many as `places`, in blocks of 256, of
-    /// which there are 65,535 at most.
+    /// Creates the launch of an entry whose threads iterate over `places` places, in blocks of 256, at most 65,535
+    /// blocks.
     pub fn over(entry: &'static str, places: usize, arguments: Vec<Argument>) -> Self {
         let threads = 256;
         let blocks = places.div_ceil(threads).clamp(1, 65_535);
@@ -98,7 +98,7 @@ impl Launch {
 }
 
 impl Argument {
-    /// Returns the parameter that takes it.
+    /// Returns the type of its parameter.
     pub(crate) fn parameter(self) -> Parameter<'static> {
         match self {
             Argument::Operand(_) | Argument::OperandAt(..) | Argument::Scratch(_) | Argument::U64(_) => {
@@ -156,8 +156,8 @@ impl PartialEq for Module {
 pub(crate) struct Parameter<'a>(&'a str);
 
 impl<'a> Parameter<'a> {
-    /// Returns what a parameter's line says: `.u64` of `.param .u64 scale_param_0`, and all of an aligned one but its
-    /// name.
+    /// Returns the type in the line of a parameter: `.u64` of `.param .u64 scale_param_0`, and the whole line of an
+    /// aligned one except its name.
     fn of(line: &'a str) -> Self {
         let line = line.strip_prefix(".param ").unwrap_or(line);
         Parameter(match line.split_once("[") {
@@ -183,7 +183,7 @@ pub(crate) fn parameters<'a>(text: &'a str, entry: &str) -> Option<Vec<Parameter
     Some(list.split(',').map(str::trim).filter(|line| !line.is_empty()).map(Parameter::of).collect())
 }
 
-/// Returns the sizes of an entry's parameters in bytes, by what PTX declares.
+/// Returns the sizes of the parameters of an entry in bytes, from the PTX declarations.
 #[cfg(feature = "cuda")]
 pub(crate) fn parameter_sizes(text: &str, entry: &str) -> Option<Vec<usize>> {
     parameters(text, entry).map(|parameters| parameters.into_iter().map(Parameter::size).collect())

@@ -1,27 +1,26 @@
 //! Queues: ordered work on one device.
 //!
-//! Work is *enqueued*: a call returns once it is ordered behind the earlier work of its queue, and nobody awaits it. A
-//! buffer belongs to one queue, which does all work that writes it. Where work reads memory of another queue, and where
-//! memory is written that another queue has read, the queue waits for an [`Event`] of the other one; `order` keeps
-//! which. The host's queue has nothing to enqueue: its work is done when the call returns, and it costs nothing.
+//! Work is *enqueued*: a call returns once it is ordered after the earlier work of its queue, and is not awaited. A
+//! buffer belongs to one queue, which does all work that writes it. If work reads memory of another queue, or writes
+//! memory that another queue has read, the queue waits for an [`Event`] of the other one; `order` keeps these events.
+//! The host queue enqueues nothing: its work is complete when the call returns, at no cost.
 //!
-//! A device implements [`DeviceQueue`] and [`Event`]. What stands above sees [`Queue`] alone, and hardly ever that:
-//! scratch, state and snapshots are made [beside](crate::Buffer::beside) the buffer that they serve.
+//! A device implements [`DeviceQueue`] and [`Event`]. The layers above use [`Queue`] alone, and rarely: scratch,
+//! state and snapshots are created [beside](crate::Buffer::beside) the buffer that they serve.
 //!
 //! # Failures
-//! Work that runs late fails late, and what it should have written is wrong. A [`Failure`] goes wherever those bytes
-//! go: a queue keeps its first one, an [`Event`] carries what its queue had kept by then, and a queue that waits for
-//! the event [in order to read](DeviceQueue::wait_to_read) keeps that as its own. So a message does not leave the rank
-//! if the event of its copy to the host carries a failure, whichever queue has failed. Access from the program,
-//! [`Queue::check`] and [`Queue::refusal`] take the failure of their queue; events that were recorded before keep it. A
-//! device whose kernels write an error word in its memory has one for each queue and event: `record` and `wait_to_read`
-//! copy it in the order of their queue, and the host reads it when the event has happened. On the host, work fails at
-//! once.
+//! Work that runs late fails late, and its output is then wrong. A [`Failure`] travels with those bytes: a queue
+//! keeps its first one, an [`Event`] carries the failure of its queue at that point, and a queue that waits for the
+//! event [in order to read](DeviceQueue::wait_to_read) adopts it. So a message does not leave the rank if the event
+//! of its copy to the host carries a failure, whichever queue has failed. Access from the program, [`Queue::check`]
+//! and [`Queue::refusal`] take the failure of their queue; events that were recorded before keep it. A device whose
+//! kernels write an error word in its memory has one for each queue and event: `record` and `wait_to_read` copy it in
+//! the order of their queue, and the host reads it when the event has happened. On the host, work fails immediately.
 //!
-//! So what a codec refuses is found within the operation, before the message leaves; it names this rank, and the
-//! element as it lies in the device's memory, but neither tensor nor operation: the queue works for several. What is
-//! part of no operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names
-//! what the host would.
+//! Therefore the refusal of a codec is found within the operation, before the message leaves. It names this rank, and
+//! the element in device memory, but neither tensor nor operation, since the queue serves several. Work outside of
+//! operations (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and reports the same
+//! details as on the host.
 
 use super::program::Program;
 use super::{Kernel, Timestamp};
@@ -73,13 +72,13 @@ impl Queue {
         self.0.as_ref()
     }
 
-    /// Returns what to call the device in messages: `host`, `cuda:0`.
+    /// Returns the name of the device in messages: `host`, `cuda:0`.
     pub fn name(&self) -> &str {
         self.0.as_ref().map_or("host", |queue| queue.device())
     }
 
-    /// Creates another queue of the same device and with the same [limit](Self::set_limit), for work that need not wait for
-    /// this one's; the host's is the host's.
+    /// Creates another queue of the same device with the same [limit](Self::set_limit), for independent work. On the
+    /// host, this returns the host queue.
     ///
     /// # Errors
     /// [`Error::System`] if the device has no more.
@@ -90,7 +89,7 @@ impl Queue {
         Ok(another)
     }
 
-    /// Returns host memory from which and to which the queue's copies are quick, with any numbers in it.
+    /// Returns host memory with fast copies from and to this queue, with arbitrary content.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
@@ -98,8 +97,8 @@ impl Queue {
         self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
     }
 
-    /// Tells a simulated world of arithmetic that the host does for memory of this queue. Returns true if the host has to
-    /// do it: false of memory that has sizes and no content, of whose elements it must not ask then.
+    /// Charges host arithmetic for memory of this queue in a simulated world. Returns true if the host must do it,
+    /// and false for memory that has sizes and no content, whose elements must not be accessed.
     ///
     /// ```
     /// use hexagram_physical::Buffer;
@@ -123,8 +122,8 @@ impl Queue {
 
     /// Makes a program ready, so that its first launch is as quick as the others.
     ///
-    /// A GPU's driver compiles a module when it is loaded, which takes up to seconds, and may wait for work in flight. So
-    /// whoever knows what will run prepares it before ranks wait for each other.
+    /// The driver of a GPU compiles a module when it is loaded, which takes up to seconds, and may wait for work in
+    /// progress. Therefore, prepare known programs before ranks wait for each other.
     ///
     /// # Errors
     /// [`Error::System`] or [`Error::Usage`] if the device cannot run the program.
@@ -145,8 +144,8 @@ impl Queue {
         programs.iter().flatten().try_for_each(|program| self.prepare(program))
     }
 
-    /// Returns a point in the work of the queue behind all that it has so far, whose time becomes known. `None` on the host,
-    /// where the clock tells it, and for a device that does not.
+    /// Returns a timestamp in the work of the queue, after all earlier work. `None` on the host, whose clock is
+    /// sufficient, and for a device without timestamps.
     ///
     /// ```
     /// use hexagram_physical::device::Queue;
@@ -166,9 +165,9 @@ impl Queue {
         self.0.as_ref().and_then(|queue| queue.timestamp())
     }
 
-    /// Sets the longest time that the program waits for the queue's work: here, and where it looks at elements. That of
-    /// `HEXAGRAM_DEADLINE` at first, or 300 s; the operation deadline once a communicator has
-    /// [memory on the queue](crate::transport::Transport::attach).
+    /// Sets the longest time that the program waits for the work of the queue, here and in accesses to elements.
+    /// Initially that of `HEXAGRAM_DEADLINE`, or 300 s; the operation deadline once a communicator has [memory on the
+    /// queue](crate::transport::Transport::attach).
     pub fn set_limit(&self, limit: Duration) {
         self.0.iter().for_each(|queue| queue.set_limit(limit));
     }
@@ -202,23 +201,23 @@ pub struct Allocation {
 
 /// Ordered work on one device other than the host.
 ///
-/// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done,
-/// and has dropped them when an event that is recorded later happens; the keepers of other libraries' memory may go a
-/// little later. Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) for what it
-/// must. The bits of every result are those of the host's kernels.
+/// Work runs in the order of enqueueing, at any later time. It holds its [`Span`]s until it is done, and has dropped
+/// them when an event that is recorded later happens; the keepers of memory from other libraries may be dropped
+/// slightly later. Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) as
+/// necessary. The bits of every result are those of the host kernels.
 pub trait DeviceQueue: Any + Send + Sync {
     /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's
     /// events.
     fn device(&self) -> &str;
 
-    /// Creates another queue of the same device, whose work waits for none of this one.
+    /// Creates another queue of the same device, whose work is independent of this one.
     ///
     /// # Errors
     /// [`Error::System`] if the device has no more.
     fn another(&self) -> Result<Queue>;
 
-    /// Makes a program ready, so that its first launch is as quick as the others: a device may have to compile it. For a
-    /// device that has nothing to do for that, this does nothing.
+    /// Prepares a program, so that its first launch is as fast as later ones: a device may have to compile it. The
+    /// default does nothing.
     ///
     /// # Errors
     /// [`Error::System`] or [`Error::Usage`] if the device cannot run the program.
@@ -232,8 +231,8 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// [`Error::System`] if memory runs out.
     fn alloc(&self, bytes: usize) -> Result<Allocation>;
 
-    /// Returns host memory from which and to which copies are quick, with any numbers in it. Called for every message: a
-    /// device to which such memory is dear keeps what comes back, and need not clear it.
+    /// Returns host memory with fast copies, with arbitrary content. Called for every message: a device with
+    /// expensive host memory should reuse it, and need not clear it.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
@@ -244,7 +243,8 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// Copies host bytes up to the first bytes of `to`, and drops the view when it has done so.
     fn copy_up(&self, from: ReadView, to: Span);
 
-    /// Copies down to host bytes, equally many, and drops the view before any event that is recorded later happens.
+    /// Copies down to the same number of host bytes, and drops the view before any event that is recorded later
+    /// happens.
     fn copy_down(&self, from: Span, to: WriteView);
 
     /// Sets every element to 0.
@@ -262,7 +262,8 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// Adds a multiple: `to ← to + weight × from`. See [`WriteView::add_scaled`].
     fn add_scaled(&self, weight: f64, from: Span, to: Span);
 
-    /// Stores a weighted sum: `to ← Σ weight × term`, where `None` is `to` as it was. See [`WriteView::weighted_sum`].
+    /// Stores a weighted sum: `to ← Σ weight × term`, where `None` is the previous value of `to`. See
+    /// [`WriteView::weighted_sum`].
     fn weighted_sum(&self, terms: Vec<(f64, Option<Span>)>, to: Span);
 
     /// Encodes `from` to the first [`Codec::encoded_len`] bytes of `to`, for a codec whose size follows from the
@@ -273,7 +274,7 @@ pub trait DeviceQueue: Any + Send + Sync {
     /// false, having done nothing, if it has no kernel for this codec: then the host decodes.
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool;
 
-    /// Returns true if it has a program for a kernel. Asked before operands are brought from another device for it.
+    /// Returns true if it has a program for a kernel. Called before operands are copied from another device for it.
     fn runs(&self, kernel: &dyn Kernel) -> bool {
         kernel.program().is_some()
     }
@@ -287,25 +288,25 @@ pub trait DeviceQueue: Any + Send + Sync {
         true
     }
 
-    /// Is told of a copy of `bytes` bytes to the host that somebody waits for, and that is no message: because the
-    /// program looks at elements, or because there is no kernel. For a device that counts them.
+    /// Called for each copy of `bytes` bytes to the host that a caller waits for and that is not a message: for an
+    /// access of the program to elements, or for lack of a kernel. For a device that counts them.
     fn count_copy_down(&self, _bytes: usize) {}
 
     /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the
     /// queue has then.
     fn record(&self) -> Arc<dyn Event>;
 
-    /// Returns a point in the work of the queue, whose time becomes known. The default is `None`, for a device that works as
-    /// the host's clock says, or cannot tell.
+    /// Returns a timestamp in the work of the queue. The default is `None`, for a device that follows the host clock,
+    /// or has no timestamps.
     fn timestamp(&self) -> Option<Arc<dyn Timestamp>> {
         None
     }
 
-    /// Lets work that is enqueued from now on wait for an event of a queue of this device.
+    /// Lets later work wait for an event of a queue of this device.
     fn wait(&self, event: &Arc<dyn Event>);
 
-    /// Does the same for work that reads what was written before the event: the failure that the event carries is then
-    /// this queue's, too, unless it has one.
+    /// Does the same for work that reads memory written before the event: the queue adopts the failure of the event,
+    /// unless it has one.
     fn wait_to_read(&self, event: &Arc<dyn Event>);
 
     /// Returns the longest time that the program waits for the queue's work.
@@ -328,21 +329,21 @@ pub trait Event: Any + Send + Sync {
     /// Waits until the event happens, and returns true, or until `at_most` has passed.
     fn wait(&self, at_most: Duration) -> bool;
 
-    /// Returns true once it is known whether the event carries a failure. Asked once it has happened: for a device whose
-    /// work may be found to have failed later than it is done.
+    /// Returns true once it is known whether the event carries a failure. Called after it has happened, for a device
+    /// that detects failures later.
     fn is_settled(&self) -> bool {
         true
     }
 
-    /// Returns the failure that the event carries. Known once it has happened and is settled.
+    /// Returns the failure that the event carries. Known after it has happened and is settled.
     fn failure(&self) -> Option<Failure>;
 
-    /// Rings `bell` when the event happens, or at once if it has happened.
+    /// Rings `bell` when the event happens, or immediately if it has happened.
     fn ring(&self, bell: Arc<dyn Bell>);
 }
 
 impl dyn Event {
-    /// Returns the event as what its device made it, if that is an `E`.
+    /// Returns the event with the type of its device, if that is `E`.
     pub fn downcast<E: Event>(&self) -> Option<&E> {
         let event: &dyn Any = self;
         event.downcast_ref()
@@ -352,11 +353,11 @@ impl dyn Event {
 /// A failure in the work of a queue.
 #[derive(Debug, Clone)]
 pub enum Failure {
-    /// A codec refused what it was to encode or decode.
+    /// A codec refused to encode or decode.
     Refused {
         /// Name of the codec.
         codec: String,
-        /// Reason of the codec. Elements count from the beginning of the memory in which they lie.
+        /// Reason of the codec. Elements count from the beginning of their memory.
         refusal: CodecError,
     },
     /// Something else, such as a fault of the device.
@@ -364,15 +365,15 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the failure as the error of whoever waits for the queue of `device`.
+    /// Returns the failure as an error for a caller that waits for the queue of `device`.
     pub fn into_error(self, device: &str) -> Error {
         match self {
             Failure::Refused { codec, refusal } => {
                 let remedy = match refusal {
                     CodecError::NotFinite { .. } => {
-                        "see why training diverges, or choose a codec that propagates or saturates"
+                        "check why training diverges, or choose a codec that propagates or saturates"
                     }
-                    CodecError::Damaged { .. } => "see that all ranks use the same codec, and mend the codec",
+                    CodecError::Damaged { .. } => "use the same codec on all ranks, and correct the codec",
                 };
                 Error::usage(format!("{codec} on {device}: {refusal}"), remedy)
             }
@@ -381,12 +382,12 @@ impl Failure {
     }
 }
 
-/// Returns the host memory that a queue offers, after a look whether it is.
+/// Returns the host memory of a queue, after a check that it is host memory.
 pub(crate) fn host_memory(queue: &dyn DeviceQueue, dtype: DType, len: usize) -> Result<Buffer> {
     let buffer = queue.host_memory(dtype, len)?;
     if buffer.queue().is_host() {
         return Ok(buffer);
     }
-    let what = format!("{} has given its own memory for the host's", queue.device());
-    Err(Error::usage(what, "let DeviceQueue::host_memory return a buffer of the host"))
+    let what = format!("{} returned device memory as host memory", queue.device());
+    Err(Error::usage(what, "return a host buffer from DeviceQueue::host_memory"))
 }

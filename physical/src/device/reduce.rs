@@ -1,5 +1,5 @@
-//! Host kernels: element-wise reductions and scaling, of bytes with a type. Integers are straight loops that the
-//! compiler vectorizes; floats go to [`kernels`], for what the machine has beyond its baseline.
+//! Host kernels: element-wise reductions and scaling of typed bytes. Integers use plain loops that the compiler
+//! vectorizes; floats use [`kernels`], which exploit instructions beyond the baseline of the machine.
 //!
 //! 16-bit floats are widened to f32 in blocks, combined there, and rounded once per combination.
 
@@ -11,7 +11,7 @@ use half::{bf16, f16};
 /// Elements converted at a time: three blocks of f32 stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// Computes `to ← to ∘ from`. Both hold whole elements and equally many; `to` is aligned, `from` need not be.
+/// Computes `to ← to ∘ from`. Both hold the same number of whole elements; `to` is aligned, `from` need not be.
 pub(crate) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::Bool => booleans(op, from, to),
@@ -89,7 +89,7 @@ where
     widened(from, to, |from, to| kernels::reduce_f32(op, from, to));
 }
 
-/// Runs `kernel` on both as f32, block by block, and rounds what it leaves.
+/// Runs `kernel` on both as f32, block by block, and rounds the result.
 fn widened<H>(from: &[H], to: &mut [H], kernel: impl Fn(&[f32], &mut [f32]))
 where
     [H]: HalfFloatSliceExt,
@@ -106,7 +106,7 @@ where
     }
 }
 
-/// Runs `kernel` on typed slices, through a small aligned copy where `from` is not aligned.
+/// Runs `kernel` on typed slices, through a small aligned copy if `from` is not aligned.
 fn combine<T: bytemuck::Pod>(from: &[u8], to: &mut [u8], kernel: impl Fn(&[T], &mut [T])) {
     let to: &mut [T] = bytemuck::cast_slice_mut(to);
     if let Ok(from) = bytemuck::try_cast_slice(from) {
@@ -159,7 +159,7 @@ fn bytes(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Combines bytes of which all but 0 are true, to 0 or 1.
+/// Combines bytes, of which all but 0 are true, to 0 or 1.
 fn booleans(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     let truth = |x: u8| u8::from(x != 0);
     match op.of(DType::Bool) {

@@ -1,7 +1,7 @@
-//! Sums in programs: the launches that add up what an entry has summed by blocks.
+//! Sums in programs: the launches that add the block sums of an entry.
 //!
-//! `cuda/sums.cuh` has what its entries do, and [`kernels::sums`](super::kernels::sums) the order of all sums, which is
-//! the host's, too.
+//! `cuda/sums.cuh` defines its entries, and [`kernels::sums`](super::kernels::sums) the order of all sums, which is
+//! that of the host.
 
 use super::kernels::sums::SUMMED;
 use super::program::{Argument, Launch};
@@ -16,10 +16,10 @@ impl Launch {
     }
 }
 
-/// The sums of a program: where they are before they are one, and the launches that add them up.
+/// The sums of a program: the places of block sums, and the launches that add them.
 ///
-/// An entry sums blocks of [`SUMMED`] elements of `rows` runs of equal length, row by row,
-/// to [`blocks`](Sums::blocks); the [`launches`](Sums::launches) come after it.
+/// An entry sums blocks of [`SUMMED`] elements of `rows` runs of equal length, row by row, to
+/// [`blocks`](Sums::blocks); the [`launches`](Sums::launches) follow it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sums {
     /// Place for the sums of all blocks: for those of the first row, of the second, ….

@@ -1,20 +1,20 @@
 //! Timestamps: when work of a queue was done.
 //!
-//! A queue's work is done long after it was enqueued, so the clock of whoever enqueues tells nothing about it. A timestamp
-//! is enqueued like work, and told when the work before it is done.
+//! Work of a queue completes long after it was enqueued, so that the clock of the caller says nothing about it. A
+//! timestamp is enqueued like work, and completes with the work before it.
 
 use super::meanwhile::{PAUSE, go_on};
 use crate::runtime::{self, Instant};
 use crate::stopwatch::Stopwatch;
 use std::time::Duration;
 
-/// A point in the work of a queue, whose time becomes known.
+/// A point in the work of a queue, with the time of its completion.
 pub trait Timestamp: Send + Sync {
-    /// Returns true once all work up to the point is done, or nothing more will be known of it.
+    /// Returns true once all work up to the point is done, or its time will remain unknown.
     fn has_passed(&self) -> bool;
 
-    /// Returns the moment at which all work up to the point was done, on the clock of the host; `None` before that, and
-    /// where the device cannot tell.
+    /// Returns the moment at which all work up to the point was done, on the host clock; `None` before that, and on a
+    /// device without timestamps.
     fn moment(&self) -> Option<Instant>;
 
     /// Returns how far the moment may be from the true one.
@@ -29,7 +29,7 @@ impl dyn Timestamp {
             if waited.elapsed() > at_most {
                 return false;
             }
-            // The device may wait for what this thread has to do.
+            // The device may wait for other work of this thread.
             go_on(None);
             runtime::sleep(PAUSE);
         }

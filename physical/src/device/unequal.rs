@@ -1,4 +1,4 @@
-//! Pairs of runs that have to be equal, compared where they are and told about later.
+//! Comparisons of pairs of runs on their device, with the result at a later time.
 
 use super::kernel::Operands;
 #[cfg(feature = "cuda")]
@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView};
 use std::sync::Arc;
 
-/// Module of all programs that are here: whoever prepares it is not held up by the driver later.
+/// Module of all programs in this file. Prepare it early, so that the driver does not delay a launch.
 #[cfg(feature = "cuda")]
 pub static MODULE: Module = Module { name: "unequal", code: Code::Packed(hexagram_ptx::UNEQUAL) };
 
-/// Comparisons of pairs, by their numbers, that are under way or done.
+/// Comparisons of pairs, by number, running or done.
 ///
 /// ```
 /// use hexagram_physical::device::{Queue, unequal::Unequal};
@@ -41,13 +41,13 @@ impl Unequal {
     /// Enqueues that two runs be compared, bit by bit. A pair that was unequal once stays so.
     ///
     /// # Errors
-    /// [`Error::Usage`] if types or lengths differ, or there is no such number.
+    /// [`Error::Usage`] if types or lengths differ, or the number is out of range.
     pub fn compare(&self, pair: usize, one: ReadView, other: ReadView) -> Result<()> {
         let dtype = one.dtype();
         let len = one.len();
         if (other.dtype(), other.len()) != (dtype, len) {
             let what = format!("{len} × {dtype} cannot be compared with {} × {}", other.len(), other.dtype());
-            return Err(Error::usage(what, "compare runs of one type and length"));
+            return Err(Error::usage(what, "use runs of equal type and length"));
         }
         apply(Arc::new(Compare { dtype, len }), [one, other], [self.0.write(pair..pair + 1)?])
     }

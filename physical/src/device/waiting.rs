@@ -1,5 +1,5 @@
-//! The wait of a thread for a device. It goes on meanwhile with its operations for which other ranks, and so their
-//! devices and this one, may wait.
+//! The wait of a thread for a device. In the meantime, the thread continues its operations for which other ranks, and
+//! so their devices and this one, may wait.
 
 use super::meanwhile::{PAUSE, go_on, has_work};
 use super::queue::{DeviceQueue, Event, Failure, Queue};
@@ -9,10 +9,11 @@ use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use std::time::Duration;
 
-/// Time for which such a thread looks without a pause: no longer than it takes to be woken from one.
+/// Time for which such a thread polls without a pause: no longer than a wake-up from a pause takes.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Waits for an event, and goes on meanwhile with what others wait for; returns true if it has happened, and is settled.
+/// Waits for an event, and continues other work of the thread in the meantime; returns true if the event has
+/// happened, and is settled.
 fn wait(event: &dyn Event, limit: Duration) -> bool {
     if !has_work() && !event.wait(limit) {
         return false;
@@ -32,8 +33,8 @@ fn wait(event: &dyn Event, limit: Duration) -> bool {
     true
 }
 
-/// Returns the pause of a thread that has looked for so long: none at first, and then a quarter of that time. Where time is
-/// simulated it passes in pauses only, which are all alike.
+/// Returns the pause of a thread after this time of polling: none at first, and then a quarter of that time. In
+/// simulated time, time passes in pauses only, which are all equal.
 fn pause(elapsed: Duration) -> Duration {
     match elapsed {
         _ if runtime::is_replaced() => PAUSE,
@@ -42,12 +43,12 @@ fn pause(elapsed: Duration) -> Duration {
     }
 }
 
-/// Waits until the queue has done what was enqueued so far, and takes its failure.
+/// Waits until the queue has completed all earlier work, and takes its failure.
 pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
     finish(queue)?.map_or(Ok(()), |failure| Err(failure.into_error(queue.device())))
 }
 
-/// Waits until the queue has done what was enqueued so far, and returns its failure.
+/// Waits until the queue has completed all earlier work, and returns its failure.
 pub(super) fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let limit = queue.limit();
     let happened = wait(&*queue.record(), limit);
@@ -57,25 +58,25 @@ pub(super) fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     }
     let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
     let doing = format!("finish the work of a queue of {} within {limit:?}", queue.device());
-    Err(Error::system(doing, cause, "see which kernel does not end, or raise the deadline"))
+    Err(Error::system(doing, cause, "find the kernel that does not end, or raise the deadline"))
 }
 
 impl Queue {
     /// Waits until all work that was enqueued so far is done.
     ///
-    /// An engine calls this once a step: a codec's refusal on a device is known only then.
+    /// An engine calls this once per step, since the refusal of a codec on a device becomes known only then.
     ///
     /// # Errors
-    /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited;
+    /// The first failure of the work of the queue, or of memory that it has read, since the previous wait;
     /// [`Error::System`] if the work takes longer than [the limit](Queue::set_limit). Never on the host.
     pub fn check(&self) -> Result<()> {
         self.device().map_or(Ok(()), |queue| synchronize(&**queue))
     }
 
-    /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
+    /// Waits like [`Queue::check`], and returns the refusal of a codec since the previous wait.
     ///
     /// # Errors
-    /// As [`Queue::check`], for failures that are no codec's.
+    /// As [`Queue::check`], for failures other than refusals.
     pub fn refusal(&self) -> Result<Option<CodecError>> {
         let Some(queue) = self.device() else { return Ok(None) };
         match finish(&**queue)? {

@@ -1,8 +1,8 @@
 //! Host kernel for weighted sums of several runs: each element is computed in wider floats, and rounded once. Neighbour
 //! averaging uses it most.
 //!
-//! Runs go through blocks that stay in the first-level cache, so that however many terms there are, every run is read
-//! once and the result is written once.
+//! Runs pass through blocks that stay in the first-level cache, so that every run is read once and the result is
+//! written once, for any number of terms.
 
 use super::kernels::{Float, add_scaled, add_scaled_wide, narrow, scaled_wide};
 use crate::dtype::DType;
@@ -12,8 +12,8 @@ use half::{bf16, f16};
 /// Elements at a time: a block of f64 and those of the terms stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// Computes `to ← Σ weight × term`, in order; `None` is the term that `to` holds. All hold equally many elements, at
-/// their alignment.
+/// Computes `to ← Σ weight × term`, in order; `None` is the term in `to`. All have the same number of elements,
+/// aligned.
 pub(crate) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     match dtype {
         DType::F64 => typed(terms, to, add_f64, narrow_f64),
@@ -24,7 +24,7 @@ pub(crate) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     }
 }
 
-/// Computes the sum of typed terms. `add` is told whether a term is the first, which is not added to zero: −0 would
+/// Computes the sum of typed terms. `add` gets whether a term is the first, which is not added to zero: −0 would
 /// become +0.
 fn typed<T: bytemuck::Pod, W: bytemuck::Pod>(
     terms: &[(f64, Option<&[u8]>)],

@@ -33,7 +33,7 @@ impl Buffer {
     /// Opens the elements for the program to read.
     ///
     /// On a device other than the host this waits for all work that writes them, and copies; the first time in a
-    /// process, a warning says so. What is done often gets a kernel instead.
+    /// process, a warning reports it. For frequent work, write a kernel instead.
     ///
     /// # Errors
     /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes; on a device, the
@@ -63,7 +63,7 @@ impl Buffer {
             return Ok(());
         }
         let what = format!("a buffer of {} was accessed as {}", self.dtype, T::DTYPE);
-        Err(Error::usage(what, "use the buffer's own element type"))
+        Err(Error::usage(what, "use the element type of the buffer"))
     }
 }
 
@@ -82,14 +82,14 @@ impl ReadView {
 }
 
 impl WriteView {
-    /// Copies bytes of the program, as many as there are here.
+    /// Copies bytes of the program, of the same number as this buffer.
     ///
     /// # Errors
     /// [`Error::Usage`] if there are more or fewer; [`Error::System`] if memory runs out.
     pub fn copy_from_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.byte_len() {
-            let what = format!("{} bytes do not fit {}", bytes.len(), self.byte_len());
-            return Err(Error::usage(what, "write as many bytes as the elements have"));
+            let what = format!("{} bytes do not match {}", bytes.len(), self.byte_len());
+            return Err(Error::usage(what, "pass the same number of bytes as the elements"));
         }
         match self.host_bytes_mut() {
             Some(own) => own.copy_from_slice(bytes),

@@ -1,5 +1,4 @@
-//! Lending: elements of the program as a buffer, borrowed for as long as a call lasts, or kept for as long as anybody
-//! reads them.
+//! Lending: elements of the program as a buffer, borrowed for the duration of a call, or kept while they are read.
 
 use super::{Buffer, Memory, Owner};
 use crate::dtype::Element;
@@ -12,7 +11,7 @@ use std::time::Duration;
 const LEND_LIMIT: Duration = Duration::from_secs(30);
 
 impl Buffer {
-    /// Lets `work` use borrowed elements as a buffer that can be read, without a copy.
+    /// Calls `work` with borrowed elements as a buffer that can be read, without a copy.
     ///
     /// Returns when no operation uses the elements any more, so that a late read can never reach freed memory.
     ///
@@ -40,7 +39,7 @@ impl Buffer {
     /// # Ok::<(), hexagram_physical::Error>(())
     /// ```
     pub fn constant<T: Element, O: AsRef<[T]> + Send + Sync + 'static>(owner: Arc<O>) -> Buffer {
-        // As long as `owner` is shared, nobody can have it exclusively: its elements stay where they are, as they are.
+        // While `owner` is shared, exclusive access is impossible: its elements stay in place, and unchanged.
         let elements = (*owner).as_ref();
         let place = NonNull::from(elements).cast();
         let bytes = size_of_val(elements);
@@ -74,8 +73,8 @@ fn take_back(memory: &Memory) {
             return;
         }
         drop(ledger);
-        // A view outlives its operation only while another thread finishes one copy: brief, and there is nothing to
-        // be woken by.
+        // A view outlives its operation only while another thread finishes one copy, which is brief and has no
+        // wake-up.
         if waited.elapsed() > LEND_LIMIT {
             eprintln!(
                 "hexagram: a leaked operation still uses borrowed memory; aborting rather than corrupt it"

@@ -1,8 +1,8 @@
 //! Keepers whose drop is put off.
 //!
-//! A keeper is another library's, and what its drop does is that library's affair: it may take a lock for which somebody
-//! waits who waits for us, such as that of Python's interpreter. So whoever drops views while he holds a lock collects
-//! the keepers that would go with them, and drops these when he holds none.
+//! A keeper belongs to another library, whose drop code may take a lock, such as that of the Python interpreter,
+//! whose holder waits for us. Therefore a thread that drops views while it holds a lock collects their keepers, and
+//! drops them after it has released the lock.
 
 use super::Keeper;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ thread_local! {
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) fn collect(work: impl FnOnce()) -> Vec<Keeper> {
     let before = KEPT.replace(Some(Vec::new()));
-    /// Gives the thread back what it had, even if the work panics.
+    /// Restores the state of the thread, even if the work panics.
     struct Collecting(Option<Vec<Keeper>>);
     impl Drop for Collecting {
         fn drop(&mut self) {

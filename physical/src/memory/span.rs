@@ -1,5 +1,5 @@
-//! Spans: what work in flight on a device holds of the memory that it reads and writes, and what a framework holds
-//! whose tensors lie in a buffer.
+//! Spans: references to memory that work in flight on a device reads and writes, or that contains the tensors of a
+//! framework.
 
 use super::{Keeper, Lent, Memory, Owner};
 use crate::device::{DeviceQueue, Order, Queue};
@@ -7,10 +7,10 @@ use crate::dtype::DType;
 use std::any::Any;
 use std::sync::Arc;
 
-/// A range of a buffer's memory, which lives at least as long as this does.
+/// A range of the memory of a buffer, which lives at least as long as this does.
 ///
-/// It is no lease: on a device events order the work on it, see [`crate::device`]; of another library's views of it,
-/// whoever hands it out says when they may be followed.
+/// It is not a lease: on a device, events order the work on it, see [`crate::device`]. For views of it in another
+/// library, the code that hands it out defines when they may be used.
 #[derive(Clone)]
 pub struct Span {
     memory: Arc<Memory>,
@@ -58,7 +58,7 @@ impl Span {
         self.memory.pointer.as_ptr().wrapping_add(self.start)
     }
 
-    /// Returns what keeps the allocation, if that is a `T`: the device's own, or another library's.
+    /// Returns the owner of the allocation, if that is a `T`: of the device, or of another library.
     pub fn keeper<T: Any>(&self) -> Option<&T> {
         let (Owner::Device(keeper) | Owner::Foreign(keeper)) = &self.memory.owner else { return None };
         let keeper: &Keeper = keeper;

@@ -45,12 +45,12 @@ impl ReadView {
         self.0.place().is_none()
     }
 
-    /// Returns which registered memory this is of, and from which byte on.
+    /// Returns the registered memory of the view, and its first byte in it.
     pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
         self.0.registration()
     }
 
-    /// Returns the bytes, which nobody writes while this view lives; `None` if they are not in host memory.
+    /// Returns the bytes, which are not written while this view lives; `None` if they are not in host memory.
     pub fn host_bytes(&self) -> Option<&[u8]> {
         if !self.is_on_host() {
             return None;
@@ -60,8 +60,8 @@ impl ReadView {
         Some(unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) })
     }
 
-    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport: the endpoint
-    /// around it sees to that.
+    /// Returns the bytes of a view that is known to be in host memory, like all that reach a transport: its
+    /// surrounding endpoint ensures that.
     pub(crate) fn bytes(&self) -> &[u8] {
         assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes().unwrap_or_default()
@@ -71,7 +71,7 @@ impl ReadView {
     pub(crate) fn again(&self) -> ReadView {
         let memory = Arc::clone(&self.0.memory);
         let lease = self.0.lease;
-        // Readers share, and this one keeps writers away meanwhile.
+        // Readers share the range, and this view excludes writers.
         let mut ledger = memory.ledger();
         ledger.leases.push(lease);
         memory.in_use.store(ledger.leases.len(), Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl WriteView {
         self.0.place().is_none()
     }
 
-    /// Returns which registered memory this is of, and from which byte on.
+    /// Returns the registered memory of the view, and its first byte in it.
     pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
         self.0.registration()
     }
@@ -153,14 +153,14 @@ impl WriteView {
         Some(unsafe { std::slice::from_raw_parts_mut(self.0.pointer(), self.0.len()) })
     }
 
-    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport: the endpoint
-    /// around it sees to that.
+    /// Returns the bytes of a view that is known to be in host memory, like all that reach a transport: its
+    /// surrounding endpoint ensures that.
     pub(crate) fn bytes(&self) -> &[u8] {
         assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes().unwrap_or_default()
     }
 
-    /// Returns the bytes for writing of a view that is known to be in host memory.
+    /// Returns the bytes of a view that is known to be in host memory, for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes_mut().unwrap_or_default()

@@ -1,8 +1,8 @@
 //! Connects processes on any number of hosts, pair by pair.
 //!
-//! The ranks of one host exchange shared memory first, as in `shm`. A rank that can have none sends none, and where one
-//! side cannot map the segment of the other, both learn of it: TCP then carries their messages. All remaining pairs
-//! connect as in `tcp`.
+//! The ranks of one host exchange shared memory first, as in `shm`. A rank without shared memory sends none, and if
+//! one side cannot map the segment of the other, both are notified: TCP then carries their messages. All remaining
+//! pairs connect as in `tcp`.
 //!
 //! ```text
 //! announcement = length:u32 shm:blob tcp:blob     those of the two transports; as in `bootstrap::message`

@@ -8,7 +8,7 @@ use crate::stream::endpoint::StreamEndpoint;
 use crate::tcp::TcpParking;
 use std::time::Duration;
 
-/// Rounds of reads and writes for each poll of the sockets: the system call takes as long as several looks at the
+/// Rounds of reads and writes for each poll of the sockets: the system call takes the time of several checks of the
 /// rings.
 const ROUNDS: u32 = 8;
 

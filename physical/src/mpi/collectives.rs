@@ -1,13 +1,12 @@
-//! MPI's own collectives: the agreement before them, and their progress.
+//! Collectives of MPI: the agreement before them, and their progress.
 //!
-//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared before: in rounds k = 0, 1, …
-//! rank r writes to rank r + 2^k and reads from r − 2^k, as in a dissemination barrier, so that a rank which has
-//! completed all rounds knows that all ranks agree. This happens at the first use of each fingerprint on a lane, or
-//! always.
+//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared first. In rounds k = 0, 1, …
+//! rank r writes to rank r + 2^k and reads from r − 2^k, as in a dissemination barrier. A rank that has completed all
+//! rounds knows that all ranks agree. This happens at the first use of each fingerprint on a lane, or always.
 //!
-//! MPI does not report for whom a collective waits. So a rank that has been in one for a while sends its presence to
-//! all others; ranks whose presence is unknown are missing. A message that shows its sender to be in another operation
-//! of that number ends the collective on both sides.
+//! MPI does not report for which ranks a collective waits. Therefore a rank that has been in one for a while sends
+//! its presence to all others; ranks whose presence is unknown are missing. A message whose sender is in a different
+//! operation of that number ends the collective on both sides.
 
 use super::endpoint::{MpiEndpoint, MpiState};
 use super::link::Comm;
@@ -61,13 +60,13 @@ pub(super) struct MpiCollectives {
     entered: Vec<Vec<u64>>,
     /// The last collective in which a rank has announced its presence, by rank and lane.
     present: HashMap<(usize, usize), Label>,
-    /// True if MPI's mark for in-place operations is known.
+    /// True if the MPI constant for in-place operations is known.
     in_place: bool,
 }
 
 /// Collective that has not ended.
 struct PendingCollective {
-    /// Ticket, or `None` once nobody waits for it.
+    /// Ticket, or `None` once the operation was abandoned.
     ticket: Option<Ticket>,
     label: Label,
     phase: CollectivePhase,
@@ -78,7 +77,7 @@ struct PendingCollective {
 
 /// Phases of a collective.
 enum CollectivePhase {
-    /// Behind others of its lane: MPI distinguishes collectives of a communicator only by their order.
+    /// Waiting for others of its lane: MPI distinguishes collectives of a communicator only by their order.
     Queued { rounds: u32, work: Option<CollectiveViews> },
     /// Compares fingerprints, in round `round`, with a message from rank `from`.
     Agreeing { round: u32, from: usize, message: Ticket, work: Option<CollectiveViews> },
@@ -102,8 +101,8 @@ impl MpiCollectives {
         self.present.insert((rank, label.tag.lane()), *label);
     }
 
-    /// Returns a rank, and the collective in which it waits, which proves that what `mine` needs from `source` never
-    /// comes.
+    /// Returns a rank, and the collective in which it waits, which proves that the message of `source` for `mine`
+    /// never comes.
     pub(super) fn elsewhere(&self, source: Source, mine: &Label) -> Option<(usize, Label)> {
         let proves = |theirs: &Label| {
             let beyond = theirs.tag.sequence() > mine.tag.sequence() && theirs.tag.same_lane(&mine.tag);
@@ -126,7 +125,7 @@ impl MpiCollectives {
         CLOSE.into_iter().chain(numbers).collect()
     }
 
-    /// Records a close message. Returns false if the message is another one.
+    /// Records a close message. Returns false for any other message.
     pub(super) fn record_close(&mut self, from: usize, message: &[u8]) -> bool {
         let Some(numbers) = message.strip_prefix(&CLOSE) else { return false };
         let numbers =
@@ -137,7 +136,7 @@ impl MpiCollectives {
         true
     }
 
-    /// Returns true if ranks have to compare fingerprints before this operation.
+    /// Returns true if ranks must compare fingerprints before this operation.
     fn needs_agreement(&mut self, label: &Label) -> bool {
         if self.check == Check::Full {
             return true;
@@ -154,7 +153,7 @@ impl MpiCollectives {
         self.running.iter().filter_map(|native| Some((native.ticket?, native.label)))
     }
 
-    /// Gives an operation up. Returns the message that it waits for, which is no longer needed.
+    /// Abandons an operation. Returns the message that it waits for, which is no longer needed.
     pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Ticket> {
         let at = self.running.iter().position(|native| native.ticket == Some(ticket))?;
         match &mut self.running[at].phase {
@@ -175,9 +174,9 @@ impl MpiCollectives {
         }
     }
 
-    /// Returns the ranks for which a pending operation waits: those whose message it lacks, or which are not known to
-    /// have entered the collective. The other ranks of a broadcast may have left it already, unless they are `gone` and
-    /// never entered.
+    /// Returns the ranks for which a pending operation waits: those whose message is missing, or which are not known
+    /// to have entered the collective. The other ranks of a broadcast may have left it already, unless they are
+    /// `gone` and never entered.
     pub(super) fn missing(&self, ticket: Ticket, gone: &[bool]) -> Vec<usize> {
         let native = self.running.iter().find(|native| native.ticket == Some(ticket));
         let Some(PendingCollective { label, phase, announced, .. }) = native else { return Vec::new() };
@@ -216,7 +215,7 @@ impl MpiEndpoint {
         Ok(CollectivePhase::Agreeing { round, from, message, work: Some(work) })
     }
 
-    /// Returns what follows after `rounds` rounds of the agreement.
+    /// Returns the phase after `rounds` rounds of the agreement.
     fn next_phase(
         &self,
         state: &mut MpiState,
@@ -270,8 +269,7 @@ impl MpiEndpoint {
         busy: &HashSet<usize>,
         moved: &mut bool,
     ) -> Result<Option<bool>> {
-        // Continues until it waits for something that has not come: a message that is already here is no reason to
-        // wait.
+        // Continues until it waits for a message that has not arrived.
         while !matches!(native.phase, CollectivePhase::Running(_)) {
             let next = match &mut native.phase {
                 CollectivePhase::Queued { .. } if busy.contains(&native.label.tag.lane()) => {
@@ -323,7 +321,7 @@ impl MpiEndpoint {
         Ok(false)
     }
 
-    /// Tells all other ranks that this rank is in the collective `label`.
+    /// Notifies all other ranks that this rank is in the collective `label`.
     fn announce_presence(&self, state: &mut MpiState, label: &Label) -> Result<()> {
         let label = Label { tag: label.tag.at_step(PRESENCE)?, ..*label };
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
@@ -332,7 +330,7 @@ impl MpiEndpoint {
         Ok(())
     }
 
-    /// Queues a collective, unless a message has shown that another rank does something else.
+    /// Queues a collective, unless a message has shown that another rank calls a different operation.
     fn begin(&self, state: &mut MpiState, label: Label, ticket: Ticket, work: CollectiveViews) -> Result<()> {
         let elsewhere = Label { tag: label.tag.at_step(NO_STEP)?, ..label };
         let early = self.find_contradiction(state, &elsewhere);

@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Number of lanes of a channel on which MPI's own collectives run.
+/// Number of lanes of a channel with MPI collectives.
 const LANES: usize = 16;
 
 /// Bytes of rank 0's announcement, longer than any.
@@ -105,7 +105,7 @@ fn agrees_with_variables(library: &Library) -> Result<()> {
     match Placement::claimed()? {
         Some((theirs, of, launcher)) if (theirs, of) != (rank, size) => Err(Error::setup(
             format!(
-                "MPI says that this is rank {rank} of {size}, {launcher} variables say rank {theirs} of {of}"
+                "this is rank {rank} of {size} in MPI, and rank {theirs} of {of} in the {launcher} variables"
             ),
             "start the ranks with the mpirun of the MPI that this program was built with",
         )),
@@ -128,7 +128,7 @@ fn wait<H>(
         }
         if waited.elapsed() > limit || failed() {
             let what = if failed() { "a rank failed" } else { "not all ranks took part" };
-            let remedy = "all ranks must join the same worlds and open the same channels, in time";
+            let remedy = "join the same worlds and open the same channels on all ranks, in time";
             return Err(Error::setup(format!("cannot {doing} within {limit:?}: {what}"), remedy));
         }
         // MPI has no event to wait for.
@@ -141,7 +141,7 @@ fn wait<H>(
 fn world_of_its_own(limit: Duration) -> Result<Comm> {
     // SAFETY: a constant of the library.
     let world = unsafe { ffi::RSMPI_COMM_WORLD };
-    // On the heap, as MPI may write it after this rank has given up.
+    // On the heap, since MPI may write it after this rank has given up.
     let mut requests = RequestSet::new(Box::new(world));
     // SAFETY: the request set owns the handle that MPI writes.
     unsafe {
@@ -151,7 +151,7 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
     }
     wait(&mut requests, "join a world by MPI", limit, None)?;
     let comm = Comm(**requests.held());
-    // SAFETY: a communicator that nobody else has. What is made of it inherits that errors are returned.
+    // SAFETY: no other code has this communicator. Communicators derived from it inherit that errors are returned.
     let code = unsafe { ffi::MPI_Comm_set_errhandler(comm.0, ffi::RSMPI_ERRORS_RETURN) };
     check("have MPI return its errors", code).map(|()| comm)
 }
@@ -194,7 +194,7 @@ fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpA
     let mine = reachable::to_bytes(&reachable::own());
     let all = vec![0; mine.len() * ranks];
     let mut requests = RequestSet::new((mine, all));
-    // SAFETY: the request set owns both sides, and the second holds as many bytes of each rank as the first.
+    // SAFETY: the request set owns both sides, and the second holds the size of the first for each rank.
     unsafe {
         requests.start("gather by MPI", |(mine, all), request| {
             let count = mine.len() as c_int;

@@ -7,7 +7,7 @@ use crate::tickets::Tickets;
 use crate::transport::{Got, HEADER_BYTES, Ticket};
 use std::ffi::c_int;
 
-/// Bytes of the longest eager message: what common MPIs send without asking the receiver first.
+/// Bytes of the longest eager message, which common MPIs send without a handshake with the receiver.
 pub(super) const EAGER_BYTES: usize = 4000;
 /// Longest payload that an eager message carries.
 pub(super) const INLINE: usize = EAGER_BYTES - HEADER_BYTES;
@@ -16,7 +16,7 @@ pub(super) const EAGER_RECEIVES: usize = 8;
 /// MPI tag of eager messages.
 pub(super) const EAGER_TAG: c_int = 0;
 
-/// Payload that came with an eager message, or where it is.
+/// Payload of an eager message, or its place.
 pub(super) enum EagerPayload {
     /// The payload itself.
     Inline(Vec<u8>),
@@ -48,7 +48,7 @@ pub(super) fn post_eager_receive(
     comm: Comm,
     mut receive: RequestSet<Box<[u8]>>,
 ) -> Result<RequestSet<Box<[u8]>>> {
-    // SAFETY: the request set owns the bytes, and nobody looks at them before the request is done.
+    // SAFETY: the request set owns the bytes, and no code reads them before the request is done.
     unsafe {
         comm.receive(None, EAGER_TAG, &mut receive, |bytes| (bytes.as_mut_ptr(), bytes.len()))?;
     }

@@ -1,4 +1,4 @@
-//! Endpoint of one rank on a channel: eager messages in both directions, the payloads that they announce, and MPI's own
+//! Endpoint of one rank on a channel: eager messages in both directions, the payloads that they announce, and MPI
 //! collectives.
 
 use super::collectives::{MpiCollectives, contradict, is_presence};
@@ -113,7 +113,7 @@ impl MpiEndpoint {
         Ok(MpiEndpoint { rank, size, health, tally, largest_tag, crowded, bell, parks, state })
     }
 
-    /// Sends an eager message, and tries at once to complete it.
+    /// Sends an eager message, and tries to complete it immediately.
     fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Got)>) {
         let mut requests = RequestSet::new(message.into_boxed_slice());
         let Remote { comm, place, .. } = state.remote(to);
@@ -133,7 +133,7 @@ impl MpiEndpoint {
         }
     }
 
-    /// Sends an eager message without payload and without a ticket of its own.
+    /// Sends an eager message without a payload and without a ticket.
     pub(super) fn write_header(&self, state: &mut MpiState, to: usize, label: Label) {
         self.tally.sent(HEADER_BYTES);
         self.write(state, to, Header { length: 0, label }.to_bytes().to_vec(), None);
@@ -156,15 +156,15 @@ impl MpiEndpoint {
                 Some((header, message)) => self.arrive(state, from, header, message),
                 None => {
                     state.gone[from] = true;
-                    self.health.blame(from, "sent bytes that are not hexagram's");
+                    self.health.blame(from, "sent bytes that are not of the hexagram protocol");
                 }
             }
         }
         Ok(moved)
     }
 
-    /// Records that a rank is in one of MPI's collectives; it may have left it by now. An operation of this rank that
-    /// waits for a message in the same operation fails, as it would never get it.
+    /// Records that a rank is in an MPI collective; it may have left it by now. An operation of this rank that waits
+    /// for a message in the same operation fails, since the message would never come.
     fn record_presence(&self, state: &mut MpiState, from: usize, theirs: &Label) {
         state.collectives.record_presence(from, theirs);
         let receives = state.matcher.awaited().map(|(ticket, _, mine)| (ticket, mine));
@@ -213,13 +213,13 @@ impl MpiEndpoint {
         }
     }
 
-    /// Fails an operation whose peer performs another one.
+    /// Fails an operation whose peer performs a different one.
     fn disagree(&self, state: &mut MpiState, ticket: Ticket, mine: &Label, from: usize, theirs: Fingerprint) {
         let peer = self.health.peers()[from].clone();
         state.tickets.finish(ticket, Err(mine.mismatch(theirs, peer)));
     }
 
-    /// Posts a receive under a ticket that is open already.
+    /// Posts a receive under an open ticket.
     pub(super) fn await_message(&self, state: &mut MpiState, posted: Posted) {
         match state.matcher.find_early(posted.source, &posted.label) {
             Match::Found(early) => deliver(&self.health, state, early.from, posted, early.message),
@@ -235,7 +235,7 @@ impl MpiEndpoint {
         }
     }
 
-    /// Takes a message which shows that its sender performs another operation under this number.
+    /// Takes a message whose sender performs a different operation under this number.
     pub(super) fn find_contradiction(&self, state: &mut MpiState, label: &Label) -> Option<(usize, Label)> {
         match state.matcher.find_early(Source::Any, label) {
             Match::Conflict(early, _) => Some((early.from, early.label)),
@@ -445,7 +445,7 @@ impl Transport for MpiEndpoint {
 }
 
 impl Drop for MpiEndpoint {
-    /// Tells the other ranks that nothing more comes, and leaves to MPI, for good, what it has not finished.
+    /// Notifies the other ranks that no more messages come, and leaves unfinished requests to MPI, forever.
     fn drop(&mut self) {
         let state = self.state.get_mut();
         for (place, _) in state.ranks.iter().enumerate().filter(|(_, peer)| **peer != self.rank) {

@@ -27,13 +27,13 @@ pub(super) struct Library {
     pub(super) local: (usize, usize),
     /// Largest tag that MPI allows.
     pub(super) largest_tag: c_int,
-    /// Pointer that marks a collective whose input is its output; `None` for an MPI whose mark is not known.
+    /// Pointer that marks an in-place collective; `None` for an MPI whose constant is unknown.
     pub(super) in_place: Option<*const c_void>,
     /// The only thread that may call MPI; `None` if all may.
     thread: Option<ThreadId>,
 }
 
-// SAFETY: the pointer is a mark that nobody follows.
+// SAFETY: the pointer is a constant that is never dereferenced.
 unsafe impl Send for Library {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Library {}
@@ -42,17 +42,17 @@ impl Library {
     /// Returns MPI for the calling thread, and starts it if necessary.
     ///
     /// # Errors
-    /// [`Error::Setup`] if MPI does not start, was finalized, or allows only another thread to call it.
+    /// [`Error::Setup`] if MPI does not start, was finalized, or allows calls only from a different thread.
     pub(super) fn get() -> Result<&'static Self> {
         static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
         let library = LIBRARY.get_or_init(Self::start).as_ref().map_err(Error::clone)?;
         let own = library.thread.is_none_or(|thread| thread == std::thread::current().id());
-        let what = "this MPI lets only the thread that started it communicate";
+        let what = "this MPI allows only the thread that started it to communicate";
         let remedy = "open all channels on that thread, or use an MPI built with MPI_THREAD_MULTIPLE";
         if own { Ok(library) } else { Err(Error::setup(what, remedy)) }
     }
 
-    /// Starts MPI and asks for what is in [`Library`].
+    /// Starts MPI and queries the values of [`Library`].
     fn start() -> Result<Self> {
         let provided = initialize()?;
         // SAFETY: constants of the library.
@@ -102,7 +102,7 @@ fn initialize() -> Result<c_int> {
 extern "C" fn finalize() {
     let mut ended = 0;
     if WORLDS.load(Ordering::Acquire) == 0 && !PEERS_UNCERTAIN.load(Ordering::Acquire) {
-        // SAFETY: MPI was started by this module; the program may have finalized it by itself.
+        // SAFETY: MPI was started by this module; the program may have finalized it itself.
         unsafe {
             ffi::MPI_Finalized(&raw mut ended);
             if ended == 0 {
@@ -139,11 +139,15 @@ pub(super) fn check(doing: &str, code: c_int) -> Result<()> {
     }
     let mut text = [0; ffi::MPI_MAX_ERROR_STRING as usize];
     let mut length = 0;
-    // SAFETY: the buffer is as long as MPI asks for.
+    // SAFETY: the buffer has the length that MPI requires.
     unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr(), &raw mut length) };
     let text = text.iter().take(usize::try_from(length).unwrap_or(0)).map(|byte| *byte as u8).collect();
     let text = String::from_utf8(text).unwrap_or_else(|_| format!("MPI error {code}"));
-    Err(Error::system(doing, io::Error::other(text), "see what mpirun says about that rank or the network"))
+    Err(Error::system(
+        doing,
+        io::Error::other(text),
+        "see the messages of mpirun about that rank or the network",
+    ))
 }
 
 /// Returns rank and size in a communicator.

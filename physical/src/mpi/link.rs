@@ -32,8 +32,8 @@ pub(super) struct Done {
     pub(super) bytes: usize,
 }
 
-/// MPI requests, and what holds the memory that they read and write. If it is dropped while a request is active, it
-/// leaks what it holds: MPI may still write there.
+/// MPI requests, with the owner of the memory that they read and write. If it is dropped while a request is active,
+/// it leaks the owner, since MPI may still write there.
 pub(super) struct RequestSet<H> {
     held: ManuallyDrop<H>,
     requests: VecDeque<ffi::MPI_Request>,
@@ -45,7 +45,7 @@ impl<H> RequestSet<H> {
         RequestSet { held: ManuallyDrop::new(held), requests: VecDeque::new() }
     }
 
-    /// Returns what the set holds.
+    /// Returns the owner.
     pub(super) fn held(&mut self) -> &mut H {
         &mut self.held
     }
@@ -58,8 +58,8 @@ impl<H> RequestSet<H> {
     /// Adds a request that `start` makes; `doing` is an infinitive.
     ///
     /// # Safety
-    /// The memory that the request touches stays valid, and nobody else uses it against the rules, while `H` lives and
-    /// the request is active.
+    /// The memory that the request uses stays valid, and has no conflicting use, while `H` lives and the request is
+    /// active.
     pub(super) unsafe fn start(
         &mut self,
         doing: &str,
@@ -86,7 +86,7 @@ impl<H> RequestSet<H> {
         }
         self.requests.pop_front();
         let mut bytes = 0;
-        // SAFETY: zeroed at least, and bytes were what the request was for.
+        // SAFETY: at least zeroed, and the request was for bytes.
         let status = unsafe {
             ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &raw mut bytes);
             status.assume_init()
@@ -97,7 +97,7 @@ impl<H> RequestSet<H> {
 
     /// Removes the requests that are complete. Returns true if none is left.
     pub(super) fn settle(&mut self) -> bool {
-        // A request that failed is not known to have ended, so that its memory stays.
+        // A failed request is not known to have ended, so that its memory stays.
         while let Ok(Some(_)) = self.test() {}
         self.requests.is_empty()
     }
@@ -127,7 +127,7 @@ fn count(bytes: usize) -> c_int {
 }
 
 impl Comm {
-    /// Starts sending the bytes that `of` finds in what the set holds.
+    /// Starts sending the bytes that `of` returns from the owner.
     ///
     /// # Safety
     /// As [`RequestSet::start`], for those bytes.
@@ -158,7 +158,7 @@ impl Comm {
         unsafe { requests.start("send by MPI", post) }
     }
 
-    /// Starts receiving into the bytes that `into` finds in what the set holds, from any rank if `from` is `None`.
+    /// Starts receiving into the bytes that `into` returns from the owner, from any rank if `from` is `None`.
     ///
     /// # Safety
     /// As [`RequestSet::start`], for those bytes.
@@ -182,7 +182,7 @@ impl Comm {
         unsafe { requests.start("receive by MPI", post) }
     }
 
-    /// Creates another communicator of the same ranks. All of them call this now.
+    /// Creates another communicator of the same ranks. A collective call.
     pub(super) fn duplicate(self) -> Result<Comm> {
         let mut copy = self.0;
         // SAFETY: a valid communicator.
@@ -206,6 +206,6 @@ impl Comm {
             ffi::MPI_Group_free(&raw mut all);
             code
         };
-        check("make an MPI communicator", code).map(|()| Comm(copy))
+        check("create an MPI communicator", code).map(|()| Comm(copy))
     }
 }

@@ -1,8 +1,8 @@
 //! Transport between ranks that are processes which MPI started and connects. Use it on a cluster whose network MPI
 //! supports best, with its own launcher (`mpirun`).
 //!
-//! Each channel has a communicator of its own, and one more for each of its first lanes, on which MPI's own collectives
-//! run. Messages between two ranks are sent as follows; MPI keeps messages of equal tag in order.
+//! Each channel has a separate communicator, and one for each of its first lanes, for MPI collectives. Messages
+//! between two ranks are sent as follows; MPI keeps messages of equal tag in order.
 //!
 //! ```text
 //! eager    tag 0       header:48 payload         small messages: one MPI message
@@ -15,13 +15,12 @@
 //! A large payload stays with its sender until the receive is posted; so nothing is staged, and counts never overflow
 //! an `int`. The header is that of the stream transports, and is checked before a byte lands.
 //!
-//! Before MPI's own collectives begin, ranks exchange their fingerprints by eager messages: at the first use of each,
-//! or always ([`Check`](crate::native::Check)).
+//! Before MPI collectives begin, ranks exchange their fingerprints by eager messages: at the first use of each, or
+//! always ([`Check`](crate::native::Check)).
 //!
-//! Memory that MPI works on is never released before MPI is done with it: requests live in a
-//! [`RequestSet`](link::RequestSet) together with the memory that they touch, and one that is dropped too early leaks
-//! that memory. Borrowed memory, which has to return to its owner after a failure too, is therefore copied through
-//! staging.
+//! Memory that MPI uses is never released before MPI is done with it: requests live in a
+//! [`RequestSet`](link::RequestSet) together with their memory, and one that is dropped too early leaks that memory.
+//! Borrowed memory, which must return to its owner after a failure too, is therefore copied through staging.
 
 #![allow(clippy::disallowed_methods, reason = "a backend")]
 

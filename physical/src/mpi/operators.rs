@@ -1,8 +1,8 @@
-//! MPI's names for the element types and reductions, and operators of our own where MPI's guarantee less.
+//! MPI names of the element types and reductions, and our own operators where MPI guarantees less.
 //!
 //! MPI has no 16-bit floats, its minimum and maximum leave the treatment of NaN open, and its integer sums need not
-//! wrap (Open MPI 4.1 saturates those of bytes). In these cases MPI calls the kernels that every transport reduces
-//! with.
+//! wrap (Open MPI 4.1 saturates those of bytes). In these cases MPI calls the kernels with which every transport
+//! reduces.
 
 use super::library::check;
 use crate::device;
@@ -61,7 +61,7 @@ const FUNCTIONS: [[Function; DType::ALL.len()]; ReduceOp::ALL.len()] =
 /// All operators, by reduction and element type.
 struct OperatorTable(Vec<Vec<Operator>>);
 
-// SAFETY: handles that nobody changes.
+// SAFETY: immutable handles.
 unsafe impl Send for OperatorTable {}
 // SAFETY: as above.
 unsafe impl Sync for OperatorTable {}
@@ -88,7 +88,7 @@ fn build() -> Result<OperatorTable> {
     rows.collect::<Result<_>>().map(OperatorTable)
 }
 
-/// Returns MPI's own operator where it guarantees what ours does; some networks carry these out themselves.
+/// Returns the MPI operator if it guarantees the same as ours; some networks execute these in hardware.
 fn known(op: ReduceOp, dtype: DType) -> Option<ffi::MPI_Op> {
     let is_wide_float = matches!(dtype, DType::F32 | DType::F64);
     let is_integer = !dtype.is_float() && dtype != DType::Bool;
@@ -107,10 +107,10 @@ fn known(op: ReduceOp, dtype: DType) -> Option<ffi::MPI_Op> {
 
 /// Creates an operator from our kernel.
 fn own(function: Function) -> Result<ffi::MPI_Op> {
-    // SAFETY: a constant of the library, and a function of the kind that MPI wants.
+    // SAFETY: a constant of the library, and a function of the type that MPI requires.
     unsafe {
         let mut op = ffi::RSMPI_SUM;
-        check("make an MPI operator", ffi::MPI_Op_create(Some(function), 1, &raw mut op)).map(|()| op)
+        check("create an MPI operator", ffi::MPI_Op_create(Some(function), 1, &raw mut op)).map(|()| op)
     }
 }
 
@@ -136,8 +136,8 @@ fn half() -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library, and a type made of them.
     unsafe {
         let mut half = ffi::RSMPI_UINT8_T;
-        check("make an MPI type", ffi::MPI_Type_contiguous(2, ffi::RSMPI_UINT8_T, &raw mut half))?;
-        check("make an MPI type", ffi::MPI_Type_commit(&raw mut half))?;
+        check("create an MPI type", ffi::MPI_Type_contiguous(2, ffi::RSMPI_UINT8_T, &raw mut half))?;
+        check("create an MPI type", ffi::MPI_Type_commit(&raw mut half))?;
         Ok(half)
     }
 }

@@ -77,16 +77,16 @@ enum TransferEnd {
 
 /// Memory that a transfer uses.
 struct TransferMemory {
-    /// The view; `None` once nobody waits for the payload and MPI does not use the view.
+    /// The view; `None` once the transfer was abandoned and MPI does not use the view.
     end: Option<TransferEnd>,
-    /// First byte of the view, where MPI works on it.
+    /// First byte of the view, if MPI uses it directly.
     direct: *mut u8,
     staging: Staging,
 }
 
 /// Payload in flight.
 pub(super) struct PayloadTransfer {
-    /// Ticket, or `None` once nobody waits for it.
+    /// Ticket, or `None` once the transfer was abandoned.
     pub(super) ticket: Option<Ticket>,
     pieces: Pieces,
     requests: RequestSet<TransferMemory>,
@@ -139,7 +139,7 @@ impl PayloadTransfer {
         self.pieces.done == self.pieces.length
     }
 
-    /// Moves what can be moved. Returns the number of bytes that MPI has finished since the last call.
+    /// Moves the bytes that are ready. Returns the number of bytes that MPI has finished since the last call.
     pub(super) fn progress(&mut self) -> Result<usize> {
         let before = self.pieces.done;
         loop {
@@ -170,8 +170,8 @@ impl PayloadTransfer {
             // In bounds, as the view has `pieces.length` bytes.
             (_, None) => held.direct.wrapping_add(start),
         };
-        // SAFETY: the view keeps everyone else from its memory, of which these bytes are; a piece of staging is not
-        // used again before its request is done, as there are as many as requests.
+        // SAFETY: the view excludes all other users of its memory, which contains these bytes. A piece of staging is
+        // not reused before its request is done, since there is one per request.
         unsafe {
             if outwards {
                 comm.send(peer, tag, &mut self.requests, |held| (place(held).cast_const(), length))
@@ -181,8 +181,8 @@ impl PayloadTransfer {
         }
     }
 
-    /// Posts nothing more, cancels what MPI has not begun, and releases the view unless MPI is using it: then that
-    /// waits for [`PayloadTransfer::is_over`].
+    /// Posts no more requests, cancels those that MPI has not begun, and releases the view. If MPI is using the view,
+    /// its release waits for [`PayloadTransfer::is_over`].
     pub(super) fn abandon(&mut self) {
         self.ticket = None;
         if matches!(self.requests.held().end, Some(TransferEnd::In(_))) {

@@ -1,7 +1,7 @@
-//! One collective carried out by MPI: piece after piece, in place where that is allowed, through staging otherwise.
+//! One collective executed by MPI, piece by piece, in place if possible, and through staging otherwise.
 //!
-//! The pieces depend only on what is equal on all ranks, so that all ranks make the same calls. They bound the staging,
-//! and keep counts far below the largest `int`.
+//! The pieces depend only on values that are equal on all ranks, so that all ranks make the same calls. They bound
+//! the staging, and keep counts far below the largest `int`.
 
 use super::collectives::CollectiveViews;
 use super::library::Library;
@@ -49,7 +49,7 @@ pub(super) struct CollectiveRun {
     done: usize,
     /// Elements that MPI works on.
     under_way: Option<Range<usize>>,
-    /// True once all is complete. A barrier has no elements and still has to be waited for.
+    /// True once all is complete. A barrier has no elements, and must still be awaited.
     finished: bool,
     bytes: usize,
     requests: RequestSet<RunMemory>,
@@ -88,7 +88,8 @@ impl CollectiveRun {
         self.finished
     }
 
-    /// Moves what can be moved. Returns the number of this rank's bytes that were completed since the last call.
+    /// Moves the bytes that are ready. Returns the number of bytes of this rank that were completed since the last
+    /// call.
     pub(super) fn progress(&mut self) -> Result<usize> {
         let before = self.done;
         while !self.finished {
@@ -162,7 +163,7 @@ impl RunPlan {
         }
     }
 
-    /// Copies this rank's elements to where MPI reads them, divided if that comes first.
+    /// Copies the elements of this rank to the input of MPI, divided if the division comes first.
     fn prepare(&self, held: &mut RunMemory, range: &Range<usize>) {
         let RunPlan { what, len, ranks, .. } = *self;
         let Some((input, output)) = &mut held.views else { return };
@@ -193,7 +194,7 @@ impl RunPlan {
         }
     }
 
-    /// Returns the addresses from which MPI reads and to which it writes.
+    /// Returns the addresses of the input and output of MPI.
     fn sides(&self, held: &mut RunMemory, range: &Range<usize>) -> (*const c_void, *mut c_void) {
         let n = range.len() * self.what.dtype.size();
         let input_side = if self.what.operation == OperationKind::ReduceScatter { self.ranks * n } else { n };
@@ -216,7 +217,7 @@ impl RunPlan {
     /// Starts the operation of MPI.
     ///
     /// # Safety
-    /// Both sides hold `count` elements, for each rank where the operation has blocks.
+    /// Both sides hold `count` elements, for each rank if the operation has blocks.
     unsafe fn call(
         &self,
         from: *const c_void,
@@ -249,7 +250,7 @@ impl RunPlan {
         }
     }
 
-    /// Copies the elements from where MPI wrote them, and completes means and NaNs.
+    /// Copies the elements from the output of MPI, and completes means and NaNs.
     fn finish(&self, held: &mut RunMemory, range: &Range<usize>) {
         let RunPlan { what, len, ranks, .. } = *self;
         let Some((_, output)) = &mut held.views else { return };
@@ -274,7 +275,7 @@ impl RunPlan {
             Some(ReduceOp::Mean) if !divides_first(&what) => {
                 device::divide(ranks, what.dtype, &mut output.bytes_mut()[landed]);
             }
-            // Where MPI adds and multiplies by itself, a NaN may have any payload.
+            // If MPI adds and multiplies itself, a NaN may have any payload.
             Some(ReduceOp::Sum | ReduceOp::Product) if ranks > 1 => {
                 device::canonicalize(what.dtype, &mut output.bytes_mut()[landed]);
             }

@@ -15,8 +15,8 @@ static ORIGIN: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
 pub struct Instant(time::Instant);
 
 impl Instant {
-    /// Returns the instant that lies so long after the origin of all virtual clocks of this process: for runtimes with
-    /// a clock of their own.
+    /// Returns the instant at this time after the origin of all virtual clocks of this process, for runtimes with
+    /// their own clock.
     pub fn after_origin(elapsed: Duration) -> Self {
         Instant(*ORIGIN + elapsed)
     }
@@ -26,7 +26,7 @@ impl Instant {
         Instant(time::Instant::now())
     }
 
-    /// Returns the time that has passed since this instant; zero if it lies ahead.
+    /// Returns the time since this instant; zero if it is in the future.
     #[inline]
     pub fn elapsed(&self) -> Duration {
         now().saturating_duration_since(*self)
@@ -84,7 +84,7 @@ impl Sub for Instant {
     }
 }
 
-/// Shown as the time since the origin, so that a virtual one reads alike in every run.
+/// Shown as the time since the origin, so that a virtual instant is the same in every run.
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = self.0.saturating_duration_since(*ORIGIN);

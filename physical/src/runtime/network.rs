@@ -1,4 +1,4 @@
-//! Connections between processes that are no transport's: for start-up, heartbeats and the news of failures.
+//! Connections between processes that do not belong to a transport: for start-up, heartbeats and failure reports.
 
 use super::current;
 use crate::bootstrap::local;
@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over; `None` waits for ever.
-/// Returns how many are ready.
+/// Waits until one of `sources` is ready, and records which are, or until `at_most` has passed; `None` waits forever.
+/// Returns the number of ready ones.
 ///
 /// # Errors
 /// Those of poll(2).
@@ -38,7 +38,7 @@ pub fn resolve(host: &str, port: u16, patience: Duration) -> io::Result<Vec<Sock
     within(patience, move || Ok((name.as_str(), port).to_socket_addrs()?.collect()))
 }
 
-/// Runs `ask` on a thread of its own, which is left behind if it takes longer than `patience`: getaddrinfo(3) has no
+/// Runs `ask` on a separate thread, which is abandoned if it takes longer than `patience`: getaddrinfo(3) has no
 /// deadline.
 fn within<T: Send + 'static>(
     patience: Duration,
@@ -74,7 +74,7 @@ pub fn connect(address: &SocketAddr, patience: Duration) -> io::Result<TcpStream
     }
 }
 
-/// Listens at `address`; port 0 stands for any that is free.
+/// Listens at `address`; port 0 stands for any free one.
 ///
 /// # Errors
 /// Those of bind(2) and listen(2).
@@ -89,8 +89,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// by `patience`, too.
 ///
 /// # Errors
-/// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as
-/// many as may wait.
+/// `WouldBlock` if that process, which may be stopped, does not accept connections, and its backlog is full.
 pub fn connect_local(name: &str, patience: Duration) -> io::Result<UnixStream> {
     match current() {
         Some(runtime) => runtime.connect_local(name, patience),

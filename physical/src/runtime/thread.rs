@@ -1,4 +1,4 @@
-//! Threads and tasks, and how one waits for another.
+//! Threads and tasks, and the waits between them.
 
 use super::{LOOK, Park, catch_up, current, enter, within};
 use crate::doorbell::Bell;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Builder};
 use std::time::Duration;
 
-/// Polls of a thread that waits for another, before it parks: much comes within them.
+/// Polls of a thread that waits for another one, before it parks; many events arrive within them.
 const POLLS: u32 = 10;
 
 /// Makes a future on the thread that drives it, so that the future need not be [`Send`].
@@ -21,14 +21,14 @@ pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 /// End of a thread: well, or by this panic.
 type End = std::thread::Result<()>;
 
-/// A thread or task that was spawned. Dropping it lets the work go on by itself.
+/// A spawned thread or task. Dropping it detaches the work.
 #[derive(Debug)]
 pub struct Thread(Kind);
 
 #[derive(Debug)]
 enum Kind {
     System(thread::JoinHandle<()>),
-    /// Thread of another runtime, with the place in which it leaves how it ended.
+    /// Thread of another runtime, with the place of its outcome.
     Given(Arc<OnceLock<Mutex<Option<End>>>>),
 }
 
@@ -82,11 +82,11 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread>
     Ok(Thread(Kind::Given(end)))
 }
 
-/// Starts the future that `task` makes: driven by a thread of its own, or where this thread's runtime wants it. It
-/// inherits the runtime.
+/// Starts the future that `task` creates, on a separate thread, or as the runtime of this thread chooses. It inherits
+/// the runtime.
 ///
-/// A service is such a task: where it would block its thread, it awaits [`Wait::rest`](crate::drive::Wait::rest)
-/// instead, which blocks as long as it has a thread of its own.
+/// A service is such a task: instead of blocking its thread, it awaits [`Wait::rest`](crate::drive::Wait::rest),
+/// which blocks if it has a separate thread.
 ///
 /// ```
 /// use hexagram_physical::runtime;
@@ -140,8 +140,8 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
     Ok(Thread(Kind::Given(end)))
 }
 
-/// Runs `future` to its end on this thread, which parks until it is woken: for what waits for other threads only.
-/// Operations of an endpoint are better driven by [`drive::block_on`](crate::drive::block_on).
+/// Runs `future` to completion on this thread, which parks until it is woken, for waits for other threads only. Drive
+/// operations of an endpoint with [`drive::block_on`](crate::drive::block_on) instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let unpark = Arc::new(Unpark(thread::current()));
@@ -192,7 +192,7 @@ impl Park for Arc<Unpark> {
     }
 }
 
-/// Waits until `look` returns true, or `at_most` is over, by this thread's runtime.
+/// Waits until `look` returns true, or `at_most` has passed, in the runtime of this thread.
 fn look_until(mut look: impl FnMut() -> bool, at_most: Duration) {
     if let Some(runtime) = current() {
         runtime.look_until(&mut look, at_most);
@@ -202,12 +202,12 @@ fn look_until(mut look: impl FnMut() -> bool, at_most: Duration) {
 /// Waits for a message of another thread.
 ///
 /// # Errors
-/// [`RecvError`] once there is no sender any more.
+/// [`RecvError`] once all senders are dropped.
 pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> Result<T, RecvError> {
     wait_for(|| receiver.recv(), || try_receive(receiver))
 }
 
-/// Returns what [`receive`] would, if that would not wait.
+/// Returns the result of [`receive`] if it would not wait.
 fn try_receive<T>(receiver: &mpsc::Receiver<T>) -> Option<Result<T, RecvError>> {
     match receiver.try_recv() {
         Ok(message) => Some(Ok(message)),
@@ -216,7 +216,7 @@ fn try_receive<T>(receiver: &mpsc::Receiver<T>) -> Option<Result<T, RecvError>> 
     }
 }
 
-/// Waits for a message of another thread, `at_most` so long; returns `None` if there is none by then, or no sender.
+/// Waits for a message of another thread, at most `at_most`; returns `None` on timeout or without a sender.
 pub fn receive_within<T>(receiver: &mpsc::Receiver<T>, at_most: Duration) -> Option<T> {
     if current().is_none() {
         return receiver.recv_timeout(at_most).ok();
@@ -230,8 +230,8 @@ pub fn receive_within<T>(receiver: &mpsc::Receiver<T>, at_most: Duration) -> Opt
     received?.ok()
 }
 
-/// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where
-/// the threads of a [runtime](super::Runtime) take turns by `look`, which returns `None` until then.
+/// Waits for an event of another thread: by `block`, which blocks until then, or, if the threads of a
+/// [runtime](super::Runtime) take turns, by polling `look`, which returns `None` until then.
 pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T>) -> T {
     let Some(runtime) = current() else { return block() };
     let mut found = None;
@@ -247,7 +247,7 @@ pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T
     }
 }
 
-/// Waits on `condition` while `waits` says so of what `mutex` holds, for `at_most` so long; returns what it holds then.
+/// Waits on `condition` while `waits` returns true for the value in `mutex`, at most `at_most`; returns the guard.
 pub fn wait_while<'a, T>(
     condition: &Condvar,
     mutex: &'a Mutex<T>,
@@ -259,7 +259,7 @@ pub fn wait_while<'a, T>(
         let waited = condition.wait_timeout_while(lock(), at_most, waits);
         return waited.unwrap_or_else(PoisonError::into_inner).0;
     };
-    // Not held while it waits: others have to change it.
+    // Not held during the wait, since others must change it.
     runtime.look_until(&mut || !waits(&mut lock()), at_most);
     lock()
 }

@@ -1,5 +1,5 @@
-//! A runtime in virtual time, whose threads take turns. Use it to test what waits for seconds, in milliseconds and with
-//! the same outcome every time.
+//! A runtime in virtual time, whose threads take turns. Use it to test code that waits for seconds, in milliseconds
+//! and with the same outcome every time.
 
 use super::{Instant, Park, Runtime, Task, within};
 use crate::bootstrap::local;
@@ -20,14 +20,14 @@ use std::time::Duration;
 /// Virtual time between two looks at descriptors or at a transport.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A runtime whose clock moves only when all of its threads wait, and then at once. One thread runs at a time, in an
-/// order that follows from what they wait for, so that a run is like any other.
+/// A runtime whose clock moves only when all of its threads wait, and then immediately. One thread runs at a time, in
+/// an order that follows from their waits, so that all runs are equal.
 ///
-/// Tasks share one thread, which looks at each of them once a millisecond: to give every task a turn of its own would
-/// take the machine longer than their work.
+/// Tasks share one thread, which polls each of them once a millisecond: a separate turn for every task would take
+/// longer than their work.
 ///
-/// Its sockets are the system's. A thread that waits for another in any other way than through [`runtime`](super) keeps
-/// its turn meanwhile, and both wait for ever.
+/// Its sockets are those of the system. A thread that waits for another one without [`runtime`](super) keeps its
+/// turn, and both wait forever.
 ///
 /// ```
 /// use hexagram_physical::runtime::{self, VirtualTime};
@@ -67,7 +67,7 @@ struct Schedule {
     waiting: BTreeMap<(Duration, u64), Number>,
     /// Threads that have not ended.
     threads: BTreeMap<Number, Thread>,
-    /// Tasks that their thread has not made yet; `None` while there is no such thread.
+    /// Tasks that their thread has not created yet; `None` while there is no such thread.
     tasks: Option<Vec<Task>>,
 }
 
@@ -77,7 +77,7 @@ thread_local! {
     static DRIVEN: RefCell<Vec<Option<Driven>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Task under way.
+/// Running task.
 type Driven = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Schedule {
@@ -96,7 +96,7 @@ impl Schedule {
 }
 
 impl VirtualTime {
-    /// Runs `work` from time zero, and returns what it returns.
+    /// Runs `work` from time zero, and returns its result.
     pub fn run<R>(work: impl FnOnce() -> R) -> R {
         MINE.set(0);
         let time = VirtualTime::default();
@@ -132,8 +132,8 @@ impl Turns {
         }
     }
 
-    /// Polls each task once, but for those that are being polled already; returns false once there are none, and the
-    /// thread of the tasks is to end.
+    /// Polls each task once, except those that are being polled already; returns false if none are left, and the
+    /// thread of the tasks must end.
     fn look_at_tasks(&self) -> bool {
         let Some(new) = self.new_tasks(DRIVEN.with_borrow(Vec::is_empty)) else { return false };
         let made: Vec<_> = new.into_iter().map(|task| Some(task())).collect();
@@ -162,7 +162,7 @@ impl Turns {
         }
     }
 
-    /// Takes the tasks that have come; `None` once there is nothing to do and the thread of the tasks is to end.
+    /// Takes the new tasks; `None` if there is no work and the thread of the tasks must end.
     fn new_tasks(&self, idle: bool) -> Option<Vec<Task>> {
         let mut schedule = self.lock();
         let new = schedule.tasks.as_mut().map(mem::take).filter(|new| !(idle && new.is_empty()));
@@ -240,7 +240,7 @@ impl Runtime for VirtualTime {
     }
 
     fn poll_park(&self, _: &dyn Park, _: Duration, _: &mut Context<'_>) -> Poll<()> {
-        // The next look comes by itself.
+        // The next poll is automatic.
         Poll::Pending
     }
 

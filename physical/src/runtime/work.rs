@@ -1,4 +1,4 @@
-//! Arithmetic as a simulated world is told of it.
+//! Arithmetic, as it is charged in a simulated world.
 
 /// Arithmetic on host memory, or on memory that has sizes only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Work {
         /// Elements that are decoded.
         elements: usize,
     },
-    /// A kernel that is somebody's own, element by element, such as a step of an optimizer.
+    /// A user kernel, element by element, such as a step of an optimizer.
     Kernel {
         /// Bytes that it reads and writes.
         bytes: usize,

@@ -1,8 +1,8 @@
 //! Moves a rank away from a core that it shares with a peer although other cores are free.
 //!
 //! Two ranks on one core answer each other a thousand times slower than on two, and a rank that yields to its peer
-//! gives the kernel no reason to separate them. So each rank that waits for longer publishes the core on which it runs,
-//! and a rank that finds itself on a peer's core moves to a free one. It is not bound to that core: programs have other
+//! gives the kernel no reason to separate them. So each rank that waits for longer publishes its core, and a rank
+//! that finds itself on the core of a peer moves to a free one. It is not bound to that core: programs have other
 //! threads, and the kernel schedules them best.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Shortest time between two moves, each of which takes about ten microseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Returns the core on which this thread runs.
+/// Returns the core of this thread.
 pub(super) fn current() -> u32 {
     sched_getcpu() as u32
 }

@@ -1,13 +1,13 @@
 //! Bytes of shared memory that another process may write while they are read.
 //!
-//! A peer that gives an operation up takes its memory back, and writes to it while others still read. The bytes that
-//! they read are then invalid, and they find out (see
-//! [`ControlBlock::withdraw`](super::control_block::ControlBlock::withdraw)); but until then the reads must not be
-//! undefined behaviour. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no
-//! plain read through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are
-//! copied by an assembly block of vector loads, of which Rust knows only that it fills the copy, as relaxed loads of
-//! single bytes could have; the compiler does not vectorize atomic loads itself. The work that follows uses the copy: a
-//! block of it stays in the first-level cache. Sums of f32 are added by such loads themselves, without a copy.
+//! A peer that abandons an operation takes its memory back, and writes to it while others still read. Their data is
+//! then invalid, and they detect it (see [`ControlBlock::withdraw`](super::control_block::ControlBlock::withdraw));
+//! but until then the reads must not be undefined behaviour. So there is no `&[u8]` over such bytes, which would
+//! promise the absence of writes, and no plain read through a pointer, which may not race with a write. Few bytes are
+//! read by relaxed atomic loads. Many are copied by an assembly block of vector loads, which is opaque to Rust except
+//! that it fills the copy, as relaxed loads of single bytes could have; the compiler does not vectorize atomic loads
+//! itself. The work that follows uses the copy: a block of it stays in the first-level cache. Sums of f32 are added
+//! by such loads themselves, without a copy.
 
 use crate::device::kernels::SharedFloats;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub(super) struct SharedBytes<'a> {
     start: *const u8,
     len: usize,
-    /// True if the bytes are borrowed memory of this process, which nobody writes.
+    /// True if the bytes are borrowed memory of this process without writers.
     own: bool,
     memory: PhantomData<&'a AtomicU8>,
 }
@@ -29,8 +29,8 @@ impl<'a> SharedBytes<'a> {
     /// Creates a run of `len` bytes from `start` on.
     ///
     /// # Safety
-    /// The bytes are mapped, and initialised, for as long as the lifetime says. This process writes them atomically at
-    /// most while the run exists.
+    /// The bytes are mapped and initialised for the whole lifetime. While the run exists, this process writes them
+    /// only atomically, if at all.
     pub(super) unsafe fn new(start: *const u8, len: usize) -> Self {
         SharedBytes { start, len, own: false, memory: PhantomData }
     }
@@ -63,7 +63,7 @@ impl<'a> SharedBytes<'a> {
     /// Copies all bytes. Bytes that others write concurrently may be old or new in the copy, byte by byte.
     pub(super) fn load(self, to: &mut [u8]) {
         assert_eq!(self.len, to.len(), "a copy of all bytes");
-        // SAFETY: both sides have so many bytes, as just checked.
+        // SAFETY: both sides have the same length, as just checked.
         unsafe { self.copy_to(to.as_mut_ptr()) }
     }
 
@@ -82,7 +82,7 @@ impl<'a> SharedBytes<'a> {
     /// # Safety
     /// There is room for all bytes.
     unsafe fn copy_to(self, to: *mut u8) {
-        // SAFETY: promised by the caller; `new` has promised the rest, and nobody writes what is borrowed.
+        // SAFETY: promised by the caller and by `new`; borrowed memory has no writers.
         unsafe {
             match self.own {
                 true => to.copy_from_nonoverlapping(self.start, self.len),
@@ -95,18 +95,18 @@ impl<'a> SharedBytes<'a> {
     pub(super) fn to_vec(self) -> Vec<u8> {
         let mut copy = Vec::with_capacity(self.len);
         let len = self.load_to(copy.spare_capacity_mut()).len();
-        // SAFETY: so many bytes were just initialised.
+        // SAFETY: these bytes were just initialised.
         unsafe { copy.set_len(len) };
         copy
     }
 }
 
-/// Writes bytes of this process to where other processes may read them at any time.
+/// Writes bytes of this process to memory that other processes may read at any time.
 ///
 /// # Safety
 /// `to` has room for them, mapped for writing; no reference of this process is to it.
 pub(super) unsafe fn store(from: &[u8], to: *mut u8) {
-    // SAFETY: promised by the caller; nobody writes what is borrowed.
+    // SAFETY: promised by the caller; borrowed memory has no writers.
     unsafe { copy::<false>(from.as_ptr(), to, from.len()) }
 }
 
@@ -152,12 +152,12 @@ unsafe fn copy<const LOADS: bool>(from: *const u8, to: *mut u8, len: usize) {
 /// Copies `len` bytes by the string instruction.
 ///
 /// # Safety
-/// Both sides have so many bytes and do not overlap.
+/// Both sides have `len` bytes and do not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: reads and writes what the caller has promised, and the registers named; each byte is read and written
-    // once. The direction is forwards, as everywhere in Rust.
+    // SAFETY: reads and writes the memory that the caller has promised, and the registers named; each byte is read
+    // and written once. The direction is forwards, as everywhere in Rust.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -172,19 +172,18 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
 /// Copies `count` blocks, at least one, and returns how many it has copied.
 ///
 /// # Safety
-/// Both sides have so many blocks and do not overlap.
+/// Both sides have `count` blocks and do not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
-    /// Bytes from which on processors copy by a string instruction faster than in a loop, without reading the lines
-    /// that they write.
+    /// Bytes from which a string instruction copies faster than a loop, without reading the lines that it writes.
     const LONG: usize = 2048;
     if count * BLOCK >= LONG {
         // SAFETY: promised by the caller.
         unsafe { copy_string(from, to, count * BLOCK) };
         return count;
     }
-    // SAFETY: reads and writes what the caller has promised, and the registers named. Each byte is read and written
-    // once, so that the block does what relaxed atomics could.
+    // SAFETY: reads and writes the memory that the caller has promised, and the registers named. Each byte is read
+    // and written once, so that the block is equivalent to relaxed atomics.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -216,7 +215,7 @@ unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
 /// Copies `count` blocks, at least one, and returns how many it has copied.
 ///
 /// # Safety
-/// Both sides have so many blocks and do not overlap.
+/// Both sides have `count` blocks and do not overlap.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
     // SAFETY: as for x86-64.

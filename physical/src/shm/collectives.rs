@@ -1,5 +1,5 @@
-//! Native collectives over shared memory: each rank publishes the operation in its control block, and reads what it
-//! needs from the peers.
+//! Native collectives over shared memory: each rank publishes the operation in its control block, and reads the
+//! required data of the peers.
 //!
 //! *Small* operations carry their bytes in the control block: one exchange of a cache line, after which every rank
 //! computes the result itself, in the same order. *Large* ones, on registered memory, read the peers' buffers in place:
@@ -14,10 +14,10 @@
 //! An all-reduce of other memory, on the first lane, does the same through a stage (`staged`). Messages carry all
 //! remaining operations.
 //!
-//! Peers only read, so a rank that gives up never finds a late write in its memory, and no rank returns before all have
-//! finished reading. A rank that gives up announces this before its memory is released, and its peers then have no
-//! result (see `control_block`). Contributions are combined in the order that [`Size`](crate::native::Size) gives for
-//! messages, so that results are equal to theirs, bit for bit.
+//! Peers only read, so that the memory of a rank that gives up is never written late, and no rank returns before all
+//! have finished reading. A rank that gives up announces this before its memory is released, and its peers then have
+//! no result (see `control_block`). Contributions are combined in the order that [`Size`](crate::native::Size)
+//! defines for messages, so that results are equal to theirs, bit for bit.
 
 use super::control_block::{LANES, PAYLOAD};
 use super::entry::{Entry, SmallOutcome, prepare};
@@ -59,7 +59,7 @@ impl ShmContext {
         self.segments.len()
     }
 
-    /// Returns this rank's own segment.
+    /// Returns the segment of this rank.
     pub(super) fn mine(&self) -> &Segment {
         &self.segments[self.rank]
     }
@@ -129,7 +129,8 @@ impl ShmCollectives {
         bytes <= PAYLOAD || registered || staged
     }
 
-    /// Returns true if the operation's lane is in the control block, which serves the world's own communicator only.
+    /// Returns true if the lane of the operation is in the control block, which serves only the communicator of the
+    /// world.
     fn has_lane(&self, label: &Label) -> bool {
         label.tag.is_of_world() && label.tag.lane() < LANES
     }

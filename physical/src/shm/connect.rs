@@ -9,9 +9,9 @@
 //! files = (segment eventfd)?            none from a rank that can have no shared memory
 //! ```
 //!
-//! A segment that was received may not be mappable. So each side sends the proof that it reads in the other's segment,
-//! and then whether it got its own proof back from this peer and from all. A pair shares memory if both sides say so,
-//! and all ranks know whether all pairs do.
+//! A received segment may not be mappable. So each side sends the proof that it reads in the segment of the other,
+//! and then whether it received its own proof from this peer and from all. A pair shares memory if both sides confirm
+//! it, and all ranks know whether all pairs do.
 
 use super::collectives::ShmContext;
 use super::descriptors::{FILES, ShmConnection, receive_whole, send};
@@ -53,7 +53,7 @@ impl Backend for ShmBackend {
     }
 }
 
-/// Listener of a rank that does not know its peers yet.
+/// Listener of a rank before its peers are known.
 pub(crate) struct ShmPrepared {
     listener: UnixListener,
     name: String,
@@ -143,9 +143,9 @@ pub(crate) struct HostSegments {
     pub(crate) own: Result<Arc<Segment>>,
     /// Segments of the ranks that share memory with this one, itself among them, with these ranks, in order.
     shared: Vec<(usize, Arc<Segment>)>,
-    /// Two of the ranks that share no memory, if there are any. All ranks know whether there are.
+    /// Two of the ranks that share no memory, if any. All ranks know whether such a pair exists.
     pub(crate) missing: Option<(usize, usize)>,
-    /// Ranks with which this rank shares no memory, and why, if it has some itself.
+    /// Ranks with which this rank shares no memory, and the reasons, if it has shared memory itself.
     pub(crate) apart: Vec<(usize, io::Error)>,
     /// Eventfd that wakes this rank while it waits for descriptors.
     pub(crate) waker: Arc<Doorbell>,
@@ -153,8 +153,8 @@ pub(crate) struct HostSegments {
 }
 
 impl HostSegments {
-    /// Returns the links of this rank, the owner of `own`, and the ranks to which they lead: those that share memory
-    /// with it, and itself, to which nothing goes.
+    /// Returns the links of this rank, the owner of `own`, and their ranks: those that share memory with it, and
+    /// itself, whose link carries no messages.
     pub(crate) fn links(
         &self,
         own: &Arc<Segment>,
@@ -165,7 +165,7 @@ impl HostSegments {
         })
     }
 
-    /// Returns the place where this rank, which owns `own`, parks.
+    /// Returns the parking place of this rank, which owns `own`.
     pub(crate) fn parking(&self, own: &Arc<Segment>, mode: ParkMode) -> ShmParking {
         let others = self.shared.iter().filter(|(_, segment)| segment.place() != own.place());
         ShmParking::new(Arc::clone(own), others.map(|(_, segment)| Arc::clone(segment)).collect(), mode)
@@ -176,7 +176,7 @@ impl HostSegments {
 struct PeerExchange {
     peer: usize,
     stream: UnixStream,
-    /// Segment of the peer, or why there is none.
+    /// Segment of the peer, or the reason why there is none.
     theirs: io::Result<Arc<Segment>>,
 }
 
@@ -184,7 +184,7 @@ struct PeerExchange {
 struct SharingReport {
     /// True if it shares memory with this peer.
     with_you: bool,
-    /// A rank with which it shares none.
+    /// A rank with which it shares no memory.
     apart: Option<usize>,
 }
 
@@ -228,11 +228,7 @@ impl ShmFabric {
     /// Builds the error of a failed exchange.
     fn failed(&self, peer: usize, cause: io::Error) -> Error {
         let doing = format!("exchange shared memory with {}", self.member.health.peers()[peer]);
-        Error::system(
-            doing,
-            cause,
-            "use the mixed or the tcp transport, or see whether that process is alive",
-        )
+        Error::system(doing, cause, "use the mixed or the tcp transport, or check that that process is alive")
     }
 
     /// Returns the peer's files, in exchange for this rank's, and the socket over which they came.
@@ -274,7 +270,10 @@ impl ShmFabric {
             let (files, stream) = self.exchange(peer, channel, &files)?;
             let theirs = match files {
                 Some(files) => map(files, ranks.len(), theirs, place),
-                None => Err(io::Error::new(io::ErrorKind::OutOfMemory, "it can have none: see what it says")),
+                None => Err(io::Error::new(
+                    io::ErrorKind::OutOfMemory,
+                    "it has no shared memory: see its messages",
+                )),
             };
             pairs.push(PeerExchange { peer, stream, theirs });
         }
@@ -305,14 +304,14 @@ impl ShmFabric {
         for PeerExchange { peer, stream, theirs } in pairs {
             let (shown, _) = self.opening(*peer, channel).until(stream, || receive_whole::<PROOF>(stream))?;
             if theirs.is_ok() && mine.is_none_or(|mine| mine.proof() != shown) {
-                *theirs = Err(io::Error::other("it has not mapped this rank's memory"));
+                *theirs = Err(io::Error::other("it has not mapped the memory of this rank"));
             }
         }
         Ok(())
     }
 
-    /// Tells every peer whether this rank shares memory with it and with all, and drops those that do not. Returns two
-    /// ranks of this host that share no memory, if there are any; a rank that has none is returned twice.
+    /// Notifies every peer whether this rank shares memory with it and with all, and drops those that do not. Returns
+    /// two ranks of this host that share no memory, if any; a rank without shared memory is returned twice.
     fn compare(
         &self,
         channel: u16,
@@ -332,13 +331,13 @@ impl ShmFabric {
             let share = SharingReport::read(said, self.member.size());
             apart = apart.or(share.apart.map(|other| (*peer, other)));
             if theirs.is_ok() && !share.with_you {
-                *theirs = Err(io::Error::other("it could not map this rank's memory"));
+                *theirs = Err(io::Error::other("it could not map the memory of this rank"));
             }
         }
         Ok(apart)
     }
 
-    /// Returns what limits a wait for `peer`.
+    /// Returns the limits of a wait for `peer`.
     fn opening(&self, peer: usize, channel: u16) -> Opening<'_> {
         Opening { peer, channel, limit: self.member.limit, health: &self.member.health }
     }
@@ -359,7 +358,7 @@ impl ShmFabric {
             let what = format!("{one} and {other} share no memory on channel {channel}{why}");
             return Err(Error::setup(
                 what,
-                "use the mixed or the tcp transport, or see what these ranks say",
+                "use the mixed or the tcp transport, or see the messages of these ranks",
             ));
         }
         let bell = Arc::clone(&own) as Arc<dyn Bell>;

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! Rounds count the native operations of a lane. Round k is published in slot k mod 2. A rank begins round k + 2 only
-//! after every rank has published round k + 1, which a rank does when it has read all that it needs of round k. So
-//! nobody writes a slot that another rank still reads.
+//! after every rank has published round k + 1, which a rank does when it has read all that it needs of round k. So no
+//! rank writes a slot that another rank still reads.
 //!
-//! A rank that gives an operation up breaks this order: it may at once write its slot, and all memory that others read.
-//! So it withdraws first ([`ControlBlock::withdraw`]), and a rank that has read checks for that last
-//! ([`ControlBlock::has_withdrawn`]). A release fence before the writes and an acquire fence after the reads guarantee
-//! that a rank which has read something written too late finds the withdrawal. As results are passed on to other ranks,
+//! A rank that abandons an operation breaks this order: it may immediately write its slot, and all memory that others
+//! read. So it withdraws first ([`ControlBlock::withdraw`]), and a rank that has read checks for that last
+//! ([`ControlBlock::has_withdrawn`]). A release fence before the writes and an acquire fence after the reads
+//! guarantee that a rank that has read a late write finds the withdrawal. As results are passed on to other ranks,
 //! every counter is published behind such a fence as well.
 
 use super::atomic::SharedAtomic;
@@ -57,7 +57,7 @@ pub(super) trait ControlMemory {
     fn atomic(&self, offset: usize) -> &Self::Atomic;
     /// Stores bytes. A rank that loads them concurrently may get any values.
     fn store(&self, offset: usize, bytes: &[u8]);
-    /// Loads bytes. If another rank writes them concurrently, any values may be loaded.
+    /// Loads bytes. If another rank writes them concurrently, the values are arbitrary.
     fn load(&self, offset: usize, into: &mut [u8]);
 }
 
@@ -99,7 +99,7 @@ impl<P: ControlMemory> SlotView<'_, P> {
 }
 
 impl<'a> SlotView<'a, Segment> {
-    /// Returns the payload, and the rest of the slot behind it.
+    /// Returns the payload, and the rest of the slot after it.
     pub(super) fn payload(&self) -> SharedBytes<'a> {
         self.page.control_bytes(self.slot + HEAD, PAYLOAD)
     }
@@ -150,8 +150,7 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
         (self.0.atomic(slot).load(Ordering::Acquire) == round).then_some(SlotView { page: self.0, slot })
     }
 
-    /// Returns true if the slot still holds round `round`, so that what was read before is what the rank published for
-    /// it.
+    /// Returns true if the slot still holds round `round`, so that the data read before is that of this round.
     pub(super) fn is_published(&self, lane: usize, round: u64) -> bool {
         P::Atomic::fence(Ordering::Acquire);
         self.0.atomic(Self::slot(lane, round)).load(Ordering::Relaxed) == round
@@ -164,7 +163,7 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
         let slot = Self::slot(lane, slot);
         let mut label = [0; LABEL];
         self.0.load(slot + 8, &mut label);
-        // The label is complete if the round has not changed meanwhile.
+        // The label is complete if the round has not changed in between.
         let whole = round > 0 && self.is_published(lane, round);
         whole.then(|| parse_label(&label)).flatten()
     }
@@ -177,7 +176,7 @@ impl<'a, P: ControlMemory> ControlBlock<'a, P> {
     /// Publishes the progress of this rank in round `round`.
     pub(super) fn set_progress(&self, counter: Counter, lane: usize, round: u64, value: u32) {
         // The published result may come from bytes that a peer wrote after it had withdrawn: a rank that sees this
-        // store has to see the withdrawal.
+        // store must see the withdrawal.
         P::Atomic::fence(Ordering::Acquire);
         self.counter(counter, lane).store(pack_progress(round, value), Ordering::Release);
     }

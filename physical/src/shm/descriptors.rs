@@ -23,7 +23,7 @@ impl Read for ShmConnection {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let (bytes, files) = receive(&self.stream, into)?;
         self.files.extend(files);
-        // A sender of more files is no rank, and must not use up the descriptors of this process.
+        // A sender of more files is not a rank, and must not use up the descriptors of this process.
         if self.files.len() > FILES {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -73,15 +73,15 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<Owned
             files.extend(rights);
         }
     }
-    // The kernel drops files for which this process has no descriptors left, without an error.
+    // The kernel silently drops files if this process has no descriptors left.
     if is_cut && files.len() < FILES {
         return Err(Errno::MFILE.into());
     }
     Ok((received.bytes, files))
 }
 
-/// Receives a message of exactly `N` bytes and the files that came with it, or `None` while nothing has come. Senders
-/// write such a message at once, and it is smaller than any socket's buffer, so that it arrives as a whole.
+/// Receives a message of exactly `N` bytes with its files, or `None` before it arrives. Senders write such a message
+/// in one call, and it is smaller than any socket buffer, so that it arrives as a whole.
 pub(super) fn receive_whole<const N: usize>(
     stream: &UnixStream,
 ) -> io::Result<Option<([u8; N], Vec<OwnedFd>)>> {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Place where one rank parks until a peer on its host rings.
+/// Parking place of one rank until a peer on its host rings.
 pub(crate) struct ShmParking {
     own: Arc<Segment>,
     peers: Vec<Arc<Segment>>,
@@ -37,7 +37,7 @@ pub(crate) struct ShmParking {
 }
 
 impl ShmParking {
-    /// Creates the place for the owner of a segment; `peers` are the segments of those who share memory with it.
+    /// Creates the place for the owner of a segment; `peers` are the segments of the ranks that share memory with it.
     pub(super) fn new(own: Arc<Segment>, peers: Vec<Arc<Segment>>, mode: ParkMode) -> Self {
         ShmParking { own, peers, mode, mover: CoreMover::default(), last_bell: 0 }
     }
@@ -112,8 +112,8 @@ impl ShmEndpoint {
         work(self.native.borrow_mut().tickets())
     }
 
-    /// Fails operations that this rank carries out natively and a peer by messages, or the other way round. Called
-    /// before parking, as neither side would ever get an answer.
+    /// Fails operations that this rank executes natively and a peer by messages, or vice versa. Called before
+    /// parking, since neither side would ever get an answer.
     fn find_mismatches(&self) {
         let suspects: Vec<(Ticket, Label)> = self.native.borrow().entering().collect();
         for (ticket, label) in suspects {
@@ -129,7 +129,7 @@ impl ShmEndpoint {
         for (ticket, peer, label) in self.stream.awaited() {
             let native = self.native.borrow();
             let Some(theirs) = latest_native(&native.context, peer, &label) else { continue };
-            // Everything that it sent before it went on is in the ring by now.
+            // All of its earlier messages are in the ring by now.
             while self.stream.progress() {}
             if self.stream.awaited().iter().any(|(awaited, ..)| *awaited == ticket) {
                 let peer = self.health().peers()[peer].clone();
@@ -139,7 +139,7 @@ impl ShmEndpoint {
     }
 }
 
-/// Returns a native operation of `peer` which proves that no message for `label` will come.
+/// Returns a native operation of `peer` that proves that no message for `label` will come.
 fn latest_native(context: &ShmContext, peer: usize, label: &Label) -> Option<Label> {
     let lane = label.tag.lane();
     if !label.tag.is_of_world() || lane >= LANES {

@@ -45,7 +45,7 @@ impl Entry {
         Entry { lane, round, label, posted: encode_label(&label), seen: 0 }
     }
 
-    /// Returns true once all ranks have entered the same operation. Fails if a rank has entered another one.
+    /// Returns true once all ranks have entered the same operation. Fails if a rank has entered a different one.
     pub(super) fn is_complete(&mut self, context: &ShmContext) -> Result<bool> {
         while self.seen < context.size() {
             let Some(slot_view) = self.slot_view(context, self.seen) else { return Ok(false) };
@@ -66,7 +66,7 @@ impl Entry {
         context.segments[rank].control_block().read(self.lane, self.round)
     }
 
-    /// Builds the error for a rank that has entered another operation.
+    /// Builds the error for a rank that has entered a different operation.
     fn mismatch(&self, context: &ShmContext, rank: usize, slot_view: &SlotView<'_, Segment>) -> Error {
         let peer = context.health.peers()[rank].clone();
         match slot_view.label() {
@@ -86,7 +86,7 @@ impl Entry {
         if silent { &[] } else { bytes }
     }
 
-    /// Gives the operation up: peers learn that this rank's memory is no longer valid before it is released.
+    /// Abandons the operation: peers are notified that the memory of this rank is invalid before it is released.
     pub(super) fn withdraw(&self, context: &ShmContext) {
         context.mine().control_block().withdraw(self.lane, self.round);
     }
@@ -151,11 +151,11 @@ impl Entry {
 pub(super) enum SmallOutcome {
     /// The result is valid.
     Complete,
-    /// This rank had given up, and may have written while it was read.
+    /// This rank had abandoned the operation, and may have written while it was read.
     WithdrawnBy(usize),
 }
 
-/// Divides this rank's contribution where the division precedes the sum: for the mean of 16-bit floats.
+/// Divides the contribution of this rank if the division precedes the sum: for the mean of 16-bit floats.
 pub(super) fn prepare(context: &ShmContext, fingerprint: &Fingerprint, contribution: &mut [u8]) {
     let halves = fingerprint.reduce == Some(ReduceOp::Mean) && fingerprint.dtype.is_half();
     if halves && fingerprint.operation == OperationKind::AllReduce {

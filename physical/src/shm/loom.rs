@@ -2,7 +2,7 @@
 //! hexagram_loom' cargo test -p hexagram-physical --lib --release --target-dir target/loom loom`.
 //!
 //! Loom simulates the memory model of the language, not that of one processor. Processes are threads here, and bytes
-//! are cells that report an access which another one may race with.
+//! are cells that report racing accesses.
 
 use super::atomic::{SharedAtomic, shared_atomic};
 use super::control_block::{ControlBlock, ControlMemory, Counter, LABEL, SLOT};
@@ -19,7 +19,7 @@ shared_atomic!(AtomicU64, u64, fence);
 /// Bytes that report concurrent accesses.
 struct Bytes(Vec<UnsafeCell<u8>>);
 
-// SAFETY: loom itself reports unordered accesses of two threads to one cell, which is what is tested.
+// SAFETY: loom itself reports unordered accesses of two threads to one cell, which is the subject of the test.
 unsafe impl Sync for Bytes {}
 // SAFETY: as above.
 unsafe impl Send for Bytes {}
@@ -31,14 +31,14 @@ impl Bytes {
 
     fn store(&self, offset: usize, bytes: &[u8]) {
         for (cell, byte) in self.0[offset..].iter().zip(bytes) {
-            // SAFETY: loom checks that nobody else is there.
+            // SAFETY: loom checks for exclusive access.
             cell.with_mut(|place| unsafe { *place = *byte });
         }
     }
 
     fn load(&self, offset: usize, into: &mut [u8]) {
         for (cell, byte) in self.0[offset..].iter().zip(into) {
-            // SAFETY: loom checks that nobody writes.
+            // SAFETY: loom checks that there is no writer.
             *byte = cell.with(|place| unsafe { *place });
         }
     }
@@ -49,7 +49,8 @@ const CAPACITY: usize = 2;
 struct Model {
     counts: [AtomicU64; 5],
     bytes: Bytes,
-    /// Stands for the kernel's futex: a thread sleeps only if the bell is as it was read, in one step.
+    /// Replaces the futex of the kernel: a thread sleeps only if the bell has not changed since it was read, in one
+    /// step.
     kernel: (Mutex<()>, Condvar),
 }
 
@@ -184,7 +185,7 @@ trait Payload: Send + Sync + 'static {
     fn load(&self, offset: usize, into: &mut [u8]);
 }
 
-/// No thread may write these bytes while another reads them.
+/// No thread may write these bytes while another one reads them.
 impl Payload for Bytes {
     fn new(len: usize) -> Self {
         Bytes::new(len)
@@ -199,7 +200,7 @@ impl Payload for Bytes {
     }
 }
 
-/// Bytes that may be written at any time, as those of a rank that gives up.
+/// Bytes that may be written at any time, like those of a rank that gives up.
 struct Loose(Vec<AtomicU8>);
 
 impl Payload for Loose {
@@ -323,7 +324,7 @@ fn a_slot_that_was_written_again_while_it_was_read_is_not_posted() {
     });
 }
 
-/// Content of a rank's registered memory until it has given up.
+/// Content of the registered memory of a rank until it has given up.
 const RIGHT: u64 = 1;
 /// Content afterwards.
 const WRONG: u64 = 2;
@@ -338,7 +339,8 @@ fn gives_up(sheet: &Sheet<Loose>, memory: &AtomicU64) {
     memory.store(WRONG, Ordering::Relaxed);
 }
 
-/// Returns the content of a rank's memory if the rank says that it is complete. Nobody waits: loom tries all orders.
+/// Returns the content of the memory of a rank if the rank reports completion. No thread waits: loom tries all
+/// orders.
 fn reduced(sheet: &Sheet<Loose>, memory: &AtomicU64) -> Option<u64> {
     let complete = ControlBlock::new(sheet).progress(Counter::Reduced, 0, 1) > 0;
     complete.then(|| memory.load(Ordering::Relaxed))

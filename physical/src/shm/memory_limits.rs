@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Share of each limit that stays free for other processes: one part in so many.
+/// Share of each limit that stays free for other processes, as a divisor.
 const PARTS: u64 = 32;
 /// Fewest bytes that stay free for other processes.
 const LEAST: u64 = 16 << 20;
@@ -18,7 +18,7 @@ const LEAST: u64 = 16 << 20;
 /// Something that limits the memory of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MemoryLimit {
-    /// Memory of the machine, as this file says.
+    /// Memory of the machine, from this file.
     Machine(PathBuf),
     /// Control group with its folder.
     Group(&'static CgroupFiles, PathBuf),
@@ -30,7 +30,7 @@ struct CgroupFiles {
     file_system: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// Fields of `memory.stat` that count memory which the kernel reclaims by itself: cached files on disks.
+    /// Fields of `memory.stat` with memory that the kernel reclaims automatically: cached files on disks.
     reclaimable: [&'static str; 2],
 }
 
@@ -105,7 +105,7 @@ fn refusal(name: &str, amount: MemoryAmount, bytes: u64) -> Option<String> {
         let left = mib(left);
         let total = mib(total);
         let spare = mib(spare);
-        format!("{name} has {left} of {total} MiB left, for {bytes} MiB here and {spare} MiB to spare")
+        format!("{name} has {left} of {total} MiB left; {bytes} MiB and a reserve of {spare} MiB are needed")
     })
 }
 
@@ -118,7 +118,7 @@ impl MemoryLimit {
         }
     }
 
-    /// Reads the total and the free bytes. Returns `None` if there is no such limit.
+    /// Reads the total and the free bytes. Returns `None` without such a limit.
     fn amount(&self) -> Option<MemoryAmount> {
         match self {
             MemoryLimit::Machine(table) => machine(&fs::read_to_string(table).ok()?),

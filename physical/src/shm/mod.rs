@@ -1,9 +1,9 @@
 //! Transport between ranks that are processes of one host, over rings in shared memory. Use it for several ranks a
 //! host.
 //!
-//! Each rank owns one anonymous segment per channel: a doorbell, a control block, and one ring for each rank that sends
-//! to it. The more ranks there are, the smaller the rings (`shape`). Segments are memfds that are passed over unix
-//! sockets, so that nothing is left behind, however a process ends.
+//! Each rank owns one anonymous segment per channel: a doorbell, a control block, and one ring for each rank that
+//! sends to it. More ranks make the rings smaller (`shape`). Segments are memfds that are passed over unix sockets,
+//! so that nothing is left behind, however a process ends.
 //!
 //! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered memory
 //! (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment` of each

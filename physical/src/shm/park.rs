@@ -5,8 +5,8 @@
 //! waking rank    publishes work; fence; if parked: bell += 1, and wakes the rank
 //! ```
 //!
-//! Whichever fence comes first, either the parking rank sees the work or the waking rank sees `parked`. The waking rank
-//! writes to a cache line that others write as well only if the rank is parked.
+//! Whichever fence comes first, either the parking rank sees the work or the waking rank sees `parked`. The waking
+//! rank writes to a shared cache line only if the rank is parked.
 
 use super::atomic::SharedAtomic;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ pub(crate) enum ParkMode {
     Descriptor = 2,
 }
 
-/// Bell of one rank, and the word that says how it is parked.
+/// Bell of one rank, and the word with its parking state.
 pub(super) struct Parker<'a, C> {
     /// Counts rings. It rises only while the rank is parked, or when the bell is rung unconditionally.
     pub(super) bell: &'a C,

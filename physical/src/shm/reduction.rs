@@ -1,7 +1,7 @@
-//! Combines the contributions of all ranks in the order in which messages would combine them, so that results are equal
-//! to the last bit, whichever rank computes them. *Ring*: for the part of rank `owner`, in the order of ranks owner +
-//! 1, owner + 2, …, owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of
-//! that distance, a quarter, …, 1.
+//! Combines the contributions of all ranks in the order of messages, so that results are equal to the last bit,
+//! whichever rank computes them. *Ring*: for the part of rank `owner`, in the order of ranks owner + 1, owner + 2, …,
+//! owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of that distance, a
+//! quarter, …, 1.
 
 use super::bytes::SharedBytes;
 use crate::device;
@@ -39,7 +39,7 @@ pub(super) struct OrderedReduction {
     pub(super) op: ReduceOp,
     pub(super) dtype: DType,
     pub(super) ranks: usize,
-    /// Rank to which the part of the result belongs.
+    /// Rank that owns the part of the result.
     pub(super) owner: usize,
     pub(super) order: Order,
     /// True if the contributions have yet to be divided, for the mean of 16-bit floats.
@@ -133,7 +133,8 @@ impl OrderedReduction {
         1 << self.ranks.ilog2()
     }
 
-    /// Computes what rank `rank` of the core holds after the steps at distances from the largest down to `distance`.
+    /// Computes the value of rank `rank` of the core after the steps at distances from the largest down to
+    /// `distance`.
     fn tree<'a>(&self, from: &impl Fn(usize) -> SharedBytes<'a>, rank: usize, distance: usize) -> Vec<u8> {
         if distance >= self.core() {
             let mut own = from(rank).to_vec();

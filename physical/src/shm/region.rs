@@ -7,11 +7,11 @@
 //! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file, if the rank has one
 //! ```
 //!
-//! A rank whose memory is a device's has none; then nobody has, and all use ordinary memory.
+//! A rank with device memory has none; then all ranks use ordinary memory.
 //!
-//! Peers only read. When a rank's buffer and all its views are dropped, the rank returns the memory to the kernel, even
-//! if peers still have it mapped, and unmaps its own region and those of the peers. This needs no message, as a
-//! collective needs a buffer of the same registration on every rank.
+//! Peers only read. When the buffer of a rank and all its views are dropped, the rank returns the memory to the
+//! kernel, even if peers still have it mapped, and unmaps its own region and those of the peers. This needs no
+//! message, since a collective needs a buffer of the same registration on every rank.
 
 use super::bytes::SharedBytes;
 use super::segment;
@@ -34,7 +34,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Creates a region of at least `bytes` bytes, zeroed, and the file from which peers map it.
+    /// Creates a region of at least `bytes` bytes, zeroed, and the file that peers map.
     pub(super) fn create(bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
         // The kernel has no empty mappings.
         let bytes = bytes.max(1);
@@ -54,13 +54,12 @@ impl Region {
         self.map.as_mut_ptr()
     }
 
-    /// Returns bytes `offset..offset + len`, for reading what a peer has written there, or `None` if they are outside
-    /// the region.
+    /// Returns bytes `offset..offset + len`, for reading data of a peer, or `None` if they are outside the region.
     pub(super) fn bytes(&self, offset: usize, len: usize) -> Option<SharedBytes<'_>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.map.len())?;
         debug_assert!(end >= offset);
         // SAFETY: within the mapping, which this process only reads. Its owner does not write these bytes while the
-        // operation goes on that asks for them, as its views are lent to it; should it give up, it may.
+        // operation runs that reads them, since its views are lent to it; after abandoning it, it may.
         Some(unsafe { SharedBytes::new(self.map.as_ptr().add(offset), len) })
     }
 }
@@ -68,17 +67,17 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: nobody in this process uses the memory any more. A peer that still reads it, for an operation
-            // that this rank has withdrawn from, reads zeros.
+            // SAFETY: no code in this process uses the memory any more. A peer that still reads it, for an operation
+            // from which this rank has withdrawn, reads zeros.
             let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::Remove) };
         }
     }
 }
 
-/// One registration of all ranks. It lives as long as this rank's buffer.
+/// One registration of all ranks. It lives as long as the buffer of this rank.
 pub(super) struct Registered {
     _mine: Arc<Region>,
-    /// Regions of the peers by rank; this rank's own place is empty.
+    /// Regions of the peers by rank; that of this rank is empty.
     theirs: Vec<Option<Arc<Region>>>,
 }
 
@@ -101,8 +100,8 @@ impl Regions {
         self.entries.len() as u32
     }
 
-    /// Adds a registration of all ranks. Returns the mark for this rank's buffer, and what that buffer has to keep
-    /// alive.
+    /// Adds a registration of all ranks. Returns the mark for the buffer of this rank, and the value that the buffer
+    /// must keep alive.
     pub(super) fn insert(
         &mut self,
         mine: Arc<Region>,
@@ -133,7 +132,7 @@ pub(super) fn region_header(index: u32, bytes: usize) -> [u8; REGION_HEADER] {
     words
 }
 
-/// Compares a peer's announcement with this rank's own.
+/// Compares the announcement of a peer with that of this rank.
 pub(super) fn check_header(
     mine: [u8; REGION_HEADER],
     theirs: [u8; REGION_HEADER],
@@ -149,6 +148,6 @@ pub(super) fn check_header(
         bytes.copy_from_slice(&words[4..]);
         format!("registration {} of {} bytes", u32::from_le_bytes(index), u64::from_le_bytes(bytes))
     };
-    let what = format!("ranks disagree: this rank makes {}, {peer} makes {}", say(mine), say(theirs));
+    let what = format!("ranks disagree: this rank registers {}, {peer} registers {}", say(mine), say(theirs));
     Err(Error::setup(what, "register buffers in the same order and of the same sizes on all ranks"))
 }

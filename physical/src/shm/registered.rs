@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// the shared cache when the peers copy it.
 const PIECE: usize = 64 * 1024;
 
-/// Location of a rank's registered buffer: its registration, and the byte from which it begins.
+/// Location of the registered buffer of a rank: its registration, and its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BufferLocation {
     pub(super) index: u32,
@@ -50,7 +50,7 @@ impl BufferLocation {
 
 /// Progress of an operation, in pieces.
 pub(super) struct RegisteredTransfer {
-    /// Number of pieces reduced or copied into this rank's own part.
+    /// Number of pieces reduced or copied into the part of this rank.
     own: u32,
     /// Number of pieces copied from each rank.
     copied: Vec<u32>,
@@ -141,7 +141,7 @@ impl RegisteredTransfer {
         Ok(if left { StepOutcome::Moved(moved) } else { StepOutcome::Done(0) })
     }
 
-    /// Returns the same range of each rank's buffer, by rank; this rank's own is empty.
+    /// Returns the same range of the buffer of each rank, by rank; that of this rank is empty.
     fn peers<'a>(&'a self, context: &ShmContext, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
         let own = context.rank;
         let bytes =
@@ -226,7 +226,7 @@ fn piece_count(part: &Range<usize>) -> u32 {
     part.len().div_ceil(PIECE) as u32
 }
 
-/// Returns piece `index` of a part, or `None` behind its end.
+/// Returns piece `index` of a part, or `None` after its end.
 fn piece(part: &Range<usize>, index: u32) -> Option<Range<usize>> {
     let start = part.start + index as usize * PIECE;
     (start < part.end).then(|| start..part.end.min(start + PIECE))

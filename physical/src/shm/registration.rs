@@ -34,7 +34,7 @@ impl RegistrationSockets {
             Error::system(
                 doing,
                 cause,
-                "register at the same point on all ranks; see whether that process lives",
+                "register at the same point on all ranks; check that that process is alive",
             )
         };
         let mine = region_header(index, bytes);

@@ -25,7 +25,7 @@ fn reserve_if(allow: impl Fn(u64) -> io::Result<()>, file: &OwnedFd, size: u64) 
     while taken < size {
         allow(size - taken)?;
         let piece = PIECE.min(size - taken);
-        // A piece takes a while, in which a profiler's timer may go off.
+        // A piece takes a while, during which the timer of a profiler may interrupt.
         retry_on_intr(|| fallocate(file, FallocateFlags::empty(), taken, piece))?;
         taken += piece;
     }

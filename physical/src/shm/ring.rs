@@ -33,7 +33,7 @@ impl<P: RingMemory> Ring<P> {
     fn used(&self, head: u64, tail: u64) -> io::Result<usize> {
         match usize::try_from(tail.wrapping_sub(head)) {
             Ok(used) if used <= self.0.capacity() => Ok(used),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a ring's counters are damaged")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the counters of a ring are damaged")),
         }
     }
 

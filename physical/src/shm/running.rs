@@ -15,7 +15,7 @@ pub(super) enum StepOutcome {
     Nothing,
     /// Number of bytes that were processed.
     Moved(usize),
-    /// The operation is complete; the output has so many bytes.
+    /// The operation is complete; the output has this number of bytes.
     Done(usize),
 }
 
@@ -27,7 +27,7 @@ enum Phase {
     Transferring(Transfer),
     /// Waits until all ranks have finished reading. The ranks below this one are known to have.
     Finishing(usize),
-    /// There is no result: this rank had given up, and what was read from it may be anything.
+    /// There is no result: this rank had abandoned the operation, and its data is undefined.
     Invalid(usize),
 }
 
@@ -77,12 +77,12 @@ impl RunningCollective {
         RunningCollective { entry, input, output, phase: Phase::Entering }
     }
 
-    /// Continues a small in-place operation that this rank has entered already.
+    /// Continues a small in-place operation that this rank has already entered.
     pub(super) fn resume(entry: Entry, output: WriteView) -> Self {
         RunningCollective { entry, input: None, output, phase: Phase::Entering }
     }
 
-    /// Returns true while not all ranks are known to have entered.
+    /// Returns true while some ranks are not known to have entered.
     pub(super) fn is_entering(&self) -> bool {
         matches!(self.phase, Phase::Entering)
     }

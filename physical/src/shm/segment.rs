@@ -35,7 +35,8 @@ pub(super) const LINE_PAIR: usize = 128;
 
 const BELL: usize = 0;
 const PARKED: usize = LINE_PAIR;
-/// Offset of the core, beside the word that all ranks read which may have to wake this one; it changes as seldom.
+/// Offset of the core, next to the word that is read by all ranks that may have to wake this one; it changes as
+/// rarely.
 const CORE: usize = PARKED + 8;
 const PROOF: usize = 2 * LINE_PAIR;
 
@@ -65,8 +66,8 @@ enum RingMaps {
     Of(usize, MmapRaw),
 }
 
-/// Creates anonymous shared memory of `size` bytes, and maps it by `map`. It is reserved, so that missing memory is an
-/// error here and not a SIGBUS at the first access, and sealed, so that no peer can truncate it.
+/// Creates anonymous shared memory of `size` bytes, and maps it by `map`. It is reserved, so that missing memory is
+/// an error here and not a SIGBUS at the first access, and sealed, so that a peer cannot truncate it.
 pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T>) -> Result<(OwnedFd, T)> {
     let make = || -> io::Result<(OwnedFd, T)> {
         limits::check_file_size(size as u64)?;
@@ -98,8 +99,8 @@ pub(super) fn map(file: &OwnedFd, offset: usize, len: usize) -> io::Result<MmapR
 }
 
 impl Segment {
-    /// Creates the segment of the rank at `place` among `ranks`. Returns it with the file from which the peers map it.
-    /// `waker` wakes the rank while it waits for descriptors.
+    /// Creates the segment of the rank at `place` among `ranks`. Returns it with the file that the peers map. `waker`
+    /// wakes the rank while it waits for descriptors.
     pub(super) fn create(ranks: usize, place: usize, waker: Arc<Doorbell>) -> Result<(Arc<Self>, OwnedFd)> {
         let shape = Shape::new(ranks);
         let maps = |file: &OwnedFd| {
@@ -200,8 +201,8 @@ impl Segment {
         self.head.as_mut_ptr().wrapping_add(self.shape.stage() + at)
     }
 
-    /// Copies bytes to this rank's stage, which nobody reads now (see `staged`), except ranks that have not yet noticed
-    /// a withdrawal and whose reads are then void.
+    /// Copies bytes to the stage of this rank, which no rank reads now (see `staged`), except ranks that have not yet
+    /// detected a withdrawal and whose reads are then void.
     pub(super) fn stage_store(&self, at: usize, bytes: &[u8]) {
         // SAFETY: within the stage, as `stage` checked.
         unsafe { bytes::store(bytes, self.stage(at, bytes.len())) }
@@ -224,7 +225,7 @@ impl Segment {
         self.futex_word(BELL).load(Ordering::Acquire)
     }
 
-    /// Publishes the core on which the owner runs.
+    /// Publishes the core of the owner.
     pub(super) fn show_core(&self, core: u32) {
         let known = self.futex_word(CORE);
         let shown = core.wrapping_add(1);
@@ -233,7 +234,7 @@ impl Segment {
         }
     }
 
-    /// Returns the core on which the rank ran when it last waited for longer, or `None` before that.
+    /// Returns the core of the rank when it last waited for longer, or `None` before that.
     pub(super) fn core(&self) -> Option<u32> {
         self.futex_word(CORE).load(Ordering::Relaxed).checked_sub(1)
     }
@@ -243,12 +244,12 @@ impl Segment {
         self.parker().announce_park(how);
     }
 
-    /// Ends what [`Segment::announce_park`] began.
+    /// Reverts [`Segment::announce_park`].
     pub(super) fn end_park(&self) {
         self.parker().end_park();
     }
 
-    /// Sleeps on the futex until the bell rings, at most for `at_most`. Returns at once if it has rung since
+    /// Sleeps on the futex until the bell rings, for at most `at_most`. Returns immediately if it has rung since
     /// `bell_count` was read.
     pub(super) fn park(&self, bell_count: u32, at_most: Duration) {
         let timeout = timespec(at_most);
@@ -344,7 +345,7 @@ impl RingMemory for MappedRing<'_> {
 
     fn copy_in(&self, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.capacity(), "a run lies within the ring");
-        // SAFETY: within the ring's bytes, as just checked; the reader does not look at them, as `RingMemory` says.
+        // SAFETY: within the bytes of the ring, as just checked; the reader does not access them, see `RingMemory`.
         unsafe { self.bytes.add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) }
     }
 

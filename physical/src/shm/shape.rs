@@ -11,8 +11,8 @@
 //! host(n)    = n (segment(n) + pages(mapped(n) / 512) + 16 KiB)      segments and page tables, for one channel
 //! ```
 //!
-//! A host's total grows with n rather than its square as long as rings can shrink: 1.6 MiB a channel for 2 ranks, 25
-//! MiB for 8, 220 MiB for 64, 843 MiB for 256.
+//! The total of a host grows with n rather than its square as long as rings can shrink: 1.6 MiB a channel for 2
+//! ranks, 25 MiB for 8, 220 MiB for 64, 843 MiB for 256.
 
 use super::control_block::CONTROL_BLOCK;
 use super::segment::LINE_PAIR;
@@ -33,11 +33,11 @@ const STAGES: usize = 128 << 20;
 /// Alignment of blocks: one cache line.
 const LINE: usize = 64;
 
-/// Smallest unit of memory that the kernel maps. With larger pages, mappings reach beyond what is asked for.
+/// Smallest unit of memory that the kernel maps. With larger pages, mappings extend beyond the requested size.
 const PAGE: usize = 4096;
 /// Bytes of the bell, the parked word and the proof.
 const PARKING: usize = 3 * LINE_PAIR;
-/// Bytes of head, tail and blocked of one ring, each in a line of its own.
+/// Bytes of head, tail and blocked of one ring, each in a separate line.
 pub(super) const COUNTERS: usize = 3 * LINE_PAIR;
 
 /// Sizes of a segment for a number of ranks.

@@ -1,13 +1,13 @@
-//! All-reduce of memory that is not registered. Peers read in the same way, but from a stage in each rank's segment, to
-//! which every rank copies what the others need. The stage is small and stays in the shared cache.
+//! All-reduce of memory that is not registered. Peers read in the same way, but from a stage in the segment of each
+//! rank, to which every rank copies the data for the others. The stage is small and stays in the shared cache.
 //!
 //! ```text
 //! stage = half half
 //! half  = block × ranks        block p: this rank's contribution to a piece of chunk p; block r: the result for chunk r
 //! ```
 //!
-//! Round j uses half j mod 2. The counters of the control block guarantee that a block is overwritten only when nobody
-//! reads it any more:
+//! Round j uses half j mod 2. The counters of the control block guarantee that a block is overwritten only when no
+//! rank reads it any more:
 //!
 //! | step of round j | condition |
 //! |---|---|

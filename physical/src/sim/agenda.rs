@@ -1,4 +1,4 @@
-//! The agenda: what is to happen at which virtual time.
+//! The agenda: the future events, in virtual time.
 
 use crate::device::kernels::draw::mix;
 use std::cmp::{Ordering, Reverse};
@@ -13,13 +13,14 @@ pub(super) fn nanoseconds(duration: Duration) -> Time {
     Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
 }
 
-/// Returns seconds as virtual time, rounded up: what takes time never takes none.
+/// Returns seconds as virtual time, rounded up, so that no work takes zero time.
 pub(super) fn from_seconds(seconds: f64) -> Time {
     // Casts saturate.
     (seconds * 1e9).ceil() as Time
 }
 
-/// Returns a seed of other draws than those of the order of events, or what is drawn of messages would follow from that.
+/// Returns a seed of different draws than those of the order of events; otherwise the draws for messages would follow
+/// from that order.
 pub(super) fn apart(seed: u64) -> u64 {
     mix(seed ^ 0x6d65_7373_6167_6573)
 }
@@ -47,7 +48,7 @@ impl Draws {
 
 struct Appointment<E> {
     at: Time,
-    /// Drawn, so that a seed has an order of its own of what happens at once.
+    /// Random, so that a seed has its own order of simultaneous events.
     tie: u64,
     /// Number of entries before it.
     number: u64,
@@ -80,7 +81,7 @@ impl<E> Ord for Appointment<E> {
     }
 }
 
-/// Events to come.
+/// Future events.
 pub(super) struct Agenda<E> {
     entries: BinaryHeap<Reverse<Appointment<E>>>,
     added: u64,
@@ -89,8 +90,8 @@ pub(super) struct Agenda<E> {
 }
 
 impl<E> Agenda<E> {
-    /// Creates an empty agenda. Events of one time happen in the order in which they were added, or with a seed in one
-    /// that follows from it.
+    /// Creates an empty agenda. Simultaneous events happen in the order in which they were added, or, with a seed, in
+    /// an order that follows from it.
     pub(super) fn new(seed: Option<u64>) -> Self {
         Agenda { entries: BinaryHeap::new(), added: 0, draws: seed.map(Draws::new) }
     }

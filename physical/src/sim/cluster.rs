@@ -1,4 +1,4 @@
-//! Clusters: which ranks are on which hosts, and what links lie between them.
+//! Clusters: the ranks of each host, and the links between them.
 
 use super::link::LinkSpec;
 use super::routes::Routes;
@@ -17,9 +17,10 @@ pub const MAX_RANKS: usize = 1 << 15;
 pub struct HostSpec {
     /// Number of ranks.
     pub ranks: usize,
-    /// Link to other hosts: what a message between two such hosts on a switch meets, of whose latency each has half.
+    /// Link to other hosts: bandwidth and latency of a message between two such hosts on a switch; each host has half
+    /// of the latency.
     pub between: LinkSpec,
-    /// Link between its ranks: what a message between two of them meets.
+    /// Link between its ranks: bandwidth and latency of a message between two of them.
     pub within: LinkSpec,
 }
 
@@ -47,19 +48,19 @@ pub struct Cluster {
     hosts: Vec<usize>,
     /// Number of hosts.
     host_count: usize,
-    /// Names of the switches, which are the places behind the ranks and the hosts.
+    /// Names of the switches, which are the places after the ranks and the hosts.
     switches: Vec<String>,
-    /// Links, each of which leads both ways.
+    /// Links, each of which is bidirectional.
     links: Vec<(Vertex, Vertex, LinkSpec)>,
 }
 
 impl Cluster {
-    /// Returns ranks that are spread evenly over hosts, all of which hang on one switch that is never full. Each rank has
-    /// a link of `within` to its host, and each host one of `between` to the switch; what they say is what a message
-    /// between two ranks of a host, or of two hosts, meets.
+    /// Returns ranks that are spread evenly over hosts, all of which are connected to one switch without congestion.
+    /// Each rank has a link of `within` to its host, and each host one of `between` to the switch; their values are
+    /// those of a message between two ranks of a host, or of two hosts.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, and as many on every host.
+    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, and the same number on every host.
     pub fn flat(ranks: usize, hosts: usize, between: LinkSpec, within: LinkSpec) -> Result<Self> {
         Self::new(&HostSpec::even(ranks, hosts, between, within)?, Shape::Flat)
     }
@@ -67,8 +68,8 @@ impl Cluster {
     /// Returns hosts that a shape connects.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, at least one on every host, and the shape takes as
-    /// many hosts.
+    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, at least one on every host, and the shape
+    /// supports the number of hosts.
     pub fn new(hosts: &[HostSpec], shape: Shape) -> Result<Self> {
         let mut cluster = Self::apart(hosts)?;
         shape.connect(hosts, &mut cluster)?;
@@ -80,7 +81,7 @@ impl Cluster {
         let ranks: usize = hosts.iter().map(|host| host.ranks).sum();
         if !(1..=MAX_RANKS).contains(&ranks) || hosts.iter().any(|host| host.ranks == 0) {
             let what = format!("{} hosts have {ranks} ranks together", hosts.len());
-            let remedy = format!("ask for 1 to {MAX_RANKS} ranks, and one or more for every host");
+            let remedy = format!("use 1 to {MAX_RANKS} ranks, and one or more for every host");
             return Err(Error::usage(what, remedy));
         }
         let of_host = |(number, host): (usize, &HostSpec)| vec![number; host.ranks];
@@ -103,7 +104,7 @@ impl Cluster {
         self.links.push((from, to, link));
     }
 
-    /// Changes the link between two places, which is added if there is none.
+    /// Changes the link between two places, or adds it.
     pub(super) fn set_link(&mut self, from: Vertex, to: Vertex, link: LinkSpec) {
         let between =
             |(a, b, _): &&mut (Vertex, Vertex, LinkSpec)| [(from, to), (to, from)].contains(&(*a, *b));
@@ -156,7 +157,7 @@ impl Cluster {
         self.host_count
     }
 
-    /// Returns the numbers of the links of a host to what are not its ranks.
+    /// Returns the numbers of the links of a host, except those to its ranks.
     pub(super) fn links_of(&self, host: usize) -> Vec<usize> {
         let place = self.host(host);
         let others = |(a, b): (Vertex, Vertex)| if a == place { b } else { a };
@@ -179,7 +180,7 @@ impl Cluster {
     /// Returns the latency of a message from one rank to another, without jitter.
     ///
     /// # Panics
-    /// If there are no such ranks.
+    /// If a rank is out of range.
     pub fn latency(&self, from: usize, to: usize) -> Duration {
         let route = Routes::new(self).route(from, to);
         route.links.iter().map(|(link, _)| self.links[*link].2.latency).sum()
@@ -190,13 +191,13 @@ impl HostSpec {
     /// Returns hosts over which ranks are spread evenly.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, and as many for every host.
+    /// [`Error::Usage`] unless there are from 1 to [`MAX_RANKS`] ranks, and the same number for every host.
     pub fn even(ranks: usize, hosts: usize, between: LinkSpec, within: LinkSpec) -> Result<Vec<Self>> {
         if !(1..=MAX_RANKS).contains(&ranks) || hosts == 0 || !ranks.is_multiple_of(hosts) {
             let what = format!("{ranks} ranks cannot be spread evenly over {hosts} hosts");
             return Err(Error::usage(
                 what,
-                format!("ask for 1 to {MAX_RANKS} ranks, and as many for every host"),
+                format!("use 1 to {MAX_RANKS} ranks, and the same number for every host"),
             ));
         }
         Ok(vec![HostSpec { ranks: ranks / hosts, between, within }; hosts])

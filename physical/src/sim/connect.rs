@@ -1,4 +1,4 @@
-//! Connects the ranks of a simulated cluster, which know each other from the start.
+//! Connects the ranks of a simulated cluster, whose peers are known from the start.
 
 use super::endpoint::{RankBell, SimEndpoint, Tallies};
 use super::schedule::Simulator;
@@ -18,15 +18,15 @@ pub(super) struct SimFabric {
 /// Knowledge of ranks about each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Knowledge {
-    /// All know at once what one does, as threads of a process.
+    /// All ranks see the state of each rank immediately, like threads of a process.
     Shared,
-    /// Each knows what it has been told, as processes.
+    /// Each rank sees only reported state, like processes.
     OfEach,
 }
 
 impl SimFabric {
-    /// Creates the fabrics of all ranks of a new world, whose hosts are given. They know of each other what `knowledge`
-    /// says.
+    /// Creates the fabrics of all ranks of a new world with the given hosts. `knowledge` defines what ranks see of
+    /// each other.
     pub(super) fn all(
         hosts: &[usize],
         schedule: &Arc<Simulator>,
@@ -58,7 +58,7 @@ pub(super) fn peer(rank: usize, host: usize) -> Peer {
     Peer { rank, host: format!("host{host}").into(), pid: rank as u32 }
 }
 
-/// The transport as start-up knows it, where the ranks of a simulated cluster meet as processes do.
+/// The transport for start-up, where the ranks of a simulated cluster meet like processes.
 pub(super) struct SimBackend(pub(super) Arc<Simulator>);
 
 impl Backend for SimBackend {

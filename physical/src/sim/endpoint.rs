@@ -1,5 +1,5 @@
-//! Endpoint of one rank of a simulated cluster: gives its messages to the wires, matches what arrives with receives and
-//! lands it.
+//! Endpoint of one rank of a simulated cluster: passes its messages to the wires, matches arrived messages with
+//! receives and lands them.
 
 use super::mail::BoxNumber;
 use super::operations::{Direction, Operations};
@@ -29,7 +29,7 @@ impl Bell for RankBell {
     }
 }
 
-/// Counts of one endpoint, as those of a mixed world: what stays on the host counts as sent by shared memory.
+/// Counts of one endpoint, like those of a mixed world: messages within the host count as sent by shared memory.
 pub(super) struct Tallies {
     within: Arc<Tally>,
     between: Arc<Tally>,
@@ -95,7 +95,7 @@ impl SimEndpoint {
         }
     }
 
-    /// Fails a receive whose peer performs another operation.
+    /// Fails a receive whose peer performs a different operation.
     fn disagree(&self, operations: &mut Operations, posted: &Posted, parcel: &Parcel) {
         let error = posted.mismatch(parcel.from, parcel.label.fingerprint, &self.health);
         operations.finish(posted.ticket(), Err(error));

@@ -1,4 +1,4 @@
-//! Faults of a simulated cluster: what goes wrong, and when.
+//! Faults of a simulated cluster: failures and their times.
 
 use super::link::{Time, duration};
 use crate::error::{Error, Result};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 /// Something that goes wrong at a time, or is mended.
 ///
-/// It is written as a time, and what happens then:
+/// The text form is a time, and an event:
 ///
 /// | text | meaning |
 /// |---|---|
 /// | `3s rank 2 dies` | the process ends, and the system closes its connections |
 /// | `3s rank 2 stops` | the process does nothing until it resumes; its connections stay open |
-/// | `7s rank 2 resumes` | it goes on |
+/// | `7s rank 2 resumes` | it continues |
 /// | `3s host 1 dies` | all ranks of the host are gone, and nothing closes their connections |
 /// | `3s cut 0,1 -> 2` | nothing gets from hosts 0 and 1 to host 2; `<->` cuts both ways |
-/// | `7s heal` | all cuts are whole again, and what was on its way goes on |
+/// | `7s heal` | all cuts end, and pending messages continue |
 /// | `3s slow 1 to 0.1` | the links of host 1 have a tenth of their bandwidth; `to 1` ends it |
 ///
 /// ```
@@ -44,9 +44,9 @@ pub enum FaultKind {
     RankDies(usize),
     /// The process of a rank does nothing from now on; its connections stay open.
     RankStops(usize),
-    /// A process that was stopped goes on.
+    /// A process that was stopped continues.
     RankResumes(usize),
-    /// A host is gone with all its ranks; nobody is told.
+    /// A host disappears with all its ranks, without notification.
     HostDies(usize),
     /// Nothing gets from some hosts to others.
     Cut(Cut),
@@ -73,7 +73,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Returns true if messages of one host to another do not pass.
+    /// Returns true if messages of one host to another are blocked.
     pub fn holds(&self, from: usize, to: usize) -> bool {
         let forth = self.from.contains(&from) && self.to.contains(&to);
         forth || (self.both_ways && self.from.contains(&to) && self.to.contains(&from))
@@ -88,7 +88,7 @@ impl Fault {
     pub fn check(&self, ranks: usize, hosts: usize) -> Result<()> {
         let missing = |what: &str, number: usize, count: usize| {
             let missing = format!("`{self}`: {what} {number} does not exist");
-            Err(Error::usage(missing, format!("name one of 0 to {}", count.saturating_sub(1))))
+            Err(Error::usage(missing, format!("use a number from 0 to {}", count.saturating_sub(1))))
         };
         match &self.kind {
             FaultKind::RankDies(rank) | FaultKind::RankStops(rank) | FaultKind::RankResumes(rank)
@@ -112,7 +112,7 @@ impl Fault {
     fn check_sides(&self, cut: &Cut) -> Result<()> {
         let Some(host) = cut.from.iter().find(|host| cut.to.contains(host)) else { return Ok(()) };
         let what = format!("`{self}`: host {host} is on both sides");
-        Err(Error::usage(what, "name other hosts on each side, as in `3s cut 0,1 -> 2`"))
+        Err(Error::usage(what, "list different hosts on each side, as in `3s cut 0,1 -> 2`"))
     }
 }
 
@@ -128,14 +128,14 @@ impl FromStr for Fault {
         parsed.map(|(at, kind)| Fault { at, kind }).ok_or_else(|| {
             Error::usage(
                 format!("`{}` is not a fault", text.trim()),
-                "write a time and what happens then, as in `3s rank 2 dies`, `3s rank 2 stops`, `7s rank 2 resumes`, `3s \
+                "write a time and an event, as in `3s rank 2 dies`, `3s rank 2 stops`, `7s rank 2 resumes`, `3s \
                  host 1 dies`, `3s cut 0,1 -> 2`, `3s cut 0 <-> 1,2`, `7s heal` or `3s slow 1 to 0.1`",
             )
         })
     }
 }
 
-/// Decodes what happens.
+/// Decodes the event.
 fn kind(words: &[&str]) -> Option<FaultKind> {
     let share = |text: &str| text.parse().ok().filter(|share: &f64| *share > 0.0 && *share <= 1.0);
     Some(match words {

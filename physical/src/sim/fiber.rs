@@ -1,4 +1,4 @@
-//! Fibers: threads of a simulated world, which have stacks of their own and share one thread of the system.
+//! Fibers: threads of a simulated world, with their own stacks, that share one thread of the system.
 //!
 //! A rank of a simulated world runs the same code as any other, which waits deep within calls. So it cannot be a future;
 //! and thousands of threads of the system take longer to hand the turn over than most of them work. To hand it to a
@@ -11,7 +11,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
-/// Address space for a fiber's stack, in bytes; memory is what is used of it.
+/// Address space for the stack of a fiber, in bytes; it uses memory only as far as it is written.
 const STACK: usize = 1 << 20;
 
 thread_local! {
@@ -19,21 +19,21 @@ thread_local! {
     static WAY_OUT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A thread of a simulated world, suspended. One that is dropped before it has ended never goes on, and its stack is
-/// leaked: to unwind it would begin what cannot end, as other stacks hold what it waits for.
+/// A suspended thread of a simulated world. One that is dropped before its end never continues, and its stack is
+/// leaked: unwinding it could not complete, since other stacks hold values that it waits for.
 pub(super) struct Fiber(ManuallyDrop<Coroutine<(), (), (), DefaultStack>>);
 
 impl Drop for Fiber {
     fn drop(&mut self) {
         if self.0.done() {
-            // SAFETY: nobody uses it after this.
+            // SAFETY: it is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }
 }
 
 impl Fiber {
-    /// Creates a fiber that will run `work`, which has to catch its panics.
+    /// Creates a fiber that will run `work`, which must catch its panics.
     ///
     /// # Errors
     /// Those of mmap(2).
@@ -60,7 +60,8 @@ pub(super) fn suspend() -> bool {
     if way_out.is_null() {
         return false;
     }
-    // SAFETY: it was set when the fiber that runs now began or went on, and lives on that fiber's stack until it ends.
+    // SAFETY: it was set when the running fiber began or continued, and lives on the stack of that fiber until it
+    // ends.
     unsafe { &*way_out }.suspend(());
     WAY_OUT.set(way_out);
     true

@@ -1,8 +1,9 @@
 //! Flows: bytes on their way over links, which share a link's bandwidth fairly.
 //!
-//! Rates are max-min fair: no flow can have more without one that has no more than it having less (Bertsekas and Gallager,
-//! Data Networks, section 6.5.2). They change when flows begin or end: `fair` computes those that do, and leaves the others
-//! as they are. Flows that were given their rates at once are a *cohort*, of which only the first to end is looked at.
+//! Rates are max-min fair: no flow can have more without reducing one that does not have more than it (Bertsekas and
+//! Gallager, Data Networks, section 6.5.2). They change when flows begin or end: `fair` computes those that change,
+//! and leaves the others unchanged. Flows that got their rates together are a *cohort*, of which only the first to
+//! end is tracked.
 
 mod deferral;
 mod fair;
@@ -25,7 +26,7 @@ pub(super) type FlowNumber = u32;
 /// Number of a cohort.
 pub(super) type CohortNumber = u32;
 
-/// Largest bandwidth of a link, in bytes a nanosecond: what is infinite cannot be shared.
+/// Largest bandwidth of a link, in bytes per nanosecond: an infinite one cannot be shared.
 const LARGEST: f64 = 1e15;
 
 /// Bytes that count as none: rates are rounded, and so is time.
@@ -34,7 +35,7 @@ const NOTHING: f64 = 1e-3;
 /// Link that limits a flow without rate, and cohort of such a flow.
 const NONE: u32 = u32::MAX;
 
-/// Links from one place to another, in the order in which bytes pass them.
+/// Links from one place to another, in the order of the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FlowRoute {
     first: u32,
@@ -67,23 +68,23 @@ struct Flow {
     /// Link that gives it no more.
     limit: LinkNumber,
     cohort: CohortNumber,
-    /// Round in which its rate was computed last.
+    /// Round in which its rate was last computed.
     round: u64,
     lives: bool,
 }
 
 impl Flow {
-    /// Counts what has left by now.
+    /// Counts the bytes that have left by now.
     fn settle(&mut self, now: Time) {
         self.left -= self.rate * (now - self.since) as f64;
         self.since = now;
     }
 
-    /// Gives it a rate, of which the caller has the nanoseconds a byte, too: division takes long.
+    /// Sets its rate, and the nanoseconds per byte, which the caller has computed, since a division takes long.
     fn set_rate(&mut self, rate: f64, pace: f64) {
         self.rate = rate;
         let lasts = (self.left - NOTHING).max(0.0) * pace;
-        // Rounded up, but for a whole number; casts saturate.
+        // Rounded up, except for a whole number; casts saturate.
         let whole = lasts as Time;
         self.ends = self.since.saturating_add(whole.saturating_add(Time::from((whole as f64) < lasts)));
     }
@@ -105,13 +106,13 @@ struct Wire {
     sharing: LinkShares,
 }
 
-/// Flows that were given their rates at once.
+/// Flows that got their rates together.
 #[derive(Debug, Default)]
 struct Cohort {
     members: Vec<FlowNumber>,
     /// Members by the time at which they end, once the first of them does.
     queue: BinaryHeap<Reverse<(Time, FlowNumber)>>,
-    /// Number of members that have not ended or been given another rate.
+    /// Number of members that have neither ended nor got a new rate.
     live: u32,
     /// Time at which the first of them ends; the end of time if none does.
     due: Time,
@@ -138,7 +139,7 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// Adds a link of so many bytes a second.
+    /// Adds a link of this bandwidth, in bytes per second.
     pub(super) fn add_link(&mut self, bandwidth: f64) -> LinkNumber {
         self.wires.push(Wire {
             capacity: (bandwidth / 1e9).min(LARGEST),
@@ -159,13 +160,13 @@ impl Flows {
         FlowRoute { first: first as u32, count: (self.routes.len() - first) as u32 }
     }
 
-    /// Changes the bandwidth of a link, in bytes a second. At zero, what is on its way waits.
+    /// Changes the bandwidth of a link, in bytes per second. At zero, its bytes wait.
     pub(super) fn set_bandwidth(&mut self, now: Time, link: LinkNumber, bandwidth: f64) {
         self.wires[link as usize].capacity = (bandwidth / 1e9).min(LARGEST);
         self.changes.add(now, 0.0, &[link]);
     }
 
-    /// Begins a flow of so many bytes on a route that has links.
+    /// Begins a flow of this number of bytes on a route that has links.
     pub(super) fn begin(&mut self, now: Time, route: FlowRoute, bytes: usize) -> FlowNumber {
         let flow = Flow {
             route,
@@ -196,7 +197,7 @@ impl Flows {
         number
     }
 
-    /// Lets a flow whose bytes have left go on with others, so that no rate changes.
+    /// Continues a finished flow with further bytes, so that no rate changes.
     pub(super) fn renew(&mut self, now: Time, number: FlowNumber, bytes: usize) {
         let flow = &mut self.flows[number as usize];
         flow.left = bytes as f64;
@@ -220,7 +221,7 @@ impl Flows {
             if let Some(at) = wire.flows.iter().position(|other| *other == number) {
                 wire.flows.swap_remove(at);
             }
-            // An empty link begins without what sums of rates are rounded by.
+            // An empty link begins without the rounding error of sums of rates.
             wire.used = if wire.flows.is_empty() { 0.0 } else { wire.used - rate };
             wire.limited -= u32::from(*link == limit);
             wire.idle += rate;
@@ -230,8 +231,8 @@ impl Flows {
         self.free.push(number);
     }
 
-    /// Adds the flows of a cohort whose bytes have left, if it is due, to `done`, in the order of their numbers: each has
-    /// to be ended or renewed. Returns the time at which the cohort is due again, if it is.
+    /// Adds the finished flows of a cohort, if it is due, to `done`, in the order of their numbers; the caller must
+    /// end or renew each. Returns the next time at which the cohort is due, if any.
     pub(super) fn finish(
         &mut self,
         now: Time,
@@ -287,7 +288,7 @@ impl Flows {
         (due < Time::MAX).then_some(due)
     }
 
-    /// Counts a flow that is no longer of a cohort, whose memory is used again once it was the last.
+    /// Counts a flow that leaves a cohort, whose memory is reused after the last.
     fn leave_cohort(&mut self, number: CohortNumber) {
         let Some(cohort) = self.cohorts.get_mut(number as usize) else { return };
         cohort.live -= 1;

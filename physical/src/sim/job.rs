@@ -20,9 +20,9 @@ const RENDEZVOUS: &str = "rendezvous";
 /// Terms of a job.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Options with which every rank joins, but for the transport.
+    /// Options with which every rank joins, except for the transport.
     pub options: JoinOptions,
-    /// Virtual time after which the job is over, whoever still runs.
+    /// Virtual time at which the job ends, even if ranks still run.
     pub limit: Duration,
     /// True to keep a log of all events.
     pub logged: bool,
@@ -41,7 +41,7 @@ impl Default for Job {
 /// End of a rank.
 #[derive(Debug)]
 pub struct Ended<R> {
-    /// Value that it has returned. For a rank that has died it counts for nothing: that goes on alone.
+    /// Its return value. For a rank that has died, it has no meaning: that rank continues in isolation.
     pub result: Result<R>,
     /// Virtual time at which it ended.
     pub at: Duration,
@@ -57,7 +57,7 @@ pub struct Played<R> {
 }
 
 impl Simulation {
-    /// Starts `rank` on every rank as in a process of its own: the ranks meet at a rendezvous and watch each other by
+    /// Starts `rank` on every rank as in a separate process: the ranks meet at a rendezvous and monitor each other by
     /// heartbeats over sockets of the simulated cluster, all by the code of real jobs.
     ///
     /// ```

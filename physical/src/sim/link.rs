@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A link between two places of a cluster, which has its bandwidth in each direction.
 ///
-/// It is written as bandwidth and latency, with what else it does after them:
+/// The text form is bandwidth and latency, followed by options:
 ///
 /// ```
 /// use hexagram_physical::sim::LinkSpec;
@@ -25,36 +25,36 @@ pub struct LinkSpec {
     pub bandwidth: f64,
     /// Time from the moment at which a message's last byte leaves to that at which it arrives.
     pub latency: Duration,
-    /// Longest time by which a message comes later than that; each draws its own, evenly spread.
+    /// Maximum additional latency of a message; each message draws its own, uniformly.
     pub jitter: Duration,
-    /// Share of messages that stall, as one does of which TCP lost a packet.
+    /// Share of messages that stall, like after a lost TCP packet.
     pub stalls: f64,
-    /// Time by which such a message comes later.
+    /// Additional latency of a stalled message.
     pub stall: Duration,
     /// True if it is one of two on the same way, which are late once.
     pub(crate) is_half: bool,
 }
 
 impl LinkSpec {
-    /// Returns a link of so many bytes a second and this latency, which does nothing else.
+    /// Returns a link of this bandwidth, in bytes per second, and latency, without jitter and stalls.
     pub fn new(bandwidth: f64, latency: Duration) -> Self {
         let never = Duration::ZERO;
         LinkSpec { bandwidth, latency, jitter: never, stalls: 0.0, stall: never, is_half: false }
     }
 
-    /// Returns true if messages come later by what is drawn.
+    /// Returns true if message latencies are random.
     pub fn varies(&self) -> bool {
         !self.jitter.is_zero() || (self.stalls > 0.0 && !self.stall.is_zero())
     }
 
-    /// Returns a link that is one of two on the same way: with half of the latency. What is drawn is drawn once for both,
-    /// with the longer jitter and the larger share of stalls of the two.
+    /// Returns a link that is one of two on the same route, with half of the latency. Jitter and stalls are drawn
+    /// once for both, with the larger values of the two.
     #[must_use]
     pub fn half(self) -> Self {
         LinkSpec { latency: self.latency / 2, is_half: true, ..self }
     }
 
-    /// Returns the links of a way on which a message draws by how much it is late: of the halves one.
+    /// Returns the links of a route on which a message draws its delay: one of two halves.
     pub(super) fn drawn(way: &[LinkSpec]) -> Vec<LinkSpec> {
         let (halves, whole): (Vec<LinkSpec>, Vec<LinkSpec>) = way.iter().partition(|link| link.is_half);
         let later = |one: LinkSpec, other: LinkSpec| {

@@ -1,4 +1,4 @@
-//! Mail: what the endpoints of a simulated cluster have to look at.
+//! Mail: events for the endpoints of a simulated cluster.
 
 use super::parcels::Parcel;
 use crate::transport::{Got, Ticket};
@@ -8,7 +8,7 @@ use std::mem;
 /// Number of a mailbox: each rank has one on each channel.
 pub(super) type BoxNumber = usize;
 
-/// Messages and ends of sends that a rank's endpoint has to look at.
+/// Messages and ends of sends for the endpoint of a rank.
 #[derive(Default)]
 pub(super) struct Mail {
     pub(super) arrived: Vec<Parcel>,
@@ -26,7 +26,7 @@ pub(super) struct Mailbox {
     pub(super) channel: u16,
     pub(super) rank: usize,
     mail: Mail,
-    /// Sends that are under way and of which somebody waits for the end.
+    /// Running sends whose end is awaited.
     awaited: Vec<Ticket>,
 }
 
@@ -36,27 +36,26 @@ impl Mailbox {
         self.mail.arrived.push(parcel);
     }
 
-    /// Adds the end of a send; returns true if somebody waits for it. Where nobody does, the rank finds it when it
-    /// looks for something else.
+    /// Adds the end of a send; returns true if a future waits for it. Otherwise the rank finds it at its next check.
     pub(super) fn has_sent(&mut self, ticket: Ticket, got: Got) -> bool {
         self.mail.sent.push((ticket, got));
         let at = self.awaited.iter().position(|awaited| *awaited == ticket);
         at.map(|at| self.awaited.swap_remove(at)).is_some()
     }
 
-    /// Notes that somebody waits for the end of a send, unless that is here.
+    /// Records that a future waits for the end of a send, unless the send has ended.
     pub(super) fn await_sent(&mut self, ticket: Ticket) {
         if self.mail.sent.iter().all(|(sent, _)| *sent != ticket) {
             self.awaited.push(ticket);
         }
     }
 
-    /// Forgets that somebody waits for the end of a send.
+    /// Forgets that a future waits for the end of a send.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         self.awaited.retain(|awaited| *awaited != ticket);
     }
 
-    /// Exchanges what is here for empty mail, whose memory is used again; returns false if there is nothing.
+    /// Exchanges the content for empty mail, whose memory is reused; returns false if there is no content.
     pub(super) fn take(&mut self, empty: &mut Mail) -> bool {
         let is_empty = self.mail.is_empty();
         if !is_empty {

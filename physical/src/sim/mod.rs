@@ -1,15 +1,16 @@
-//! The simulated cluster: the ranks of a job as fibers of one thread, on a network whose time is virtual. Use it to see
-//! what an algorithm does on a cluster that you do not have.
+//! The simulated cluster: the ranks of a job as fibers of one thread, on a network in virtual time. Use it to study
+//! an algorithm on a cluster that you do not have.
 //!
-//! The code of a rank is the same as anywhere: it gets a [`World`](crate::World), opens endpoints, and computes. What waits,
-//! waits in virtual time, which passes at once; what computes does so for real, and takes the time that [`Rates`] say. A
-//! run follows from its arguments, its seed and what its ranks compute, to the last bit: on every machine, if that is.
+//! The code of a rank is the same as on a real cluster: it gets a [`World`](crate::World), opens endpoints, and
+//! computes. Waits happen in virtual time, which passes immediately; computations are real, and take the time given
+//! by [`Rates`]. A run follows from its arguments, its seed and the results of its ranks, to the last bit: on every
+//! machine, if those are equal.
 //!
-//! `simulation` runs ranks. `cluster`, `shape`, `topology` and `link` describe what is simulated, `fault` what goes wrong,
-//! `rates` what takes time. `schedule` has the clock and says which fiber runs, `agenda` what happens when, `wires` how
-//! messages (`parcels`) travel, `routes` which way, `flows` how they share links, and `mail` where they arrive. `connect`
-//! and `endpoint` are the transport, as in every backend, and `operations` what an endpoint has under way. `job` starts
-//! ranks as processes, which meet and watch each other over `sockets`.
+//! `simulation` runs ranks. `cluster`, `shape`, `topology` and `link` describe the cluster, `fault` the failures,
+//! `rates` the times. `schedule` has the clock and selects the running fiber, `agenda` the events, `wires` the
+//! transfer of messages (`parcels`), `routes` their routes, `flows` their shares of links, and `mail` their arrival.
+//! `connect` and `endpoint` are the transport, as in every backend, and `operations` the running operations of an
+//! endpoint. `job` starts ranks as processes, which meet and monitor each other over `sockets`.
 
 #![allow(clippy::disallowed_methods, reason = "a backend, which gives simulated ranks all of these")]
 

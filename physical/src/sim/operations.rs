@@ -1,4 +1,4 @@
-//! Operations of one endpoint of a simulated cluster: what is under way, and who waits for it.
+//! Operations of one endpoint of a simulated cluster: those in progress, and the futures that wait for them.
 
 use super::mail::Mail;
 use super::parcels::Parcel;
@@ -21,7 +21,7 @@ pub(super) enum Direction {
 enum Waiter {
     #[default]
     Nobody,
-    /// One of which no number is known.
+    /// A future without a number.
     Unknown,
     Number(usize),
 }
@@ -45,7 +45,7 @@ pub(super) struct Operations {
     waits: Vec<Option<AwaitedOperation>>,
     /// Futures whose operations have ended.
     ready: Vec<usize>,
-    /// True if an operation has ended for which a future waits that has no number.
+    /// True if an operation has ended whose future has no number.
     has_unknown: bool,
     /// Number of rings of the rank's bell that have been seen.
     rings: u64,
@@ -67,8 +67,8 @@ impl Operations {
         wait.filter(|wait| wait.generation == ticket.generation)
     }
 
-    /// Notes that the future that is polled waits for an operation. Returns true if that is a send, and nobody has waited
-    /// for it before.
+    /// Records that the polled future waits for an operation. Returns true if that is a send, and no future has
+    /// waited for it before.
     pub(super) fn wait(&mut self, ticket: Ticket) -> bool {
         let waiter = drive::number().map_or(Waiter::Unknown, Waiter::Number);
         let Some(wait) = self.wait_of(ticket) else { return false };

@@ -15,9 +15,9 @@ pub(super) enum Content {
     Size,
     /// Nothing, as its sender has cancelled it, or has died.
     Void,
-    /// The end of all that its sender has to say.
+    /// The end of all messages of its sender.
     End,
-    /// Part of what is said over a socket.
+    /// Part of the data on a socket.
     Letter(Letter),
 }
 
@@ -28,18 +28,19 @@ pub(super) struct Parcel {
     /// Size of the payload.
     pub(super) bytes: usize,
     pub(super) content: Content,
-    /// Ticket of the send; `None` once its sender knows that it is done.
+    /// Ticket of the send; `None` once its sender has been notified.
     pub(super) ticket: Option<Ticket>,
 }
 
 impl Parcel {
-    /// Lets nothing of it arrive.
+    /// Drops its whole content.
     pub(super) fn lose(&mut self) {
         self.content = Content::Void;
         self.ticket = None;
     }
 
-    /// Frees the sender's memory, of which a copy travels on; returns the ticket of which the sender has to be told.
+    /// Frees the memory of the sender, and continues with a copy; returns the ticket with which the sender must be
+    /// notified.
     pub(super) fn release(&mut self) -> Option<Ticket> {
         if let Content::View(view) = &self.content {
             self.content = match view.host_bytes() {
@@ -130,7 +131,7 @@ impl Parcels {
         self.places[number as usize].parcel.take()
     }
 
-    /// Returns the time from which on the first message of a queue may leave.
+    /// Returns the earliest departure time of the first message of a queue.
     pub(super) fn departs(&self, queue: &Queue) -> Option<Time> {
         queue.first.map(|number| self.places[number as usize].departs)
     }

@@ -1,7 +1,7 @@
-//! Phantom: a device whose memory has sizes and no content. Use it to simulate what would not fit this machine's memory.
+//! Phantom: a device whose memory has sizes and no content. Use it to simulate more than the memory of this machine.
 //!
-//! Buffers on it can be of any size. Arithmetic on them does nothing but take the time that [`Rates`](super::Rates) say,
-//! and messages of them carry their size. Whoever looks at the elements sees zeros.
+//! Buffers on it can be of any size. Arithmetic on them only takes the time given by [`Rates`](super::Rates), and
+//! messages of them carry their size. Reads of the elements return zeros.
 
 use crate::codec::Codec;
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Kernel, Queue};
@@ -57,7 +57,7 @@ impl DeviceQueue for PhantomQueue {
     }
 
     fn alloc(&self, _: usize) -> Result<Allocation> {
-        // Aligned, not null, and followed by nobody.
+        // Aligned, not null, and never dereferenced.
         let address = NonNull::<u8>::dangling().map_addr(|_| ALIGNED);
         Ok(Allocation { address, keeper: Arc::new(()) })
     }

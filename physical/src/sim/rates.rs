@@ -1,7 +1,7 @@
 //! Rates: the time that arithmetic and messages take a rank of a simulated cluster.
 //!
-//! A simulated rank computes for real, or not at all, on whatever machine simulates it. So time comes from a table of
-//! rates, and never from a clock: the same run takes the same virtual time everywhere.
+//! A simulated rank computes for real, or not at all, on any machine. Therefore time comes from a table of rates, and
+//! never from a clock: the same run takes the same virtual time everywhere.
 
 use super::link::duration;
 use super::statement::check_first;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Rates of one machine, in bytes a second where nothing else is said. Infinity stands for no time at all.
+/// Rates of one machine, in bytes per second unless stated otherwise. Infinity means no time.
 ///
 /// A file of them has a rate a line, as [`Display`](fmt::Display) writes it:
 ///
@@ -42,8 +42,8 @@ pub struct Rates {
     pub kernel: f64,
     /// Products of matrices, in multiplications and additions a second.
     pub product: f64,
-    /// Encoding by each codec, in elements a second: by its name with options, or without. The name `*` stands for all
-    /// others.
+    /// Encoding by each codec, in elements per second: by its name with options, or without. The name `*` stands for
+    /// all others.
     pub encode: BTreeMap<String, f64>,
     /// Decoding, likewise.
     pub decode: BTreeMap<String, f64>,
@@ -59,7 +59,7 @@ pub struct Rates {
 const LEAST: f64 = 1e3;
 
 impl Rates {
-    /// Returns the rates of a machine on which nothing takes time but the network.
+    /// Returns the rates of a machine on which only the network takes time.
     pub fn free() -> Self {
         let free = f64::INFINITY;
         Rates {
@@ -107,7 +107,7 @@ impl Rates {
         ]
     }
 
-    /// Returns the error of a line that is none.
+    /// Returns the error for a malformed line.
     fn wrong(&mut self, line: &str) -> Error {
         let names = self.plain().map(|(name, _)| name).join(", ");
         let remedy = format!(
@@ -117,7 +117,7 @@ impl Rates {
         Error::usage(format!("`{line}` is not a rate"), remedy)
     }
 
-    /// Decodes a line; returns `None` if it is none.
+    /// Decodes a line; returns `None` if it is malformed.
     fn set(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         let name = words.next()?;
@@ -212,7 +212,7 @@ mod tests {
             ["copy 1e9\ncopy 2e9\n", "encode sign 1e9\nencode  sign 2e9\n", "message 1us\nmessage 1us\n"]
         {
             let error = twice.parse::<Rates>().unwrap_err().to_string();
-            assert!(error.contains("line 2: ") && error.contains("comes after line 1"), "{error}");
+            assert!(error.contains("line 2: ") && error.contains("repeats line 1"), "{error}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Routes: the way that messages take from one rank of a cluster to another.
+//! Routes: the path of messages from one rank of a cluster to another.
 //!
-//! Of several shortest ways the number of the host that messages go to chooses one: at each place from which ways part,
-//! by the remainder of a division, and the quotient at the next. In a fat tree the ways to different hosts thus part
-//! evenly over its links, and those from all hosts to equally distant others meet nowhere (Zahavi et al., "Optimized
+//! The number of the destination host selects one of several shortest routes: at each place where routes part, by the
+//! remainder of a division, and by the quotient at the next. In a fat tree the routes to different hosts thus part
+//! evenly over its links, and those from all hosts to equally distant others do not meet (Zahavi et al., "Optimized
 //! InfiniBand fat-tree routing for shift all-to-all communication patterns", 2010).
 
 use super::cluster::{Cluster, Vertex};
 use std::collections::{HashMap, VecDeque};
 
-/// Way that messages take from one rank to another.
+/// Path of messages from one rank to another.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Route {
     /// Links, and true for one that is followed against its direction.
@@ -18,7 +18,7 @@ pub(super) struct Route {
 /// Finder of routes, which remembers them between hosts.
 pub(super) struct Routes {
     hosts: Vec<usize>,
-    /// For each place: links from it, whether they are followed against their direction, and where they lead.
+    /// For each place: its links, whether they are followed against their direction, and their other ends.
     from: Vec<Vec<(usize, bool, Vertex)>>,
     between: HashMap<(usize, usize), Route>,
 }
@@ -33,8 +33,8 @@ impl Routes {
         Routes { hosts: cluster.hosts().to_vec(), from, between: HashMap::new() }
     }
 
-    /// Returns the way from one rank to another: none to itself; by the host's links on one host; otherwise that from
-    /// host to host, as the links of ranks are their host's affair. It is empty if there is none.
+    /// Returns the route from one rank to another: none to itself; over the links of the host within one host;
+    /// otherwise that from host to host, since hosts handle the links of their ranks. It is empty if there is none.
     pub(super) fn route(&mut self, from: usize, to: usize) -> Route {
         let ranks = self.hosts.len();
         let here = self.hosts[from];

@@ -1,8 +1,9 @@
 //! The schedule: which thread of a simulated world runs next, and when.
 //!
-//! One thread runs at a time, until it waits. When all wait, the clock moves to the next event of the agenda. A thread's
-//! arithmetic is charged by [`Rates`]: its own clock goes ahead of the world's, what it sends leaves at that time, and when
-//! it waits, it does so at least until then. Two threads of a rank thus compute at the same time, as on two cores.
+//! One thread runs at a time, until it waits. When all wait, the clock moves to the next event of the agenda.
+//! [`Rates`] charge the arithmetic of a thread: its own clock advances beyond that of the world, its messages leave
+//! at that time, and its next wait lasts at least until then. Two threads of a rank thus compute at the same time, as
+//! on two cores.
 //!
 //! A thread that waits for memory which other threads of its rank change is run again after each turn of theirs.
 
@@ -29,7 +30,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Remedy where there is no room for a stack.
+/// Remedy if memory for a stack is missing.
 const FEWER: &str =
     "simulate fewer ranks, or raise vm.max_map_count, of which each takes four, and a limit of memory";
 
@@ -59,11 +60,11 @@ impl From<MessageEvent> for Happening {
 enum Pause {
     /// It runs, or is about to.
     Ready,
-    /// Until its time has come.
+    /// Until its time.
     Asleep,
     /// For a message, a bell, or a future.
     Parked,
-    /// For what other threads of its rank change.
+    /// For a change by other threads of its rank.
     Looking,
     Ended,
 }
@@ -75,15 +76,15 @@ struct Thread {
     until: Time,
     /// First time at which the agenda has it; the end of time if it has not.
     due: Time,
-    /// Another time at which the agenda has it, or the end of time.
+    /// Another time of its entry in the agenda, or the end of time.
     later: Time,
     /// Its own clock, if that is later than the world's.
     ahead: Time,
-    /// Look by which it waits, while it does.
+    /// Its poll function, while it waits with one.
     look: Option<Look>,
     /// Set once that has been found.
     found: bool,
-    /// Set by a bell that rang while it did not park: its next park ends at once.
+    /// Set by a bell that rang while it was not parked: its next park ends immediately.
     rung: bool,
 }
 
@@ -91,7 +92,7 @@ struct Thread {
 #[derive(Clone, Copy)]
 struct Look(NonNull<dyn FnMut() -> bool>);
 
-// SAFETY: it is called on the thread that runs the schedule, on which the thread that waits runs, too.
+// SAFETY: it is called on the thread that runs the schedule, which also runs the waiting thread.
 unsafe impl Send for Look {}
 
 type Begin = Box<dyn FnOnce() + Send>;
@@ -114,20 +115,20 @@ struct Simulated {
     told: Vec<usize>,
     wires: Wires,
     rates: Rates,
-    /// All faults, of which the agenda has the times.
+    /// All faults; the agenda has their times.
     faults: Vec<Fault>,
     /// Number of faults that have not happened.
     faults_left: usize,
-    /// By rank; empty in a world without faults, in which no rank can fail by itself.
+    /// By rank; empty in a world without faults, in which ranks do not fail.
     conditions: Vec<Condition>,
     /// Threads of stopped ranks that would run.
     held: Vec<ThreadNumber>,
     sockets: Sockets,
-    /// Ranks for which something has come that a thread may look at.
+    /// Ranks with events that a thread may check.
     to_look: Vec<usize>,
-    /// Time at which the run ends, whoever still runs.
+    /// Time at which the run ends, even if threads still run.
     limit: Time,
-    /// Latest time up to which a thread that has ended had computed.
+    /// Latest time up to which an ended thread had computed.
     end: Time,
     flaw: Option<Flaw>,
     heartbeats: u64,
@@ -137,7 +138,7 @@ struct Simulated {
 enum Next {
     /// A thread has its turn.
     Run(ThreadNumber),
-    /// Threads of a rank look whether they have what they wait for.
+    /// Threads of a rank check whether their wait has ended.
     Look(usize),
     /// Nothing is to happen any more.
     Nothing,
@@ -155,7 +156,7 @@ pub(super) struct Counts {
 pub(super) struct Simulator(Mutex<Simulated>);
 
 impl Simulated {
-    /// Returns the time of the thread that runs, which may be ahead of the world's.
+    /// Returns the time of the running thread, which may be ahead of that of the world.
     fn local_time(&self) -> Time {
         self.threads.get(self.running).map_or(self.now, |thread| thread.ahead.max(self.now))
     }
@@ -192,14 +193,14 @@ impl Simulated {
         }
     }
 
-    /// Lets the thread that runs wait.
+    /// Lets the running thread wait.
     fn wait(&mut self, wait: Pause, at_most: Duration) {
         let now = self.now;
         let thread = &mut self.threads[self.running];
         let is_over = wait == Pause::Parked && mem::take(&mut thread.rung);
         let at_most = if is_over { 0 } else { nanoseconds(at_most) };
         if thread.ahead > now && wait == Pause::Looking {
-            // It computes until then, and looks at what has changed meanwhile.
+            // It computes until then, and checks for changes afterwards.
             thread.wait = Pause::Asleep;
             thread.until = thread.ahead;
         } else {
@@ -211,7 +212,7 @@ impl Simulated {
         }
     }
 
-    /// Ends a thread's wait, once it has computed what it does.
+    /// Ends the wait of a thread, after the end of its computation.
     fn wake(&mut self, number: ThreadNumber) {
         let thread = &mut self.threads[number];
         thread.wait = Pause::Asleep;
@@ -232,15 +233,15 @@ impl Simulated {
         rank
     }
 
-    /// Returns the place of the first of a rank's threads, from a place on and but for the one that has just run, that
-    /// looks, with what it looks at.
+    /// Returns the index of the first polling thread of a rank, from an index on and except the one that has just
+    /// run, with its poll function.
     fn looking(&self, rank: usize, but: ThreadNumber, from: usize) -> Option<(usize, ThreadNumber, Look)> {
         let others = self.of_rank[rank].iter().enumerate().skip(from).filter(|(_, other)| **other != but);
         let mut looking = others.filter(|(_, other)| self.threads[**other].wait == Pause::Looking);
         looking.find_map(|(at, other)| Some((at, *other, self.threads[*other].look?)))
     }
 
-    /// Returns what is done next.
+    /// Returns the next action.
     fn next(&mut self) -> Next {
         loop {
             if let Some(rank) = self.to_look.pop() {
@@ -349,7 +350,7 @@ impl Simulator {
     /// Runs until all threads have ended.
     ///
     /// # Errors
-    /// [`Error::System`] if memory for stacks runs out; [`Error::Usage`] if threads wait for what never comes.
+    /// [`Error::System`] if memory for stacks runs out; [`Error::Usage`] if threads wait for events that never come.
     pub(super) fn run(&self) -> Result<Counts> {
         let mut fibers: Vec<Option<Fiber>> = Vec::new();
         loop {
@@ -362,7 +363,7 @@ impl Simulator {
                 fibers.resize_with(fibers.len().max(number + 1), || None);
                 let fiber = Fiber::new(work);
                 fibers[number] =
-                    Some(fiber.map_err(|cause| Error::system("make the stack of a rank", cause, FEWER))?);
+                    Some(fiber.map_err(|cause| Error::system("create the stack of a rank", cause, FEWER))?);
             }
             let number = match next {
                 Next::Nothing => break,
@@ -383,17 +384,17 @@ impl Simulator {
         self.ended()
     }
 
-    /// Returns the counts of a run in which nothing is to happen any more.
+    /// Returns the counts of a run without further events.
     fn ended(&self) -> Result<Counts> {
         let state = self.lock();
         if state.living > 0 && state.limit == Time::MAX {
             let waiting = state.threads.iter().filter(|thread| thread.wait != Pause::Ended);
             let mut ranks: Vec<usize> = waiting.map(|thread| thread.rank).collect();
             ranks.dedup();
-            let what = format!("the simulated ranks {ranks:?} wait for what never comes");
+            let what = format!("the simulated ranks {ranks:?} wait for events that never come");
             return Err(Error::usage(
                 what,
-                "wait by hexagram_physical::runtime, and for what other ranks do",
+                "wait with hexagram_physical::runtime, for events of other ranks",
             ));
         }
         let (events, fingerprint) = state.wires.counts();
@@ -416,19 +417,19 @@ impl Simulator {
         wires.send(at, from, to, parcel, agenda);
     }
 
-    /// Lets the thread that runs take the time of receiving a message.
+    /// Charges the running thread for receiving a message.
     pub(super) fn receive(&self, bytes: usize) {
         let mut state = self.lock();
         let cost = state.rates.message.as_secs_f64() + bytes as f64 / state.rates.receive;
         state.charge(cost);
     }
 
-    /// Exchanges what is in a mailbox for empty mail; returns false if there is nothing.
+    /// Exchanges the content of a mailbox for empty mail; returns false if there is none.
     pub(super) fn take_mail(&self, mailbox: BoxNumber, empty: &mut Mail) -> bool {
         self.lock().wires.mailbox(mailbox).take(empty)
     }
 
-    /// Notes that somebody waits for the end of a send.
+    /// Records that a future waits for the end of a send.
     pub(super) fn await_sent(&self, mailbox: BoxNumber, ticket: Ticket) {
         self.lock().wires.mailbox(mailbox).await_sent(ticket);
     }
@@ -441,7 +442,7 @@ impl Simulator {
         self.lock().wires.is_awaited(mailbox, from)
     }
 
-    /// Lets the threads of a rank look, but for the one that has just run.
+    /// Polls the threads of a rank, except the one that has just run.
     fn look_as(&self, rank: usize, but: ThreadNumber) {
         let mut next = 0;
         loop {
@@ -452,10 +453,11 @@ impl Simulator {
         }
     }
 
-    /// Lets a thread look, and wakes it if it has found what it waits for.
+    /// Polls a thread, and wakes it if its wait has ended.
     fn look(&self, number: ThreadNumber, Look(mut look): Look) {
         self.lock().running = number;
-        // SAFETY: the thread waits in `look_until`, whose stack has what this points to, and nobody else calls it.
+        // SAFETY: the thread waits in `look_until`, whose stack has the target of this pointer, and no other code
+        // calls it.
         if unsafe { look.as_mut() }() {
             let mut state = self.lock();
             state.threads[number].found = true;
@@ -465,13 +467,13 @@ impl Simulator {
 
     fn suspend(&self, wait: Pause, at_most: Duration) {
         self.lock().wait(wait, at_most);
-        // The others poll futures of their own meanwhile.
+        // The other threads poll futures of their own in between.
         drive::within_number(None, fiber::suspend);
     }
 }
 
 impl Simulated {
-    /// Lets the thread that runs take so many seconds.
+    /// Charges the running thread for this time, in seconds.
     fn charge(&mut self, seconds: f64) {
         if seconds > 0.0 {
             let end = self.local_time().saturating_add(from_seconds(seconds));

@@ -29,15 +29,15 @@ pub enum Shape {
     Racks {
         /// Number of racks, among which the hosts are divided equally.
         racks: usize,
-        /// Bandwidth of all hosts of a rack, divided by that with which the rack reaches the others.
+        /// Ratio of the bandwidth of all hosts of a rack to that of its uplink.
         oversubscription: f64,
-        /// Time by which hosts of two racks are farther apart than those of one.
+        /// Additional latency between hosts of two racks.
         latency: Duration,
     },
-    /// A tree of equal switches, in which every host can send with its whole bandwidth (Al-Fares et al., "A scalable,
+    /// A tree of equal switches, in which every host can send at its full bandwidth (Al-Fares et al., "A scalable,
     /// commodity data center network architecture", 2008). With p ports there are p pods of p/2 switches at the edge
-    /// (`edge0` and so on) and p/2 above them (`middle0`), and (p/2)² at the top (`core0`); p/2 hosts hang on each of the
-    /// edge, p³/4 in all if it is full. Its links have the bandwidth of the host with the most.
+    /// (`edge0` and so on) and p/2 above them (`middle0`), and (p/2)² at the top (`core0`). Each edge switch has up
+    /// to p/2 hosts, p³/4 in total. Its links have the bandwidth of the fastest host.
     FatTree {
         /// Number p of ports of a switch, even.
         ports: usize,
@@ -53,7 +53,7 @@ pub enum Shape {
     },
 }
 
-/// Forms in which shapes are written, by their first words.
+/// Text forms of shapes, by their first words.
 pub(super) const FORMS: [(&str, &str); 4] = [
     ("flat", "flat"),
     ("racks", "racks NUMBER [oversubscription=FACTOR] [latency=TIME]"),
@@ -91,7 +91,7 @@ impl fmt::Display for Shape {
 }
 
 impl Shape {
-    /// Decodes a text; returns `None` if it is none.
+    /// Decodes a text; returns `None` if it is malformed.
     fn of(text: &str) -> Option<Self> {
         let mut words = Statement::of(text);
         let shape = match words.next()? {
@@ -115,7 +115,7 @@ impl Shape {
         words.are_over().then_some(shape)
     }
 
-    /// Returns true if messages come later by what is drawn on a link of its own.
+    /// Returns true if latencies on one of its own links are random.
     pub fn varies(&self) -> bool {
         matches!(self, Shape::Sites { link, .. } if link.varies())
     }
@@ -123,7 +123,7 @@ impl Shape {
     /// Adds the switches and links of this shape.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless it takes so many hosts.
+    /// [`Error::Usage`] unless it supports this number of hosts.
     pub(super) fn connect(self, hosts: &[HostSpec], cluster: &mut Cluster) -> Result<()> {
         match self {
             Shape::Flat => {
@@ -145,7 +145,7 @@ fn hang(hosts: &[HostSpec], host: usize, switch: u32, cluster: &mut Cluster) {
     cluster.add_link(cluster.host(host), switch, hosts[host].between.half());
 }
 
-/// Returns the number of hosts in each of so many equal parts.
+/// Returns the number of hosts in each of `parts` equal parts.
 fn each(hosts: &[HostSpec], parts: usize, names: &str) -> Result<usize> {
     if parts > 0 && hosts.len().is_multiple_of(parts) {
         return Ok(hosts.len() / parts);
@@ -197,7 +197,8 @@ fn connect_fat_tree(
     const MOST: usize = 1024;
     let half = ports / 2;
     if !ports.is_multiple_of(2) || !(2..=MOST).contains(&ports) || hosts.len() > half * half * ports {
-        let what = format!("a fat tree of switches with {ports} ports has no room for {} hosts", hosts.len());
+        let what =
+            format!("a fat tree of switches with {ports} ports does not support {} hosts", hosts.len());
         return Err(Error::usage(what, "use an even number p of ports, for up to p³/4 hosts"));
     }
     let bandwidth = hosts.iter().map(|host| host.between.bandwidth).fold(0.0, f64::max);
@@ -298,7 +299,7 @@ mod tests {
             ("racks 2 oversubscription=5", "use a number from 1 to the hosts of a rack"),
             ("sites 0 link=1gbit,1ms", "8 hosts cannot be divided equally among 0 sites"),
             ("fat-tree 3", "use an even number p of ports"),
-            ("fat-tree 2", "no room for 8 hosts"),
+            ("fat-tree 2", "does not support 8 hosts"),
         ] {
             let error = cluster(8, shape).unwrap_err().to_string();
             assert!(error.contains(word), "{shape}: {error}");

@@ -37,19 +37,20 @@ pub struct Simulation {
     pub cluster: Cluster,
     /// Time that arithmetic and messages take a rank.
     pub rates: Rates,
-    /// Seed of all that is drawn: jitter, stalls, and with `shuffled` the order of what happens at once.
+    /// Seed of all random numbers: jitter, stalls, and with `shuffled` the order of simultaneous events.
     pub seed: u64,
-    /// True to let the seed choose the order of what happens at once, to find what depends on it.
+    /// True to let the seed choose the order of simultaneous events, to find code that depends on it.
     pub shuffled: bool,
-    /// Faults of ranks, hosts and links. With any, each rank knows of the others what it has been told or finds out, as
-    /// processes do.
+    /// Faults of ranks, hosts and links. If there are any, each rank sees only reported or detected failures of
+    /// others, like processes.
     pub faults: Vec<Fault>,
 }
 
 /// Outcome of a simulated run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<R> {
-    /// Values that the ranks have returned, by rank; of one that has died, what it would have: it goes on alone.
+    /// Return values of the ranks, by rank. A rank that a fault killed continues in isolation, and its return value
+    /// is included.
     pub results: Vec<R>,
     /// Virtual time from the start to the end of the last rank.
     pub elapsed: Duration,
@@ -68,8 +69,8 @@ impl Simulation {
     /// Runs `rank` on every rank from time zero until all have ended, with the threads that they start.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a rank panics or waits for what never comes, or if a fault is of no rank or host;
-    /// [`Error::System`] if memory for stacks runs out.
+    /// [`Error::Usage`] if a rank panics or waits for events that never come, or if a fault names an unknown rank or
+    /// host; [`Error::System`] if memory for stacks runs out.
     pub fn run<R: Send>(&self, rank: impl Fn(World) -> R + Sync) -> Result<Outcome<R>> {
         let hosts = self.cluster.hosts();
         let schedule = self.schedule();
@@ -101,7 +102,7 @@ impl Simulation {
         Arc::new(Simulator::new(self.cluster.ranks(), wires, self.rates.clone(), shuffle))
     }
 
-    /// Runs what each rank does. Its result is `None` for a rank that had not ended when the run did.
+    /// Runs the work of each rank. Its result is `None` for a rank that had not ended with the run.
     pub(super) fn execute<R: Send, W: FnOnce() -> R + Send>(
         &self,
         schedule: &Arc<Simulator>,
@@ -117,8 +118,8 @@ impl Simulation {
                 let outcome = outcome.map_err(|panic| Error::panicked("a simulated rank", &*panic));
                 found.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(outcome);
             });
-            // SAFETY: what it borrows outlives this call. A fiber that has not ended when `run` returns never goes on, and
-            // is not dropped; work that has not begun then is kept by the schedule, which it keeps itself.
+            // SAFETY: the borrowed values outlive this call. A fiber that has not ended when `run` returns never
+            // continues, and is not dropped; the schedule then keeps work that has not begun, and keeps itself alive.
             let work: Box<dyn FnOnce() + Send + 'static> = unsafe { std::mem::transmute(work) };
             schedule.begin(number, work);
         }

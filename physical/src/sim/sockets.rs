@@ -1,8 +1,8 @@
 //! Sockets of a simulated cluster: connections of start-up and heartbeats, by the code that uses them anywhere.
 //!
-//! A rank has one end of a pair of sockets of the system, and the simulation the other. What the rank has written is
-//! taken out at the end of its turn, travels over the wires as any message does, and is written into the other rank's
-//! pair when it arrives.
+//! A rank has one end of a pair of system sockets, and the simulation the other. The data that the rank writes is
+//! taken at the end of its turn, travels over the wires like any message, and is written into the pair of the other
+//! rank on arrival.
 
 use crate::bootstrap::abstract_address;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes that are read at once.
+/// Maximum bytes per read.
 const READ_BYTES: usize = 16 << 10;
 
 /// Number of a connection, in the order of calls.
@@ -26,10 +26,10 @@ pub(super) enum CallSide {
     Listener,
 }
 
-/// Part of what one side of a connection says to the other.
+/// Part of the data from one side of a connection to the other.
 pub(super) struct Piece {
     connection: Number,
-    /// Side that hears it.
+    /// Receiving side.
     to: CallSide,
     said: Said,
 }
@@ -74,7 +74,7 @@ impl Socket {
         Socket { rank, held, unread: Vec::new(), has_end: false }
     }
 
-    /// Gives the rank what has arrived.
+    /// Passes the arrived data to the rank.
     fn flush(&mut self) {
         let Some(held) = &mut self.held else { return };
         while !self.unread.is_empty() {
@@ -92,7 +92,7 @@ impl Socket {
         }
     }
 
-    /// Takes what the rank has written; sets `has_closed` if it has closed its end.
+    /// Takes the data that the rank has written; sets `has_closed` if it has closed its end.
     fn take(&mut self, has_closed: &mut bool) -> Vec<u8> {
         let mut written = Vec::new();
         let Some(held) = &mut self.held else { return written };
@@ -139,7 +139,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Creates the sockets of so many ranks, of which there are none yet.
+    /// Creates the sockets of `ranks` ranks, initially none.
     pub(super) fn new(ranks: usize) -> Self {
         static WORLDS: AtomicU64 = AtomicU64::new(0);
         let world = WORLDS.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Sockets {
     /// Calls a listener as a rank. Returns the rank's socket; the call is in `letters`.
     ///
     /// # Errors
-    /// `ConnectionRefused` if nobody has listened at the name; those of socketpair(2).
+    /// `ConnectionRefused` if no listener has the name; the errors of socketpair(2).
     pub(super) fn call(
         &mut self,
         rank: usize,
@@ -207,7 +207,7 @@ impl Sockets {
         Letter { from, to: to_rank, piece: Piece { connection, to, said } }
     }
 
-    /// Takes what a rank has written, at the end of its turn.
+    /// Takes the data that a rank has written, at the end of its turn.
     pub(super) fn collect(&mut self, rank: usize) -> Vec<Letter> {
         let mut letters = Vec::new();
         for (number, side) in mem::take(&mut self.of_rank[rank]) {
@@ -230,7 +230,7 @@ impl Sockets {
         letters
     }
 
-    /// Ends all connections of a rank that has died; returns what the system tells the others then.
+    /// Ends all connections of a rank that has died; returns the resulting messages of the system to others.
     pub(super) fn kill(&mut self, rank: usize) -> Vec<Letter> {
         let mut letters = self.collect(rank);
         for (number, side) in mem::take(&mut self.of_rank[rank]) {
@@ -244,7 +244,7 @@ impl Sockets {
         letters
     }
 
-    /// Gives a rank what has arrived for it. Returns the answer of its system, if it has one.
+    /// Passes arrived data to a rank. Returns the answer of its system, if any.
     pub(super) fn deliver(&mut self, piece: Piece) -> Option<Letter> {
         let Piece { connection, to, said } = piece;
         match said {

@@ -10,7 +10,7 @@ impl<'a> Statement<'a> {
         Statement(text.split_whitespace().collect())
     }
 
-    /// Takes the next word; returns `None` if it is an option, or there is none.
+    /// Takes the next word; returns `None` if it is an option, or at the end.
     pub(super) fn next(&mut self) -> Option<&'a str> {
         self.0.first().filter(|word| !word.contains('='))?;
         Some(self.0.remove(0))
@@ -26,7 +26,7 @@ impl<'a> Statement<'a> {
         self.next()?.parse().ok()
     }
 
-    /// Takes an option wherever it stands, or its default; returns `None` if its value is none.
+    /// Takes an option in any place, or its default; returns `None` if its value is malformed.
     pub(super) fn option<T>(
         &mut self,
         name: &str,
@@ -44,9 +44,9 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Fails if an earlier line has said what this one says again.
+/// Fails if an earlier line contains the same statement.
 pub(super) fn check_first(line: &str, earlier: Option<usize>) -> Result<()> {
     let Some(earlier) = earlier else { return Ok(()) };
-    let what = format!("`{line}` comes after line {earlier}, which says that already");
-    Err(Error::usage(what, "leave one of the two out"))
+    let what = format!("`{line}` repeats line {earlier}");
+    Err(Error::usage(what, "remove one of the two"))
 }

@@ -272,7 +272,7 @@ fn what_never_comes_and_a_panic_are_errors() {
         }
     });
     let error = stuck.unwrap_err().to_string();
-    assert!(error.contains("[1]") && error.contains("never comes"), "{error}");
+    assert!(error.contains("[1]") && error.contains("never come"), "{error}");
     let panicked = simulation.run(|world| assert_eq!(world.rank(), 0, "on purpose"));
     assert!(panicked.unwrap_err().to_string().contains("on purpose"));
 }

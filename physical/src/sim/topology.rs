@@ -10,16 +10,16 @@ use crate::input::{self, in_line};
 use std::collections::HashMap;
 use std::str::FromStr;
 
-/// A cluster as it is written: hosts, what connects them, and single links that are other than that.
+/// A cluster in text form: hosts, their connections, and single links that differ from those.
 ///
-/// Each line is one statement, and what follows `#` is a comment. Hosts are numbered from 0, in the order of their lines,
-/// and so are the ranks on them.
+/// Each line is one statement, and `#` begins a comment. Hosts are numbered from 0, in the order of their lines, and
+/// so are the ranks on them.
 ///
 /// | line | meaning |
 /// |---|---|
-/// | `hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]` | hosts with so many ranks each, 1 if nothing is said, and these links to other hosts and between ranks |
+/// | `hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]` | hosts with this number of ranks each (default 1), and these links to other hosts and between ranks |
 /// | `flat`, `racks …`, `fat-tree …`, `sites …` | [`Shape`] that connects them, one line at most |
-/// | `switch NAME` | a switch more; where there are some and no shape, hosts hang on nothing but single links |
+/// | `switch NAME` | a further switch; with switches and no shape, only single links connect hosts |
 /// | `link PLACE PLACE LINK` | the link between two of `host0` and switches, or of `rank0` to its host for messages within that, by its own latency; in place of that which is there |
 ///
 /// ```
@@ -65,7 +65,7 @@ struct SingleLink {
     link: LinkSpec,
 }
 
-/// Forms in which the statements are written that are no shapes.
+/// Text forms of the statements other than shapes.
 const FORMS: [(&str, &str); 3] = [
     ("hosts", "hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]"),
     ("switch", "switch NAME"),
@@ -82,25 +82,25 @@ impl FromStr for Topology {
             topology.add(at, line).ok_or_else(|| in_line(at, wrong(line)))?;
         }
         if topology.hosts.is_empty() {
-            return Err(Error::usage("it has no hosts", format!("write a line `{}`", FORMS[0].1)));
+            return Err(Error::usage("it has no hosts", format!("add a line `{}`", FORMS[0].1)));
         }
         Ok(topology)
     }
 }
 
-/// Returns the error of a line that is no statement.
+/// Returns the error for a malformed line.
 fn wrong(line: &str) -> Error {
     let all = || FORMS.into_iter().chain(shape::FORMS);
     let word = line.split_whitespace().next().unwrap_or_default();
     let named: Vec<&str> = all().filter(|(name, _)| *name == word).map(|(_, form)| form).collect();
     let forms = if named.is_empty() { all().map(|(_, form)| form).collect() } else { named };
-    let what = format!("`{line}` is not a part of a topology");
+    let what = format!("`{line}` is not a statement of a topology");
     let remedy = format!("write {}, with links as in 10gbit,50us and times as in 5us", forms.join(", or "));
     Error::usage(what, remedy)
 }
 
 impl Topology {
-    /// Returns the line that has what a line says, of what there is once: a switch, or the shape.
+    /// Returns an earlier line with the same unique statement: a switch, or the shape.
     fn earlier(&self, line: &str) -> Option<usize> {
         let mut words = line.split_whitespace();
         match words.next()? {
@@ -113,7 +113,7 @@ impl Topology {
         }
     }
 
-    /// Adds a line; returns `None` if it is none.
+    /// Adds a line; returns `None` if it is malformed.
     fn add(&mut self, at: usize, line: &str) -> Option<()> {
         let mut words = Statement::of(line);
         let link = |text: &str| text.parse::<LinkSpec>().ok();
@@ -131,7 +131,7 @@ impl Topology {
             }
             "link" => {
                 let ends = [words.next()?.to_owned(), words.next()?.to_owned()];
-                // A link may have options of its own, and is one word.
+                // A link may have options, and is one word.
                 let link = words.last().and_then(link).filter(|_| ends[0] != ends[1])?;
                 self.links.push(SingleLink { line: at, ends, link });
             }
@@ -143,11 +143,11 @@ impl Topology {
         words.are_over().then_some(())
     }
 
-    /// Returns the cluster, whose hosts have these links where their lines say nothing.
+    /// Returns the cluster, whose hosts have these links by default.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the line that is wrong: one whose places there are not, or a shape that takes another number
-    /// of hosts; or two hosts that nothing connects.
+    /// [`Error::Usage`] with the line, for an unknown place, or a shape that does not support the number of hosts; or
+    /// with two hosts that are not connected.
     pub fn cluster(&self, between: LinkSpec, within: LinkSpec) -> Result<Cluster> {
         let hosts: Vec<HostSpec> = self.hosts(between, within);
         let mut cluster = Cluster::apart(&hosts)?;
@@ -160,8 +160,8 @@ impl Topology {
         }
         for (line, name) in &self.switches {
             if cluster.place(name).is_some() {
-                let what = format!("line {line}: there is a place `{name}` already");
-                return Err(Error::usage(what, "give switches names of their own"));
+                let what = format!("line {line}: the place `{name}` exists already");
+                return Err(Error::usage(what, "use a different name for each switch"));
             }
             cluster.add_switch(name.clone());
         }
@@ -191,14 +191,14 @@ impl Topology {
         self.hosts.iter().any(|hosts| hosts.between.is_none())
     }
 
-    /// Returns true if messages come later by what is drawn on a link that is written in it.
+    /// Returns true if latencies on one of its links are random.
     pub fn varies(&self) -> bool {
         let of_hosts = self.hosts.iter().flat_map(|hosts| [hosts.between, hosts.within]).flatten();
         let mut links = of_hosts.chain(self.links.iter().map(|single| single.link));
         links.any(|link| link.varies()) || self.shape.is_some_and(|(_, shape)| shape.varies())
     }
 
-    /// Returns the link of the hosts that have the least bandwidth, where their lines say nothing this one.
+    /// Returns the link of the hosts with the least bandwidth, with this default.
     pub fn narrowest(&self, between: LinkSpec) -> LinkSpec {
         let links = self.hosts.iter().map(|hosts| hosts.between.unwrap_or(between));
         links.min_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth)).unwrap_or(between)
@@ -217,7 +217,7 @@ impl Topology {
     }
 }
 
-/// Fails if a link is a rank's to another place than its host: no message would take it.
+/// Fails if a link connects a rank to a place other than its host: no message would use it.
 fn check_rank(line: usize, cluster: &Cluster, from: Vertex, to: Vertex) -> Result<()> {
     // Ranks come first among the places.
     let rank = from.min(to);
@@ -226,7 +226,7 @@ fn check_rank(line: usize, cluster: &Cluster, from: Vertex, to: Vertex) -> Resul
         return Ok(());
     };
     let what = format!("line {line}: rank{rank} has a link to its own host only, which is host{host}");
-    let remedy = format!("write `link rank{rank} host{host} LINK`, or give host{host} the link");
+    let remedy = format!("write `link rank{rank} host{host} LINK`, or use a link of host{host}");
     Err(Error::usage(what, remedy))
 }
 
@@ -235,7 +235,7 @@ fn no_place(line: usize, name: &str, cluster: &Cluster) -> Error {
     let last_rank = cluster.ranks().saturating_sub(1);
     let switches = cluster.switches().join(", ");
     let what = format!("line {line}: unknown node `{name}`");
-    Error::usage(what, format!("name one of host0 to host{last_host}, rank0 to rank{last_rank}, {switches}"))
+    Error::usage(what, format!("use one of host0 to host{last_host}, rank0 to rank{last_rank}, {switches}"))
 }
 
 /// Fails if messages from the first host cannot reach another.
@@ -245,7 +245,7 @@ fn connected(cluster: &Cluster) -> Result<()> {
     let cut = (0..hosts.len()).find(|rank| hosts[*rank] != 0 && routes.route(0, *rank).links.is_empty());
     let Some(rank) = cut else { return Ok(()) };
     let what = format!("nothing connects host0 and host{}", hosts[rank]);
-    Err(Error::usage(what, "write `link PLACE PLACE LINK` for what does, or a shape such as `flat`"))
+    Err(Error::usage(what, "add a line `link PLACE PLACE LINK`, or a shape such as `flat`"))
 }
 
 #[cfg(test)]
@@ -296,10 +296,7 @@ mod tests {
             ("hosts 2 speed=3\n", &["line 1", "`hosts 2 speed=3`"]),
             ("hosts 2\nracks\n", &["line 2", "racks NUMBER [oversubscription=FACTOR]"]),
             ("hosts 2\nflat\nflat\n", &["line 3", "`flat` comes after line 2, which says that already"]),
-            (
-                "hosts 2\nracks 2\nflat\n",
-                &["line 3", "`flat` comes after line 2", "leave one of the two out"],
-            ),
+            ("hosts 2\nracks 2\nflat\n", &["line 3", "`flat` repeats line 2", "remove one of the two"]),
             ("hosts 2\nswitch a\nswitch a\n", &["line 3", "`switch a` comes after line 2"]),
             (
                 "hosts 2\nswitch a\nlink host0 a 1gbit,1us\nlink a host0 2gbit,1us\n",

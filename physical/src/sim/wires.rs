@@ -1,8 +1,9 @@
 //! Wires: messages on their way between the ranks of a simulated cluster.
 //!
-//! Messages of one rank to another on one channel follow each other, as they do on a connection: the first of them is a
-//! flow on the links of the route, the others wait behind it. When its last byte has left, its sender may reuse the
-//! memory, and the message arrives a latency later. One that fits a socket's buffer is its sender's no longer at once.
+//! Messages of one rank to another on one channel follow each other, as on a connection: the first of them is a flow
+//! on the links of the route, and the others wait behind it. After its last byte has left, its sender may reuse the
+//! memory, and the message arrives a latency later. A message that fits a socket buffer leaves its sender
+//! immediately.
 
 mod faults;
 
@@ -22,7 +23,7 @@ pub use faults::Flaw;
 use faults::{HostParts, SYSTEM};
 use std::collections::HashSet;
 
-/// Largest message that its sender need not wait for, in bytes: what the buffer of a socket holds at first.
+/// Largest message for which the sender does not wait, in bytes: the initial size of a socket buffer.
 const BUFFER: usize = 64 << 10;
 
 /// Number of a line.
@@ -31,7 +32,7 @@ type LineNumber = u32;
 /// Something that happens to messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MessageEvent {
-    /// The time has come to send a message of a line.
+    /// The time to send a message of a line.
     Depart(LineNumber),
     /// Flows of a cohort may have ended.
     Flows(CohortNumber),
@@ -57,7 +58,7 @@ struct Connection {
     route: FlowRoute,
     /// Flow of the first message, while it leaves.
     flow: Option<FlowNumber>,
-    /// Links of the cluster, for what they do beside having a bandwidth.
+    /// Links of the cluster, for their properties other than bandwidth.
     links: Box<[LinkSpec]>,
     latency: Time,
     /// Messages whose time has not come.
@@ -66,7 +67,7 @@ struct Connection {
     due: Queue,
     /// Messages that have left and not arrived.
     flying: Queue,
-    /// Time at which the last of them arrives: none overtakes another.
+    /// Arrival time of the last of them: messages do not overtake each other.
     last: Time,
 }
 
@@ -89,7 +90,7 @@ pub(super) struct Wires {
     /// Host of each rank.
     host_of: Vec<usize>,
     cuts: Vec<Cut>,
-    /// Ranks from which nothing comes any more, with those that know it.
+    /// Ranks from which nothing more comes, with those that have been notified.
     closed: HashSet<(usize, usize)>,
     /// Ranks that have died.
     dead: HashSet<usize>,
@@ -146,7 +147,7 @@ impl Wires {
         number
     }
 
-    /// Returns what is in a mailbox.
+    /// Returns the content of a mailbox.
     pub(super) fn mailbox(&mut self, number: BoxNumber) -> &mut Mailbox {
         self.mailboxes.get(number)
     }
@@ -161,17 +162,17 @@ impl Wires {
         })
     }
 
-    /// Returns the time at which [`Wires::share`] has to be called, if anything has changed.
+    /// Returns the time at which [`Wires::share`] must be called, if anything has changed.
     pub(super) fn share_at(&self) -> Option<Time> {
         self.flows.share_at()
     }
 
-    /// Lets flows share the links anew.
+    /// Shares the links among the flows anew.
     pub(super) fn share(&mut self, now: Time, agenda: &mut Agenda<Happening>) {
         self.flows.share(now, |at, cohort| agenda.add(at, MessageEvent::Flows(cohort).into()));
     }
 
-    /// Takes a message from a mailbox to a rank that is to leave at a time, and lets the agenda tell of it.
+    /// Takes a message from a mailbox to a rank that leaves at a time, and enters it in the agenda.
     pub(super) fn send(
         &mut self,
         at: Time,
@@ -188,7 +189,7 @@ impl Wires {
         agenda.add(at, MessageEvent::Depart(line).into());
     }
 
-    /// Lets an event happen; calls `tell` with each rank that has something to look at.
+    /// Executes an event; calls `tell` with each rank that has to check something.
     pub(super) fn happen(
         &mut self,
         now: Time,
@@ -228,7 +229,7 @@ impl Wires {
         }
     }
 
-    /// Lets the messages of a line leave whose time has come.
+    /// Sends the messages of a line whose time has come.
     fn depart(
         &mut self,
         now: Time,
@@ -280,7 +281,7 @@ impl Wires {
         if self.lines[line as usize].flow.is_some() || self.is_cut(line) {
             return;
         }
-        // One after another, as many may be of no way at all.
+        // One after another, since many may have no links.
         while let Connection { route, due, .. } = &self.lines[line as usize]
             && let Some(bytes) = self.parcels.bytes(due)
         {
@@ -315,7 +316,7 @@ impl Wires {
         }
     }
 
-    /// Lets the first message of a line fly.
+    /// Starts the transfer of the first message of a line.
     fn pass(
         &mut self,
         now: Time,
@@ -338,7 +339,7 @@ impl Wires {
         (self.events, self.fingerprint)
     }
 
-    /// Tells the sender of a message, if it does not know yet, that its memory is its own again.
+    /// Notifies the sender of a message, if it has not been notified, that its memory is free again.
     fn tell_sender(
         &mut self,
         line: LineNumber,
@@ -364,7 +365,7 @@ impl Wires {
             format!("{bytes} bytes of rank {from}, {over}: {what} rank {to}")
         });
         let words = [from as u64, to as u64, bytes as u64, channel.into()];
-        // Rotated, as hashes of whole words lose what their highest bits say.
+        // Rotated, since hashes of whole words lose the information in their highest bits.
         let mix = |hash: u64, word| hash::step(hash.rotate_left(23), word);
         self.fingerprint = [now, kind as u64].into_iter().chain(words).fold(self.fingerprint, mix);
     }
@@ -383,7 +384,7 @@ impl Wires {
         late
     }
 
-    /// Returns the line from a mailbox to a rank, or where it would be among those of the mailbox.
+    /// Returns the line from a mailbox to a rank, or its place among those of the mailbox.
     fn find(&self, outbox: BoxNumber, to: usize) -> Result<LineNumber, usize> {
         let lines = &self.from[outbox];
         lines.binary_search_by_key(&to, |(to, _)| *to).map(|at| lines[at].1)

@@ -1,4 +1,4 @@
-//! A TCP connection between two ranks: plain, or inside TLS where the job asks for it.
+//! A TCP connection between two ranks: plain, or inside TLS if the job uses it.
 //!
 //! TLS needs the feature `tls`, and three files on every rank. Both sides present a certificate that the job's
 //! authority has signed for the name `hexagram`; the proof of the job's secret then runs inside.
@@ -55,7 +55,7 @@ impl TlsFiles {
     }
 }
 
-/// Stands for TLS in a build without it.
+/// Replaces TLS in a build without it.
 #[cfg(not(feature = "tls"))]
 #[derive(Debug, Clone)]
 pub(crate) enum Tls {}
@@ -66,7 +66,7 @@ impl Tls {
     pub(crate) fn load(_: &TlsFiles) -> Result<Self> {
         Err(Error::setup(
             "this build cannot speak TLS",
-            "build it with the feature `tls`, or name no certificates",
+            "build it with the feature `tls`, or unset the certificates",
         ))
     }
 
@@ -79,15 +79,15 @@ impl Tls {
     }
 }
 
-/// Connection to another rank: a TCP socket by itself, or inside TLS.
+/// Connection to another rank: a plain TCP socket, or inside TLS.
 pub(crate) trait Socket: Read + Write + AsFd + Send {
     /// Returns the TCP socket.
     fn tcp(&self) -> &TcpStream;
 
-    /// Returns the number of bytes that have to be written next although no write has counted them.
+    /// Returns the number of bytes that must be written next, although no write has counted them.
     fn committed(&self) -> usize;
 
-    /// Returns true if the socket takes and gives as many bytes at once as its buffers hold. Inside TLS fewer may pass
+    /// Returns true if reads and writes transfer as many bytes as the socket buffers hold. Inside TLS, fewer may pass
     /// although more could.
     fn is_plain(&self) -> bool;
 }

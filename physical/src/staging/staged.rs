@@ -1,4 +1,4 @@
-//! Operations that are staged: what is copied down before they are posted, and what is copied up in the end.
+//! Staged operations: the copies down before they are posted, and the copies up at the end.
 
 use crate::codec::CodecError;
 use crate::device::{Event, Failure, Queue};
@@ -13,17 +13,17 @@ use std::task::{Context, Poll};
 /// One staged operation.
 pub(super) struct Staged {
     label: Label,
-    /// Copies down that have to be complete before it is posted.
+    /// Copies down that must be complete before it is posted.
     copies: Vec<CopyDown>,
     step: Step,
     arriving: Option<Arriving>,
-    /// The device's views of what is sent, which nobody writes before the operation is over.
+    /// The device views of the sent memory, which is not written before the operation has ended.
     _departing: Option<ReadView>,
 }
 
-/// A copy down that is under way.
+/// A running copy down.
 struct CopyDown {
-    /// Carries the failure if this copies what came of one.
+    /// Carries the failure, if the copied memory depends on one.
     event: Arc<dyn Event>,
     queue: Queue,
     /// True if the end of the copy rings the endpoint's bell.
@@ -33,20 +33,20 @@ struct CopyDown {
 enum Step {
     /// A message to this rank, to be posted.
     Send(usize, Outgoing),
-    /// A collective of the backend among these ranks, to be posted; what arrives is `None` here if it goes to a device.
+    /// A collective of the backend among these ranks, to be posted; the output is `None` here if it goes to a device.
     Native(Arc<[usize]>, Option<Outgoing>, Option<WriteView>),
-    /// Under way, by this ticket of the transport's.
+    /// Running, under this ticket of the transport.
     Posted(Ticket),
     /// Not even posted.
     Failed,
 }
 
-/// Place of an operation in the order in which its lane's are posted. A peer would take a later one for the proof that
-/// the earlier one never comes.
+/// Place of an operation in the posting order of its lane. A peer would interpret a later one as proof that the
+/// earlier one never comes.
 #[derive(Clone, Copy)]
 pub(super) struct Turn {
     lane: Tag,
-    /// The rank to which a message goes; `None` of a collective, in which all take part.
+    /// The destination of a message; `None` for a collective, in which all take part.
     to: Option<usize>,
 }
 
@@ -110,7 +110,7 @@ impl Staged {
         Ok(Staged { label, copies: Vec::new(), step, arriving, _departing: None })
     }
 
-    /// Begins to copy down what a collective of the backend needs.
+    /// Begins to copy down the inputs of a collective of the backend.
     pub(super) fn native(
         label: Label,
         members: &Arc<[usize]>,
@@ -176,8 +176,8 @@ impl Staged {
                 let copy = || self.arriving.as_ref().map(|arriving| arriving.copy.write_all());
                 let output = output.map(Ok).or_else(copy).transpose()?;
                 let Some((native, output)) = transport.native().zip(output) else {
-                    let what = format!("{} has no collectives of its own", transport.kind());
-                    return Err(Error::usage(what, "post what is offered"));
+                    let what = format!("{} has no native collectives", transport.kind());
+                    return Err(Error::usage(what, "post only offered collectives"));
                 };
                 Step::Posted(native.post(self.label, &members, input, output))
             }
@@ -186,7 +186,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Lets the queue of the view have what the transport has received.
+    /// Passes the received data to the queue of the view.
     fn land(self, got: Got, scratch: &mut Scratch) -> Result<Got> {
         let Some(Arriving { mut view, land, copy }) = self.arriving else { return Ok(got) };
         let copy = copy.read_all()?;
@@ -202,12 +202,13 @@ impl Staged {
     }
 }
 
-/// Memory of devices for what is copied up before it is reduced: one of each queue and type, as a queue works in order.
+/// Device memory for data that is copied up before it is reduced: one for each queue and type, since a queue works in
+/// order.
 #[derive(Default)]
 struct Scratch(Vec<Buffer>);
 
 impl Scratch {
-    /// Queues and types for which memory is kept; beyond them, the oldest goes.
+    /// Number of queues and types with kept memory; beyond that, the oldest is dropped.
     const MOST: usize = 16;
 
     /// Returns at least as many elements as `view` has, on its queue.
@@ -229,7 +230,7 @@ impl Scratch {
     }
 }
 
-/// Returns what a transport can read in place of a view, and the view if that is not it.
+/// Returns a view that a transport can read instead of the given one, and the original if they differ.
 fn outgoing(view: ReadView, copies: &mut Vec<CopyDown>) -> Result<(Outgoing, Option<ReadView>)> {
     Ok(match copied(view.copy_down()?, view.queue(), copies) {
         None => (Outgoing::View(view), None),
@@ -248,8 +249,8 @@ fn copied(
     Some(copy)
 }
 
-/// Returns the error of this rank whose queue failed before a message could be copied. It names no operation: what
-/// failed may have been another one's work.
+/// Returns the error of this rank for a queue that failed before a message could be copied. It names no operation,
+/// since the failed work may belong to a different one.
 fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
     match failure {
         Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {
@@ -271,7 +272,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Takes an operation, or the reason why it failed at once.
+    /// Takes an operation, or the reason why it failed immediately.
     pub(super) fn open(&mut self, staged: Result<Staged>) -> Ticket {
         let ticket = self.tickets.open();
         match staged {
@@ -291,7 +292,7 @@ impl Table {
         self.failure.is_some()
     }
 
-    /// Takes the failure for which an operation is to fail.
+    /// Takes the failure with which an operation must fail.
     pub(super) fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
@@ -301,7 +302,7 @@ impl Table {
         self.operations.iter().filter(|(_, staged)| staged.turn().is_some()).count()
     }
 
-    /// Returns true if an operation that is still being copied comes before `turn`.
+    /// Returns true if an operation that is still being copied precedes `turn`.
     pub(super) fn comes_before(&self, turn: &Turn) -> bool {
         self.operations.iter().filter_map(|(_, staged)| staged.turn()).any(|first| first.comes_before(turn))
     }
@@ -312,12 +313,12 @@ impl Table {
         copying.any(|(_, staged)| staged.label.whole() == label.whole())
     }
 
-    /// Lets every copy that is under way ring the bell in the end.
+    /// Lets every running copy ring the bell at its end.
     pub(super) fn ring(&mut self, bell: &Arc<dyn Bell>) {
         self.operations.iter_mut().for_each(|(_, staged)| staged.ring(bell));
     }
 
-    /// Posts what has been copied; operations of one lane in order. Returns true if anything was.
+    /// Posts copied messages; operations of one lane in order. Returns true if there were any.
     pub(super) fn advance(&mut self, transport: &dyn Transport) -> bool {
         let mut copying: Vec<Turn> = Vec::new();
         let mut moved = false;

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes read at once where they cannot go straight into a view; they stay in the second-level cache.
+/// Maximum bytes per read that cannot go directly into a view; they stay in the second-level cache.
 const STAGING: usize = 128 * 1024;
 /// Reads from one peer before the next peer's turn.
 const TURNS: usize = 16;
 
-/// Rank of an endpoint, and what it shares with the rest of its world.
+/// Rank of an endpoint, and its common state with the rest of its world.
 pub(crate) struct Identity {
     pub(crate) kind: TransportKind,
     pub(crate) rank: usize,
@@ -63,7 +63,7 @@ impl Identity {
 /// Endpoint over byte streams.
 pub(crate) struct StreamEndpoint<L, P> {
     identity: Identity,
-    /// Counts of what goes to each rank, by rank; ranks that are reached alike have one in common.
+    /// Counts of messages to each rank, by rank; ranks that are reached alike share one.
     tallies: Vec<Arc<Tally>>,
     state: RefCell<StreamState<L, P>>,
 }
@@ -73,7 +73,7 @@ struct PeerStream<L> {
     link: L,
     outbox: Outbox,
     inbox: Inbox,
-    /// Set once nothing more can be written; what the peer wrote before may still be read.
+    /// Set once nothing more can be written; earlier data of the peer may still be read.
     broken: bool,
     /// Reason why nothing more can be read, once that is so.
     ended: Option<String>,
@@ -88,7 +88,7 @@ impl<L> PeerStream<L> {
 
 /// Streams and operations of one endpoint.
 struct StreamState<L, P> {
-    /// Streams by rank. What this rank sends to itself does not pass through its own.
+    /// Streams by rank. Messages of this rank to itself do not pass through its own.
     streams: Vec<PeerStream<L>>,
     parking: P,
     tickets: Tickets,
@@ -133,7 +133,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         self.identity.peers.iter().copied()
     }
 
-    /// Parks unless there is work after all, here or where `more` looks for it.
+    /// Parks unless there is work after all, here or according to `more`.
     pub(crate) fn park_unless(&self, at_most: Duration, more: impl FnOnce() -> bool) {
         self.state.borrow_mut().parking.announce_park();
         if self.progress() || more() {
@@ -237,7 +237,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         })
     }
 
-    /// Reads what has arrived from `peer`. Returns true if anything was read.
+    /// Reads the arrived data from `peer`. Returns true if anything was read.
     fn fill(&self, state: &mut StreamState<L, P>, peer: usize) -> bool {
         let mut moved = false;
         for _ in 0..TURNS {
@@ -245,8 +245,8 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
             let ended = match self.read(state, peer) {
                 Ok(Read::Bytes(_)) => {
                     moved = true;
-                    // The task that waits for this message may be about to post the next receive; without it, the next
-                    // message would have to be kept in memory of its own.
+                    // The task that waits for this message may be about to post the next receive; otherwise, the next
+                    // message would need a separate buffer.
                     let done = landing.is_some() && state.streams[peer].inbox.ticket() != landing;
                     if done && !state.matcher.expects(peer) {
                         break;
@@ -263,7 +263,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         moved
     }
 
-    /// Reads once from `peer`, into a view where possible.
+    /// Reads once from `peer`, into a view if possible.
     fn read(&self, state: &mut StreamState<L, P>, peer: usize) -> io::Result<Read> {
         let landing = state.streams[peer].inbox.ticket();
         let StreamState { streams, staging, .. } = state;
@@ -293,7 +293,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
         Ok(read)
     }
 
-    /// Parses and lands what was read into the staging buffer.
+    /// Parses and lands the data in the staging buffer.
     fn push(&self, state: &mut StreamState<L, P>, peer: usize, read: Range<usize>) {
         let staging = std::mem::take(&mut state.staging);
         let mut bytes = &bytemuck::cast_slice::<u64, u8>(&staging)[read];
@@ -314,7 +314,7 @@ impl<L: Link, P: Parking> StreamEndpoint<L, P> {
                 }
                 Event::Closed(label, sink) => self.close(state, peer, label, sink),
                 Event::Damaged => {
-                    let cause = "sent bytes that are not hexagram's";
+                    let cause = "sent bytes that are not of the hexagram protocol";
                     state.streams[peer].ended = Some(cause.to_owned());
                     self.identity.health.blame(peer, cause);
                 }

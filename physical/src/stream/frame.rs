@@ -36,7 +36,7 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header. Returns `None` if the bytes were damaged, or come from something that is not hexagram.
+    /// Decodes a header. Returns `None` if the bytes are damaged, or do not come from hexagram.
     pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let (body, tail) = bytes.split_at(CHECKED);
         let (check, magic) = tail.split_at(4);
@@ -51,7 +51,7 @@ impl Header {
         (length <= LONGEST).then_some(Header { length, label })
     }
 
-    /// Corrects the checksum, and what is equal in every header.
+    /// Corrects the checksum, and the constant parts of the header.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn fix_checksum(bytes: &mut [u8; HEADER_BYTES]) {
         let check = checksum(&bytes[..CHECKED]);

@@ -1,4 +1,4 @@
-//! Decodes arbitrary bytes as frames, for the fuzzers in `fuzz/` and the tests that replay what they found.
+//! Decodes arbitrary bytes as frames, for the fuzzers in `fuzz/` and the tests that replay their findings.
 
 use super::frame::Header;
 use super::inbox::{Event, Inbox, ReadTarget, Sink};
@@ -17,8 +17,8 @@ pub(crate) fn frame_header(data: &[u8]) {
     }
 }
 
-/// Feeds an inbox. The first byte is the size of the pieces in which the rest arrives, the second decides where
-/// payloads land. Headers are repaired, so that more than noise is accepted.
+/// Feeds an inbox. The first byte is the size of the pieces in which the rest arrives, the second selects the place
+/// of payloads. Headers are repaired, so that more inputs are accepted.
 pub(crate) fn inbox(data: &[u8]) {
     let [piece, kind, bytes @ ..] = data else { return };
     let mut bytes = bytes.to_vec();
@@ -93,7 +93,7 @@ fn repair(bytes: &mut [u8]) {
     }
 }
 
-/// Returns headers and labels for the fuzzers' corpus, made by what writes them.
+/// Returns headers and labels for the corpus of the fuzzers, made by their encoders.
 #[cfg(test)]
 pub(crate) fn seeds() -> Vec<crate::fuzzing::tests::Seed> {
     use crate::fingerprint::{Fingerprint, OperationKind};

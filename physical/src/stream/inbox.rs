@@ -10,7 +10,7 @@ use crate::transport::{Label, Ticket};
 pub(super) enum Sink {
     /// A posted receive, directly.
     Landing(Box<Posted>),
-    /// Memory of its own until its receive is posted. It grows with the bytes that have arrived, not with the announced
+    /// Separate memory until its receive is posted. It grows with the bytes that have arrived, not with the announced
     /// length.
     Early(Vec<u8>),
     /// Nowhere: its receive was cancelled or refused it.
@@ -21,16 +21,16 @@ pub(super) enum Sink {
 pub(super) enum ReadTarget<'a> {
     /// The view of a receive.
     Direct(&'a mut [u8]),
-    /// A staging buffer, to be pushed afterwards: at most so many bytes, after skipping a few, so that the elements
-    /// among them are aligned as the buffer is.
+    /// A staging buffer, to be pushed afterwards: at most `at_most` bytes, after skipping `skip`, so that elements
+    /// have the alignment of the buffer.
     Staging { skip: usize, at_most: usize },
 }
 
-/// Bytes read at once where a header comes next. They hold all of a small message, and several such messages; of a
-/// large one they are copied once more than the rest.
+/// Maximum bytes per read before a header. They hold a whole small message, or several; those of a large one are
+/// copied once more than the rest.
 const BETWEEN: usize = 16 * 1024;
 
-/// Returns the bytes to read for the rest of a payload and the header behind it.
+/// Returns the number of bytes to read for the rest of a payload and the header after it.
 fn with_next(missing: u64) -> usize {
     usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(BETWEEN)
 }
@@ -62,7 +62,7 @@ impl Inbox {
         Inbox { state: InboxState::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
     }
 
-    /// Directs the payload announced by the last header to `sink`. An empty payload is complete at once.
+    /// Directs the payload announced by the last header to `sink`. An empty payload is complete immediately.
     pub(super) fn open(&mut self, header: Header, sink: Sink) -> Option<Event> {
         self.state = InboxState::Payload { label: header.label, missing: header.length, sink };
         self.close_if_complete()

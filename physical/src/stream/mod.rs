@@ -1,4 +1,4 @@
-//! Frames over byte streams: what shared-memory rings and TCP sockets have in common.
+//! Frames over byte streams: the common part of shared-memory rings and TCP sockets.
 //!
 //! A backend implements [`Link`], which writes bytes to one peer and reads some, and [`Parking`], where the rank waits
 //! for all its links. [`endpoint::StreamEndpoint`] builds a [`Transport`](crate::transport::Transport) on them. Per
@@ -41,7 +41,7 @@ pub(crate) trait Link {
     /// Writes a prefix of `parts` and returns its length, 0 if the stream is full.
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Returns the number of bytes that have to be written next although no write has counted them.
+    /// Returns the number of bytes that must be written next, although no write has counted them.
     fn committed(&self) -> usize {
         0
     }
@@ -50,12 +50,13 @@ pub(crate) trait Link {
     fn read(&mut self, into: &mut [u8]) -> io::Result<Read>;
 }
 
-/// Place where a rank parks until one of its links is ready. Only `park` blocks.
+/// Parking place of one rank until one of its links is ready. Only `park` blocks.
 pub(crate) trait Parking {
-    /// Updates which links are ready, where this takes a system call. Called before a round of reads and writes.
+    /// Updates the readiness of the links, if this takes a system call. Called before a round of reads and writes.
     fn poll_readiness(&mut self) {}
 
-    /// Returns true if another rank is known to run on this thread's core, and this thread cannot move to a free one.
+    /// Returns true if another rank is known to run on the core of this thread, and this thread cannot move to a free
+    /// one.
     fn shares_core(&mut self) -> bool {
         false
     }
@@ -64,10 +65,10 @@ pub(crate) trait Parking {
     /// could neither read nor write anything.
     fn announce_park(&mut self) {}
 
-    /// Ends what [`Parking::announce_park`] began; `park` does so by itself.
+    /// Reverts [`Parking::announce_park`]; `park` does so itself.
     fn end_park(&mut self) {}
 
-    /// Parks until a link has bytes, a link that was full has free space, or the bell rings. Returns at once if this
-    /// has happened since the caller looked for work.
+    /// Parks until a link has bytes, a full link has free space, or the bell rings. Returns immediately if this has
+    /// happened since the last check of the caller.
     fn park(&mut self, at_most: Duration);
 }

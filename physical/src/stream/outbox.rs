@@ -29,7 +29,7 @@ impl FramePayload {
         }
     }
 
-    /// Returns what follows the first `written` bytes.
+    /// Returns the bytes after the first `written` ones.
     fn after(&self, written: usize) -> &[u8] {
         match self {
             FramePayload::View(view) => &view.bytes()[written..],
@@ -47,14 +47,14 @@ struct Frame {
     written: usize,
 }
 
-/// Most frames written at once.
+/// Maximum number of frames per write.
 const BATCH: usize = 16;
 
 /// Progress of a send.
 pub(super) enum Sent {
     /// Number of further bytes that are written.
     Partially(Ticket, usize),
-    /// All of it is written; the payload had so many bytes.
+    /// All of it is written; the payload had this number of bytes.
     Completely(Ticket, usize),
 }
 
@@ -102,7 +102,7 @@ impl Outbox {
         Ok(moved)
     }
 
-    /// Lays out in `space` what is to be written next.
+    /// Collects the next bytes to write in `space`.
     fn parts<'s, 'a: 's>(&'a self, space: &'s mut [IoSlice<'a>; 2 * BATCH]) -> &'s [IoSlice<'a>] {
         let pieces = self.frames.iter().take(BATCH).flat_map(|frame| {
             let header = &frame.header[frame.written.min(HEADER_BYTES)..];

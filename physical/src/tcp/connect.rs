@@ -42,7 +42,7 @@ impl Backend for TcpBackend {
 /// Announcement of a rank to its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Announced {
-    /// TCP connections that it wants with each peer and channel.
+    /// Number of TCP connections with each peer and channel.
     sockets: usize,
     /// Addresses at which it accepts them, one or several, with spaces between them.
     addresses: String,
@@ -69,7 +69,7 @@ impl Announced {
     }
 }
 
-/// Listeners of a rank that does not know its peers yet.
+/// Listeners of a rank before its peers are known.
 pub(crate) struct TcpPrepared {
     listeners: Listeners,
     tls: Option<Tls>,
@@ -77,11 +77,12 @@ pub(crate) struct TcpPrepared {
 }
 
 impl TcpPrepared {
-    /// Listens on the site's interfaces, at ports that the kernel chooses. Callers have to use TLS if this rank does.
+    /// Listens on the interfaces of the site, at ports that the kernel chooses. Callers must use TLS if this rank
+    /// does.
     pub(crate) fn new(site: &Site<'_>) -> Result<Self> {
         let sockets = site.options.sockets()?;
         let listeners = Listeners::bind(site.interfaces).map_err(|BindError { address, cause }| {
-            let remedy = "name another interface of this host in HEXAGRAM_INTERFACE";
+            let remedy = "set HEXAGRAM_INTERFACE to a different interface of this host";
             Error::system(format!("listen on {} for data", address.ip()), cause, remedy)
         })?;
         Ok(TcpPrepared { listeners, tls: site.tls.cloned(), sockets })
@@ -114,8 +115,8 @@ impl Accept for TcpPrepared {
     }
 }
 
-/// Converts an address to the form that this host needs: a link-local one belongs to an interface, whose number differs
-/// from host to host. The interface is that of this rank's own link-local address in `mine`.
+/// Converts an address to the form for this host: a link-local one belongs to an interface, whose number differs from
+/// host to host. The interface is that of the link-local address of this rank in `mine`.
 fn seen_from(mine: &str, address: SocketAddr) -> SocketAddr {
     let link_local = |address: SocketAddr| match address {
         SocketAddr::V6(address) if address.ip().is_unicast_link_local() => Some(address),
@@ -196,10 +197,10 @@ impl TcpFabric {
         };
         let streams: Result<Vec<Box<dyn Socket>>> = (0..sockets).map(stream).collect();
         TcpLink::new(streams?, near)
-            .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
+            .map_err(|cause| Error::system("set up a socket", cause, "check that that peer is still alive"))
     }
 
-    /// Creates the links of this rank by rank. They have sockets to the others for which `wanted` is true.
+    /// Creates the links of this rank by rank, with sockets to the ranks for which `wanted` is true.
     pub(crate) fn links(&self, channel: u16, wanted: impl Fn(usize) -> bool) -> Result<Vec<TcpLink>> {
         let link = |peer| {
             let connected = peer != self.member.rank && wanted(peer);

@@ -1,4 +1,4 @@
-//! Endpoint of one rank over TCP, and the place where it parks: one epoll for all its sockets and a doorbell.
+//! Endpoint of one rank over TCP, and its parking place: one epoll for all its sockets and a doorbell.
 
 use super::link::{Readiness, TcpLink};
 use crate::doorbell::{Doorbell, timespec};
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most events taken from the kernel at once; further ones are returned the next time.
+/// Maximum number of events per system call; further ones are returned the next time.
 const EVENTS: usize = 64;
 /// Name of the doorbell among the events; the name of a socket is its index.
 const BELL: u64 = u64::MAX;
@@ -20,7 +20,7 @@ const BELL: u64 = u64::MAX;
 /// Endpoint of a rank that reaches all others by TCP.
 pub(super) type TcpEndpoint = StreamEndpoint<TcpLink, TcpParking>;
 
-/// Place where one rank parks until one of its sockets is ready or its bell rings.
+/// Parking place of one rank until one of its sockets is ready or its bell rings.
 pub(crate) struct TcpParking {
     epoll: OwnedFd,
     events: Vec<Event>,

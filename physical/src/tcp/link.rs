@@ -5,7 +5,7 @@
 //! stripe = byte × STRIPE                the last one is shorter
 //! ```
 //!
-//! Both sides count bytes, so nothing but the bytes of the stream is sent. With one socket there are no stripes.
+//! Both sides count bytes, so that only the bytes of the stream are sent. With one socket there are no stripes.
 
 use crate::socket::Socket;
 use crate::stream::{Link, Read};
@@ -16,29 +16,29 @@ use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-/// Bytes of a stripe. It is so long that a large message is read and written in large pieces, and so short that the
-/// buffer of every socket holds some: all sockets then carry bytes at once although the stripes are written and read in
-/// order.
+/// Bytes of a stripe. It is long enough to read and write a large message in large pieces, and short enough that the
+/// buffer of every socket holds some. All sockets then carry bytes at the same time, although the stripes are written
+/// and read in order.
 pub(super) const STRIPE: usize = 256 * 1024;
-/// Bytes of a send buffer between processes on one kernel, where the wire is memory: bytes in flight stay in the cache,
-/// which was measured to double the bandwidth. Between machines the kernel sizes the buffer by the network.
+/// Bytes of a send buffer between processes on one kernel: bytes in flight then stay in the cache, which was measured
+/// to double the bandwidth. Between machines, the kernel sizes the buffer by the network.
 const NEAR: usize = 128 * 1024;
 /// Most parts that one write takes.
 pub(super) const PARTS: usize = 32;
 
-/// State of a socket as far as it is known without a system call: [`TcpParking`](super::TcpParking) adds what epoll
-/// reports, and the link removes what its reads and writes have used up.
+/// State of a socket as far as it is known without a system call: [`TcpParking`](super::TcpParking) adds the reports
+/// of epoll, and the link removes those that its reads and writes have used up.
 #[derive(Debug)]
 pub(super) struct Readiness {
     read: Cell<bool>,
     write: Cell<bool>,
-    /// True if the end of the stream has been reported. The report does not come again, so reading stops only when a
+    /// True if the end of the stream has been reported. The report is not repeated, so that reading stops only when a
     /// read finds the end.
     end: Cell<bool>,
 }
 
 impl Readiness {
-    /// Adds what epoll reports.
+    /// Adds a report of epoll.
     pub(super) fn report(&self, read: bool, write: bool, end: bool) {
         self.read.set(self.read.get() | read);
         self.write.set(self.write.get() | write);

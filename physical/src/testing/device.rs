@@ -1,9 +1,10 @@
-//! The device under test: the host, or what `HEXAGRAM_TEST_DEVICE` names: with the feature `testing`, `Late` as `late`,
-//! or `late:7` for another seed; with the feature `cuda` also a GPU as `cuda`, or `cuda:1` for another one. With `HEXAGRAM_DEVICE_PATH=nccl`,
-//! which wants a GPU for each rank, `cuda` stands for all that there are: ranks have them in turn.
+//! The device under test: the host, or that of `HEXAGRAM_TEST_DEVICE`. With the feature `testing`, this may be
+//! `late`, or `late:7` for a different seed; with the feature `cuda`, a GPU as `cuda`, or `cuda:1` for a different
+//! one. With `HEXAGRAM_DEVICE_PATH=nccl`, which needs a GPU for each rank, `cuda` stands for all GPUs, which ranks
+//! use in turn.
 //!
-//! A test that makes its buffers here runs on each, and has to see the same bits. Where no GPU can be had, standard error
-//! says so, and the tests run on the host.
+//! A test that creates its buffers here runs on each device, and must get the same bits. Without a GPU, standard
+//! error reports it, and the tests run on the host.
 
 use super::fail;
 #[cfg(any(test, feature = "testing"))]
@@ -15,7 +16,7 @@ use crate::memory::Buffer;
 use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
 
-/// Queues among which each thread deals out its buffers, so that they have to wait for each other.
+/// Number of queues to which each thread assigns its buffers, so that they must wait for each other.
 const QUEUES: usize = 3;
 
 /// Devices that ranks have in turn; none is the host.
@@ -29,11 +30,11 @@ static DEVICES: LazyLock<Vec<Box<dyn Device>>> = LazyLock::new(|| {
         ("late", Some(seed)) => vec![Box::new(Late::new(seed.unwrap_or(1)))],
         ("cuda", Some(None)) if variable("HEXAGRAM_DEVICE_PATH").is_some_and(|path| path == "nccl") => all(),
         ("cuda", Some(index)) => cuda(index.unwrap_or(0) as usize).into_iter().collect(),
-        _ => fail(format!("HEXAGRAM_TEST_DEVICE={name} is none of host, late, late:SEED, cuda, cuda:N")),
+        _ => fail(format!("HEXAGRAM_TEST_DEVICE={name} is not one of host, late, late:SEED, cuda, cuda:N")),
     }
 });
 
-/// Opens a GPU; says so if there is none.
+/// Opens a GPU; reports if there is none.
 #[cfg(feature = "cuda")]
 fn cuda(index: usize) -> Option<Box<dyn Device>> {
     use crate::device::cuda::Cuda;
@@ -41,7 +42,7 @@ fn cuda(index: usize) -> Option<Box<dyn Device>> {
     match Cuda::new(index) {
         Ok(gpu) => Some(Box::new(gpu)),
         Err(error) => {
-            // Not by a macro that prints: the test harness shows what those print of failing tests only.
+            // Not by a printing macro: the test harness shows its output for failed tests only.
             let _ = writeln!(std::io::stderr(), "skipped: no CUDA device: {error}");
             None
         }
@@ -60,7 +61,7 @@ fn all() -> Vec<Box<dyn Device>> {
     cuda(0).into_iter().collect()
 }
 
-/// Says that there is no GPU in this build.
+/// Reports that this build has no GPU.
 #[cfg(not(feature = "cuda"))]
 fn cuda(_: usize) -> Option<Box<dyn Device>> {
     fail("HEXAGRAM_TEST_DEVICE=cuda is for a build with the feature `cuda`")
@@ -71,7 +72,7 @@ thread_local! {
     static OWN: RefCell<Vec<Queue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that this thread is that of a rank, which has a device of its own where there are several.
+/// Records the rank of this thread, which has a device of its own if there are several.
 pub(super) fn take_place(rank: usize) {
     RANK.set(rank);
 }
@@ -90,8 +91,7 @@ pub fn queue() -> Queue {
     })
 }
 
-/// Returns a buffer of `elements` on the device under test, which is the host's memory unless `HEXAGRAM_TEST_DEVICE`
-/// names another.
+/// Returns a buffer of `elements` on the device under test, which is the host unless `HEXAGRAM_TEST_DEVICE` is set.
 ///
 /// # Panics
 /// If memory runs out.

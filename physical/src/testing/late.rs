@@ -1,10 +1,10 @@
 //! `Late`: a device for tests, whose memory only its own thread reaches, and which works as late as it may.
 //!
-//! Work is done with the host's kernels, so that results have the host's bits if they are right. Nothing is done before
-//! somebody waits for it, and queues overtake each other wherever no event forbids it: a program that forgets to wait
-//! gets wrong bytes, every time. [`Late::leaving_out`] forgets on purpose, for tests of tests.
+//! The host kernels do the work, so that correct results have the bits of the host. No work is done before a caller
+//! waits for it, and queues overtake each other unless an event forbids it: a program with a missing wait gets wrong
+//! bytes, every time. [`Late::leaving_out`] omits waits deliberately, for tests of tests.
 
-#![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
+#![allow(clippy::disallowed_methods, reason = "a device, with a separate thread")]
 
 mod cells;
 mod schedule;
@@ -50,7 +50,7 @@ pub enum Omission {
 pub struct Late(Arc<Handle>);
 
 impl Late {
-    /// Starts a device. `seed` decides what is done by chance; with 0 nothing is.
+    /// Starts a device. `seed` determines the random choices; with 0 there are none.
     pub fn new(seed: u64) -> Self {
         Self::start(seed, None)
     }
@@ -85,7 +85,7 @@ impl Late {
         LateQueue::create(&self.0)
     }
 
-    /// Allocates zeroed memory as another library does, whose `owner` is dropped with it; see [`Buffer::over_foreign`].
+    /// Allocates zeroed memory like another library, whose `owner` is dropped with it; see [`Buffer::over_foreign`].
     ///
     /// [`Buffer::over_foreign`]: crate::Buffer::over_foreign
     pub fn foreign(&self, bytes: usize, owner: Keeper) -> Allocation {
@@ -107,7 +107,7 @@ impl Late {
         self.0.0.state().allocations
     }
 
-    /// Returns how often the host has copied something down, and waited for it, that is no message.
+    /// Returns the number of copies to the host that a caller waited for, without messages.
     pub fn copies_down(&self) -> u64 {
         self.0.0.state().copies_down
     }
@@ -135,7 +135,7 @@ impl Device for Late {
 
 impl Drop for Late {
     fn drop(&mut self) {
-        // What nobody waits for holds memory, which holds its queue, which holds the device.
+        // Work that is never awaited holds memory, which holds its queue, which holds the device.
         let mut state = self.0.0.state();
         state.schedule.want_all();
         self.0.0.wanted.notify_one();
@@ -157,7 +157,7 @@ struct Shared {
     name: String,
     omission: Option<Omission>,
     state: Mutex<State>,
-    /// Wakes the worker. Nobody notifies it of work that nobody waits for yet.
+    /// Wakes the worker. Not notified of work before a caller waits for it.
     wanted: Condvar,
 }
 
@@ -170,7 +170,7 @@ struct State {
     events: u64,
     /// Number of allocations.
     allocations: u64,
-    /// Number of copies to the host that are no messages.
+    /// Number of copies to the host, without messages.
     copies_down: u64,
     /// Number of their bytes.
     bytes_down: u64,
@@ -208,14 +208,14 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the bells of what has happened.
+    /// Takes the bells of events that have happened.
     fn take_bells(&mut self) -> Vec<Arc<dyn Bell>> {
         let schedule = &self.schedule;
         self.bells.extract_if(.., |(point, _)| schedule.has_happened(*point)).map(|(_, bell)| bell).collect()
     }
 }
 
-/// First failure that nobody has taken.
+/// First failure that has not been taken.
 #[derive(Default)]
 struct FirstFailure(Mutex<Option<Failure>>);
 
@@ -259,7 +259,7 @@ impl LateQueue {
         state.schedule.end(self.number)
     }
 
-    /// Lets the queue wait for an event. Returns true unless that is left out.
+    /// Lets the queue wait for an event. Returns true unless that is omitted.
     fn is_behind(&self, event: &LateEvent) -> bool {
         let mut state = self.shared().state();
         let number = state.waits;
@@ -355,7 +355,7 @@ impl DeviceQueue for LateQueue {
             let size = Cells::combine(&from, &to, |from, to| host::encode(&*codec, from, to, seed))?;
             let refusal = match size {
                 Ok(size) if size == largest => return Ok(()),
-                Ok(size) => CodecError::damaged(format!("{size} bytes, where all messages have {largest}")),
+                Ok(size) => CodecError::damaged(format!("{size} bytes instead of {largest}")),
                 Err(CodecError::NotFinite { index, value }) => {
                     CodecError::NotFinite { index: before + index, value }
                 }
@@ -434,7 +434,7 @@ struct LateEvent {
 }
 
 impl LateEvent {
-    /// Lets the device work until this has happened. Returns true if it has, or passes for it.
+    /// Lets the device work until this has happened. Returns true if it has, or counts as such.
     fn want(&self, state: &mut State) -> bool {
         if self.shared.omission == Some(Omission::HostWaits) {
             return true;

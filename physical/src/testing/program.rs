@@ -1,4 +1,4 @@
-//! A look at programs that no device runs: whether what they launch is in their module.
+//! A check of programs without a device: whether their entries are in their module.
 
 #[cfg(feature = "cuda")]
 use super::fail;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 #[cfg(feature = "cuda")]
 use std::sync::{Mutex, PoisonError};
 
-/// Checks that every entry which a program launches is in its module's PTX, with parameters as the arguments are, and
-/// that grids and scratch memory are as they may be. Of a module that is CUDA C++ only the latter.
+/// Checks that every launched entry is in the PTX of its module, with parameters that match the arguments, and that
+/// grids and scratch memory are within limits. For a module in CUDA C++, checks only the latter.
 ///
 /// # Panics
 /// If one is not.

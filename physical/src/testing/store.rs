@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Key-value store in memory, for tests of what goes through one.
+/// Key-value store in memory, for tests.
 ///
 /// ```
 /// # use hexagram_physical::testing::SharedMap;

@@ -1,7 +1,7 @@
 //! Promises of every transport, as tests that any transport can be put through: matching, landing, cancelling, failing.
 
 #![allow(clippy::disallowed_methods, reason = "the tests run on the system")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue has failed")]
 
 pub mod cancelling;
 pub mod carrying;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Deadline of an operation that is to succeed.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Makes a test of each promise that [`testing::transport`](crate::testing::transport) knows, over the transports of a
+/// Creates a test for each promise in [`testing::transport`](crate::testing::transport), over the transports of a
 /// [`Matrix`](crate::testing::transport::Matrix).
 ///
 /// ```no_run
@@ -95,7 +95,7 @@ impl Matrix {
     }
 }
 
-/// An endpoint with what its operations need.
+/// An endpoint with the context of its operations.
 pub struct End {
     /// The endpoint.
     pub transport: Rc<dyn Transport>,
@@ -114,7 +114,7 @@ impl End {
         End { transport, poison: Poison::default(), deadline: LONG, world }
     }
 
-    /// Returns what an operation needs besides its ticket.
+    /// Returns the context of an operation, except its ticket.
     pub fn terms(&self) -> Terms<'_> {
         Terms { transport: &*self.transport, poison: &self.poison, deadline: self.deadline }
     }
@@ -155,13 +155,14 @@ pub fn on_lane(lane: usize, count: usize) -> Label {
     Label { tag: Tag::new(0, lane, 0, 0).unwrap(), fingerprint }
 }
 
-/// Creates elements that tell sender, message and position apart.
+/// Creates elements that identify sender, message and position.
 pub fn numbers(rank: usize, message: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| (rank * 31 + message * 7) as f32 + i as f32 * 0.5).collect()
 }
 
-/// Returns what opens the endpoint of a rank and waits until all have: nobody errs while others are still opening
-/// theirs, who then could not. Ranks that MPI started are other processes, which open together anyway.
+/// Returns a function that opens the endpoint of a rank and waits until all have: no rank fails while others are
+/// still opening theirs, which would then fail, too. Ranks that MPI started are separate processes, which open
+/// together anyway.
 pub fn open_together(transport: TransportKind, ranks: usize) -> impl Fn(World) -> End + Sync {
     let here = if transport == TransportKind::Mpi { 1 } else { ranks };
     let open = std::sync::Barrier::new(here);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Transport of threads. They know each other from the start, so that none joins.
+/// Transport of threads. Their peers are known from the start, so that ranks do not join.
 pub(crate) struct ThreadBackend;
 
 impl Backend for ThreadBackend {
@@ -39,7 +39,7 @@ impl ThreadFabric {
     /// Creates the fabrics of all ranks of a new world.
     pub(crate) fn all(size: usize) -> Vec<Arc<ThreadFabric>> {
         let host: Arc<str> = match cfg!(miri) {
-            // It fills in too little of what the system call returns.
+            // Miri implements too little of the result of the system call.
             true => "miri".into(),
             false => rustix::system::uname().nodename().to_string_lossy().into(),
         };

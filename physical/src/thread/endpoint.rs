@@ -82,7 +82,7 @@ impl ThreadEndpoint {
         }
     }
 
-    /// Fails a receive whose peer performs another operation.
+    /// Fails a receive whose peer performs a different operation.
     fn disagree(&self, state: &mut ThreadState, posted: Posted, message: &ThreadMessage) {
         let error = posted.mismatch(message.from, message.label.fingerprint, &self.health);
         state.tickets.finish(posted.ticket(), Err(error));

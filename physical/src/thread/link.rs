@@ -32,7 +32,7 @@ impl ThreadMessage {
         lock(&self.view).take()
     }
 
-    /// Tells the sender that its view has been read.
+    /// Notifies the sender that its view has been read.
     pub(super) fn set_delivered(&self) {
         self.delivered.store(true, Ordering::Release);
     }
@@ -43,7 +43,7 @@ impl ThreadMessage {
     }
 }
 
-/// Messages for one rank, and the place where that rank parks.
+/// Messages for one rank, and its parking place.
 #[derive(Default)]
 pub(super) struct Mailbox {
     messages: Mutex<Vec<Arc<ThreadMessage>>>,
@@ -53,7 +53,7 @@ pub(super) struct Mailbox {
     rung: AtomicBool,
     /// Set while the rank parks, so that others ring only a rank that needs it.
     parked: AtomicBool,
-    /// Memory of the rank for words that all ranks reach, once somebody asks for it.
+    /// Memory of the rank for words that all ranks access, created on demand.
     page: OnceLock<Arc<Page>>,
     /// Lock of `wake`.
     park_lock: Mutex<()>,

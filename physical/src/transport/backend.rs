@@ -1,10 +1,10 @@
-//! The steps that start-up asks of a transport: to prepare, to connect once the peers are known, and to open endpoints.
+//! The steps of a transport at start-up: prepare, connect once the peers are known, and open endpoints.
 //!
-//! A world comes together in three steps, in all of which a transport has its part:
+//! A world forms in three steps, with the transport:
 //!
-//! 1. [`Backend::prepare`], before anything is known of the peers: listen, reserve, register.
-//! 2. [`Prepared::announcement`]: a few bytes that every other rank gets with the rendezvous. Only who has proved to
-//!    know the job's secret takes part in it.
+//! 1. [`Backend::prepare`], before the peers are known: listen, reserve, register.
+//! 2. [`Prepared::announcement`]: a few bytes that every other rank receives in the rendezvous. Only processes that
+//!    have proved the secret of the job take part in it.
 //! 3. [`Prepared::connect`] with the [`Membership`], which has the announcements of all ranks; its [`Fabric`] then
 //!    opens an endpoint ([`Transport`]) for each channel.
 
@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A transport as start-up knows it: [`register`](super::register) gives it a name.
+/// A transport for start-up; [`register`](super::register) names it.
 ///
 /// ```
 /// use hexagram_physical::transport::{Backend, Prepared, Site, register};
@@ -38,14 +38,14 @@ use std::sync::Arc;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Backend: Send + Sync {
-    /// Opens what the peers will need in order to reach this rank, before they are known.
+    /// Opens the resources by which peers will reach this rank, before they are known.
     ///
     /// # Errors
-    /// Any, which the other ranks are told.
+    /// Any error; the other ranks are notified.
     fn prepare(&self, site: &Site<'_>) -> Result<Box<dyn Prepared>>;
 
-    /// Asks the transport for this rank's place in the job, where it knows that without a launcher's variables (as MPI
-    /// does). Called on all ranks before anything else.
+    /// Returns the place of this rank in the job, if the transport knows it without the variables of a launcher (as
+    /// MPI does). Called on all ranks before anything else.
     ///
     /// # Errors
     /// Any, before the rendezvous.
@@ -71,11 +71,11 @@ pub enum Sharing {
     None,
     /// Between those ranks that can; the others are connected otherwise. Ranks find out by [`Fabric::probe_memory`].
     WherePossible,
-    /// Between all ranks, which have to be on one host. Ranks find out by [`Fabric::probe_memory`].
+    /// Between all ranks, which must be on one host. Ranks test it with [`Fabric::probe_memory`].
     Required,
 }
 
-/// Information with which a transport prepares: this rank's place and what the user asked for.
+/// Information with which a transport prepares: the place of this rank and its options.
 pub struct Site<'a> {
     pub(crate) placement: &'a Placement,
     pub(crate) options: &'a JoinOptions,
@@ -100,7 +100,7 @@ impl Site<'_> {
     }
 }
 
-/// A rank's place in the job as its transport tells it.
+/// Place of a rank in the job, from its transport.
 pub struct Introduction {
     pub(crate) placement: Placement,
     /// Listener of rank 0, if the transport has announced that place.
@@ -109,23 +109,23 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// Creates the introduction of a rank that is prepared at once; [`Backend::prepare`] is not called then.
+    /// Creates the introduction of a rank that is already prepared; [`Backend::prepare`] is not called then.
     pub fn new(placement: Placement, prepared: Box<dyn Prepared>) -> Self {
         Introduction { placement, listener: None, prepared }
     }
 }
 
-/// A rank that is ready to be reached, before it knows its peers.
+/// A rank that can be reached, before its peers are known.
 pub trait Prepared {
-    /// Returns what peers need in order to reach this rank: at most [`ANNOUNCEMENT_BYTES`](super::ANNOUNCEMENT_BYTES), in
-    /// a format of the transport's own. Ranks are known by then to run the same build of hexagram, but the bytes come
-    /// from another process: decode them without trust in lengths.
+    /// Returns the bytes with which peers reach this rank: at most [`ANNOUNCEMENT_BYTES`](super::ANNOUNCEMENT_BYTES),
+    /// in a format of the transport. Peers run the same build of hexagram, but the bytes come from another process:
+    /// do not trust lengths in them.
     fn announcement(&self) -> Vec<u8>;
 
     /// Connects this rank with its peers, whose announcements are known now.
     ///
     /// # Errors
-    /// Any, which the other ranks are told.
+    /// Any error; the other ranks are notified.
     fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>>;
 }
 
@@ -138,18 +138,18 @@ pub trait Fabric: Send + Sync {
     /// Any, if a peer does not come before [`Membership::join_deadline`], or fails.
     fn open(&self, channel: u16, ranks: &[usize]) -> Result<Rc<dyn Transport>>;
 
-    /// Returns what is known about the other ranks.
+    /// Returns the known state of the other ranks.
     fn health(&self) -> &Arc<Health>;
 
     /// Returns the counts to which all endpoints add.
     fn traffic(&self) -> &Arc<Traffic>;
 
-    /// Tries to share memory with `peer`. Called after [`Prepared::connect`] unless the backend's
-    /// [`sharing`](Backend::sharing) is [`Sharing::None`], for lower ranks that say they are on this host.
+    /// Tries to share memory with `peer`. Called after [`Prepared::connect`] unless [`sharing`](Backend::sharing) is
+    /// [`Sharing::None`], for lower ranks that claim to be on this host.
     fn probe_memory(&self, _peer: usize) -> ProbeResult {
         ProbeResult::Unreachable("this transport shares no memory".to_owned())
     }
 
-    /// Says that this rank has finished. Where ranks are processes, the control connection says so already.
+    /// Announces that this rank has finished. If ranks are processes, the control connection has already done so.
     fn leave(&self) {}
 }

@@ -43,7 +43,7 @@ impl TransportKind {
     pub const ALL: [TransportKind; 4] =
         [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
 
-    /// Every transport of this build, for which `backends` has an implementation.
+    /// Every transport of this build, implemented in `backends`.
     pub(super) const BUILT_IN: &[TransportKind] = &[
         TransportKind::Thread,
         TransportKind::Shm,
@@ -65,9 +65,10 @@ impl TransportKind {
         self.0
     }
 
-    /// Returns true if an endpoint of this transport may be used by one thread after another: it keeps no reference in a
-    /// thread-local, no guard, and no thread's number. The executor's `unsafe` relies on it. A path between devices, of
-    /// an endpoint that was [attached](crate::Transport::attach), does keep such a reference.
+    /// Returns true if different threads may use an endpoint of this transport one after another: it keeps no
+    /// reference in a thread-local, no guard, and no thread id. The `unsafe` code of the executor relies on it. A
+    /// path between devices, of an endpoint that was [attached](crate::Transport::attach), does keep such a
+    /// reference.
     pub fn may_change_threads(self) -> bool {
         Self::ALL.contains(&self)
     }

@@ -1,4 +1,4 @@
-//! Facts that a rank knows of its world once everyone has joined, with which a transport connects.
+//! Facts about the world after all ranks have joined, with which a transport connects.
 
 use super::Traffic;
 use crate::bootstrap::hosts::Hosts;
@@ -9,7 +9,7 @@ use crate::patience::crowded;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All ranks of a world as a transport needs to know them: their announcements, their hosts, their health.
+/// All ranks of a world for a transport: their announcements, their hosts, their health.
 pub struct Membership {
     pub(crate) rank: usize,
     pub(crate) peers: Arc<PeerTable>,
@@ -33,20 +33,20 @@ impl Membership {
         self.announcements.len()
     }
 
-    /// Returns what a rank's transport announced.
+    /// Returns the announcement of the transport of a rank.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// If the rank is out of range.
     pub fn announcement(&self, rank: usize) -> &[u8] {
         &self.announcements[rank]
     }
 
-    /// Returns what is known about the other ranks: an endpoint looks here for those that have failed or left.
+    /// Returns the known state of the other ranks: an endpoint checks here for those that have failed or left.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
-    /// Returns the counts to which every endpoint adds what it sends.
+    /// Returns the counts to which every endpoint adds its messages.
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
@@ -62,8 +62,8 @@ impl Membership {
         crowded(self.hosts.on_kernel_of(self.rank))
     }
 
-    /// Returns bytes that the ranks of this job know and nobody else, for proofs on connections that a transport makes
-    /// by itself. Another `purpose` gives other bytes.
+    /// Returns secret bytes of the ranks of this job, for proofs on connections that a transport makes itself.
+    /// Different values of `purpose` give different bytes.
     pub fn secret(&self, purpose: &str) -> [u8; 32] {
         self.peers.key.for_purpose(purpose)
     }
@@ -83,7 +83,7 @@ impl Membership {
 
     /// Returns the error of a rank whose announcement this transport cannot read.
     pub(crate) fn unreadable(&self, rank: usize) -> Error {
-        let what = format!("{} announced what its transport cannot read", self.health.peers()[rank]);
+        let what = format!("the announcement of {} is malformed", self.health.peers()[rank]);
         Error::setup(what, "use the same build on all ranks")
     }
 }

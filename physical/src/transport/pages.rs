@@ -1,4 +1,5 @@
-//! Pages of host memory that all ranks of an endpoint read and write, for words by which devices wait for each other.
+//! Pages of host memory that all ranks of an endpoint read and write, for words with which devices wait for each
+//! other.
 
 use crate::memory::Keeper;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

@@ -14,8 +14,8 @@ type Table = Vec<(TransportKind, Arc<dyn Backend>)>;
 /// Transports that programs have added.
 static REGISTERED: RwLock<Table> = RwLock::new(Vec::new());
 
-/// Adds a transport under a name, by which every option and command line of this process can choose it from now on.
-/// Call it once, before the first world joins; `docs/write-your-own-transport.md` has an example.
+/// Registers a transport under a name, by which all options and command lines of this process can choose it from now
+/// on. Call it once, before the first world joins; `docs/write-your-own-transport.md` has an example.
 ///
 /// # Errors
 /// [`Error::Usage`] if the name is taken, or is not 1 to 32 lower-case letters, digits and hyphens.
@@ -37,15 +37,15 @@ static REGISTERED: RwLock<Table> = RwLock::new(Vec::new());
 pub fn register(name: &'static str, backend: impl Backend + 'static) -> Result<TransportKind> {
     let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(is_fit) {
-        let what = format!("`{name}` cannot be the name of a transport");
+        let what = format!("`{name}` is not a valid name of a transport");
         return Err(Error::usage(what, "use 1 to 32 lower-case letters, digits and hyphens"));
     }
     let kind = TransportKind::new(name);
     let mut table = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     if TransportKind::BUILT_IN.contains(&kind) || table.iter().any(|(other, _)| *other == kind) {
         return Err(Error::usage(
-            format!("there is a transport `{name}` already"),
-            "register it once, or choose another name",
+            format!("the transport `{name}` exists already"),
+            "register it once, or choose a different name",
         ));
     }
     table.push((kind, Arc::new(backend)));
@@ -88,7 +88,7 @@ impl FromStr for TransportKind {
             return Ok(*kind);
         }
         if name == TransportKind::Mpi.name() {
-            let what = "this build has no transport `mpi`";
+            let what = "this build does not contain the transport `mpi`";
             return Err(Error::usage(
                 what,
                 "build it with --features mpi, which needs mpicc and libclang; for Python: pip install ./python -C build-args=--features=mpi",

@@ -1,12 +1,12 @@
-//! Counts of bytes and messages: what each endpoint has sent, by the transport that carried it.
+//! Counts of sent bytes and messages of each endpoint, by transport.
 
 use super::HEADER_BYTES;
 use super::kind::TransportKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that this rank moved between ranks, by all endpoints of a world together: what it put on its links, and what
-/// it read of memory that others have registered.
+/// Bytes that this rank moved between ranks, by all endpoints of a world together: the bytes that it put on its
+/// links, and those that it read from registered memory of others.
 #[derive(Debug, Default)]
 pub struct Traffic {
     tallies: Mutex<Vec<(TransportKind, Arc<Tally>)>>,
@@ -22,12 +22,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one message of so many bytes, [`HEADER_BYTES`] included.
+    /// Counts one message of this size, including [`HEADER_BYTES`].
     pub fn sent(&self, bytes: usize) {
         self.notified(bytes, bytes.saturating_sub(HEADER_BYTES));
     }
 
-    /// Counts what begins a collective that a backend carries out by itself: the bytes that it posts, and the
+    /// Counts the beginning of a native collective: the bytes that it posts, and the
     /// [`payload`](crate::native::payload) that the collective would send by messages.
     pub fn notified(&self, bytes: usize, payload: usize) {
         add(&self.bytes, bytes);
@@ -40,8 +40,8 @@ impl Tally {
         add(&self.payload, payload);
     }
 
-    /// Takes back the payload of a message that was counted as [`sent`](Self::sent), perhaps by another tally: ranks agree
-    /// in it on what they do, and it carries nothing of an operation.
+    /// Subtracts the payload of a message that was counted as [`sent`](Self::sent), possibly by another tally: it
+    /// carries the agreement of ranks, and no data of an operation.
     #[cfg(feature = "cuda")]
     pub(crate) fn carried_nothing(&self, bytes: usize) {
         self.payload
@@ -74,7 +74,7 @@ impl Traffic {
     fn sum(&self, counts: impl Fn(TransportKind) -> bool, of: impl Fn(&Tally) -> &AtomicU64) -> u64 {
         let tallies = self.tallies();
         let counted = tallies.iter().filter(|(path, _)| counts(*path));
-        // One tally may take back what another has counted.
+        // One tally may subtract bytes that another one has counted.
         counted.map(|(_, tally)| of(tally).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
@@ -88,15 +88,16 @@ impl Traffic {
         self.sum(|other| other == path, |tally| &tally.bytes)
     }
 
-    /// Returns the bytes that the messages of all operations carry, counted alike on every transport: headers are none,
-    /// and a collective that a backend carries out by itself counts as if it had sent the messages of its documented
-    /// steps. Compare algorithms by it; [`bytes_sent`](Self::bytes_sent) says what really moved.
+    /// Returns the payload bytes of all operations, counted alike on every transport: without headers, and with a
+    /// native collective as the messages of its documented steps. Use it to compare algorithms;
+    /// [`bytes_sent`](Self::bytes_sent) is the number of bytes that moved.
     pub fn payload_sent(&self) -> u64 {
         self.sum(|_| true, |tally| &tally.payload)
     }
 
-    /// Returns the part of [`payload_sent`](Self::payload_sent) that one transport carried: of a mixed or a simulated
-    /// world, [`TransportKind::Shm`] what stayed on the host, and the other transport what passed the network.
+    /// Returns the part of [`payload_sent`](Self::payload_sent) that one transport carried. In a mixed or a simulated
+    /// world, [`TransportKind::Shm`] stands for bytes within the host, and the other transport for bytes on the
+    /// network.
     pub fn payload_sent_by(&self, path: TransportKind) -> u64 {
         self.sum(|other| other == path, |tally| &tally.payload)
     }

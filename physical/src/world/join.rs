@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Joins where the transport or, if it knows nothing, the launcher's variables say.
+/// Joins at the place of the transport or, if it knows none, of the launcher variables.
 pub(super) fn join(options: &JoinOptions) -> Result<World> {
     let backend = begin(options)?;
     if let Some(introduction) = backend.introduce(options)? {
@@ -41,14 +41,14 @@ pub(super) fn join(options: &JoinOptions) -> Result<World> {
     }
     let placement = Placement::from_env()?.ok_or_else(|| {
         Error::setup(
-            "no launcher has told this process its rank",
+            "no launcher has set the rank of this process",
             "start it with `hexagram run -n 4 -- PROGRAM`, mpirun, srun or torchrun",
         )
     })?;
     join_placed(&placement, options, &*backend)
 }
 
-/// Joins at a known place, which the transport has to agree with if it knows one.
+/// Joins at a known place, which must agree with that of the transport, if it knows one.
 pub(super) fn join_as(placement: &Placement, options: &JoinOptions) -> Result<World> {
     let backend = begin(options)?;
     let Some(introduction) = backend.introduce(options)? else {
@@ -68,7 +68,7 @@ fn agreeing(world: World, rank: usize, size: usize) -> Result<World> {
         world.rank(),
         world.size()
     );
-    Err(Error::setup(what, "number the ranks as what started them does"))
+    Err(Error::setup(what, "use the rank numbers of the launcher"))
 }
 
 /// Joins the ranks that meet through a store.
@@ -90,7 +90,7 @@ fn meeting<'a>(store: &'a dyn Store, rank: usize, size: usize, options: &JoinOpt
     StoreMeeting { store, rank, size, limit: options.deadline, late: LATE }
 }
 
-/// Joins over a transport that knows no place, through a store.
+/// Joins over a transport without its own place, through a store.
 fn join_at_store(
     store: &dyn Store,
     rank: usize,
@@ -119,7 +119,8 @@ fn begin(options: &JoinOptions) -> Result<Arc<dyn Backend>> {
     backend(options.transport)
 }
 
-/// Fails unless the rank of a place is one of its world. Warns of unknown variables where it is this rank that does.
+/// Fails unless the rank of a place belongs to its world. Warns of unknown variables if this rank is the one to do
+/// so.
 fn check_place(placement: &Placement) -> Result<()> {
     warn_of_unknown(Some(placement));
     check_rank(placement.rank, placement.size)
@@ -164,7 +165,7 @@ pub(super) fn join_on(
     meet(placement, options, Joining { request, side, prepared, backend })
 }
 
-/// Prepares the transport at a place that it does not know. Rank 0 may have a `listener` already.
+/// Prepares the transport at a place that it does not know. Rank 0 may already have a `listener`.
 fn prepare<'a>(
     placement: &Placement,
     listener: Option<Listener>,
@@ -203,7 +204,7 @@ fn join_introduced(
     meet(&placement, options, Joining { request, side, prepared, backend })
 }
 
-/// Returns what a transport announces, if that is not too long for every rank to get all of them.
+/// Returns the announcement of a transport, if it is short enough for every rank to receive all of them.
 fn announcement(prepared: &dyn Prepared) -> Result<Arc<[u8]>> {
     let announcement = prepared.announcement();
     if announcement.len() > ANNOUNCEMENT_BYTES {
@@ -226,7 +227,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
     let Joining { request, side, prepared, backend } = joining;
     let rank = placement.rank;
     let limit = options.deadline;
-    // Sought before the rendezvous, in which it may end and leave this rank to another parent.
+    // Looked up before the rendezvous, during which it may end and leave this rank to another parent.
     let parent = Parent::find(placement.launcher);
     let reach = Reach {
         must_share_memory: backend.sharing() == Sharing::Required,
@@ -250,7 +251,7 @@ fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> R
         limit: limit.max(deadline::at_first()),
     });
     let fabric = prepared.connect(member);
-    let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;
+    let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up while joining: {error}")))?;
     find_hosts(&*fabric, backend.sharing(), &hosts, &health, &control, limit)?;
     let numbers = hosts.host_numbers();
     let local = match placement.launcher {
@@ -297,7 +298,7 @@ enum Side {
 }
 
 impl Side {
-    /// Returns the side of rank 0 that has a `listener`, or of a rank that has to find its own way.
+    /// Returns the side of rank 0 with a `listener`, or that of a rank that must still find its own.
     fn with(
         listener: Option<Listener>,
         placement: &Placement,
@@ -328,7 +329,7 @@ impl Side {
         joiner.connect().map(Side::Member)
     }
 
-    /// Tells rank 0 why this rank does not join after all.
+    /// Notifies rank 0 that this rank does not join, with the reason.
     fn give_up(&mut self, error: &Error) {
         if let Side::Member(connection) = self {
             connection.give_up(error);
@@ -342,8 +343,8 @@ impl Side {
             Side::Member(connection) => connection.stream().interface().map(|interface| vec![interface]),
         };
         interfaces.map_err(|cause| {
-            let doing = format!("tell which interface leads to {}", placement.rendezvous);
-            Error::system(doing, cause, "name one in HEXAGRAM_INTERFACE")
+            let doing = format!("find the interface to {}", placement.rendezvous);
+            Error::system(doing, cause, "set HEXAGRAM_INTERFACE")
         })
     }
 

@@ -1,4 +1,4 @@
-//! Options with which a rank joins a world: those of the program first, and the environment where it chooses nothing.
+//! Options with which a rank joins a world: those of the program first, and the environment as the default.
 
 use crate::bootstrap::interface;
 use crate::environment::variable;
@@ -43,40 +43,39 @@ pub struct JoinOptions {
     pub transport: TransportKind,
     /// Longest wait for the other ranks. Default: 60 s.
     pub deadline: Duration,
-    /// Heartbeats by which the ranks watch each other afterwards. `None`: as [`Vigilance::default`], with the silence
-    /// that HEXAGRAM_SILENCE says.
+    /// Heartbeats with which the ranks monitor each other afterwards. `None`: [`Vigilance::default`], with the
+    /// silence of HEXAGRAM_SILENCE.
     pub vigilance: Option<Vigilance>,
-    /// Further settings on which all ranks must agree, as text that an error can show: element types, bucket sizes, the
-    /// algorithm. Ranks whose texts differ refuse to join.
+    /// Further settings on which all ranks must agree, as text for an error: element types, bucket sizes, the
+    /// algorithm. Ranks with different texts refuse to join.
     pub configuration: String,
-    /// Files with which this rank speaks TLS to ranks elsewhere. `None`: those that HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY
-    /// and HEXAGRAM_TLS_CA name, or not at all.
+    /// Files for TLS with ranks on other hosts. `None`: those of HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and
+    /// HEXAGRAM_TLS_CA, or no TLS.
     pub tls: Option<TlsFiles>,
-    /// Place at which to accept TCP connections: the name of an interface (`eth0`) or an address of this host.
-    /// Otherwise HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the rendezvous address.
+    /// Interface at which to accept TCP connections: its name (`eth0`) or an address of this host. `None`: that of
+    /// HEXAGRAM_INTERFACE, or else the interface with the route to the rendezvous address.
     pub interface: Option<String>,
-    /// TCP connections for each pair of ranks and channel, 1 to 16; of two ranks, the lower number holds. Otherwise
-    /// HEXAGRAM_TCP_SOCKETS says so; otherwise 1, as more were measured to bring nothing unless the network limits the
-    /// rate of each.
+    /// Number of TCP connections for each pair of ranks and channel, 1 to 16; of two different values, the lower one
+    /// is used. `None`: that of HEXAGRAM_TCP_SOCKETS, or else 1, since more were measured to bring no gain unless the
+    /// network limits the rate of each.
     pub sockets: Option<usize>,
-    /// Any name of this host; ranks share memory if their names are equal and the system lets them, which they try.
-    /// Otherwise HEXAGRAM_HOST says so; otherwise ranks try that are on one kernel and in one network namespace.
+    /// Any name of this host; ranks with equal names share memory if an attempt succeeds. `None`: that of
+    /// HEXAGRAM_HOST; without it, ranks on one kernel and in one network namespace try.
     pub host: Option<String>,
-    /// Frequency at which ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so;
-    /// otherwise at the first use of each.
+    /// Frequency at which ranks compare their calls before an MPI collective. `None`: that of HEXAGRAM_CHECK, or else
+    /// at the first use of each.
     pub check: Option<Check>,
 }
 
 impl JoinOptions {
-    /// Fails if an option cannot be, or a variable stands where one is missing that cannot be: before anybody is waited
-    /// for.
+    /// Fails if an option is invalid, or the variable of an unset option is, before any rank is awaited.
     pub(super) fn check(&self) -> Result<()> {
         self.vigilance()?;
         self.sockets()?;
         self.interface().map(drop)
     }
 
-    /// Returns the heartbeats by which the ranks are to watch each other.
+    /// Returns the heartbeats with which the ranks monitor each other.
     pub(crate) fn vigilance(&self) -> Result<Vigilance> {
         let vigilance = self.vigilance.map_or_else(Vigilance::from_env, Ok)?;
         vigilance.check()?;
@@ -105,7 +104,7 @@ impl JoinOptions {
         files.as_ref().map(Tls::load).transpose()
     }
 
-    /// Returns the address at which to accept TCP connections, with port 0, if the user says so.
+    /// Returns the address at which to accept TCP connections, with port 0, if the user sets one.
     pub(crate) fn interface(&self) -> Result<Option<SocketAddr>> {
         let asked = self.interface.clone().or_else(|| variable("HEXAGRAM_INTERFACE"));
         asked.map(|name| interface::find(&name)).transpose()

@@ -1,8 +1,7 @@
-//! The variables of this library: who sets each, and the values that it may have.
+//! The variables of this library: who sets each, and its valid values.
 //!
-//! [`check_environment`] refuses a value that is none of them, whatever the transport and whether this rank would have
-//! used it, and warns of names that are close to one of these. docs/starting.md has the same table, which a test
-//! compares.
+//! [`check_environment`] refuses invalid values, for any transport, and whether or not this rank would use them, and
+//! warns of names that are similar to one of these. docs/starting.md has the same table, which a test compares.
 
 use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
@@ -18,20 +17,19 @@ use crate::transport::TransportKind;
 use std::sync::Once;
 use tracing::level_filters::LevelFilter;
 
-/// Variable with the level of what a program prints.
+/// Variable with the log level of a program.
 const LOG: &str = "HEXAGRAM_LOG";
 /// Beginnings of the names that the tests and the example programs of this repository use.
 const OF_TESTS: [&str; 3] = ["HEXAGRAM_TEST", "HEXAGRAM_FAKE_", "HEXAGRAM_EXAMPLE_"];
-/// Most letters in which a misspelt name differs from the one that was meant.
+/// Maximum number of letters in which a misspelt name differs from the intended one.
 const MISSPELT: usize = 3;
 
 /// A variable of this library.
 struct KnownVariable {
     name: &'static str,
-    /// Values that users may give it, as the documentation says it. Empty if only launchers set it.
+    /// Values that users may set, as in the documentation. Empty if only launchers set it.
     values: &'static str,
-    /// Fails if a value is none of them. What only this host can tell, such as whether a file exists, is found out
-    /// later.
+    /// Fails if a value is invalid. Facts about this host, such as whether a file exists, are checked later.
     check: fn(&str, &str) -> Result<()>,
 }
 
@@ -80,8 +78,8 @@ const KNOWN: [KnownVariable; 22] = [
     internal(STARTERS),
 ];
 
-/// Fails if a variable of this library has a value that is none of its own. Ranks and launchers call it before they
-/// wait for anybody; a program may do so at its start.
+/// Fails if a variable of this library has an invalid value. Ranks and launchers call it before they wait for other
+/// ranks; a program may do so at its start.
 ///
 /// # Errors
 /// [`Error::Setup`], which names the variable, its value, and the values that it may have.
@@ -93,10 +91,10 @@ fn check(get: &dyn Fn(&str) -> Option<String>) -> Result<()> {
     KNOWN.iter().try_for_each(|known| get(known.name).map_or(Ok(()), |text| (known.check)(known.name, &text)))
 }
 
-/// Returns the level of what a program is to print: that of `HEXAGRAM_LOG`, or warnings and errors.
+/// Returns the log level of a program: that of `HEXAGRAM_LOG`, or warnings and errors.
 ///
 /// # Errors
-/// [`Error::Setup`] if that is no level.
+/// [`Error::Setup`] if that is invalid.
 pub fn log_level() -> Result<LevelFilter> {
     variable(LOG).map_or(Ok(LevelFilter::WARN), |text| parse_level(&text))
 }
@@ -132,7 +130,7 @@ fn is_transport(name: &str, text: &str) -> Result<()> {
 pub fn warn_of_unknown(placement: Option<&Placement>) {
     static WARNED: Once = Once::new();
     let is_told_by_another = placement.is_some_and(|placement| placement.local_rank > 0);
-    // A launcher of this library started this process, and has warned of what it left it.
+    // A launcher of this library started this process, and has warned of the variables that it passes on.
     if is_told_by_another || variable(STARTERS).is_some() {
         return;
     }
@@ -153,7 +151,7 @@ fn unknown(name: &str) -> Option<String> {
     let nearest = users.map(|known| (distance(name, known.name), known.name)).min();
     let hint = match nearest {
         Some((letters, nearest)) if letters <= MISSPELT => format!("did you mean {nearest}?"),
-        _ => "docs/starting.md lists those that there are".to_owned(),
+        _ => "see docs/starting.md for the variables".to_owned(),
     };
     Some(format!("{name} is set, but is not a variable of hexagram and has no effect: {hint}"))
 }

@@ -101,8 +101,8 @@ fn another_program_at_the_rendezvous_is_named_at_once_and_waited_for() {
         }
         let (_, warning) = member.hears(0, "has not found rank 0");
         let here = format!("process {} ", std::process::id());
-        let cause = if has_secret { "does not speak hexagram's protocol" } else { "secret" };
-        for part in ["127.0.0.1", cause, &here, "choose another port"] {
+        let cause = if has_secret { "does not speak the hexagram protocol" } else { "secret" };
+        for part in ["127.0.0.1", cause, &here, "choose a different port"] {
             assert!(warning.contains(part), "{part}: {warning}");
         }
         both_finish([taken.start_leader(), member]);

@@ -10,8 +10,8 @@
 //! label             tag:16 fingerprint:16
 //! ```
 //!
-//! Messages follow each other without gaps. Lists begin with their count. Every rank is checked against the size of the
-//! world, and a list grows only as its elements are found in the message.
+//! Messages follow each other without gaps. Lists begin with their count. Every rank is checked against the size of
+//! the world, and a list grows only as its elements are decoded.
 
 use super::super::message::{Incoming, Outgoing, malformed};
 use crate::bootstrap::hosts::Locality;
@@ -34,19 +34,19 @@ const LOCATED: usize = 4;
 /// Kind of [`ControlMessage::Hosts`].
 const HOSTS: usize = 5;
 
-/// Longest message, in bytes. Every list of waits or answers is shorter.
+/// Longest message, in bytes. All lists of waits or answers are shorter.
 pub(super) const CAP: usize = 256 << 10;
 
 /// Message of a control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    /// Sign of life, with the waits of a member's operations.
+    /// Heartbeat, with the waits of the operations of a member.
     Heartbeat(Vec<Wait>),
-    /// Ranks for which the member's operations wait in the end.
+    /// Stragglers: the ranks for which the operations of the member ultimately wait.
     Stragglers(Vec<Answer>),
-    /// Result of a member's probes.
+    /// Result of the probes of a member.
     Located(Locality),
-    /// Results of all ranks' probes.
+    /// Results of the probes of all ranks.
     Hosts(Vec<Locality>),
     /// Failure of the rank `culprit`.
     Failure { culprit: usize, cause: String },
@@ -110,7 +110,7 @@ impl ControlMessage {
     }
 }
 
-/// Returns true for the bytes of a heartbeat and nothing else.
+/// Returns true for the bytes of exactly one heartbeat.
 #[cfg(feature = "sim")]
 pub(crate) fn is_heartbeat(bytes: &[u8]) -> bool {
     let message = Incoming::split(&mut bytes.to_vec(), CAP).ok().flatten();

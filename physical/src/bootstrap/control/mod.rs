@@ -1,16 +1,16 @@
-//! Control connections: a star around rank 0 that stays open after the rendezvous, so that every rank learns which
-//! ranks left, failed or are late.
+//! Control connections: a star around rank 0 that stays open after the rendezvous. It notifies every rank of the
+//! ranks that have left, failed or are late.
 //!
-//! One thread in each process, the [`Monitor`], watches them and does nothing else, so that it answers however long the
-//! other threads compute.
+//! One thread in each process, the [`Monitor`], only watches them, so that it answers however long the other threads
+//! compute.
 //!
 //! - If a connection ends before its rank has announced its departure, the rank has died. The kernel closes it within
-//!   milliseconds of the process's death.
-//! - If no heartbeat arrives, the rank is stopped or cut off. Rank 0 judges the members, and each member judges rank 0,
-//!   so that no side goes on after a cut.
+//!   milliseconds of the death of the process.
+//! - If no heartbeat arrives, the rank is stopped or disconnected. Rank 0 judges the members, and each member judges
+//!   rank 0, so that both sides end after a network partition.
 //! - If the launcher ends, its ranks end.
 //! - Heartbeats carry the waits of each rank's operations to rank 0, which answers with the ranks that are late.
-//! - Rank 0 stays until all others have left, for a limited time. Without it nobody watches them, and only their
+//! - Rank 0 stays until all others have left, for a limited time. Without it, they are not monitored, and only their
 //!   deadlines remain.
 //!
 //! `messages` has the grammar, `stream` one connection, `monitor` the thread.
@@ -41,41 +41,41 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use stream::ControlStream;
 
-/// Longest time for which a thread waits until the [`Monitor`] has reported a failure: it sleeps until then.
+/// Longest wait of a thread for the [`Monitor`] to report a failure.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Order of another thread to the [`Monitor`].
+/// Command of another thread to the [`Monitor`].
 enum Command {
-    /// Report a failure to the other ranks, and then say that it is done.
+    /// Report a failure to the other ranks, and then confirm it.
     Report { culprit: usize, cause: String, reported: mpsc::Sender<()> },
-    /// Send the result of this rank's probes to rank 0.
+    /// Send the result of the probes of this rank to rank 0.
     Located(Locality),
-    /// Leave, after at most so much time.
+    /// Leave, within this time.
     Leave { limit: Duration },
 }
 
-/// Handle of the thread that watches this process's control connections.
+/// Handle of the thread that watches the control connections of this process.
 pub(crate) struct Control {
-    /// Orders to the thread.
+    /// Commands to the thread.
     queue: Arc<CommandQueue>,
     /// Record of failures, which the thread reports.
     health: Arc<Health>,
     /// The thread, until it is joined.
     thread: Option<Thread>,
-    /// Longest time that rank 0 stays for the others when it leaves.
+    /// Longest time that rank 0 waits for the others when it leaves.
     limit: Duration,
 }
 
-/// Sender of orders to the thread.
+/// Sender of commands to the thread.
 struct CommandQueue {
-    /// The orders.
+    /// The commands.
     commands: mpsc::Sender<Command>,
     /// Bell that wakes the thread.
     bell: Doorbell,
 }
 
 impl CommandQueue {
-    /// Sends an order, and wakes the thread.
+    /// Sends a command, and wakes the thread.
     fn tell(&self, command: Command) {
         // A thread that has ended has no peers left.
         let _ = self.commands.send(command);
@@ -84,8 +84,8 @@ impl CommandQueue {
 }
 
 impl Reporter for CommandQueue {
-    /// Returns once the failure is on its way: this process may end as soon as it knows of it. A simulated process does
-    /// not end before its threads do.
+    /// Returns once the failure has been sent, since this process may end immediately afterwards. A simulated process
+    /// does not end before its threads do.
     fn report(&self, culprit: usize, cause: &str) {
         let (reported, done) = mpsc::channel();
         self.tell(Command::Report { culprit, cause: cause.to_owned(), reported });
@@ -99,8 +99,8 @@ impl Control {
     /// Starts to watch the connections that remained after the rendezvous.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the system gives no descriptor or no thread. The other ranks are
-    /// told.
+    /// [`Error::System`](crate::Error::System) if the system provides no descriptor or no thread. The other ranks are
+    /// notified.
     pub(crate) fn start(
         rank: usize,
         streams: ControlStreams,
@@ -119,19 +119,19 @@ impl Control {
         let (hand_over, monitor) = mpsc::channel();
         let (queue, commands, thread) = Self::prepare(monitor).inspect_err(|error| {
             let failure =
-                ControlMessage::Failure { culprit: rank, cause: format!("gave up as it joined: {error}") };
+                ControlMessage::Failure { culprit: rank, cause: format!("gave up while joining: {error}") };
             streams.iter_mut().flatten().for_each(|stream| stream.send(&failure));
         })?;
         health.set_reporter(Arc::clone(&queue) as Arc<dyn Reporter>);
         let mut monitor =
             Monitor::new(rank, streams, Arc::clone(health), Arc::clone(hosts), commands, Arc::clone(&queue));
         monitor.parent = parent;
-        // The thread ends only by an order of the handle returned here.
+        // The thread ends only by a command of the handle returned here.
         let _ = hand_over.send(monitor);
         Ok(Control { queue, health: Arc::clone(health), thread: Some(thread), limit: Duration::ZERO })
     }
 
-    /// Creates the thread, which waits for the state that it will run, and its queue of orders.
+    /// Creates the thread, which waits for its state, and its command queue.
     fn prepare(
         monitor: mpsc::Receiver<Monitor>,
     ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<Command>, Thread)> {
@@ -141,7 +141,7 @@ impl Control {
         Ok((queue, commands, runtime::spawn("hexagram-control", run)?))
     }
 
-    /// Sends the result of this rank's probes to rank 0.
+    /// Sends the result of the probes of this rank to rank 0.
     pub(crate) fn report_locality(&self, locality: Locality) {
         self.queue.tell(Command::Located(locality));
     }
@@ -155,8 +155,8 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // A world that is whole has said so before.
-            self.health.give_up("panicked as it joined");
+            // A complete world has announced its departure before.
+            self.health.give_up("panicked while joining");
         }
         self.queue.tell(Command::Leave { limit: self.limit });
         if let Some(thread) = self.thread.take() {

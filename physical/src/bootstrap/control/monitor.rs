@@ -1,5 +1,5 @@
-//! The thread that watches the control connections of one process: it sends heartbeats, judges silences, and passes
-//! failures and departures on.
+//! The thread that watches the control connections of one process: it sends heartbeats, judges silences, and forwards
+//! failures and departures.
 
 use super::super::hosts::Hosts;
 use super::super::is_cut_off;
@@ -14,22 +14,22 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Longest time for the last messages of a process that leaves.
+/// Longest time to send the last messages of a process that leaves.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of the thread.
 pub(super) struct Monitor {
     /// This rank.
     rank: usize,
-    /// Connections that have not ended: on rank 0 by rank, elsewhere only the one to rank 0.
+    /// Connections that have not ended: on rank 0 by rank, on members only the one to rank 0.
     streams: Vec<Option<ControlStream>>,
     /// Health of the world, which other threads read.
     health: Arc<Health>,
-    /// Hosts of the world, which rank 0's messages complete.
+    /// Hosts of the world, which messages of rank 0 complete.
     hosts: Arc<Hosts>,
-    /// Orders of other threads.
+    /// Commands of other threads.
     commands: mpsc::Receiver<Command>,
-    /// Sender of those orders, with the bell that announces them.
+    /// Sender of those commands, with the bell that signals them.
     queue: Arc<CommandQueue>,
     /// Time for which this process was able to receive.
     awake: Stopwatch,
@@ -51,8 +51,7 @@ impl Monitor {
         commands: mpsc::Receiver<Command>,
         queue: Arc<CommandQueue>,
     ) -> Self {
-        // Time that this process itself did not have, because it was stopped or starved, does not count as a peer's
-        // silence.
+        // Time in which this process itself was stopped or starved does not count as silence of a peer.
         let awake = Stopwatch::with_gap(2 * health.vigilance().beat);
         Monitor {
             rank,
@@ -68,7 +67,7 @@ impl Monitor {
         }
     }
 
-    /// Runs until this process is told to leave, and then until its peers need it no more.
+    /// Runs until this process receives the command to leave, and then until its peers no longer need it.
     pub(super) fn run(mut self) {
         let limit = loop {
             if let Some(limit) = self.run_commands() {
@@ -79,14 +78,14 @@ impl Monitor {
         self.leave(limit);
     }
 
-    /// Performs the orders of other threads. Returns the longest time to stay, once one of them is to leave.
+    /// Executes the commands of other threads. Returns the longest time to stay, after the command to leave.
     fn run_commands(&mut self) -> Option<Duration> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Report { culprit, cause, reported } => {
                     self.fail(culprit, &cause);
                     self.announce();
-                    // Whoever reports does not wait for long.
+                    // The reporting thread does not wait for long.
                     let _ = reported.send(());
                 }
                 Command::Located(locality) => self.broadcast(&ControlMessage::Located(locality)),
@@ -101,8 +100,7 @@ impl Monitor {
         self.rank == 0
     }
 
-    /// Waits until something can be received or sent, a heartbeat is due, or a silence is too long; then serves all
-    /// connections.
+    /// Waits until a connection is ready, a heartbeat is due, or a silence is too long; then serves all connections.
     fn run_once(&mut self) {
         let beat = self.health.vigilance().beat;
         let tolerance = self.health.vigilance().tolerance();
@@ -114,9 +112,9 @@ impl Monitor {
             .last_heartbeat
             .map_or(Duration::ZERO, |last_heartbeat| beat.saturating_sub(last_heartbeat.elapsed()));
         let silences = self.streams.iter().flatten().map(|stream| stream.silence);
-        // A longer silence is judged already: there is nothing to wake up for.
+        // A longer silence has been judged already, so that no wake-up is needed.
         let silence = silences.filter(|silence| *silence <= tolerance).max().unwrap_or_default();
-        // A little longer, as a silence is judged only beyond the tolerance.
+        // Slightly longer, since a silence is judged only beyond the tolerance.
         let until_judged = tolerance.saturating_sub(silence).saturating_add(Duration::from_millis(1));
         let ready = self.sleep(until_beat.min(until_judged));
         let awake = self.awake.lap();
@@ -130,7 +128,7 @@ impl Monitor {
         self.health.set_doubt(self.misses_heartbeats());
     }
 
-    /// Returns true if a peer has missed more than one heartbeat and is not judged yet.
+    /// Returns true if a peer has missed more than one heartbeat and has not been judged.
     fn misses_heartbeats(&self) -> bool {
         let missed = 2 * self.health.vigilance().beat;
         let is_judged = self.health.verdict().is_some();
@@ -151,18 +149,17 @@ impl Monitor {
             let room = if stream.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
             PollFd::new(stream, PollFlags::IN | room)
         }));
-        // Without streams and without a launcher there is nothing to do before the bell rings.
+        // Without streams and without a launcher, only the bell can end the sleep.
         let is_idle = sources.len() == 1 && self.parent.is_none();
         let at_most = (!is_idle).then_some(at_most);
-        // A signal ends the sleep early, and then nothing is known about the streams.
+        // A signal ends the sleep early, and then the state of the streams is unknown.
         let _ = runtime::poll(&mut sources, at_most);
         self.queue.bell.clear();
         let mut ready = sources[others..].iter().map(|source| !source.revents().is_empty());
         self.streams.iter().map(|stream| stream.is_some() && ready.next().unwrap_or_default()).collect()
     }
 
-    /// Sends a heartbeat to every peer that reads, with the waits of this rank's operations, or rank 0's answers to
-    /// them.
+    /// Sends a heartbeat to every peer that reads, with the waits of this rank; rank 0 sends the answers to them.
     fn send_heartbeats(&mut self) {
         let mine = self.health.waits().of(self.rank);
         let answers = if self.is_hub() { self.health.waits().answers() } else { Vec::new() };
@@ -182,13 +179,13 @@ impl Monitor {
         }
     }
 
-    /// Receives the messages of `peer`. If there is none, adds the time `awake` to its silence, and judges it.
+    /// Receives the messages of `peer`. Without one, adds the time `awake` to its silence, and judges it.
     fn receive(&mut self, peer: usize, ready: bool, awake: Duration) {
         let size = self.health.peers().len();
         let limit = self.health.vigilance().tolerance();
         let Some(stream) = &mut self.streams[peer] else { return };
         stream.silence += awake;
-        // A peer is judged only after a look for what has arrived just now.
+        // A peer is judged only after a check for messages that have just arrived.
         if !ready && stream.silence <= limit {
             return;
         }
@@ -214,7 +211,7 @@ impl Monitor {
         }
     }
 
-    /// Performs what a message of `peer` asks for.
+    /// Handles a message of `peer`.
     pub(super) fn handle(&mut self, peer: usize, message: ControlMessage) {
         match message {
             ControlMessage::Heartbeat(waits) => {
@@ -229,11 +226,11 @@ impl Monitor {
                 }
             }
             ControlMessage::Located(_) => {}
-            // Only rank 0 tells members about the others.
+            // Only rank 0 sends hosts to members.
             ControlMessage::Hosts(_) if self.is_hub() => {}
             ControlMessage::Hosts(all) => self.hosts.settle(all),
             ControlMessage::Stragglers(answers) => self.health.waits().learn(answers),
-            // Only rank 0 tells members about failures, and it tells everyone by itself.
+            // Only rank 0 reports failures to members, and it reports them to all ranks itself.
             ControlMessage::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
             ControlMessage::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
             // Only a rank itself announces its departure to rank 0.
@@ -246,7 +243,7 @@ impl Monitor {
         }
     }
 
-    /// Reports the first failure to the other ranks, and then to this process, which may end as soon as it knows.
+    /// Reports the first failure to the other ranks, and then to this process, which may end immediately afterwards.
     fn fail(&mut self, culprit: usize, cause: &str) {
         if self.health.verdict().is_none() {
             self.broadcast_failure(culprit, cause);
@@ -254,8 +251,8 @@ impl Monitor {
         }
     }
 
-    /// Reports a failure that another thread of this process knows, but has not reported yet. A rank that left because
-    /// of it would otherwise seem to have left without reason.
+    /// Reports a failure that another thread of this process has recorded, but not reported. Otherwise a rank that
+    /// left because of it would seem to have left without reason.
     fn announce(&mut self) {
         if !self.has_broadcast_failure
             && let Some(verdict) = self.health.verdict().cloned()
@@ -264,7 +261,7 @@ impl Monitor {
         }
     }
 
-    /// Sends a failure to the other ranks: rank 0 to everyone, a member to rank 0.
+    /// Sends a failure to the other ranks: rank 0 to all, a member to rank 0.
     fn broadcast_failure(&mut self, culprit: usize, cause: &str) {
         self.has_broadcast_failure = true;
         self.broadcast(&ControlMessage::Failure { culprit, cause: cause.to_owned() });
@@ -275,14 +272,14 @@ impl Monitor {
         self.streams.iter_mut().flatten().for_each(|stream| stream.send(message));
     }
 
-    /// Announces the departure of this rank, and goes on for up to `limit` as long as peers need it.
+    /// Announces the departure of this rank, and continues for up to `limit` while peers need it.
     fn leave(&mut self, limit: Duration) {
         self.broadcast(&ControlMessage::Left(self.rank));
         let mut stayed = Stopwatch::with_gap(2 * self.health.vigilance().beat);
         let mut warned = false;
         while self.is_needed(stayed.elapsed(), limit) {
             self.run_once();
-            // A thread that still has an endpoint may report something.
+            // A thread that still has an endpoint may report a failure.
             self.run_commands();
             if stayed.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
                 self.warn();
@@ -309,16 +306,16 @@ impl Monitor {
         let there: Vec<String> =
             self.unfinished().map(|rank| self.health.peers()[rank].to_string()).collect();
         if self.is_hub() && !there.is_empty() {
-            tracing::warn!("rank 0 has finished and waits for {}, to monitor over them", there.join(", "));
+            tracing::warn!("rank 0 has finished, and continues to monitor {}", there.join(", "));
         }
     }
 }
 
-/// Returns the cause of a peer's failure, from the error that ended its connection.
+/// Returns the cause of the failure of a peer, from the error that ended its connection.
 fn describe_end(error: &io::Error) -> String {
     match error.kind() {
         _ if is_cut_off(error) => "died (its control connection ended)".to_owned(),
         io::ErrorKind::InvalidData => "broke the protocol of its control connection".to_owned(),
-        _ => format!("cannot be reached any more ({error})"),
+        _ => format!("is no longer reachable ({error})"),
     }
 }

@@ -1,5 +1,5 @@
-//! One end of a control connection. It never blocks: what cannot be written yet is kept in memory, so that a peer that
-//! does not read delays no other.
+//! One end of a control connection. It never blocks: unsent bytes are kept in memory, so that a peer that does not
+//! read delays no other.
 
 use super::super::message::Incoming;
 use super::super::stream::Stream;
@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Bytes read at once.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 4096;
 /// Number of unanswered keepalive probes after which the system closes a connection.
 const PROBES: u32 = 3;
@@ -24,7 +24,7 @@ const MOST_UNHEARD: u32 = i32::MAX as u32;
 pub(super) struct ControlStream {
     /// Connection to the peer.
     stream: Stream,
-    /// Bytes received that are not yet a whole message.
+    /// Bytes of an incomplete message.
     partial: Vec<u8>,
     /// Bytes that could not be written yet.
     unsent: Vec<u8>,
@@ -36,7 +36,7 @@ impl ControlStream {
     /// Takes a connection over from the rendezvous.
     ///
     /// # Errors
-    /// [`Error::System`] if the system does not let it be set up.
+    /// [`Error::System`] if the system refuses a socket option.
     pub(super) fn new(stream: Stream, vigilance: &Vigilance) -> Result<Self> {
         let set_up = || -> io::Result<()> {
             rustix::io::ioctl_fionbio(&stream, true)?;
@@ -50,13 +50,13 @@ impl ControlStream {
         Ok(ControlStream { stream, partial: Vec::new(), unsent: Vec::new(), silence: Duration::ZERO })
     }
 
-    /// Sends a message, after those that were sent before. Keeps it if it cannot be written yet.
+    /// Sends a message after earlier ones. Keeps it if it cannot be written yet.
     pub(super) fn send(&mut self, message: &ControlMessage) {
         self.unsent.extend_from_slice(&message.write());
         self.flush();
     }
 
-    /// Returns true if nothing is left to be written.
+    /// Returns true if no bytes are left to write.
     pub(super) fn is_flushed(&self) -> bool {
         self.unsent.is_empty()
     }
@@ -83,7 +83,7 @@ impl ControlStream {
         (messages, end)
     }
 
-    /// Reads until nothing is left, and appends the messages.
+    /// Reads all available bytes, and appends the messages.
     fn read(&mut self, size: usize, messages: &mut Vec<ControlMessage>) -> io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         loop {
@@ -115,7 +115,7 @@ fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
     sockopt::set_tcp_keepintvl(stream, whole_seconds(vigilance.beat))?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
-    // Later than the silence, which says more.
+    // Later than the silence, whose error has more details.
     let patience = vigilance.tolerance().saturating_add(2 * vigilance.beat).as_millis();
     sockopt::set_tcp_user_timeout(
         stream,

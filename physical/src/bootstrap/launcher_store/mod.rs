@@ -1,5 +1,5 @@
-//! The key-value store of a launcher, through which ranks on several hosts meet by themselves: PMI of MPICH, Intel MPI,
-//! MVAPICH and `srun --mpi=pmi2`, PMIx of Open MPI, PRRTE and `srun --mpi=pmix`.
+//! The key-value store of a launcher, through which ranks on several hosts meet without an address: PMI of MPICH,
+//! Intel MPI, MVAPICH and `srun --mpi=pmi2`, PMIx of Open MPI, PRRTE and `srun --mpi=pmix`.
 //!
 //! ```text
 //! every rank but 0   writes its card
@@ -9,7 +9,7 @@
 //! every rank but 0   reads the announcement
 //! ```
 //!
-//! Only processes of the job reach such a store, so that the secret of the job can be in it.
+//! Only processes of the job reach such a store, so that it may contain the secret of the job.
 
 mod pmi;
 mod pmix;
@@ -27,19 +27,20 @@ use std::time::Duration;
 const CARDS: u32 = 1;
 const ANNOUNCEMENT: u32 = 2;
 
-/// What a launcher offers to its processes. A value is a text without spaces.
+/// Interface of a launcher to its processes. A value is a text without spaces.
 trait Manager: Send {
-    /// Writes a value, which others can read after the next fence.
+    /// Writes a value, which other ranks can read after the next fence.
     fn put(&mut self, key: &str, value: &str) -> io::Result<()>;
 
-    /// Waits until all ranks have called it, at most `limit`, after which it can be called again to wait for longer.
+    /// Waits until all ranks have called it, at most `limit`. After that, it can be called again to continue the
+    /// wait.
     fn fence(&mut self, limit: Duration) -> io::Result<()>;
 
     /// Returns the value that rank `owner` wrote before a fence.
     fn get(&mut self, owner: usize, key: &str, limit: Duration) -> io::Result<String>;
 }
 
-/// Returns rank, size and the name of the launcher's store, where the ranks of this process meet through it.
+/// Returns rank, size and the name of the launcher store, if the ranks of this process meet through it.
 ///
 /// # Errors
 /// As [`Placement::from_env`].
@@ -48,7 +49,7 @@ pub fn meets_through_store() -> Result<Option<(usize, usize, &'static str)>> {
     Ok(found.map(|((rank, size), offer)| (rank, size, offer.name())))
 }
 
-/// The store that a launcher offers to this process.
+/// The store that a launcher provides to this process.
 enum Offer {
     Pmi(pmi::Pmi),
     Pmix,
@@ -77,7 +78,7 @@ impl Offer {
 /// Store of the launcher that started this process, for one meeting.
 pub(crate) struct LauncherStore {
     state: Mutex<State>,
-    /// Number of this meeting among those of the process, which all ranks count alike.
+    /// Number of this meeting in the process, the same on all ranks.
     meeting: u64,
     limit: Duration,
 }
@@ -94,7 +95,7 @@ impl LauncherStore {
     /// Opens the store of the launcher, if it has one. Waits at most `limit` for the other ranks.
     ///
     /// # Errors
-    /// [`Error::Setup`](crate::Error::Setup) if a library of the launcher cannot be loaded, or refuses.
+    /// [`Error::Setup`](crate::Error::Setup) if a library of the launcher cannot be loaded, or returns an error.
     pub(crate) fn open(limit: Duration) -> Result<Option<Self>> {
         static MEETINGS: AtomicU64 = AtomicU64::new(0);
         let Some(offer) = Offer::of_environment() else { return Ok(None) };
@@ -106,9 +107,9 @@ impl LauncherStore {
         LauncherStore { state: Mutex::new(State { manager, fences: 0, has_failed: false }), meeting, limit }
     }
 
-    /// Takes part in the fences that are left, for which the others wait: after a meeting, whether it failed or not.
+    /// Takes part in the remaining fences, for which the other ranks wait, after a meeting, successful or not.
     pub(crate) fn finish(&self) {
-        // A rank that has waited in vain does not wait again, and an error of the launcher is no news by now.
+        // A rank that has waited in vain does not wait again, and the error of the launcher has been reported before.
         let _ = self.with(|state| match state.has_failed {
             true => Ok(()),
             false => state.reach(ANNOUNCEMENT, self.limit),
@@ -157,7 +158,7 @@ impl Store for LauncherStore {
         })
     }
 
-    /// Does nothing: the store ends with the job.
+    /// Has no effect: the store ends with the job.
     fn remove(&self, _: &str) -> io::Result<()> {
         Ok(())
     }
@@ -172,7 +173,7 @@ fn from_text(text: &str) -> io::Result<Vec<u8>> {
     let byte = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
     bytes.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not what a rank wrote"))
+        io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not a value of a rank"))
     })
 }
 

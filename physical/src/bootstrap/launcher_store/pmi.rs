@@ -11,8 +11,8 @@
 //! cmd=finalize                                      cmd=finalize_ack                as the process ends
 //! ```
 //!
-//! A process that has sent `init` and ends without `finalize` has failed, for Intel's Hydra. An MPI library in the same
-//! process may send both as well.
+//! For the Hydra of Intel, a process that has sent `init` and ends without `finalize` has failed. An MPI library in
+//! the same process may send both as well.
 
 use super::Manager;
 use crate::environment::variable;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Longest wait for an answer that does not depend on other ranks.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Longest wait for the launcher as the process ends.
+/// Longest wait for the launcher at the end of the process.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Longest line: far above the longest value of any launcher.
 const LONGEST: usize = 1 << 16;
@@ -41,7 +41,7 @@ struct Connection {
     stream: UnixStream,
     space: String,
     longest_value: usize,
-    /// Name of an answer that has not come yet.
+    /// Name of an answer that has not arrived.
     awaited: Option<&'static str>,
     /// Beginning of that answer.
     partial: Vec<u8>,
@@ -81,8 +81,8 @@ impl Connection {
         // SAFETY: not -1, and borrowed only to duplicate it; a closed descriptor fails with EBADF.
         let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let connection = Self::over(UnixStream::from(borrowed.try_clone_to_owned()?))?;
-        // SAFETY: the function takes nothing, and lives as long as the program. Without room for it the launcher takes
-        // the end of this process for a failure.
+        // SAFETY: the function takes no arguments, and lives as long as the program. Without the handler, the
+        // launcher treats the end of this process as a failure.
         unsafe { libc::atexit(finalize) };
         Ok(connection)
     }
@@ -100,16 +100,17 @@ impl Connection {
 
     fn put(&mut self, key: &str, value: &str) -> io::Result<()> {
         if value.len() >= self.longest_value {
-            let what = format!("the launcher takes values of less than {} bytes", self.longest_value);
+            let what = format!("the launcher accepts values of less than {} bytes", self.longest_value);
             return Err(io::Error::other(what));
         }
         let command = format!("put kvsname={} key={key} value={value}", self.space);
         self.ask(&command, "put_result").map(drop)
     }
 
-    /// Waits until all ranks have called it. After `limit` it can be called again, to wait for longer.
+    /// Waits until all ranks have called it. After `limit` it can be called again, to continue the wait.
     fn fence(&mut self, limit: Duration) -> io::Result<()> {
-        // The answer to a fence that not all ranks reached in time is still to come: this call waits on.
+        // The answer to an earlier fence that not all ranks reached in time is still missing: this call continues
+        // that wait.
         if self.awaited != Some("barrier_out") {
             self.check_answered()?;
             self.send("barrier_in", "barrier_out")?;
@@ -122,17 +123,17 @@ impl Connection {
         field(&answer, "value").map(str::to_owned)
     }
 
-    /// Sends a command and returns the answer, which has to be of this name.
+    /// Sends a command and returns the answer, which must have this name.
     fn ask(&mut self, command: &str, expected: &'static str) -> io::Result<String> {
         self.check_answered()?;
         self.send(command, expected)?;
         self.answer(ANSWER)
     }
 
-    /// Fails if the answer to an earlier command has yet to come: it would be taken for that to the next one.
+    /// Fails if the answer to an earlier command is missing: it would be mistaken for that to the next one.
     fn check_answered(&self) -> io::Result<()> {
         match self.awaited {
-            Some(awaited) => Err(io::Error::other(format!("the launcher still owes the answer {awaited}"))),
+            Some(awaited) => Err(io::Error::other(format!("the launcher has not sent the answer {awaited}"))),
             None => Ok(()),
         }
     }
@@ -144,7 +145,7 @@ impl Connection {
 
     /// Returns the answer to the last command.
     fn answer(&mut self, limit: Duration) -> io::Result<String> {
-        // An MPI library may read from the same socket later, and waits as long as it likes.
+        // An MPI library may read from the same socket later, without this limit.
         self.stream.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
         let answer = self.line();
         self.stream.set_read_timeout(None)?;
@@ -159,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Reads a line. What has come of one that is not whole in time stays for the next call.
+    /// Reads a line. An incomplete line stays for the next call.
     fn line(&mut self) -> io::Result<String> {
         let mut byte = [0];
         while self.partial.len() < LONGEST {
@@ -177,7 +178,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other("the launcher's answer has no end"))
+        Err(io::Error::other("the answer of the launcher is too long"))
     }
 }
 
@@ -190,9 +191,9 @@ fn field<'a>(answer: &'a str, name: &str) -> io::Result<&'a str> {
     })
 }
 
-/// Says that this process ends well.
+/// Announces the successful end of this process.
 extern "C" fn finalize() {
-    // Another thread may be waiting for an answer: the process ends in the middle of a meeting.
+    // Another thread may be waiting for an answer, if the process ends in the middle of a meeting.
     let Ok(mut connection) = CONNECTION.try_lock() else { return };
     if let Some(connection) = &mut *connection {
         let _ = connection.send("finalize", "finalize_ack").and_then(|()| connection.answer(FAREWELL));

@@ -1,7 +1,7 @@
-//! PMIx, by the library that the launcher's machine has: Open MPI's mpirun, PRRTE, and Slurm under `--mpi=pmix`.
+//! PMIx, through the library on the machine of the launcher: Open MPI's mpirun, PRRTE, and Slurm under `--mpi=pmix`.
 //!
-//! Calls of the library wait without a limit, so each runs on a thread of its own. That of a call which does not return
-//! stays until the process ends.
+//! Calls of the library wait without a limit, so each runs on a separate thread. The thread of a call that does not
+//! return stays until the process ends.
 
 use super::Manager;
 use crate::environment::variable;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// What to do about a library that is not there.
+/// Remedy for a missing library.
 const REMEDY: &str = "install libpmix2 on every host, or set HEXAGRAM_ADDR=host:port for all ranks, naming the host of rank \
                       0 and a free port there";
 
@@ -26,7 +26,7 @@ const GLOBAL: u8 = 3;
 /// Type of a value that is a text.
 const STRING: u16 = 3;
 
-/// Process of a job, as the library has it.
+/// Process of a job, in the layout of the library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Process {
@@ -34,7 +34,7 @@ struct Process {
     rank: u32,
 }
 
-/// Value, as the library has it: a type, and one of many forms, of which the largest has less than these bytes.
+/// Value, in the layout of the library: a type, and a union of forms, whose largest is smaller than these bytes.
 #[repr(C)]
 struct Value {
     kind: u16,
@@ -62,9 +62,9 @@ pub(super) fn is_offered() -> bool {
 pub(super) struct Pmix {
     functions: Arc<Libpmix>,
     own: Process,
-    /// A fence to which not all ranks have come yet.
+    /// A fence that not all ranks have reached.
     fence: Option<Receiver<io::Result<()>>>,
-    /// True once another call has not returned.
+    /// True if another call has not returned.
     is_stuck: bool,
 }
 
@@ -104,7 +104,8 @@ impl Manager for Pmix {
             None => {
                 let functions = Arc::clone(&self.functions);
                 begin(move || {
-                    // SAFETY: no processes stand for all of this job, and there is no further information.
+                    // SAFETY: the null list of processes stands for all processes of this job, and there is no
+                    // further information.
                     checked("PMIx_Fence", unsafe { (functions.PMIx_Fence)(null(), 0, null(), 0) })
                 })?
             }
@@ -121,7 +122,7 @@ impl Manager for Pmix {
         let (process, key) = (Process { rank, ..self.own }, CString::new(key)?);
         let outcome = within(limit, "PMIx_Get", move || {
             let mut found: *mut Value = null_mut();
-            // SAFETY: the library reads the process and the key, and writes the address of a value of its own.
+            // SAFETY: the library reads the process and the key, and writes the address of a value that it owns.
             let status = unsafe { (functions.PMIx_Get)(&process, key.as_ptr(), null(), 0, &mut found) };
             checked("PMIx_Get", status)?;
             // SAFETY: after success there is a value, which is never freed: it is a hundred bytes.
@@ -138,7 +139,7 @@ impl Manager for Pmix {
 }
 
 impl Drop for Pmix {
-    /// Ends the connection: a process that ends with one has failed, for Open MPI.
+    /// Ends the connection: for Open MPI, a process that ends with one has failed.
     fn drop(&mut self) {
         if self.is_stuck || self.fence.is_some() {
             return;
@@ -152,7 +153,7 @@ fn checked(function: &str, status: c_int) -> io::Result<()> {
     if status == SUCCESS { Ok(()) } else { Err(io::Error::other(format!("{function} returned {status}"))) }
 }
 
-/// Makes a call on a thread of its own, and waits for it at most `limit`.
+/// Makes a call on a separate thread, and waits for it at most `limit`.
 fn within<R: Send + 'static>(
     limit: Duration,
     function: &'static str,
@@ -161,7 +162,7 @@ fn within<R: Send + 'static>(
     runtime::receive_within(&begin(call)?, limit).unwrap_or_else(|| Err(late(function)))
 }
 
-/// Begins a call on a thread of its own.
+/// Begins a call on a separate thread.
 fn begin<R: Send + 'static>(
     call: impl FnOnce() -> io::Result<R> + Send + 'static,
 ) -> io::Result<Receiver<io::Result<R>>> {

@@ -95,7 +95,7 @@ fn the_private_folder_is_made_once_and_never_trusted_blindly() {
     assert_eq!(place(None).unwrap(), own);
     assert_eq!(place(Some(&scratch.0)).unwrap(), scratch.0);
     let adrift = directory(None, scratch.0.join("gone")).unwrap_err().to_string();
-    assert!(adrift.contains("set TMPDIR to a folder that exists"), "{adrift}");
+    assert!(adrift.contains("set TMPDIR to an existing folder"), "{adrift}");
     let open_to_all = scratch.0.join("open");
     std::fs::create_dir(&open_to_all).unwrap();
     std::fs::set_permissions(&open_to_all, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -103,10 +103,10 @@ fn the_private_folder_is_made_once_and_never_trusted_blindly() {
         assert_eq!(place(Some(useless)).unwrap(), own, "{useless:?}");
     }
     std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o750)).unwrap();
-    assert!(place(None).unwrap_err().to_string().contains("not this user's alone"));
+    assert!(place(None).unwrap_err().to_string().contains("other users can enter it"));
     std::fs::remove_dir(&own).unwrap();
     symlink(&open_to_all, &own).unwrap();
-    assert!(place(None).unwrap_err().to_string().contains("not this user's alone"));
+    assert!(place(None).unwrap_err().to_string().contains("other users can enter it"));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_rank_that_is_not_there_is_named_at_the_deadline() {
     assert!(leader.contains("find rank 2 of 3 in the store"), "{leader}");
     // It may be late, too.
     assert!(
-        member.contains("find rank 2 of 3 in the store") || member.contains("find rank 0's address"),
+        member.contains("find rank 2 of 3 in the store") || member.contains("find the address of rank 0"),
         "{member}"
     );
 }
@@ -101,7 +101,7 @@ fn a_store_that_holds_something_else_is_refused() {
     let store = SharedMap::default();
     store.put(&card(1), b"something else").unwrap();
     let error = World::join_through(&store, 0, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
-    assert!(error.to_string().contains("what rank 1 wrote to the store"), "{error}");
+    assert!(error.to_string().contains("the card of rank 1 in the store"), "{error}");
     let error = World::join_through(&store, 2, 2, &options(TransportKind::Tcp)).map(drop).unwrap_err();
     assert!(error.to_string().contains("rank 2 does not exist in a world of 2"), "{error}");
 }
@@ -137,7 +137,7 @@ fn a_wait_that_was_told_goes_on_for_what_is_left() {
     let store = Late::default();
     let late = Duration::from_millis(600);
     let meeting = StoreMeeting { store: &store, rank: 1, size: 2, limit: PATIENCE, late };
-    assert_eq!(meeting.get("key", PATIENCE, || "find rank 0's address".into()).unwrap(), b"here");
+    assert_eq!(meeting.get("key", PATIENCE, || "find the address of rank 0".into()).unwrap(), b"here");
     let waits = store.waits.lock().unwrap();
     assert_eq!((waits.len(), waits[0]), (2, late));
     assert!(waits[1] < PATIENCE, "{waits:?}");
@@ -165,7 +165,7 @@ fn a_wait_without_time_left_is_not_told() {
     let store = Late::default();
     let late = Duration::from_millis(100);
     let meeting = StoreMeeting { store: &store, rank: 1, size: 2, limit: late, late };
-    let error = meeting.get("key", late, || "find rank 0's address".into()).unwrap_err().to_string();
-    assert!(error.contains("find rank 0's address in the store"), "{error}");
+    let error = meeting.get("key", late, || "find the address of rank 0".into()).unwrap_err().to_string();
+    assert!(error.contains("find the address of rank 0 in the store"), "{error}");
     assert_eq!(store.waits.lock().unwrap().len(), 1);
 }

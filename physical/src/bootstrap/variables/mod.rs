@@ -1,11 +1,11 @@
-//! Rank, size and rendezvous of this process, from the variables that launchers set.
+//! Rank, size and rendezvous of this process, from the variables of launchers.
 //!
-//! Sets of variables are tried in this order: hexagram's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), PMIx's,
-//! MVAPICH's, Flux's, those of LSF's jsrun, Slurm's. The first complete one wins. A set that contradicts itself is refused, whichever set wins. Two
-//! sets that contradict each other are refused, unless one is Slurm's: mpirun and torchrun may run inside a step of
-//! `srun`, whose numbers are then not those of the ranks.
+//! Sets of variables are tried in this order: those of hexagram, torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx,
+//! MVAPICH, Slurm. The first complete one wins. A set that contradicts itself is refused, whichever set wins. Two
+//! sets that contradict each other are refused, unless one is that of Slurm: mpirun and torchrun may run inside a
+//! step of `srun`, whose numbers are then not those of the ranks.
 //!
-//! Every variable of this library is read by [`variable`]: an empty one counts as not set.
+//! All variables of this library are read with [`variable`]: an empty one counts as unset.
 //!
 //! `ranks` reads and checks the numbers, `slurm` those of Slurm, and `rendezvous` finds the address.
 
@@ -31,13 +31,13 @@ use std::time::Duration;
 /// Launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
-    /// `hexagram run`, or whoever sets its variables.
+    /// `hexagram run`, or a user who sets its variables.
     Hexagram,
-    /// torchrun, or whoever sets its variables.
+    /// torchrun, or a user who sets its variables.
     Torchrun,
     /// mpirun of Open MPI.
     OpenMpi,
-    /// Another process manager with PMI: Hydra, which is the mpiexec of MPICH and Intel MPI.
+    /// Another process manager with PMI: Hydra, the mpiexec of MPICH and Intel MPI.
     Pmi,
     /// Another process manager with PMIx.
     Pmix,
@@ -49,7 +49,7 @@ pub enum Launcher {
     Jsm,
     /// srun.
     Slurm,
-    /// None that counts: the program named rank and size, and the ranks meet through a [`Store`](super::Store).
+    /// None: the program sets rank and size, and the ranks meet through a [`Store`](super::Store).
     Store,
 }
 
@@ -81,9 +81,9 @@ pub struct Placement {
     pub local_rank: usize,
     /// Number of ranks on this host.
     pub local_size: usize,
-    /// Address at which all ranks rendezvous.
+    /// Address of the rendezvous of all ranks.
     pub rendezvous: Rendezvous,
-    /// Secret that every rank of the job has to prove. Empty if none was given.
+    /// Secret that every rank of the job must prove. Empty if none was given.
     pub secret: Vec<u8>,
     /// Launcher whose variables won.
     pub launcher: Launcher,
@@ -101,10 +101,10 @@ impl Placement {
         Self::from_lookup(&variable)
     }
 
-    /// Returns true if a launcher has made this process a rank, wherever the ranks then meet.
+    /// Returns true if a launcher has started this process as a rank, with or without an address.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env), but for a missing address.
+    /// As [`from_env`](Self::from_env), except for a missing address.
     pub fn is_given() -> Result<bool> {
         Ok(chosen(&variable)?.is_some())
     }
@@ -116,8 +116,8 @@ impl Placement {
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
     }
 
-    /// Returns rank and size of a process whose launcher has ranks on several hosts, and whose variables name no address
-    /// at which they meet, but for what follows from Slurm's names of hosts: they can meet through the launcher's store.
+    /// Returns rank and size of a process if it can meet the others through the launcher store: the launcher has
+    /// ranks on several hosts, and its variables contain no address, except one derived from the host names of Slurm.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env).
@@ -142,7 +142,7 @@ impl Placement {
         Ok(Some(placement))
     }
 
-    /// Returns the facts that rank 0's listener needs, which resolves its name within `patience`.
+    /// Returns the facts that the listener of rank 0 needs, which resolves its name within `patience`.
     pub(crate) fn listen_context(&self, patience: Duration) -> ListenContext {
         let alternative = rendezvous::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
         ListenContext { remote_ranks: self.size.saturating_sub(self.local_size), alternative, patience }
@@ -158,8 +158,8 @@ impl Placement {
     }
 }
 
-/// Returns the set that wins, and the Slurm step that agrees with it. The place on this host is that of another set that
-/// agrees with it if the set does not name it. Returns `None` if no launcher set any.
+/// Returns the set that wins, and the Slurm step that agrees with it. The place on this host is that of the step if
+/// the set does not contain it. Returns `None` if no launcher set any.
 fn chosen(get: Lookup<'_>) -> Result<Option<(RankVariables, Option<SlurmStep>)>> {
     let step = SlurmStep::read(get)?;
     let mut sets = RankVariables::all(get)?.into_iter().chain(step.as_ref().map(SlurmStep::set));
@@ -180,7 +180,7 @@ fn chosen(get: Lookup<'_>) -> Result<Option<(RankVariables, Option<SlurmStep>)>>
 /// Returns the rendezvous, on one host, of this user's `job`.
 fn local_name(job: &str) -> Rendezvous {
     let user = rustix::process::geteuid().as_raw();
-    // The name of a socket has 107 bytes at most.
+    // The name of a socket has at most 107 bytes.
     match job.len() {
         ..=64 => Rendezvous::Local(format!("hexagram-{user}-{job}")),
         _ => Rendezvous::Local(format!("hexagram-{user}-{:016x}", of_bytes(START, job.bytes()))),

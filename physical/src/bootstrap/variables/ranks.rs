@@ -1,4 +1,4 @@
-//! Numbers of one launcher, read and checked.
+//! Numbers of one launcher, parsed and checked.
 
 use super::{Launcher, Lookup};
 use crate::environment::variable;
@@ -42,8 +42,8 @@ const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 /// Name of Open MPI's variable with the number of ranks on this host.
 const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
-/// Returns the variables by which launchers number their ranks and let them meet. Inherited from a job around this one,
-/// they would contradict its own.
+/// Returns the variables with which launchers number their ranks and set their rendezvous. If inherited from a
+/// surrounding job, they would contradict its own.
 pub fn of_launchers() -> impl Iterator<Item = &'static str> {
     let of_meeting = ["HEXAGRAM_ADDR", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"];
     NAMES.into_iter().flat_map(|(_, names)| names).chain(of_meeting)
@@ -53,14 +53,15 @@ pub fn of_launchers() -> impl Iterator<Item = &'static str> {
 /// PMI's as well, and Cray ALPS.
 const UNREAD: [&str; 2] = ["PALS_RANKID", "ALPS_APP_PE"];
 
-/// Warns if a launcher has given this process a rank, although it starts a job of `ranks` ranks: so do the launcher's
-/// other processes. Slurm's rank does not count, since a batch script has it, too, nor does RANK, which is also set by hand.
+/// Warns if a launcher has given this process a rank, although it starts a job of `ranks` ranks, since the other
+/// processes of the launcher do the same. The rank of Slurm does not count, since a batch script also has it, nor
+/// does RANK, which users set by hand.
 pub fn warn_of_rank_given(ranks: usize) {
     let names = NAMES.into_iter().map(|(_, [rank, ..])| rank).filter(|rank| *rank != "RANK");
     if let Some((name, value)) = names.chain(UNREAD).find_map(|name| Some((name, variable(name)?))) {
         tracing::warn!(
-            "{name}={value}: each process that another launcher has started starts a job of {ranks} ranks; start the \
-             ranks by one of the two launchers"
+            "{name}={value}: each process of the other launcher starts a job of {ranks} ranks; start the \
+             ranks with one of the two launchers"
         );
     }
 }
@@ -90,7 +91,7 @@ impl RankVariables {
         let rank = rank?;
         let size = size?;
         let [local_rank, local_size] = match launcher {
-            // Other process managers than Hydra name them otherwise.
+            // Process managers other than Hydra use different names.
             Launcher::Pmi => [
                 local_rank?.or(number("PMI_LOCAL_RANK", get)?),
                 local_size?.or(number("PMI_LOCAL_SIZE", get)?),
@@ -110,7 +111,8 @@ impl RankVariables {
             return Err(contradiction(names[3], local, names[1], whole));
         }
         let (Some(rank), Some(size)) = (rank, size) else {
-            // Open MPI's size alone is no half of a PMIx set, nor is PMIX_RANK of a set that is complete in Slurm's.
+            // The size of Open MPI alone is not half of a PMIx set, nor is PMIX_RANK alone if the Slurm set is
+            // complete.
             if launcher != Launcher::Pmix && (rank.is_some() || size.is_some()) {
                 tracing::warn!("{} and {} are not both set; both are ignored", names[0], names[1]);
             }
@@ -136,10 +138,7 @@ impl RankVariables {
     /// Creates the error of two sets that contradict each other.
     pub(super) fn contradicts(&self, other: &Self) -> Error {
         let what = format!("{self} contradict {other}");
-        Error::setup(
-            what,
-            "this process can be one rank only: unset the variables of the launcher that did not start it",
-        )
+        Error::setup(what, "unset the variables of the launcher that did not start this process")
     }
 
     /// Returns the names of the variables with rank, size, local rank and local size.
@@ -165,7 +164,7 @@ pub(super) fn plausible(name: &str, size: usize) -> Result<()> {
     if size <= MAX_SIZE {
         return Ok(());
     }
-    let what = format!("{name}={size} is beyond any cluster");
+    let what = format!("{name}={size} exceeds the maximum");
     Err(Error::setup(what, format!("use at most {MAX_SIZE} ranks")))
 }
 

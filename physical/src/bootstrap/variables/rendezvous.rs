@@ -1,7 +1,7 @@
-//! The rendezvous, by what each launcher tells of it.
+//! The rendezvous, from the variables of each launcher.
 //!
-//! `HEXAGRAM_ADDR` always wins. torchrun gives an address. Other launchers identify the job, directly or not: on one
-//! host that gives a name that only this job has, while across hosts only Slurm names a host.
+//! `HEXAGRAM_ADDR` always wins. torchrun provides an address. Other launchers identify the job, directly or
+//! indirectly. On one host, that gives a name that only this job has; between hosts, only Slurm names a host.
 
 use super::ranks::RankVariables;
 use super::slurm::SlurmStep;
@@ -31,7 +31,7 @@ pub(super) fn rendezvous(
     }
     match launcher {
         _ if size == 1 => Ok(Rendezvous::Local(format!("hexagram-alone-{}", std::process::id()))),
-        // Variables never name a store.
+        // Variables never contain a store.
         Launcher::Hexagram | Launcher::Store => {
             Err(missing("HEXAGRAM_RANK and HEXAGRAM_SIZE", "HEXAGRAM_ADDR=host:port"))
         }
@@ -59,8 +59,8 @@ fn inherited(get: Lookup<'_>) -> Result<Option<Vec<RawFd>>> {
     let numbers: Option<Vec<RawFd>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
     let distinct = |numbers: &Vec<RawFd>| numbers.iter().collect::<HashSet<_>>().len() == numbers.len();
     numbers.filter(distinct).map(Some).ok_or_else(|| {
-        let what = format!("HEXAGRAM_LISTEN_FD={text} names no descriptors");
-        Error::setup(what, "leave it to the launcher, or unset it")
+        let what = format!("HEXAGRAM_LISTEN_FD={text} is not a list of descriptors");
+        Error::setup(what, "unset it; only a launcher sets it")
     })
 }
 
@@ -69,13 +69,12 @@ fn torchrun(get: Lookup<'_>) -> Result<Rendezvous> {
     let set = "RANK and WORLD_SIZE";
     let host = get("MASTER_ADDR").ok_or_else(|| missing(set, "MASTER_ADDR"))?;
     let port = get("MASTER_PORT").ok_or_else(|| missing(set, "MASTER_PORT"))?;
-    // torchrun's agent says that it is there; it may keep the port for its own store.
+    // The agent of torchrun announces itself; it may keep the port for its own store.
     let agent = get("TORCHELASTIC_RUN_ID").is_some();
     let port = parse_port("MASTER_PORT", &port)?;
     if agent && port == u16::MAX {
-        let what =
-            format!("MASTER_PORT={port} is the last port, and torchrun's agent may have it for itself");
-        return Err(Error::setup(what, "choose a lower one, so that the ranks can use the next"));
+        let what = format!("MASTER_PORT={port} is the last port, and the torchrun agent may occupy it");
+        return Err(Error::setup(what, "choose a lower port, so that the ranks can use the next one"));
     }
     Ok(Rendezvous::Tcp { host, port, agent })
 }
@@ -94,8 +93,8 @@ fn job(launcher: Launcher, get: Lookup<'_>) -> Option<String> {
     }
 }
 
-/// Returns the process at the other end of the socket that PMI gives each rank. It is the same for all ranks of a job
-/// on a host, whatever wrappers are between.
+/// Returns the process at the other end of the socket that PMI opens for each rank. It is the same for all ranks of a
+/// job on a host, with any wrappers in between.
 fn process_manager(descriptor: RawFd) -> Option<i32> {
     if descriptor < 0 {
         return None;
@@ -105,48 +104,48 @@ fn process_manager(descriptor: RawFd) -> Option<i32> {
     sockopt::socket_peercred(socket).ok().map(|peer| peer.pid.as_raw_nonzero().get())
 }
 
-/// Creates the error of a launcher whose variables give no rendezvous.
+/// Creates the error for a launcher whose variables contain no rendezvous.
 fn nowhere(launcher: Launcher, on_one_host: bool) -> Error {
     let what = if on_one_host {
         format!(
-            "{launcher} variables do not say which job this is, so that its ranks could not tell it from others"
+            "{launcher} variables do not identify the job, so that its ranks cannot distinguish it from others"
         )
     } else {
         format!(
-            "{launcher} variables describe several hosts, and give no address for the rendezvous of the ranks"
+            "{launcher} variables describe several hosts, but contain no address for the rendezvous of the ranks"
         )
     };
     Error::setup(what, how_to_choose(launcher, false))
 }
 
-/// Returns the instruction by which the user of this launcher chooses another rendezvous. `is_chosen` is set if
+/// Returns the remedy by which the user of this launcher chooses a different rendezvous. `is_chosen` is set if
 /// HEXAGRAM_ADDR chose this one.
 pub(super) fn how_to_choose(launcher: Launcher, is_chosen: bool) -> &'static str {
     match launcher {
-        _ if is_chosen => "name another port in HEXAGRAM_ADDR, for all ranks",
-        Launcher::Torchrun => "choose another MASTER_PORT, for all ranks",
+        _ if is_chosen => "set a different port in HEXAGRAM_ADDR, for all ranks",
+        Launcher::Torchrun => "choose a different MASTER_PORT, for all ranks",
         Launcher::OpenMpi | Launcher::Pmix => {
-            "start it with mpirun -x HEXAGRAM_ADDR=host:port, naming the host of rank 0 and a free port there"
+            "start it with mpirun -x HEXAGRAM_ADDR=host:port, with the host of rank 0 and a free port there"
         }
         Launcher::Pmi => {
-            "start it with mpiexec -genv HEXAGRAM_ADDR host:port, naming the host of rank 0 and a free port there"
+            "start it with mpiexec -genv HEXAGRAM_ADDR host:port, with the host of rank 0 and a free port there"
         }
-        _ => "set HEXAGRAM_ADDR=host:port for all ranks, naming the host of rank 0 and a free port there",
+        _ => "set HEXAGRAM_ADDR=host:port for all ranks, with the host of rank 0 and a free port there",
     }
 }
 
-/// Creates the error of a set without an address.
+/// Creates the error for a set without an address.
 fn missing(present: &str, absent: &str) -> Error {
     Error::setup(
         format!("{present} are set, but {absent} is not, so that the ranks have no rendezvous"),
-        format!("set {absent}, the address of rank 0's host"),
+        format!("set {absent}, the address of the host of rank 0"),
     )
 }
 
 /// Splits the address in `name` into host and port.
 ///
 /// # Errors
-/// [`Error::Setup`] if it is no address.
+/// [`Error::Setup`] if it is malformed.
 pub fn host_and_port(name: &str, address: &str) -> Result<(String, u16)> {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && (host.starts_with('[') || !host.contains(':')) => {

@@ -1,5 +1,5 @@
-//! Slurm's variables. They denote a rank only inside a step that `srun` started: the script of a batch job has most of
-//! them, but is no rank.
+//! Slurm variables. They identify a rank only inside a step that `srun` started: the script of a batch job has most
+//! of them, but is not a rank.
 //!
 //! ```text
 //! SLURM_STEP_ID                  a number: this is a step. Absent in a batch script, or one of Slurm's own numbers
@@ -11,7 +11,7 @@
 //! SLURM_STEP_NODELIST            names of the hosts, node[01-03,07],other; else SLURM_JOB_NODELIST
 //! ```
 //!
-//! srun does not put ranks in the order of hosts under `--distribution=arbitrary`; give HEXAGRAM_ADDR then.
+//! Under `--distribution=arbitrary`, srun does not order ranks by hosts; set HEXAGRAM_ADDR then.
 
 use super::ranks::{RankVariables, below, number, plausible};
 use super::{Launcher, Lookup, local_name};
@@ -67,10 +67,10 @@ impl SlurmStep {
         Ok(Some(SlurmStep { rank, size, local, job: job as u64, step, hosts, components }))
     }
 
-    /// Refuses a step of a heterogeneous job, each of whose components counts its own ranks.
+    /// Refuses a step of a heterogeneous job, whose components number their ranks separately.
     ///
     /// # Errors
-    /// [`Error::Setup`] that names the variable.
+    /// [`Error::Setup`] with the name of the variable.
     pub(super) fn check_homogeneous(&self) -> Result<()> {
         if self.components <= 1 {
             return Ok(());
@@ -87,8 +87,8 @@ impl SlurmStep {
         RankVariables { launcher: Launcher::Slurm, rank: self.rank, size: self.size, local: self.local }
     }
 
-    /// Returns the rendezvous of the tasks: on one host a name that no other step has, else an address of the first
-    /// host.
+    /// Returns the rendezvous of the tasks: on one host a name that no other step has, otherwise an address of the
+    /// first host.
     pub(super) fn rendezvous(&self) -> Result<Rendezvous> {
         let SlurmStep { job, step, .. } = self;
         if self.local.is_some_and(|(_, on_this_host)| on_this_host == self.size) {
@@ -96,9 +96,10 @@ impl SlurmStep {
         }
         let hosts = self.hosts.as_deref().unwrap_or_default();
         let host = first_host(hosts).ok_or_else(|| {
-            let what =
-                format!("SLURM_JOB_NODELIST=`{hosts}` names no first host, for the rendezvous of the ranks");
-            Error::setup(what, "set HEXAGRAM_ADDR=host:port, naming the host of rank 0 and a free port there")
+            let what = format!(
+                "SLURM_JOB_NODELIST=`{hosts}` contains no first host for the rendezvous of the ranks"
+            );
+            Error::setup(what, "set HEXAGRAM_ADDR=host:port, with the host of rank 0 and a free port there")
         })?;
         Ok(Rendezvous::Tcp { host, port: self.port(), agent: false })
     }
@@ -116,8 +117,8 @@ fn first<const N: usize>(names: [&'static str; N], get: Lookup<'_>) -> Result<Op
     names.into_iter().find_map(numbered).transpose()
 }
 
-/// Returns rank and number of tasks on this host. Options of sbatch stay set in a smaller step, so that too large a
-/// number counts as none.
+/// Returns rank and number of tasks on this host. Options of sbatch stay set in a smaller step, so that a number that
+/// is too large counts as unset.
 fn local(size: usize, get: Lookup<'_>) -> Result<Option<(usize, usize)>> {
     let Some(rank) = number("SLURM_LOCALID", get)? else { return Ok(None) };
     let node = number("SLURM_NODEID", get)?.unwrap_or(0);

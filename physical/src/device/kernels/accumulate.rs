@@ -4,7 +4,7 @@ use super::Float;
 use super::set::Set;
 
 dispatched!(
-    /// Computes `to ← to + weight × from`, of equal lengths; product and sum are rounded one by one.
+    /// Computes `to ← to + weight × from`, of equal lengths; product and sum are rounded separately.
     pub fn add_scaled(weight: f32, from: &[f32], to: &mut [f32]) = add_scaled_kernel
 );
 

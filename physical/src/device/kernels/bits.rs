@@ -1,8 +1,8 @@
-//! Numbers of any width, one after the other in bytes, the lowest bit first.
+//! Numbers of any bit width, packed into bytes, the lowest bit first.
 
-/// Returns how many bytes `count` numbers of `width` bits take.
+/// Returns the number of bytes of `count` numbers of `width` bits.
 pub const fn packed_len(count: usize, width: u32) -> usize {
-    // 8 numbers take `width` bytes; so nothing overflows that the numbers themselves would not.
+    // 8 numbers take `width` bytes; this overflows only if the numbers themselves would.
     count / 8 * width as usize + (count % 8 * width as usize).div_ceil(8)
 }
 
@@ -21,11 +21,11 @@ impl<'a> Packer<'a> {
         Packer { to, at: 0, held: 0, bits: 0 }
     }
 
-    /// Appends the low `width` bits of a number, 56 at most; its other bits are zero. Up to 8 bytes are overwritten
-    /// from where the number begins.
+    /// Appends the low `width` bits of a number, at most 56; its other bits must be zero. Overwrites up to 8 bytes
+    /// from the start of the number.
     ///
     /// # Panics
-    /// If there is no room.
+    /// If the buffer is full.
     #[inline(always)]
     pub fn push(&mut self, number: u64, width: u32) {
         debug_assert!(width <= 56 && number >> width == 0);
@@ -34,7 +34,7 @@ impl<'a> Packer<'a> {
         let whole = self.bits / 8;
         let bytes = self.held.to_le_bytes();
         match self.to[self.at..].first_chunk_mut() {
-            // What is behind the whole bytes is written again.
+            // The bytes after the whole ones are written again.
             Some(to) => *to = bytes,
             None => self.to[self.at..][..whole as usize].copy_from_slice(&bytes[..whole as usize]),
         }
@@ -43,10 +43,10 @@ impl<'a> Packer<'a> {
         self.bits %= 8;
     }
 
-    /// Writes what is left of the last byte, and returns how many bytes were written in all.
+    /// Writes the rest of the last byte, and returns the total number of bytes.
     ///
     /// # Panics
-    /// If there is no room.
+    /// If the buffer is full.
     pub fn finish(self) -> usize {
         if self.bits == 0 {
             return self.at;
@@ -56,7 +56,7 @@ impl<'a> Packer<'a> {
     }
 }
 
-/// Reads what a [`Packer`] wrote. Beyond the end there are zeros.
+/// Reads the numbers of a [`Packer`]. Beyond the end, it reads zeros.
 #[derive(Debug)]
 pub struct Unpacker<'a> {
     from: &'a [u8],
@@ -70,7 +70,7 @@ impl<'a> Unpacker<'a> {
         Unpacker { from, held: 0, bits: 0 }
     }
 
-    /// Reads the next number, of `width` bits, 56 at most.
+    /// Reads the next number, of `width` bits, at most 56.
     #[inline(always)]
     pub fn pull(&mut self, width: u32) -> u64 {
         while self.bits < width {

@@ -1,7 +1,7 @@
-//! Compiles kernels for every instruction set, and picks one as the program runs.
+//! Compiles kernels for every instruction set, and selects one at run time.
 //!
-//! AVX2 and AVX-512 are chosen at run time; everything else, NEON among it, is what the compiler makes of the portable
-//! form for the target that it builds for.
+//! AVX2 and AVX-512 are selected at run time. All others, including NEON, are compiled from the portable form for the
+//! target of the build.
 
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
@@ -39,8 +39,8 @@ impl Level {
     }
 }
 
-/// `dispatched!(pub fn name(x: &[f32]) -> f32 = kernel);` makes `name` the best form of
-/// `#[inline(always)] fn kernel<S: Set>(set: S, x: &[f32]) -> f32` for the machine at hand.
+/// `dispatched!(pub fn name(x: &[f32]) -> f32 = kernel);` defines `name` as the best form of `#[inline(always)] fn
+/// kernel<S: Set>(set: S, x: &[f32]) -> f32` for the machine.
 macro_rules! dispatched {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? = $kernel:path) => {
         $(#[$meta])*
@@ -57,7 +57,7 @@ macro_rules! dispatched {
             }
             match $crate::device::kernels::dispatch::Level::current() {
                 $crate::device::kernels::dispatch::Level::Portable(set) => $kernel(set, $($arg),*),
-                // SAFETY: the set's value exists only where the machine has its instructions.
+                // SAFETY: a value of the set exists only if the machine has its instructions.
                 #[cfg(target_arch = "x86_64")]
                 $crate::device::kernels::dispatch::Level::Avx2(set) => unsafe { avx2(set, $($arg),*) },
                 // SAFETY: as above.
@@ -68,8 +68,8 @@ macro_rules! dispatched {
     };
 }
 
-/// Does some work with the instructions of this machine, as far as the compiler inlines it: for loops over elements of
-/// layers above. The bits are the same whichever they are.
+/// Runs `work` with the instruction set of this machine, as far as the compiler inlines it, for loops in the layers
+/// above. The bits of the result do not depend on it.
 #[inline]
 pub fn widest<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -78,7 +78,7 @@ pub fn widest<R>(work: impl FnOnce() -> R) -> R {
         work()
     }
     match Level::current() {
-        // SAFETY: the levels' values exist only where the machine has their instructions, of which AVX-512 has AVX2's.
+        // SAFETY: values of the levels exist only if the machine has their instructions; AVX-512 includes AVX2.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2(_) | Level::Avx512(_) => unsafe { avx2(work) },
         Level::Portable(_) => work(),

@@ -1,7 +1,7 @@
 //! Random words, for seeds and keys.
 
-/// Mixes a word by SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every
-/// bit.
+/// Mixes a word with SplitMix64: one step of the generator of Steele, Lea and Flood, whose output bits pass for
+/// random.
 #[inline]
 pub fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -10,7 +10,7 @@ pub fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Keys from which the draws of every block follow.
+/// Keys that determine the draws of every block.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys(u64);
 

@@ -1,13 +1,13 @@
-//! Rules for NaN and zeros, by which a result depends on the operands' values alone, not on their order.
+//! Rules for NaN and zeros that make a result independent of the order of operands.
 //!
-//! Of two NaNs, x86 keeps the first one's payload, and its default NaN is negative, ARM's positive; a compiler may swap
-//! the operands of a sum. So whatever is NaN becomes one NaN before it is stored.
+//! Of two NaNs, x86 keeps the payload of the first one. The default NaN is negative on x86, and positive on ARM; a
+//! compiler may swap the operands of a sum. Therefore every NaN is replaced by one NaN before it is stored.
 
 use std::ops::{Add, Mul};
 
-/// A float whose sums, products, minima and maxima are the same bits in either order.
+/// A float whose sums, products, minima and maxima have the same bits in either order.
 pub trait Float: bytemuck::Pod + PartialOrd + Add<Output = Self> + Mul<Output = Self> {
-    /// The NaN that every NaN result is: positive and quiet, without a payload.
+    /// The NaN of all results: positive and quiet, without a payload.
     const NAN: Self;
 
     /// Returns true for any NaN.
@@ -17,11 +17,11 @@ pub trait Float: bytemuck::Pod + PartialOrd + Add<Output = Self> + Mul<Output = 
     #[must_use]
     fn canonical(self) -> Self;
 
-    /// Returns IEEE 754-2019's minimum: NaN if one of both is, and −0 is less than +0.
+    /// Returns the minimum of IEEE 754-2019: NaN if either is, and −0 is less than +0.
     #[must_use]
     fn minimum(self, other: Self) -> Self;
 
-    /// Returns IEEE 754-2019's maximum: NaN if one of both is, and +0 is greater than −0.
+    /// Returns the maximum of IEEE 754-2019: NaN if either is, and +0 is greater than −0.
     #[must_use]
     fn maximum(self, other: Self) -> Self;
 }
@@ -43,7 +43,7 @@ macro_rules! floats {
         #[inline(always)]
         fn minimum(self, other: Self) -> Self {
             let less = if self < other { self } else { other };
-            // Only zeros are equal and differ in bits; one sign bit is enough.
+            // Only zeros are equal with different bits; one sign bit is enough.
             let zero = $t::from_bits(self.to_bits() | other.to_bits());
             let least = if self == other { zero } else { less };
             if self.is_nan() | other.is_nan() { $t::NAN } else { least }
@@ -52,7 +52,7 @@ macro_rules! floats {
         #[inline(always)]
         fn maximum(self, other: Self) -> Self {
             let more = if self > other { self } else { other };
-            // As above; both have to be negative.
+            // As above; both must be negative.
             let zero = $t::from_bits(self.to_bits() & other.to_bits());
             let most = if self == other { zero } else { more };
             if self.is_nan() | other.is_nan() { $t::NAN } else { most }

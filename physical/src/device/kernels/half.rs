@@ -5,34 +5,34 @@ use super::set::Set;
 use super::{Float, LANES};
 
 dispatched!(
-    /// Rounds each to f16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2 bytes
-    /// for each.
+    /// Rounds each number to f16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2
+    /// bytes for each.
     pub fn f32_to_f16(from: &[f32], to: &mut [u8]) -> bool = narrow_f16
 );
 
 dispatched!(
-    /// Rounds each to bf16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2 bytes
-    /// for each.
+    /// Rounds each number to bf16, to the nearest, ties to even. Returns true if all results are finite. `to` has 2
+    /// bytes for each.
     pub fn f32_to_bf16(from: &[f32], to: &mut [u8]) -> bool = narrow_bf16
 );
 
 dispatched!(
-    /// Computes `to ← from`, whose f16 take 2 bytes each.
+    /// Computes `to ← from`, with 2 bytes for each f16.
     pub fn f16_to_f32(from: &[u8], to: &mut [f32]) = widen_f16
 );
 
 dispatched!(
-    /// Computes `to ← from`, whose bf16 take 2 bytes each.
+    /// Computes `to ← from`, with 2 bytes for each bf16.
     pub fn bf16_to_f32(from: &[u8], to: &mut [f32]) = widen_bf16
 );
 
 dispatched!(
-    /// Computes `to ← to + weight × from`, whose f16 take 2 bytes each.
+    /// Computes `to ← to + weight × from`, with 2 bytes for each f16.
     pub fn add_f16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide_f16
 );
 
 dispatched!(
-    /// Computes `to ← to + weight × from`, whose bf16 take 2 bytes each.
+    /// Computes `to ← to + weight × from`, with 2 bytes for each bf16.
     pub fn add_bf16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide_bf16
 );
 

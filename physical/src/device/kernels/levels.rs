@@ -1,4 +1,4 @@
-//! Stochastic rounding to signed levels, packed by bits: what quantized SGD (QSGD) is made of.
+//! Stochastic rounding to signed levels, packed by bits: the kernels of quantized SGD (QSGD).
 //!
 //! A level is `ξ ∈ 0..=s`, drawn such that `E ξ = s |x| / ‖x‖`; its code has `1 + ⌈log₂(s + 1)⌉` bits, the sign above
 //! the level. Rounding is done in fixed point: `ξ = (⌊|x| · s 2^f / ‖x‖⌋ + r) ≫ f` with r uniform in `0..2^f`.
@@ -7,10 +7,10 @@
 //! the lowest bit, in words of 32 bits, little endian, and the words of the 16 lanes alternate: every step is a shift
 //! of all lanes. Fewer codes than 512 follow each other without lanes.
 //!
-//! Draws are a function of the key, the row and the lane, the same on every instruction set: lanes begin where Wellons'
-//! two-round mixing (`lowbias32`) takes them, and go from row to row by Marsaglia's congruential generator 69069, of
-//! which the high bits are used. A block draws 32 times; up to that distance the generator's lattice has no vector
-//! shorter than a quarter of the best possible.
+//! Draws are a function of the key, the row and the lane, the same on every instruction set. The two-round mixing of
+//! Wellons (`lowbias32`) seeds the lanes, which go from row to row by Marsaglia's congruential generator 69069, with
+//! its high bits. A block draws 32 times; up to that distance the lattice of the generator has no vector shorter than
+//! a quarter of the best possible.
 
 use super::bits::{Packer, Unpacker, packed_len};
 use super::draw::Keys;
@@ -49,7 +49,7 @@ impl Levels {
         self.0
     }
 
-    /// Returns the bits of a code: one for the sign, and as many as the largest level needs.
+    /// Returns the bits of a code: one for the sign, and those of the largest level.
     pub fn bits(self) -> u32 {
         1 + u32::BITS - self.0.leading_zeros()
     }
@@ -59,7 +59,7 @@ impl Levels {
         packed_len(len, self.bits())
     }
 
-    /// Returns the bits after the point of s |x| / ‖x‖: as many as let the largest sum fit 31 bits.
+    /// Returns the fractional bits of s |x| / ‖x‖: the maximum for which the largest sum fits 31 bits.
     fn fraction(self) -> u32 {
         31 - self.bits()
     }
@@ -101,7 +101,7 @@ dispatched!(
     /// exceeds the largest.
     ///
     /// # Panics
-    /// Panics where [`encode_levels`] does.
+    /// Panics like [`encode_levels`].
     pub fn decode_levels(
         levels: Levels,
         unit: f32,
@@ -112,7 +112,7 @@ dispatched!(
     ) -> bool = decode_kernel
 );
 
-/// Sums the squares of blocks in 64 lanes, of which lane i takes blocks i, i + 64, …
+/// Sums the squares of blocks in 64 lanes; lane i takes blocks i, i + 64, …
 #[inline(always)]
 fn sum_of_squares_kernel<S: Vectors>(set: S, x: &[f32]) -> f64 {
     if x.len() <= BLOCK {
@@ -133,7 +133,7 @@ fn squares_of_block<S: Vectors>(set: S, x: &[f32]) -> f64 {
     if exact { f64::from(sum) } else { wide_sum_of_squares(x) }
 }
 
-/// A block with less than this is summed up in double precision: what underflows is 2⁻⁴⁰ of it at most.
+/// A block with less than this is summed in double precision: underflow loses at most 2⁻⁴⁰ of it.
 const SMALL: f32 = 1.0 / (1u128 << 100) as f32;
 
 /// Sums squares in four times 16 sums, which are added pairwise.
@@ -207,7 +207,7 @@ fn encode_buckets_kernel<S: Vectors>(
     x.len().div_ceil(bucket)
 }
 
-/// Least norm by which numbers are divided without care.
+/// Least norm for a plain division of numbers.
 const ORDINARY: f32 = 1.0 / (1u128 << 64) as f32;
 
 #[inline(always)]
@@ -242,7 +242,7 @@ fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f
     }
 }
 
-/// Constants with which the numbers of a block are rounded to levels.
+/// Constants for rounding the numbers of a block to levels.
 struct Round<S: Vectors> {
     set: S,
     scale: S::Floats,
@@ -281,7 +281,7 @@ impl<S: Vectors> Round<S> {
     }
 }
 
-/// Returns the states in which the lanes' generators begin.
+/// Returns the initial states of the generators of the lanes.
 #[inline(always)]
 fn start(key: u64) -> [u32; LANES] {
     let low = key as u32;
@@ -332,7 +332,7 @@ fn decode_kernel<S: Vectors>(
     set.to_words(sum.largest).iter().all(|level| *level <= levels.0)
 }
 
-/// Constants with which the levels of a block are added up, and the largest levels.
+/// Constants for adding the levels of a block, and the largest levels.
 struct Sum<S: Vectors> {
     set: S,
     unit: S::Floats,
@@ -356,7 +356,7 @@ impl<S: Vectors> Sum<S> {
         Sum { set, unit, weight, level, sign, bits: levels.bits(), fresh, largest }
     }
 
-    /// Adds what a whole block of packed levels stands for.
+    /// Adds the values of a whole block of packed levels.
     #[inline(always)]
     fn add_block(&mut self, from: &[u8], to: &mut [f32; BLOCK]) {
         let set = self.set;
@@ -380,7 +380,7 @@ impl<S: Vectors> Sum<S> {
         }
     }
 
-    /// Adds what the packed levels of less than a block stand for.
+    /// Adds the values of packed levels of an incomplete block.
     #[inline(always)]
     fn add_part(&mut self, from: &[u8], to: &mut [f32]) {
         let mut unpacker = Unpacker::new(from);
@@ -394,7 +394,7 @@ impl<S: Vectors> Sum<S> {
         }
     }
 
-    /// Adds what the lowest bits of the lanes stand for; other bits do not matter.
+    /// Adds the values of the lowest bits of the lanes; other bits are ignored.
     #[inline(always)]
     fn add(&mut self, codes: S::Words, to: &mut [f32; LANES]) {
         let set = self.set;

@@ -2,8 +2,8 @@
 //!
 //! `code = round(255 (x − min) / (max − min))`, `x̂ = min + (code / 255)(max − min)`
 //!
-//! Nothing overflows, and no range is too small: differences are taken of halves where `max − min` is infinite, and of
-//! multiples where it is next to denormal. Where it is 0, so is every code, and x̂ is exact.
+//! No operation overflows, and no range is too small: differences are taken of halves if `max − min` is infinite, and
+//! of multiples if it is nearly denormal. If it is 0, so is every code, and x̂ is exact.
 
 use super::set::Set;
 use super::{Float, WIDE, fold, prefetch};
@@ -24,8 +24,8 @@ impl Range {
         Range { min: lesser(self.min, other.min), max: greater(self.max, other.max) }
     }
 
-    /// Returns the power of two by which numbers are multiplied before they are subtracted, and 255 ÷ the range that
-    /// this gives.
+    /// Returns the power of two by which numbers are multiplied before the subtraction, and 255 ÷ the resulting
+    /// range.
     fn steps(self) -> (f32, f32) {
         let range = self.max - self.min;
         let power = match range {
@@ -41,8 +41,8 @@ impl Range {
 /// 2⁻¹⁰⁰: 255 ÷ a smaller range might overflow.
 const SMALL: f32 = f32::from_bits((127 - 100) << 23);
 
-/// Numbers between two prefetches, and how far ahead these are: not more than the next block, or what they fetch would
-/// push out what is read again.
+/// Numbers between two prefetches, and their distance: within the next block, since more would evict data that is
+/// read again.
 const STRIDE: usize = 256;
 const AHEAD: usize = 3072;
 
@@ -58,7 +58,7 @@ dispatched!(
 );
 
 dispatched!(
-    /// Computes `to ← x̂`. A range that is not finite gives what is not finite either.
+    /// Computes `to ← x̂`. A range that is not finite gives results that are not finite.
     pub fn dequantize(from: &[u8], range: Range, to: &mut [f32]) = dequantize_kernel
 );
 
@@ -93,7 +93,7 @@ fn range_kernel<S: Set>(_: S, from: &[f32]) -> Option<Range> {
     if !fold(sum, |x, y| x + y).is_finite() && !from.iter().all(|x| x.is_finite()) {
         return None;
     }
-    // Of zeros of both signs the order of elements would say which is found.
+    // Of zeros with both signs, the order of elements would determine which is found.
     Some(Range { min: fold(min, lesser) + 0.0, max: fold(max, greater) + 0.0 })
 }
 
@@ -120,7 +120,7 @@ fn quantize_kernel<S: Set>(_: S, from: &[f32], range: Range, to: &mut [u8]) {
 /// Rounds to the nearest of 0 … 255, ties to even.
 #[inline(always)]
 fn code(y: f32) -> u8 {
-    // Beside 1.5 × 2²³ the last place is 1, and the addition rounds.
+    // At 1.5 × 2²³ the last place is 1, so that the addition rounds.
     (lesser(greater(y, 0.0), 255.0) + 12_582_912.0).to_bits() as u8
 }
 

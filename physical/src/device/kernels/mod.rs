@@ -7,11 +7,11 @@
 //! - products and sums are rounded one by one (Rust never contracts them to a fused operation, and neither may you);
 //! - sums over a slice have a fixed order: lane i takes elements i, i + 64, …, and lanes are added by halves;
 //! - minima compare (`if a < b { a } else { b }`): of ±0, `f32::min` may return either;
-//! - what is NaN is stored as the one NaN ([`Float::canonical`]): of two, either's payload may stay.
+//! - every NaN is stored as one NaN ([`Float::canonical`]): of two operands, the payload of either may stay.
 //!
 //! The tests run every kernel on every instruction set of the machine, against a loop over elements.
 //!
-//! What GPUs do in its place has the same bits, and stands in `.cu` files: `cuda/README.md` says how one is added.
+//! The GPU kernels in `.cu` files have the same bits: `cuda/README.md` explains how to add one.
 
 #[macro_use]
 mod dispatch;
@@ -54,8 +54,8 @@ pub const LANES: usize = 16;
 /// Accumulators of a reduction: enough to hide the latency of an addition.
 pub const WIDE: usize = 4 * LANES;
 
-/// Returns an array of what a function returns for each index: that of the standard library is several functions for
-/// each use, and kernels have hundreds.
+/// Returns an array of the results of a function for each index: the version of the standard library compiles to
+/// several functions for each use, and kernels have hundreds.
 #[inline(always)]
 pub(super) fn from_fn<T: Copy + Default, const N: usize>(mut of: impl FnMut(usize) -> T) -> [T; N] {
     let mut all = [T::default(); N];
@@ -77,8 +77,8 @@ pub fn fold<T: Copy + Default>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) ->
     combine(combine(lanes[0], lanes[2]), combine(lanes[1], lanes[3]))
 }
 
-/// Prefetches the cache lines of `len` numbers, which need not exist: for kernels that read a block twice, lest the
-/// memory is idle while they do.
+/// Prefetches the cache lines of `len` numbers, which need not exist, for kernels that read a block twice, so that
+/// the memory is busy in the meantime.
 #[inline(always)]
 fn prefetch(at: *const f32, len: usize) {
     for line in (0..len).step_by(LANES) {

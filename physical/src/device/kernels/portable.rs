@@ -105,9 +105,9 @@ const REBIAS: u32 = (127 - 15) << 23;
 fn f16_of(x: f32) -> u16 {
     let sign = x.to_bits() >> 16 & 0x8000;
     let size = x.to_bits() & !(1 << 31);
-    // Half of an f16's last place is added, but for a tie that would round to odd.
+    // Half of the last place of an f16 is added, except for a tie that would round to odd.
     let normal = (size.wrapping_sub(REBIAS).wrapping_add(0xfff + (size >> 13 & 1)) >> 13).min(F16_INFINITY);
-    // Beside ½ the last place is 2⁻²⁴, as that of a denormal f16, and the addition rounds.
+    // At ½ the last place is 2⁻²⁴, that of a denormal f16, so that the addition rounds.
     let denormal = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let nan = F16_INFINITY | 0x200 | (size >> 13 & 0x3ff);
     let code = if size < (127 - 14) << 23 { denormal } else { normal };

@@ -14,8 +14,8 @@ dispatched!(
 );
 
 dispatched!(
-    /// Writes to `places` the indices of elements whose magnitude is `least` or more, in order, and returns their
-    /// number. The places behind them have no meaning.
+    /// Writes the indices of elements with magnitudes of at least `least` to `places`, in order, and returns their
+    /// number. The rest of `places` is undefined.
     ///
     /// # Panics
     /// If `x` has 2³² elements, or `places` fewer than [`LANES`] more than `x`.
@@ -23,8 +23,8 @@ dispatched!(
 );
 
 dispatched!(
-    /// Returns a threshold that at least `few` and at most `many` of these magnitudes reach; if there is none, for too
-    /// many are equal, the largest that `few` reach. `few` is 1 at least, and no more than there are.
+    /// Returns a threshold that at least `few` and at most `many` of these magnitudes reach. If equal magnitudes make
+    /// that impossible, returns the largest threshold that `few` reach. `few` is from 1 to the number of magnitudes.
     pub fn threshold(few: usize, many: usize, magnitudes: &[u32]) -> u32 = threshold_kernel
 );
 
@@ -84,7 +84,7 @@ fn threshold_kernel<S: Set>(_: S, few: usize, many: usize, magnitudes: &[u32]) -
 #[inline(always)]
 fn count_reaching(least: u32, magnitudes: &[u32]) -> usize {
     let mut count = 0;
-    // So many that a lane's count fits 32 bits.
+    // The count of a lane then fits 32 bits.
     for part in magnitudes.chunks(1 << 30) {
         let mut counts = [0u32; WIDE];
         let (rows, rest) = part.as_chunks::<WIDE>();

@@ -1,4 +1,4 @@
-//! Element-wise reductions of floats, with which all-reduce and its kin compute. Every NaN that comes out is the one
+//! Element-wise reductions of floats for all-reduce and similar operations. Every NaN in a result is the canonical
 //! NaN.
 
 use super::LANES;
@@ -20,7 +20,7 @@ dispatched!(
 );
 
 dispatched!(
-    /// Computes `to ← to + from`, of equal lengths, where another process may write `from` meanwhile.
+    /// Computes `to ← to + from`, of equal lengths; another process may write `from` at the same time.
     pub(crate) fn add_shared(from: SharedFloats<'_>, to: &mut [f32]) = add_shared_kernel
 );
 
@@ -56,14 +56,14 @@ impl SharedFloats<'_> {
     /// Creates a view of the `len` numbers from `start` on.
     ///
     /// # Safety
-    /// They are mapped, aligned and initialised for as long as the lifetime says, and this process writes them
-    /// atomically at most.
+    /// The numbers are mapped, aligned and initialised for the whole lifetime, and this process writes them only
+    /// atomically, if at all.
     pub(crate) unsafe fn new(start: *const f32, len: usize) -> Self {
         SharedFloats { start, len, memory: PhantomData }
     }
 }
 
-/// Loads one number that another process may write meanwhile.
+/// Loads one number that another process may write at the same time.
 ///
 /// # Safety
 /// It is mapped and aligned.
@@ -74,11 +74,11 @@ pub(super) unsafe fn load_one(from: *const f32) -> f32 {
 
 #[inline(always)]
 fn add_shared_kernel<S: Set>(set: S, from: SharedFloats<'_>, to: &mut [f32]) {
-    assert_eq!(from.len, to.len(), "a sum of as many");
+    assert_eq!(from.len, to.len(), "both operands of a sum must have the same length");
     let (rows, rest) = to.as_chunks_mut::<LANES>();
     let mut at = from.start;
     for row in rows {
-        // SAFETY: there are as many numbers as in `to`, as just checked.
+        // SAFETY: `from` has the same length as `to`, as just checked.
         let x = unsafe { set.load_shared(at) };
         *row = from_fn(|lane| (row[lane] + x[lane]).canonical());
         at = at.wrapping_add(LANES);

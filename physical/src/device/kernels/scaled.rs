@@ -1,5 +1,5 @@
-//! Codes of numbers relative to the scale of their block: whole numbers of four bits, powers of two of four bits, and
-//! floats of eight. The codecs that write the scales say what each is good for.
+//! Codes of numbers relative to the scale of their block: four-bit whole numbers, four-bit powers of two, and
+//! eight-bit floats. See the codecs for their uses.
 //!
 //! ```text
 //! int4   code = 8 + x/s rounded, from 1 to 15                          x̂ = s (code − 8)
@@ -20,7 +20,7 @@ dispatched!(
 );
 
 dispatched!(
-    /// Writes the whole number in four bits of each x/s. Where s is 0 or NaN, all are that of 0.
+    /// Writes each x/s as a four-bit whole number. If s is 0 or NaN, all codes are that of 0.
     pub fn pack_int4(x: &[f32], s: f32, to: &mut [u8]) = pack_int4_kernel
 );
 
@@ -35,8 +35,8 @@ dispatched!(
 );
 
 dispatched!(
-    /// Writes the power of two in four bits that is next to each x/s, whose magnitude is 1 at most; 0 below 1/128.
-    /// Where s is 0 or NaN, all are 0.
+    /// Writes each x/s as the nearest four-bit power of two, with a magnitude of at most 1; 0 below 1/128. If s is 0
+    /// or NaN, all codes are 0.
     pub fn pack_e3m0(x: &[f32], s: f32, to: &mut [u8]) = pack_e3m0_kernel
 );
 
@@ -51,7 +51,7 @@ dispatched!(
 );
 
 dispatched!(
-    /// Writes the float in eight bits that is next to each x/s, 448 at most; what is not finite becomes NaN. Where s is
+    /// Writes each x/s as the nearest eight-bit float, at most 448; numbers that are not finite become NaN. If s is
     /// 0, all others are 0.
     pub fn pack_e4m3(x: &[f32], s: f32, to: &mut [u8]) = pack_e4m3_kernel
 );
@@ -66,17 +66,17 @@ dispatched!(
     pub fn add_e4m3(from: &[u8], s: f32, weight: f32, to: &mut [f32]) = add_e4m3_kernel
 );
 
-/// Number that rounds to the nearest whole number, ties to even, by its addition: beside 1.5 × 2²³ the last place is 1.
+/// Number whose addition rounds to the nearest whole number, ties to even: at 1.5 × 2²³ the last place is 1.
 const ROUND: f32 = 12_582_912.0;
 
 /// Largest whole number of four bits.
 const MOST: f32 = 7.0;
 
-/// Magnitude relative to the scale from which on a power of two of four bits is not 0.
+/// Magnitude relative to the scale from which a four-bit power of two is not 0.
 const LEAST: f32 = 1.0 / 128.0;
 
-/// Largest number of E4M3, its smallest normal one, its number of steps below 1, where they are smallest, and the code
-/// of what is not a number.
+/// Largest number of E4M3, its smallest normal number, its number of steps below 1, where they are smallest, and the
+/// code of NaN.
 const LARGEST: f32 = 448.0;
 const NORMAL: f32 = 1.0 / 64.0;
 const STEPS: f32 = 512.0;
@@ -180,7 +180,7 @@ fn e4m3(x: f32, part: f32) -> u8 {
     // The eighth step is the smallest normal number, and has the code that follows.
     let steps = (part * STEPS + ROUND).to_bits() & 0xff;
     let bits = part.to_bits();
-    // The lowest three bits of what is left of the fraction are rounded to even; a carry goes to the exponent.
+    // The lowest three bits of the remaining fraction are rounded to even; a carry goes to the exponent.
     let rounded = bits.wrapping_add(0x7_ffff + (bits >> 20 & 1));
     let normal = (rounded >> 20).wrapping_sub(120 << 3);
     let code = sign | if part < NORMAL { steps } else { normal };
@@ -224,7 +224,7 @@ fn pack(x: &[f32], to: &mut [u8], code: impl Fn(f32) -> u8) {
     }
 }
 
-/// Stores what `with` makes of each code of four bits and the number that is there.
+/// Stores the result of `with` for each four-bit code and the current number.
 #[inline(always)]
 fn unpack(from: &[u8], to: &mut [f32], with: impl Fn(u8, f32) -> f32) {
     let (rows, rest) = to.as_chunks_mut::<{ 2 * LANES }>();

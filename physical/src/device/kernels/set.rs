@@ -12,8 +12,8 @@ pub(super) trait Set: Copy {
     /// Converts each f16 to f32, exactly.
     fn f32_of(self, x: [u16; LANES]) -> [f32; LANES];
 
-    /// Loads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of
-    /// which the compiler knows nothing.
+    /// Loads 16 numbers that another process may write at the same time, like relaxed atomic loads, by instructions
+    /// that are opaque to the compiler.
     ///
     /// # Safety
     /// The numbers are mapped and aligned.
@@ -22,7 +22,7 @@ pub(super) trait Set: Copy {
     /// Returns a mask whose bit i is set if xᵢ < 0.
     fn negative(self, x: [f32; LANES]) -> u16;
 
-    /// Returns `size` in all lanes, negated where a bit is set.
+    /// Returns `size` in all lanes, negated for set bits.
     fn signed(self, size: f32, bits: u16) -> [f32; LANES];
 
     /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything.

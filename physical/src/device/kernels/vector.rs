@@ -1,7 +1,7 @@
-//! Sixteen lanes in registers, for kernels whose loops the compiler does not turn into vectors by itself.
+//! Sixteen lanes in registers, for kernels whose loops the compiler does not vectorize.
 //!
-//! Loops that carry a register of lanes along, as packing bits does, come out scalar; written with these few operations
-//! they do not. Everything is rounded as Rust's own arithmetic is.
+//! Loops that carry a register of lanes, like those that pack bits, compile to scalar code; written with these few
+//! operations they do not. All results are rounded like Rust arithmetic.
 
 use super::from_fn;
 use super::portable::Portable;
@@ -140,7 +140,7 @@ mod x86 {
         ($name:ident($x:ty, $y:ty) -> $out:ty = $instruction:path) => {
             #[inline(always)]
             fn $name(self, x: $x, y: $y) -> $out {
-                // SAFETY: the set's value exists only where the machine has its instructions.
+                // SAFETY: a value of the set exists only if the machine has its instructions.
                 unsafe { $instruction(x, y) }
             }
         };
@@ -158,7 +158,7 @@ mod x86 {
         ($name:ident($x:ty, $y:ty) -> $out:ty = $instruction:path) => {
             #[inline(always)]
             fn $name(self, x: [$x; 2], y: [$y; 2]) -> [$out; 2] {
-                // SAFETY: the set's value exists only where the machine has its instructions.
+                // SAFETY: a value of the set exists only if the machine has its instructions.
                 unsafe { [$instruction(x[0], y[0]), $instruction(x[1], y[1])] }
             }
         };
@@ -171,7 +171,7 @@ mod x86 {
         };
     }
 
-    /// The same 64 bytes as another type.
+    /// The same 64 bytes with a different type.
     macro_rules! same_size {
         ($x:expr) => {
             // SAFETY: registers and arrays of numbers hold any bits, and transmute compares their sizes.
@@ -221,7 +221,7 @@ mod x86 {
         wide!(converted(__m512i) -> __m512 = _mm512_cvtepi32_ps);
         #[inline(always)]
         fn left(self, x: __m512i, count: u32) -> __m512i {
-            // SAFETY: the set's value exists only where the machine has its instructions.
+            // SAFETY: a value of the set exists only if the machine has its instructions.
             unsafe { _mm512_sll_epi32(x, _mm_cvtsi32_si128(count as i32)) }
         }
         #[inline(always)]
@@ -279,7 +279,7 @@ mod x86 {
         halves!(converted(__m256i) -> __m256 = _mm256_cvtepi32_ps);
         #[inline(always)]
         fn left(self, x: [__m256i; 2], count: u32) -> [__m256i; 2] {
-            // SAFETY: the set's value exists only where the machine has its instructions.
+            // SAFETY: a value of the set exists only if the machine has its instructions.
             x.map(|x| unsafe { _mm256_sll_epi32(x, _mm_cvtsi32_si128(count as i32)) })
         }
         #[inline(always)]

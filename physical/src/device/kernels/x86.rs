@@ -1,4 +1,4 @@
-//! Instructions of AVX2 and AVX-512, where the compiler would not choose them by itself.
+//! AVX2 and AVX-512 instructions that the compiler would not choose itself.
 
 use super::LANES;
 use super::reach::MAGNITUDE;
@@ -7,11 +7,11 @@ use std::arch::x86_64::*;
 use std::is_x86_feature_detected as has;
 use std::mem::transmute;
 
-/// AVX2, and what came with it.
+/// AVX2, and its companion extensions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
 
-/// AVX-512, as of Skylake's servers.
+/// AVX-512, as on Skylake servers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512(());
 
@@ -116,7 +116,7 @@ impl Set for Avx2 {
         unsafe {
             let size = _mm256_castps_si256(_mm256_set1_ps(size));
             let bits = _mm256_set1_epi32(i32::from(bits));
-            // Each lane's bit is shifted to where its sign is.
+            // Shifts the bit of each lane to its sign.
             let low = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
             let high = _mm256_sub_epi32(low, _mm256_set1_epi32(8));
             let sign = _mm256_set1_epi32(i32::MIN);

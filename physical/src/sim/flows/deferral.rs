@@ -1,21 +1,22 @@
 //! Deferral: until when the rates of flows may stay as they are.
 //!
-//! On a link with many flows, one that begins or ends changes what the others have by little, and where a hundred ranks
-//! send to all others, thousands do within a hundredth of the time that each of them takes. So a flow with a small part
-//! of its links waits for its rate, and what one leaves that has ended is given to others, a moment later: after
-//! [`PATIENCE`] of the time that it takes or took. What changes more is shared at once.
+//! On a link with many flows, one that begins or ends changes the rates of the others little. If a hundred ranks send
+//! to all others, thousands begin or end within a hundredth of the time of each. So a flow with a small part of its
+//! links waits for its rate, and the share of an ended flow is redistributed slightly later: after [`PATIENCE`] of
+//! the time that it takes or took. Larger changes are shared immediately.
 
 use super::{Flows, LARGEST, LinkNumber};
 use crate::sim::agenda::Time;
 use std::ops::Range;
 
-/// Share of the time of a flow for which it waits for its rate, or others for what it has left.
+/// Share of the time of a flow for which it waits for its rate, or for which its share stays unused after its end.
 const PATIENCE: f64 = 0.01;
 
-/// Largest part of a link that is given to nobody for that time.
+/// Largest part of a link that stays unused for that time.
 const PART: f64 = 1.0 / 16.0;
 
-/// Divisor of the time of a flow that goes on with other bytes: the agenda is told of its end after that part at the latest.
+/// Divisor of the time of a flow that continues with further bytes: its end is entered in the agenda at the latest
+/// after that part.
 const UNTOLD: Time = 64;
 
 /// Links on which a flow has begun or ended since rates were last computed.
@@ -23,11 +24,11 @@ const UNTOLD: Time = 64;
 pub(super) struct Changes {
     /// Links that are shared anew before time passes.
     pub(super) urgent: Vec<LinkNumber>,
-    /// Links that are shared anew once the first of them has to be.
+    /// Links that are shared anew when the first of them must be.
     pub(super) deferred: Vec<LinkNumber>,
     /// Time at which that is.
     pub(super) deferred_until: Option<Time>,
-    /// Time at which rates have to be computed, if anything has changed.
+    /// Time at which rates must be computed, if anything has changed.
     pub(super) due: Option<Time>,
 }
 
@@ -49,17 +50,17 @@ impl Changes {
         self.share_by(at);
     }
 
-    /// Lets rates be computed at a time, unless they are before.
+    /// Schedules a computation of rates, at the latest at this time.
     fn share_by(&mut self, at: Time) {
         self.due = earlier(self.due, at);
     }
 
-    /// Lets the agenda be told, before it comes, of the end of a flow that goes on and lasts so long.
+    /// Schedules an entry in the agenda for the end of a flow that continues for this time.
     pub(super) fn has_renewed(&mut self, now: Time, lasts: Time) {
         self.share_by(now + lasts / UNTOLD);
     }
 
-    /// Begins to compute rates: what need not wait longer is urgent.
+    /// Begins to compute rates: links that need not wait longer are urgent.
     pub(super) fn begin(&mut self, now: Time) {
         if self.deferred_until.is_some_and(|until| until <= now) {
             self.urgent.append(&mut self.deferred);
@@ -70,12 +71,12 @@ impl Changes {
 }
 
 impl Flows {
-    /// Returns the time at which rates have to be computed, if anything has changed.
+    /// Returns the time at which rates must be computed, if anything has changed.
     pub(in crate::sim) fn share_at(&self) -> Option<Time> {
         self.changes.due
     }
 
-    /// Lets links be shared anew on which a flow has begun.
+    /// Schedules a new share of the links on which a flow has begun.
     pub(super) fn has_begun(&mut self, now: Time, links: Range<usize>, bytes: usize) {
         let links = &self.routes[links];
         let rate = links.iter().map(|link| self.next_rate(*link)).fold(LARGEST, f64::min);
@@ -85,7 +86,7 @@ impl Flows {
         self.changes.add(now, wait, links);
     }
 
-    /// Returns about what a link gives a flow that has just begun.
+    /// Returns the approximate rate of a new flow on a link.
     fn next_rate(&self, link: LinkNumber) -> f64 {
         let wire = &self.wires[link as usize];
         let even = wire.capacity / wire.flows.len() as f64;
@@ -93,7 +94,7 @@ impl Flows {
         even.max(free)
     }
 
-    /// Lets links be shared anew on which a flow has ended that had taken a time.
+    /// Schedules a new share of the links on which a flow has ended that took this time.
     pub(super) fn has_ended(&mut self, now: Time, links: Range<usize>, took: Time) {
         let links = &self.routes[links];
         let is_small = |link: &LinkNumber| {

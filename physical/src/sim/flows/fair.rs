@@ -1,11 +1,11 @@
 //! Fair shares: the rates of flows that share links.
 //!
-//! All flows of a link on which one has begun or ended are given new rates, those of the most crowded links first; what
-//! other flows have of the links that these pass stays theirs. Then a link is *unfair* whose other flows should have less
-//! than they have, since one of the new rates is lower for their sake, or could have more. Its flows are given new rates,
-//! too, until no link is. So a flow that ends in one corner of a large network costs nothing in the others.
+//! All flows of a link on which one has begun or ended get new rates, those of the most crowded links first; other
+//! flows keep their shares of the links that these pass. Then a link is *unfair* if its other flows should have less,
+//! because they reduced one of the new rates, or could have more. Its flows get new rates, too, until no link is
+//! unfair. So a flow that ends in one corner of a large network costs nothing in the others.
 //!
-//! Fair is what is within [`TOLERANCE`]: what changes by less does not travel on from link to link.
+//! Rates within [`TOLERANCE`] are fair: smaller changes do not propagate from link to link.
 
 use super::{CohortNumber, FlowNumber, Flows, LinkNumber, NONE};
 use crate::sim::agenda::Time;
@@ -13,25 +13,25 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::mem;
 
-/// Share by which a rate may miss the fair one, and by which a link that limits flows may be idle.
+/// Share by which a rate may miss the fair one, and by which a limiting link may be idle.
 pub(super) const TOLERANCE: f64 = 1e-3;
 
-/// Ratio up to which two links are as crowded: one transfer of a second thus takes a nanosecond more or less.
+/// Ratio up to which two links are equally crowded: a transfer of a second thus deviates by a nanosecond.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// Rate of a flow that has none yet.
 const OPEN: f64 = -1.0;
 
-/// Links whose flows need a rate, the most crowded first: by the bits of the share of each flow, which are in the order of
-/// what they stand for, as no share is negative.
+/// Links whose flows need a rate, the most crowded first, sorted by the bits of the share of each flow, which sort
+/// like their values, since no share is negative.
 pub(super) type LinkQueue = BinaryHeap<Reverse<(u64, LinkNumber)>>;
 
 /// Shares of a link while rates are computed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LinkShares {
-    /// Round in which flows of it were last given new rates.
+    /// Round in which some of its flows last got new rates.
     touched: u64,
-    /// Round in which all its flows were.
+    /// Round in which all its flows did.
     opened: u64,
     /// Sum of the rates of its flows that keep theirs.
     kept: f64,
@@ -48,15 +48,15 @@ pub(super) struct LinkShares {
 }
 
 impl LinkShares {
-    /// Returns what each flow gets that has no rate yet.
+    /// Returns the share of each flow without a rate.
     fn share(&self) -> f64 {
         (self.left / f64::from(self.open)).max(0.0)
     }
 }
 
 impl Flows {
-    /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these and of the
-    /// renewed flows, and when it is due.
+    /// Computes the rates of all flows for which they may have changed. Calls `tell` with the cohort of these and of
+    /// the renewed flows, and the time when it is due.
     pub(in crate::sim) fn share(&mut self, now: Time, mut tell: impl FnMut(Time, CohortNumber)) {
         self.round += 1;
         self.changes.begin(now);
@@ -121,7 +121,7 @@ impl Flows {
             self.leave_cohort(before);
         }
         let wire = &mut self.wires[link as usize];
-        // Exactly, where sums of rates are rounded.
+        // Exactly 0, although sums of rates are rounded.
         wire.sharing.kept = 0.0;
         wire.idle = 0.0;
     }
@@ -186,7 +186,7 @@ impl Flows {
         due
     }
 
-    /// Adds the links some of whose flows keep rates that are no longer fair.
+    /// Adds the links with flows whose kept rates are no longer fair.
     fn find_unfair(&self, unfair: &mut Vec<LinkNumber>) {
         let is_unfair = |link: &&LinkNumber| self.is_unfair(**link);
         unfair.extend(self.touched.iter().filter(is_unfair));
@@ -211,7 +211,7 @@ impl Flows {
         kept.any(|number| self.flows[*number as usize].rate > limit * more)
     }
 
-    /// Keeps what the links have of the new rates.
+    /// Stores the new rates of the links.
     fn keep(&mut self) {
         for link in &self.touched {
             let wire = &mut self.wires[*link as usize];

@@ -4,12 +4,12 @@ use super::{Happening, Pause, Simulated, Simulator};
 use crate::sim::agenda::Time;
 use std::mem;
 
-/// Time after which a rank looks at what another one says of itself to all: others may have said more until then.
+/// Time after which a rank checks an announcement of another one to all: more may have arrived by then.
 const NEWS: Time = 1_000_000;
 
 impl Simulator {
-    /// Ends the park of a rank's threads, or the next one: at the time of the thread that rings, or a little later if that
-    /// is of another rank, as where a thousand ranks leave, each rings all.
+    /// Ends the park of the threads of a rank, or the next one: at the time of the ringing thread, or slightly later
+    /// if that belongs to another rank, since, for example, when a thousand ranks leave, each rings all.
     pub(in crate::sim) fn ring(&self, rank: usize) {
         let mut state = self.lock();
         let at = state.local_time();
@@ -41,7 +41,7 @@ impl Simulated {
         }
     }
 
-    /// Wakes the threads of a rank, for whatever they may want to look at.
+    /// Wakes the threads of a rank, for any check.
     pub(super) fn ring(&mut self, rank: usize) {
         self.rings[rank] += 1;
         self.wake_parked(rank);

@@ -1,7 +1,7 @@
 //! Faults as they happen to the threads of a simulated world.
 //!
-//! The threads of a rank that has died go on, unseen: nothing that they send arrives anywhere, nothing reaches them, and
-//! they find all their connections closed. So they end as those of any rank do that is alone, and leave nothing behind.
+//! The threads of a rank that has died continue in isolation: nothing that they send arrives, nothing reaches them,
+//! and all their connections are closed. So they end like those of an isolated rank, and leave nothing behind.
 
 use super::Happening;
 use super::{Simulated, Simulator, ThreadNumber};
@@ -17,7 +17,7 @@ pub(super) enum Condition {
 }
 
 impl Simulator {
-    /// Lets ranks fail: by these faults, or by what they do.
+    /// Allows ranks to fail: by these faults, or by themselves.
     pub(in crate::sim) fn expect(&self, faults: &[Fault]) {
         let mut state = self.lock();
         state.conditions = vec![Condition::Well; state.of_rank.len()];
@@ -28,7 +28,8 @@ impl Simulator {
         state.faults = faults.to_vec();
     }
 
-    /// Returns true if nothing more can come from `peer` to `rank`, as its process has ended or all have for this one.
+    /// Returns true if nothing more can arrive from `peer` at `rank`, because its process has ended or all have for
+    /// this one.
     pub(in crate::sim) fn is_closed(&self, peer: usize, rank: usize) -> bool {
         let state = self.lock();
         state.is_dead(rank) || state.wires.is_closed(peer, rank)
@@ -53,7 +54,7 @@ impl Simulated {
         self.conditions.get(rank) == Some(&Condition::Dead)
     }
 
-    /// Lets a fault happen.
+    /// Applies a fault.
     pub(super) fn strike(&mut self, kind: FaultKind) {
         let now = self.now;
         self.wires.note(now, || format!("{kind}"));
@@ -99,14 +100,14 @@ impl Simulated {
         self.to_look.push(rank);
     }
 
-    /// Tells all other ranks that nothing more will come from one.
+    /// Notifies all other ranks that nothing more comes from one.
     fn close(&mut self, at: Time, rank: usize) {
         for peer in (0..self.of_rank.len()).filter(|peer| *peer != rank) {
             self.wires.close(at, rank, peer, &mut self.agenda);
         }
     }
 
-    /// Lets the threads of a rank run that would have run while it was stopped.
+    /// Resumes the threads of a rank that would have run while it was stopped.
     fn release(&mut self, rank: usize) {
         let of_rank = |number: &ThreadNumber| self.threads[*number].rank == rank;
         let released: Vec<_> = self.held.iter().copied().filter(of_rank).collect();
@@ -114,7 +115,7 @@ impl Simulated {
         self.ready.extend(released);
     }
 
-    /// Ends stopped ranks once nobody else runs and nothing resumes them, as whoever has started them does.
+    /// Ends stopped ranks once no other rank runs and no fault resumes them, as their launcher would.
     pub(super) fn end_stopped(&mut self) {
         if self.faults_left > 0 || !self.conditions.contains(&Condition::Stopped) {
             return;

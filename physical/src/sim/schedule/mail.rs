@@ -47,7 +47,7 @@ impl Simulated {
         self.threads.get(self.running).map_or(0, |thread| thread.rank)
     }
 
-    /// Takes what a rank has written to its sockets in a turn, and sends it at the end of that.
+    /// Takes the data that a rank has written to its sockets in a turn, and sends it at the end of the turn.
     pub(super) fn collect(&mut self, number: ThreadNumber) {
         let rank = self.threads[number].rank;
         let mut letters = self.sockets.collect(rank);

@@ -1,7 +1,7 @@
 //! Faults of the wires of a simulated cluster.
 //!
-//! A cut holds messages that have not left yet: those go on, from their first byte, when it is healed. A rank that dies
-//! leaves what the system has taken of it already; a host that dies leaves nothing.
+//! A cut holds messages that have not left yet: these continue, from their first byte, when it is healed. Of a rank
+//! that dies, data that the system has already taken still arrives; of a host that dies, none does.
 
 use super::{Content, Happening, LineNumber, Parcel, Wires};
 use crate::dtype::DType;
@@ -14,7 +14,7 @@ use crate::sim::sockets::Letter;
 use crate::tag::Tag;
 use crate::transport::Label;
 
-/// Channel of what is not said by an endpoint.
+/// Channel of data that does not come from an endpoint.
 pub(super) const SYSTEM: u16 = u16::MAX;
 
 /// Parts of a host that faults strike.
@@ -40,9 +40,9 @@ impl HostParts {
 pub enum Flaw {
     /// The message of this number, counted from 0, never arrives.
     DropMessage(u64),
-    /// One of so many heartbeats is not sent.
+    /// Skips one of every `every` heartbeats.
     SkipHeartbeats {
-        /// Number of heartbeats, of which the last is skipped.
+        /// Number of heartbeats, the last of which is skipped.
         every: u64,
     },
 }
@@ -93,7 +93,7 @@ impl Wires {
         self.cuts.iter().any(|cut| cut.holds(from, to))
     }
 
-    /// Lets nothing pass between hosts.
+    /// Blocks all messages between hosts.
     pub(in crate::sim) fn cut(&mut self, now: Time, cut: Cut) {
         self.cuts.push(cut);
         for line in 0..self.lines.len() {
@@ -127,13 +127,13 @@ impl Wires {
         }
     }
 
-    /// Lets nothing arrive any more that is not on its way from a rank.
+    /// Blocks all further arrivals, except those on their way from a rank.
     pub(in crate::sim) fn vanish(&mut self, rank: usize) {
         self.dead.insert(rank);
         self.void(rank, |_| true);
     }
 
-    /// Lets nothing arrive any more at a rank that has died, nor from it what the system has not taken yet.
+    /// Blocks all further arrivals at a rank that has died, and those from it that the system has not taken yet.
     pub(in crate::sim) fn bury(&mut self, rank: usize) {
         self.dead.insert(rank);
         self.void(rank, |parcel| parcel.ticket.is_some());
@@ -151,12 +151,12 @@ impl Wires {
         }
     }
 
-    /// Tells `to` that nothing more comes from `from`.
+    /// Notifies `to` that nothing more comes from `from`.
     pub(in crate::sim) fn close(&mut self, at: Time, from: usize, to: usize, agenda: &mut Agenda<Happening>) {
         self.send_as_system(at, from, to, 0, Content::End, agenda);
     }
 
-    /// Sends what a rank says over a socket.
+    /// Sends the data that a rank writes to a socket.
     pub(in crate::sim) fn post(&mut self, at: Time, letter: Letter, agenda: &mut Agenda<Happening>) {
         let Letter { from, to, .. } = letter;
         let bytes = letter.piece.bytes().len();
@@ -178,7 +178,7 @@ impl Wires {
         self.send(at, outbox, to, Parcel { from, label, bytes, content, ticket: None }, agenda);
     }
 
-    /// Returns true if `to` knows that nothing more comes from `from`.
+    /// Returns true if `to` has been notified that nothing more comes from `from`.
     pub(in crate::sim) fn is_closed(&self, from: usize, to: usize) -> bool {
         self.closed.contains(&(from, to))
     }

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Name for which all certificates of a job are signed.
+/// Name in all certificates of a job.
 const NAME: &str = "hexagram";
 /// Most bytes that are encrypted before the socket has taken the previous ones.
 const PIECE: usize = 64 * 1024;
@@ -36,7 +36,7 @@ pub(crate) struct Tls {
     client: Arc<ClientConfig>,
 }
 
-/// Reads a file. `what` names its kind.
+/// Reads a file. `what` is its kind.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
     input::read(path, LONGEST).map_err(|cause| {
         Error::system(format!("read the {what} {}", path.display()), cause, "correct its path")
@@ -52,7 +52,7 @@ fn unusable(what: &str, path: &Path, cause: impl Display, remedy: &str) -> Error
 fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let pem = read(what, path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let refused = |cause: &str| unusable(what, path, cause, "give a file with BEGIN CERTIFICATE in it");
+    let refused = |cause: &str| unusable(what, path, cause, "use a file with BEGIN CERTIFICATE in it");
     match found {
         Ok(found) if found.is_empty() => Err(refused("it holds none")),
         outcome => outcome.map_err(|cause| refused(&cause.to_string())),
@@ -65,17 +65,18 @@ impl Tls {
         let TlsFiles { certificate, key, authority } = files;
         let chain = certificates("certificate", certificate)?;
         let private = PrivateKeyDer::from_pem_slice(&read("private key", key)?).map_err(|cause| {
-            unusable("private key", key, cause, "give a file with BEGIN PRIVATE KEY in it")
+            unusable("private key", key, cause, "use a file with BEGIN PRIVATE KEY in it")
         })?;
         private_file(key)?;
         let mut roots = RootCertStore::empty();
         for root in certificates("authority's certificate", authority)? {
-            let refused = |cause| unusable("authority's certificate", authority, cause, "make a new one");
+            let refused =
+                |cause| unusable("certificate of the authority", authority, cause, "create a new one");
             roots.add(root).map_err(refused)?;
         }
         let roots = Arc::new(roots);
         let refused = |cause: String| {
-            let remedy = "have the authority sign one for this key and the name `hexagram`";
+            let remedy = "sign one with the authority, for this key and the name `hexagram`";
             unusable("certificate", certificate, cause, remedy)
         };
         believe(&chain, &roots).map_err(refused)?;
@@ -131,9 +132,9 @@ fn believe(chain: &[CertificateDer<'_>], roots: &Arc<RootCertStore>) -> Result<(
 
 /// One TLS connection.
 ///
-/// A write returns a number of bytes once the socket has taken all records made of them, so that what was sent reaches
-/// the peer although nobody drives this side any more. While the socket has taken only a part, writes return
-/// `WouldBlock`, and have to be repeated with the same bytes first: those are *committed*, and never encrypted twice.
+/// A write returns a number of bytes once the socket has taken all records made of them, so that the data reaches the
+/// peer even if this side is no longer driven. While the socket has taken only a part, writes return `WouldBlock`,
+/// and must be repeated with the same bytes first: those are *committed*, and never encrypted twice.
 pub(crate) struct Session {
     connection: Connection,
     stream: TcpStream,
@@ -182,7 +183,7 @@ fn refused(error: &rustls::Error) -> io::Error {
             "the other side does not speak TLS: set HEXAGRAM_TLS_* on all ranks, or on none".to_owned()
         }
         error => {
-            format!("the two sides refuse each other's TLS ({error}): set HEXAGRAM_TLS_* alike on all ranks")
+            format!("the TLS handshake failed ({error}): use the same HEXAGRAM_TLS_* on all ranks")
         }
     };
     io::Error::new(io::ErrorKind::PermissionDenied, what)
@@ -249,7 +250,7 @@ impl Socket for Session {
         &self.stream
     }
 
-    /// Returns the number of bytes that are encrypted already, and not counted.
+    /// Returns the number of bytes that are encrypted, but not counted.
     fn committed(&self) -> usize {
         self.committed
     }
@@ -261,7 +262,7 @@ impl Socket for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Lets the peer distinguish an end from a cut connection.
+        // Lets the peer distinguish an end from a lost connection.
         self.connection.send_close_notify();
         let _ = self.push();
     }

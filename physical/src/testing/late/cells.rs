@@ -1,4 +1,4 @@
-//! Memory of the late device: a host that follows its addresses ends at once.
+//! Memory of the late device: host code that dereferences its addresses crashes immediately.
 
 use crate::device::{Allocation, Failure, Kernel, Operands};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Address that no process can follow: host code that tries ends at once.
+/// Invalid address: host code that dereferences it crashes immediately.
 const NOWHERE: NonZeroUsize = NonZeroUsize::new(0xdead << 48).unwrap();
 
 /// The device's memory: a lock around it, so that only forgotten waits are wrong, and nothing is undefined.
@@ -19,7 +19,7 @@ pub(super) struct Cells {
 
 impl Cells {
     fn of(span: &Span) -> Result<&Cells, Failure> {
-        let strange = || Failure::Fault(Error::usage("memory that is not of the late device", "copy it"));
+        let strange = || Failure::Fault(Error::usage("memory of a different device", "copy it"));
         span.keeper().ok_or_else(strange)
     }
 
@@ -41,7 +41,7 @@ impl Cells {
         Ok(write(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut cells)[span.offset()..][..span.byte_len()]))
     }
 
-    /// Lets `kernel` write `to` from the bytes that `from` has now.
+    /// Lets `kernel` write `to` from the current bytes of `from`.
     pub(super) fn combine<R>(
         from: &Span,
         to: &Span,
@@ -60,7 +60,7 @@ pub(super) fn allocate(bytes: usize, owner: Option<Keeper>) -> Allocation {
     Allocation { address, keeper: Arc::new(Cells { words, _owner: owner }) }
 }
 
-/// Runs a kernel on copies of the cells, and stores what it has written.
+/// Runs a kernel on copies of the cells, and stores its output.
 pub(super) fn run_on_cells(kernel: &dyn Kernel, reads: &[Span], writes: &[Span]) -> Result<(), Failure> {
     let copies = |spans: &[Span]| spans.iter().map(Cells::read).collect::<Result<Vec<_>, Failure>>();
     let read = copies(reads)?;

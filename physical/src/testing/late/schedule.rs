@@ -1,20 +1,21 @@
-//! The order of the late device's work: nothing is done before somebody waits for it, and then hardly more than that.
+//! The order of the work of the late device: no work is done before a caller waits for it, and then only the
+//! necessary work.
 //!
-//! Work of one queue is done in order. Between queues the order is as unlike that of the program as it may be, so that
-//! whoever has left out a wait gets bytes of too early or too late. With a seed other than 0, other work than what is
-//! waited for is done by chance, too.
+//! Work of one queue is done in order. Between queues, the order differs from that of the program as much as
+//! possible, so that a missing wait gives bytes that are too early or too late. With a seed other than 0, random
+//! other work is done, too.
 
 use std::collections::VecDeque;
 
 /// Work that is done in one go.
 pub(super) type LateWork = Box<dyn FnOnce() + Send>;
 
-/// Steps of all queues together, above which work is done although nobody waits for it.
+/// Steps of all queues together, above which work is done even if no caller waits for it.
 const MOST: usize = 4096;
-/// One step in so many is drawn among all that could be done.
+/// One of this number of steps is drawn among all possible ones.
 const CHANCE: u64 = 4;
 
-/// A point in the work of a queue: it has happened when so many of its steps are done.
+/// A point in the work of a queue: it has happened when this number of its steps is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) queue: usize,
@@ -30,7 +31,7 @@ enum Step {
 #[derive(Default)]
 struct Line {
     steps: VecDeque<Step>,
-    /// Steps so far, of which one may have been taken and not be done.
+    /// Steps so far, of which one may be taken but not done.
     enqueued: u64,
     done: u64,
 }
@@ -58,7 +59,7 @@ impl Schedule {
         Schedule { lines: Vec::new(), waiting: 0, free: Vec::new(), wanted: Vec::new(), seed }
     }
 
-    /// Returns the number of a queue that nobody else has.
+    /// Returns an unused number for a queue.
     pub(super) fn open(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.lines.push(Line::default());
@@ -66,12 +67,12 @@ impl Schedule {
         })
     }
 
-    /// Lets another queue have this one's number.
+    /// Frees the number of a queue.
     pub(super) fn close(&mut self, queue: usize) {
         self.free.push(queue);
     }
 
-    /// Returns true if there is so much now that work has to be done although nobody waits for it.
+    /// Returns true if so much work is queued that some must be done even if no caller waits for it.
     pub(super) fn enqueue(&mut self, queue: usize, job: LateWork) -> bool {
         self.push(queue, Step::Work(job));
         self.waiting > MOST && self.want(self.end(queue))
@@ -95,7 +96,7 @@ impl Schedule {
         self.lines[point.queue].done >= point.steps
     }
 
-    /// Lets work be done until `point` has happened. Returns true if nobody has wanted that before.
+    /// Requests work until `point` has happened. Returns true if this is the first request.
     pub(super) fn want(&mut self, point: Point) -> bool {
         let is_new = !self.has_happened(point) && !self.wanted.contains(&point);
         if is_new {
@@ -104,15 +105,15 @@ impl Schedule {
         is_new
     }
 
-    /// Lets all work be done.
+    /// Requests all work.
     pub(super) fn want_all(&mut self) {
         for queue in 0..self.lines.len() {
             self.want(self.end(queue));
         }
     }
 
-    /// Takes the next job and the number of its queue; `None` while nothing is waited for. Its end is told by
-    /// [`Schedule::finish`] before the next is taken.
+    /// Takes the next job and the number of its queue; `None` while no work is requested. Call [`Schedule::finish`]
+    /// before taking the next one.
     pub(super) fn next(&mut self) -> Option<(usize, LateWork)> {
         loop {
             let lines = &self.lines;
@@ -132,7 +133,7 @@ impl Schedule {
         self.lines[queue].done += 1;
     }
 
-    /// Returns the point for which a queue's next step waits, if it has not happened.
+    /// Returns the point for which the next step of a queue waits, if it has not happened.
     fn obstacle(&self, queue: usize) -> Option<Point> {
         match self.lines[queue].steps.front() {
             Some(Step::Wait(point)) if !self.has_happened(*point) => Some(*point),
@@ -140,8 +141,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the queue whose next step has to be done before `point` can happen. Steps wait for earlier ones only, so
-    /// that there is one.
+    /// Returns the queue whose next step must be done before `point` can happen. Steps wait for earlier ones only, so
+    /// that such a queue exists.
     fn needed_for(&self, point: Point) -> usize {
         let mut queue = point.queue;
         while let Some(obstacle) = self.obstacle(queue) {

@@ -1,4 +1,4 @@
-//! Operations that are given up, or forgotten: the memory is free, and the others' streams stay whole.
+//! Operations that are cancelled, or leaked: the memory is free, and the streams of other operations stay intact.
 
 use super::{Matrix, label, numbers};
 use crate::dtype::DType;
@@ -6,7 +6,7 @@ use crate::transport::{Land, Source};
 use crate::{Buffer, Error};
 use std::time::{Duration, Instant};
 
-/// Gives a receive up whose message still comes.
+/// Cancels a receive whose message still arrives.
 pub fn a_cancelled_receive_is_never_written_and_its_memory_is_free_at_once(on: &Matrix) {
     on.all(&[2], |end| {
         if end.rank() == 0 {
@@ -25,7 +25,7 @@ pub fn a_cancelled_receive_is_never_written_and_its_memory_is_free_at_once(on: &
             assert!(into.host::<f32>().unwrap().iter().all(|x| *x == 0.0));
         } else {
             let out = Buffer::from_slice(&numbers(1, 0, 50_000)).unwrap();
-            // Either it was buffered on the way, or the verdict says that rank 0 gave up.
+            // Either it was buffered on the way, or the verdict is that rank 0 gave up.
             if let Err(error) = end.wait(end.send(0, label(0, 0, 50_000), &out)) {
                 assert!(error.to_string().contains("rank 0"), "{error}");
             }
@@ -33,7 +33,7 @@ pub fn a_cancelled_receive_is_never_written_and_its_memory_is_free_at_once(on: &
     });
 }
 
-/// Forgets a receive whose message still comes.
+/// Leaks a receive whose message still arrives.
 pub fn a_leaked_operation_never_reaches_freed_memory(on: &Matrix) {
     on.all(&[2], |end| {
         let label = label(0, 0, 1000);

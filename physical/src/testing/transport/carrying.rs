@@ -6,8 +6,8 @@ use crate::dtype::{DType, ReduceOp};
 use crate::tag::Tag;
 use crate::transport::{Label, Land, Source};
 
-/// Sends messages of every length on three lanes at a time, from every rank to the next. Each lane has every length, at
-/// a time when the others have another one.
+/// Sends messages of every length on three lanes at a time, from every rank to the next. Each lane has every length,
+/// at a time when the others have a different one.
 pub fn every_transport_carries_every_length_on_concurrent_lanes(on: &Matrix) {
     const LANES: usize = 3;
     on.all(&[1, 2, 3, 4, 5, 8], |end| {
@@ -23,7 +23,7 @@ pub fn every_transport_carries_every_length_on_concurrent_lanes(on: &Matrix) {
             let buffers = || mine.iter().map(|mine| Buffer::from_slice(mine).unwrap()).collect::<Vec<_>>();
             let out = buffers();
             let into = buffers();
-            // The last lane adds; half of the receives are posted when messages are on their way already.
+            // The last lane adds; half of the receives are posted after messages have been sent.
             let land = |lane| if lane + 1 == LANES { Land::Reduce(ReduceOp::Sum) } else { Land::Copy };
             let recv = |lane| end.recv(Source::Rank(previous), label(lane), &into[lane], land(lane));
             let first = recv(0);
@@ -134,7 +134,7 @@ pub fn traffic_counts_header_and_payload(on: &Matrix) {
     });
 }
 
-/// Polls operations with a waker of its own.
+/// Polls operations with a custom waker.
 pub fn operations_run_under_a_foreign_executor(on: &Matrix) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Ranks that call different things, or nothing: an error that says so, at the deadline at the latest.
+//! Ranks that call different operations, or none: an error that reports it, at the deadline at the latest.
 
 use super::{LONG, Matrix, label};
 use crate::dtype::DType;
@@ -27,7 +27,7 @@ pub fn a_message_of_another_size_is_an_error_that_prints_both_sizes(on: &Matrix)
     on.all(&[2], |end| {
         let mine = 10 + end.rank();
         let theirs = 11 - end.rank();
-        // Both sides say the same of the operation, as where sizes follow from other data.
+        // Both sides use the same operation, as if sizes follow from other data.
         let label = label(0, 0, 10);
         let peer = 1 - end.rank();
         let [out, into] = [mine, mine].map(|len| Buffer::zeroed(DType::F32, len).unwrap());
@@ -40,7 +40,7 @@ pub fn a_message_of_another_size_is_an_error_that_prints_both_sizes(on: &Matrix)
     });
 }
 
-/// Waits for a message that nobody sends.
+/// Waits for a message that is never sent.
 pub fn nobody_answering_is_a_deadline_that_names_the_peer(on: &Matrix) {
     on.all(&[2], |mut end| {
         end.deadline = Duration::from_millis(150);

@@ -1,4 +1,4 @@
-//! Ranks that leave, panic or fail: who is named, and what still arrives.
+//! Ranks that leave, panic or fail: the named rank, and the messages that still arrive.
 
 use super::{End, Matrix, label, numbers};
 use crate::dtype::DType;
@@ -36,7 +36,7 @@ pub fn what_was_sent_before_leaving_still_arrives(on: &Matrix) {
 
 /// Panics on one rank while the others wait for each other.
 pub fn a_panicking_rank_is_the_culprit_on_every_other_rank(on: &Matrix) {
-    if skipped_under_mpi("a panic is caught in all ranks at once") {
+    if skipped_under_mpi("a panic is caught in all ranks together") {
         return;
     }
     for (transport, _) in on.cases(&[4]) {
@@ -48,7 +48,7 @@ pub fn a_panicking_rank_is_the_culprit_on_every_other_rank(on: &Matrix) {
                 if end.rank() == 2 {
                     panic!("on purpose");
                 }
-                // Nobody waits for rank 2 directly.
+                // No rank waits for rank 2 directly.
                 let peer = [1, 3, 9, 0][end.rank()];
                 let into = Buffer::zeroed(DType::F32, 1).unwrap();
                 let error =
