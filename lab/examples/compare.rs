@@ -1,9 +1,9 @@
-//! Trains with every algorithm in turn, and writes what came of it: the table of docs/algorithms.md, and pictures of
-//! the loss against time and against bytes: `cargo run --release --example compare --features programs`.
+//! Trains with every algorithm in turn, and writes the results: the table of docs/algorithms.md, and pictures of the
+//! loss against time and against bytes: `cargo run --release --example compare --features programs`.
 //!
 //! With names or other arguments for the runs, it prints the table of those, and leaves the documentation alone.
 //!
-//! Each run is one of `train`, in processes of its own, with the algorithm's own defaults.
+//! Each run is one of `train`, in separate processes, with the algorithm's own defaults.
 
 use clap::Parser;
 use hexagram::algorithms::{Registry, registry};
@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode, Stdio};
 #[path = "../../examples/train.rs"]
 mod train;
 
-/// Tells a process that it is a run.
+/// Marks a process as a run.
 const RUN: &str = "HEXAGRAM_EXAMPLE_RUN";
 /// The most bytes of the page that has the table.
 const LONGEST_PAGE: u64 = 16 << 20;
@@ -89,13 +89,13 @@ fn compare(options: &Options) -> Result<(), Failure> {
         say::line("compare", run.row());
         runs.push(run);
     }
-    // Kinds in the order of the README's table, with the run to compare with first.
+    // Kinds in the order of the README's table, the reference's first.
     let kind = |run: &Run| "☰☴☱☵☲☶☳☷".find(&run.text("trigram"));
     runs.sort_by_key(|run| (kind(run), run.text("algorithm") != "gradient-allreduce"));
     draw(&runs, "seconds since the start", "time", options, |_, epoch| epoch["seconds"].as_f64())?;
     draw(&runs, "MiB sent by all ranks", "bytes", options, Run::sent_until)?;
     if options.is_whole() {
-        // Read anew: somebody may have written to it since.
+        // Read again: the page may have changed during the runs.
         std::fs::write(&page, Page::read(&page)?.with(&table(&runs)))?;
         print(&format!("{} is up to date, and its two pictures", page.display()))?;
     } else {
@@ -104,7 +104,7 @@ fn compare(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Outcome of one algorithm's training.
+/// Result of one algorithm's training.
 struct Run {
     report: Value,
     epochs: Vec<Value>,
@@ -184,7 +184,7 @@ struct Page {
 impl Page {
     fn read(path: &Path) -> Result<Self, Failure> {
         let text = input::read_text(path, LONGEST_PAGE).map_err(|cause| {
-            format!("{} cannot be read: {cause}; give --docs the folder with algorithms.md", path.display())
+            format!("{} cannot be read: {cause}; set --docs to the folder with algorithms.md", path.display())
         })?;
         let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) =

@@ -1,5 +1,5 @@
-//! Products of matrices, row by row, for the tasks: fast enough for models of some thousand parameters, and alike on
-//! every machine, as sums have a fixed order; but for exponentials and logarithms, which are the system's.
+//! Matrix products, row by row, for the tasks. They are fast enough for models of some thousand parameters. Sums have
+//! a fixed order, so results are the same on every machine; exponentials and logarithms are the system's.
 
 /// Partial sums of a dot product, which the compiler keeps in one register.
 const LANES: usize = 8;

@@ -1,10 +1,10 @@
 //! Step sizes with which the suite runs each algorithm on each task.
 //!
-//! Those of the noisy quadratics, the digits and the text were found by `suite::tune`: `cargo run --release -p
-//! hexagram-lab --example tune --features programs` prints the rows anew. Those of the quadratics without noise were chosen
-//! by hand: 0.1 wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be
-//! compared. The optimizer is plain SGD for all, but Muon for `muloco`, which names it: algorithms with a momentum or a direction
-//! of their own bring it.
+//! Tuning with `suite::tune` found those of the noisy quadratics, the digits and the text: `cargo run --release -p
+//! hexagram-lab --example tune` prints the rows again. Those of the quadratics without noise were chosen by hand: 0.1
+//! wherever that is stable and the algorithm steps along gradients. So their biases, which grow with γ, are
+//! comparable. The optimizer is plain SGD for all except `muloco`, which names Muon: algorithms with a momentum or a
+//! direction bring their own.
 
 use hexagram::algorithms::registry;
 use hexagram::{AnyAlgorithm, Result};
@@ -21,8 +21,8 @@ pub struct Tuned {
 /// Tasks of the columns.
 const TASKS: [&str; 5] = ["quadratics", "noisy-quadratics", "digits", "text", "convolutional"];
 
-/// Learning rates by algorithm and task. The last are those of the small convolutional net of candle's example on the
-/// digits, of which the suite has no task.
+/// Learning rates by algorithm and task. The last are for the small convolutional net of candle's example on the
+/// digits, which is no task of the suite.
 const RATES: &[(&str, [f64; 5])] = &[
     ("gradient-allreduce", [0.1, 0.01, 1.0, 1.0, 0.15]),
     ("bytegrad", [0.1, 0.01, 1.0, 1.0, 0.15]),
@@ -108,7 +108,7 @@ const VARIANTS: &[(&str, &str, f64)] = &[
 ];
 
 impl Tuned {
-    /// Returns the algorithm with the second step size that was found, unless it was given another.
+    /// Returns the algorithm with the tuned second step size, unless the options set one.
     ///
     /// # Errors
     /// As [`registry::named`], if the option is not one of the algorithm.

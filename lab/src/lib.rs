@@ -1,6 +1,7 @@
-//! hexagram's laboratory: small trainings that run with any distributed SGD algorithm, on real ranks, or on one machine
-//! and alike in every run; the suite that compares algorithms by them; and the programs train, compare, suite, step,
-//! simulate and advise for the algorithms of any [`Registry`](hexagram::algorithms::Registry), also one with yours: [`main`].
+//! hexagram's laboratory. It has small trainings that run with any distributed SGD algorithm, on real ranks or
+//! reproducibly on one machine, and the suite that compares algorithms by these trainings. Its programs train,
+//! compare, suite, step, simulate and advise accept the algorithms of any
+//! [`Registry`](hexagram::algorithms::Registry), including your own: [`main`].
 //!
 //! ```
 //! use hexagram::sampler::Partition;
@@ -15,13 +16,13 @@
 //! # Ok::<(), hexagram::Error>(())
 //! ```
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `task.rs` | the trait of what is trained; `task/` has those that ship |
+//! | `task.rs` | the trait of a training task; `task/` has the tasks included |
 //! | `training.rs` | one training: algorithm, task, ranks, partition, seed |
-//! | `outcome.rs` | what a training records: loss, accuracy, consensus, bytes |
+//! | `outcome.rs` | the record of a training: loss, accuracy, consensus, bytes |
 //! | `virtual_ranks.rs` | ranks as threads that take turns in virtual time |
-//! | `program.rs` | the programs; `program/` has their options and what they share |
+//! | `program.rs` | the programs; `program/` has their options and shared code |
 //! | `link.rs` | time that a training would take over a network |
 //! | `suite.rs` | all algorithms on all tasks; `suite/` has its step sizes, records, statistics, orderings and page |
 //! | `run.rs` | training programs with progress, checkpoints and traces; `run/` has their parts |

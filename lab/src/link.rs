@@ -1,8 +1,8 @@
-//! Time that a training would take over a network: what was sent is charged, nothing is waited for.
+//! Time that a training would take over a network: a model charges for the traffic, and no rank waits.
 
 use std::fmt;
 
-/// Network between ranks of which each has a device of its own.
+/// Network between ranks that each have their own device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
     /// Latency α of a message, in seconds.
@@ -11,7 +11,7 @@ pub struct Link {
     pub bandwidth: f64,
     /// Time of a forward and a backward pass, in seconds.
     pub compute: f64,
-    /// Factor by which the pass of the slowest rank of a step takes longer, 1 if all are alike.
+    /// Slowdown of the slowest rank of a step, 1 if all ranks are equally fast.
     pub slowest: f64,
 }
 
@@ -29,15 +29,15 @@ pub struct Work {
 }
 
 impl Link {
-    /// Creates a link of so many Mbit/s, with a latency of 50 µs and passes of 1 ms.
+    /// Creates a link with this bandwidth in Mbit/s, a latency of 50 µs and passes of 1 ms.
     pub fn of_megabits(megabits: f64) -> Self {
         Link { latency: 50e-6, bandwidth: megabits * 1e6 / 8.0, compute: 1e-3, slowest: 1.0 }
     }
 
-    /// Returns the seconds that some work takes: messages · α + bytes / β, one message after the other, and the passes.
-    /// Synchronous algorithms pay for both, and wait for the slowest rank in every step; asynchronous ones pay for the
-    /// longer of the two, as their messages travel beside the passes and nobody waits for them. That a slow rank then
-    /// makes fewer steps than the others is left out.
+    /// Returns the seconds for some work: messages · α + bytes / β, one message after the other, and the passes.
+    /// Synchronous algorithms pay for both, and wait for the slowest rank in every step. Asynchronous ones pay for
+    /// the longer of the two, since their messages travel during the passes and no rank waits for them. The model
+    /// leaves out that a slow rank then makes fewer steps than the others.
     pub fn seconds(&self, work: Work) -> f64 {
         let communication = work.messages as f64 * self.latency + work.bytes as f64 / self.bandwidth;
         let computation = work.steps as f64 * self.compute;

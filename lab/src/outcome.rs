@@ -1,4 +1,4 @@
-//! Record of a training: its curve, and what was sent.
+//! Record of a training: its curve and its traffic.
 
 use crate::task::{Evaluation, Values};
 use hexagram::physical::hash;
@@ -14,8 +14,8 @@ pub struct Point {
     pub evaluation: Evaluation,
     /// Consensus distance √(Σᵢ ‖xᵢ − x̄‖² / n) of the replicas.
     pub consensus: f64,
-    /// Bytes that each rank has sent so far. In virtual time and on a simulated cluster headers of messages count; on real
-    /// ranks they do not, and all transports count alike.
+    /// Bytes that each rank has sent so far. In virtual time and on a simulated cluster, message headers count. On
+    /// real ranks they do not, so all transports give the same number.
     pub bytes: Vec<u64>,
     /// Messages that each rank has sent so far.
     pub messages: Vec<u64>,
@@ -44,7 +44,7 @@ pub struct Step {
     pub loss: f64,
     /// Learning rate γ of the step.
     pub learning_rate: f64,
-    /// Numbers that the algorithm's hooks gave out in the step, by name.
+    /// Metrics of the algorithm's hooks in this step, by name.
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -59,7 +59,7 @@ pub struct Outcome {
     pub synchronous: bool,
     /// Steps of rank 0.
     pub steps: Vec<Step>,
-    /// Hash of each rank's parameters after the last step: equal for equal bits.
+    /// Hash of each rank's parameters after the last step; equal bits give equal hashes.
     pub replicas: Vec<u64>,
 }
 
@@ -81,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// Replica of one rank, and what it has sent.
+/// Replica of one rank, and the bytes that it has sent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) values: Values,
@@ -98,7 +98,8 @@ impl Snapshot {
     }
 }
 
-/// Gathers the snapshots of all ranks, by rank. A collective call: all ranks have equally many, of one model.
+/// Gathers the snapshots of all ranks, by rank. A collective call: all ranks have the same number of snapshots, of
+/// one model.
 pub(crate) fn gathered(comm: &Communicator, own: &[Snapshot]) -> Result<Vec<Vec<Snapshot>>> {
     const FIGURES: usize = 3;
     let values: Vec<f32> = own.iter().flat_map(|snapshot| snapshot.values.concat()).collect();
@@ -144,7 +145,7 @@ pub(crate) fn point(step: u64, ranks: &[&Snapshot], evaluate: impl Fn(&Values) -
     }
 }
 
-/// Judges the last state of each rank by itself, and returns the mean.
+/// Evaluates the last state of each rank separately, and returns the mean.
 pub(crate) fn own(ranks: &[Vec<Snapshot>], evaluate: impl Fn(&Values) -> Evaluation) -> Evaluation {
     let judged: Vec<Evaluation> =
         ranks.iter().flat_map(|rank| rank.last()).map(|s| evaluate(&s.values)).collect();

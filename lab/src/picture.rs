@@ -16,11 +16,11 @@ const KEY: f64 = 235.0;
 const TITLE: f64 = 34.0;
 const ABOVE: f64 = 24.0;
 const BELOW: f64 = 44.0;
-/// Bound of what is drawn, so that differences are finite.
+/// Bound of the values drawn, so that differences are finite.
 const LARGEST: f64 = 1e300;
 /// Height of a line of a key.
 const LINE: f64 = 14.0;
-/// Room on the right of a panel without a key beside it.
+/// Margin on the right of a panel without a key there.
 const RIGHT: f64 = 26.0;
 /// Width of a key within a panel.
 const WITHIN: f64 = 92.0;
@@ -29,10 +29,10 @@ const COLORS: [&str; 8] =
 const DASHES: [&str; 3] = ["none", "6 3", "2 2"];
 /// Color of the lines behind the points.
 const GRID: &str = "#e5e7eb";
-/// Color of what every panel shows for comparison.
+/// Color of the line that every panel shows for comparison.
 const REFERENCE: &str = "#9ca3af";
 
-/// What a picture shows: a line, or one point.
+/// Content of a picture: a line, or one point.
 #[derive(Debug, Clone)]
 pub struct Drawn {
     /// Name in the key.
@@ -70,7 +70,7 @@ pub struct Panel<'a> {
     pub title: String,
     /// Axes of this panel alone, whose key, if it has several lines, is within it; `None` for those of the picture.
     pub axes: Option<Axes<'a>>,
-    /// What it shows, in the order of the key.
+    /// Lines and points, in the order of the key.
     pub drawn: Vec<Drawn>,
 }
 
@@ -81,9 +81,9 @@ pub struct Picture<'a> {
     pub title: &'a str,
     /// Number of panels in a row.
     pub columns: usize,
-    /// Axes of all panels without axes of their own.
+    /// Axes of all panels that have none.
     pub axes: Axes<'a>,
-    /// Panels, row by row; those without axes of their own and with nothing to show are left out.
+    /// Panels, row by row. Those without their own axes and without content are left out.
     pub panels: Vec<Panel<'a>>,
 }
 
@@ -274,8 +274,7 @@ fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<Label>> {
     placed(&(1..).zip(shown).map(single).collect::<Vec<_>>(), area)
 }
 
-/// Adds what is drawn as number `at` of a panel: a point with its number, if there is room, or a line; with its name in
-/// the key.
+/// Adds line or point number `at` of a panel, with its name in the key. A point gets its number if there is room.
 fn draw(
     svg: &mut String,
     at: usize,

@@ -1,5 +1,5 @@
 //! The programs of the laboratory, as functions of a registry: train, compare, suite and step. [`main`] gives all of
-//! them, by name, to a crate with an algorithm of its own.
+//! them, by name, to a crate with its own algorithm.
 //!
 //! ```no_run
 //! use hexagram::algorithms::Registry;

@@ -1,12 +1,12 @@
-//! What a training program needs around its loop: options, figures on disk, a picture, progress on the terminal and
-//! checkpoints. Use it for a program whose page shows the training and nothing else, such as `examples/train.rs`.
+//! Parts of a training program around its loop: options, figures on disk, a picture, progress on the terminal and
+//! checkpoints. Use them for a program whose source shows only the training, such as `examples/train.rs`.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `options.rs` | the options of the command line, checked before any rank starts |
 //! | `session.rs` | one training on one rank, from its first step to its report |
 //! | `trained.rs` | the replica that is trained, and the one of a [`Task`](crate::Task) |
-//! | `log.rs` | what a training tells while it runs, and at its end |
+//! | `log.rs` | the output of a training while it runs, and at its end |
 //! | `metrics.rs`, `report.rs` | its figures: a line of JSON a step, and a summary |
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
@@ -78,7 +78,7 @@ pub fn main<Own: Args>(
     outcome.unwrap_or_else(|error| failure(name, &*error))
 }
 
-/// Says why a program ends, unless the reader of its output is gone; returns the exit code.
+/// Prints why a program ends, unless its output has no reader any more; returns the exit code.
 pub fn failure(program: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
     if let Some(error) = error.downcast_ref::<PrintError>() {
         return error.report(program);

@@ -1,4 +1,4 @@
-//! The suite: every algorithm on every task, with data alike and not, few ranks and many, several seeds.
+//! The suite: every algorithm on every task, with like and skewed data, few ranks and many, several seeds.
 
 mod errors;
 mod estimate;
@@ -121,7 +121,7 @@ impl Suite {
     /// Returns all trainings, those that take longest first.
     ///
     /// # Errors
-    /// [`Error::Usage`] if one of [`others`](Self::others) has an algorithm, a task or a partition that there is not.
+    /// [`Error::Usage`] if one of [`others`](Self::others) has an unknown algorithm, task or partition.
     pub fn cells(&self) -> Result<Vec<Cell>> {
         let mut cells = self.matrix();
         let matrix: BTreeSet<(Place, u64)> = cells.iter().map(|cell| (cell.place(), cell.seed)).collect();
@@ -137,7 +137,7 @@ impl Suite {
     /// Returns the training at a place, which need not be in the matrix.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such algorithm, task or partition.
+    /// [`Error::Usage`] if the algorithm, task or partition is unknown.
     pub fn cell(&self, place: &Place, seed: u64) -> Result<Cell> {
         let lesson = self.lessons.iter().find(|lesson| lesson.task.name() == place.task);
         let partition = PARTITIONS.iter().find(|partition| partition.to_string() == place.partition);
@@ -181,7 +181,7 @@ impl Suite {
 }
 
 impl Cell {
-    /// Returns what tells this training from the others.
+    /// Returns the place, which identifies this training.
     pub fn place(&self) -> Place {
         Place {
             algorithm: self.spelling.clone(),
@@ -216,10 +216,10 @@ impl Cell {
     }
 }
 
-/// Runs trainings on all processors, each on one, and hands over each record as it comes, in any order.
+/// Runs trainings on all processors, each on one, and hands over each record when it is ready, in any order.
 ///
 /// # Errors
-/// The first of a training, or of `take`; those that are under way are then left alone.
+/// The first error of a training, or of `take`; running trainings are then abandoned.
 pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> Result<()> {
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
     let cells = Arc::new(cells);
@@ -252,9 +252,9 @@ pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> 
     Ok(())
 }
 
-/// Keeps this thread, and those that it starts, on the core of this number among those that it may use. Ranks in
-/// virtual time take turns: on one core the next one is there at once, while another core has to be woken for each
-/// turn, which takes longer than most turns do. Where the kernel refuses, trainings are slower and the same.
+/// Keeps this thread, and those that it starts, on one core: number `number` of those that it may use. Ranks in
+/// virtual time take turns. On one core the next rank continues immediately, while another core would have to wake
+/// for each turn, which takes longer than most turns. If the kernel refuses, trainings are slower and the same.
 fn stay_on_a_core(number: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(number) else { return };
@@ -263,14 +263,14 @@ fn stay_on_a_core(number: usize) {
     let _ = sched_setaffinity(None, &only);
 }
 
-/// Runs a training, of which a panic is an error like any other: its record would be missed by nobody.
+/// Runs a training and turns its panic into an error; otherwise its record would be missing without a sign.
 fn guarded(cell: &Cell) -> Result<Record> {
     let ran = catch_unwind(AssertUnwindSafe(|| cell.run()));
     let ran = ran.unwrap_or_else(|panic| Err(Error::panicked("the training", &*panic)));
     ran.map_err(|error| named(cell, &error))
 }
 
-/// Says which training has failed.
+/// Adds the training's place to its error.
 fn named(cell: &Cell, error: &Error) -> Error {
     let what = format!("{} with seed {} failed: {error}", cell.place(), cell.seed);
     Error::usage(what, "run it alone to see why")

@@ -21,7 +21,7 @@ pub type Ready<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
 
 /// Model with data: a loss that is a mean over samples, which are divided among ranks.
 ///
-/// It knows nothing of ranks. Everything it computes follows from its arguments, bit for bit.
+/// It has no notion of ranks. Its results follow only from its arguments, bit for bit.
 pub trait Task: fmt::Debug + Send + Sync {
     /// Returns the name, in kebab case.
     fn name(&self) -> &str;
@@ -35,11 +35,11 @@ pub trait Task: fmt::Debug + Send + Sync {
     /// Returns the label of each training sample, by which a [partition](hexagram::sampler::Partition) divides them.
     fn labels(&self) -> &[usize];
 
-    /// Returns the number of samples of a rank's batch; `None` for all that the rank has.
+    /// Returns the number of samples of a rank's batch; `None` for all samples of the rank.
     fn batch(&self) -> Option<usize>;
 
-    /// Computes the mean gradient of some samples at `values`, and gives each parameter's to `ready` in the order of a
-    /// backward pass. Returns their mean loss.
+    /// Computes the mean gradient of some samples at `values`, and passes each parameter's gradient to `ready` in the
+    /// order of a backward pass. Returns their mean loss.
     ///
     /// # Errors
     /// The first of `ready`.
@@ -48,7 +48,7 @@ pub trait Task: fmt::Debug + Send + Sync {
     /// Judges a model.
     fn evaluate(&self, values: &Values) -> Evaluation;
 
-    /// Returns the share of held-out samples that are told right, from 0 to 1, if the task has such.
+    /// Returns the share of held-out samples that are classified correctly, from 0 to 1, if the task has any.
     fn accuracy(&self, values: &Values) -> Option<f64> {
         self.evaluate(values).accuracy
     }
@@ -57,12 +57,12 @@ pub trait Task: fmt::Debug + Send + Sync {
 /// Judgement of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
-    /// Loss over all training samples, or over held-out ones if the task says so; less that of the optimum if it is
-    /// known.
+    /// Loss over all training samples, or over held-out ones if the task says so; minus the loss of the optimum if
+    /// that is known.
     pub loss: f64,
-    /// Share of held-out samples that are told right, from 0 to 1, if the task has such.
+    /// Share of held-out samples that are classified correctly, from 0 to 1, if the task has any.
     pub accuracy: Option<f64>,
-    /// Distance ‖x − x*‖ to the optimum, if it is known.
+    /// Distance ‖x − x*‖ to the optimum, if the optimum is known.
     pub distance: Option<f64>,
 }
 

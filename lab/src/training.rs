@@ -1,10 +1,10 @@
 //! One training: an algorithm on a task, with ranks as threads of a world in virtual time, or with the ranks of a
 //! communicator.
 //!
-//! In virtual time ranks take turns, so that a training runs on one processor and like any other of its kind, also
-//! where the algorithm is asynchronous: a step takes each rank the same virtual time, in which messages travel.
-//! Replicas are copied out of the ranks between two steps and judged after the training, so that judging them neither
-//! sends nor changes anything.
+//! In virtual time ranks take turns, so a training runs on one processor and is reproducible, also with an
+//! asynchronous algorithm. A step takes each rank the same virtual time, in which messages travel. Replicas are
+//! copied out of the ranks between two steps and evaluated after the training, so evaluation neither sends nor
+//! changes anything.
 
 #[cfg(feature = "programs")]
 mod on_cluster;
@@ -35,8 +35,8 @@ pub struct Training {
     pub task: Arc<dyn Task>,
     /// Algorithm by which ranks communicate.
     pub algorithm: AnyAlgorithm,
-    /// Optimizer that steps with what the algorithm leaves of the gradients; `None` for the one that the algorithm asks
-    /// for by name, or else plain SGD.
+    /// Optimizer that applies the algorithm's gradients; `None` for the algorithm's default optimizer, or else plain
+    /// SGD.
     pub optimizer: Option<Arc<dyn Optimizer>>,
     /// Learning rate γ, a number or a schedule.
     pub learning_rate: LearningRate,
@@ -50,9 +50,9 @@ pub struct Training {
     pub steps: u64,
     /// Number of intervals between states that are recorded, at least 1.
     pub records: u64,
-    /// Virtual time of a step's passes, in which background messages travel. A message takes about 1 ms.
+    /// Virtual time of a step's passes, during which background messages travel. A message takes about 1 ms.
     pub compute: Duration,
-    /// Device that has the replicas. What the task computes, the host computes. Default: the host.
+    /// Device of the replicas. The task still computes on the host. Default: the host.
     pub device: DeviceChoice,
     /// True to communicate within each host first, as [`EngineOptions::hierarchical`]. Default: false.
     pub hierarchical: bool,
@@ -81,13 +81,13 @@ impl Training {
     pub(crate) fn check(&self) -> Result<()> {
         for (name, number) in [("ranks", self.ranks as u64), ("steps", self.steps)] {
             if number == 0 {
-                let what = format!("a training of 0 {name} cannot be made");
-                return Err(Error::usage(what, format!("choose a number of {name}, 1 or more")));
+                let what = format!("a training of 0 {name} is not possible");
+                return Err(Error::usage(what, format!("use 1 or more {name}")));
             }
         }
         if self.records == 0 || self.steps < self.records {
-            let what = format!("{} states cannot be recorded of {} steps", self.records, self.steps);
-            return Err(Error::usage(what, "record at least one, and at most one a step"));
+            let what = format!("cannot record {} states in {} steps", self.records, self.steps);
+            return Err(Error::usage(what, "record at least one, and at most one per step"));
         }
         Ok(())
     }
@@ -104,17 +104,17 @@ impl Training {
     /// Divides the training samples among the ranks.
     pub(crate) fn shares(&self) -> Result<Vec<Vec<usize>>> {
         let shares = self.partition.shares(self.task.labels(), self.ranks, self.seed);
-        shares.map_err(|error| Error::usage(error.to_string(), "choose another partition"))
+        shares.map_err(|error| Error::usage(error.to_string(), "choose a different partition"))
     }
 
-    /// Judges what all ranks have recorded.
+    /// Evaluates the records of all ranks.
     fn outcome_of(&self, ranks: Vec<Recorded>) -> Outcome {
         let (snapshots, taken): (Vec<_>, Vec<_>) =
             ranks.into_iter().map(|recorded| (recorded.snapshots, recorded.taken)).unzip();
         self.outcome(&snapshots, taken.into_iter().next().unwrap_or_default())
     }
 
-    /// Judges the snapshots of all ranks; the steps are rank 0's.
+    /// Evaluates the snapshots of all ranks; the steps are rank 0's.
     fn outcome(&self, ranks: &[Vec<Snapshot>], taken: Vec<Step>) -> Outcome {
         let steps = (0..=self.steps).filter(|step| self.records_at(*step));
         let state = |(at, step): (usize, u64)| {
@@ -135,7 +135,7 @@ impl Training {
     }
 }
 
-/// Runs a training in virtual time, and returns what was recorded.
+/// Runs a training in virtual time, and returns its record.
 ///
 /// # Errors
 /// [`Error::Usage`] if the samples cannot be divided so, or no state is to be recorded; errors of the algorithm.
@@ -147,15 +147,15 @@ pub fn train(training: &Training) -> Result<Outcome> {
     Ok(training.outcome_of(ran))
 }
 
-/// Runs this rank's part of a training on the ranks of a communicator, whatever carries its messages; returns on rank 0
-/// what was recorded. A collective call. Its number of ranks counts, and a step takes the time that it takes.
+/// Runs this rank's part of a training on the ranks of a communicator, over any transport. On rank 0,
+/// returns the record. A collective call. The communicator's number of ranks counts, and a step takes its real time.
 ///
 /// # Errors
 /// As [`train`].
 pub fn train_on(comm: &Communicator, training: &Training) -> Result<Option<Outcome>> {
     let training = Training { ranks: comm.size(), compute: Duration::ZERO, ..training.clone() };
     training.check()?;
-    // Some transports carry collectives by themselves, and count no messages of theirs.
+    // Some transports have their own collectives, and count no messages for them.
     let rank = Rank::new(&training, comm, training.shares()?[comm.rank()].clone(), Traffic::payload_sent)?;
     let Recorded { snapshots, taken } = rank.train(&|_, _| {})?;
     let ranks = gathered(comm, &snapshots)?;

@@ -1,5 +1,5 @@
-//! Ranks as threads of a world in virtual time, which take turns on one processor: what runs there runs alike every
-//! time.
+//! Ranks as threads of a world in virtual time. They take turns on one processor, so that every run gives the same
+//! result.
 
 use hexagram::logical::testing::all_or_cause;
 use hexagram::physical::runtime::{self, VirtualTime};
@@ -8,10 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-/// Runs `rank` on each of so many ranks in virtual time; returns the results by rank.
+/// Runs `rank` on each of this many ranks in virtual time; returns the results by rank.
 ///
 /// # Errors
-/// The one of `rank` that no other rank's is a consequence of.
+/// The root cause among the errors of the ranks.
 pub(crate) fn in_virtual_time<R: Send + 'static>(
     ranks: usize,
     rank: impl Fn(&Communicator) -> Result<R> + Send + Sync + 'static,
@@ -30,7 +30,7 @@ fn side_by_side<R: Send + 'static>(
         let work = move || {
             let number = world.rank();
             let outcome = guarded(&world, &*rank);
-            // Fails only if nobody waits any more.
+            // Fails only if the receiver is gone.
             let _ = results.send((number, outcome));
         };
         runtime::spawn("hexagram-rank", work)?;
@@ -44,7 +44,7 @@ fn side_by_side<R: Send + 'static>(
     all_or_cause(found.into_iter().map(|(_, outcome)| outcome))
 }
 
-/// Runs a rank. Its panic is an error, as its task may be a user's.
+/// Runs a rank and turns its panic into an error, since its task may be a user's.
 pub(crate) fn guarded<R>(world: &World, rank: &impl Fn(&Communicator) -> Result<R>) -> Result<R> {
     let body =
         || Communicator::open(world, 0).and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)));

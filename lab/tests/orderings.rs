@@ -1,4 +1,4 @@
-//! The published orderings, judged by the record that is kept beside the suite's page: nothing is trained.
+//! The published orderings, judged by the record next to the suite's page; no training runs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -25,7 +25,7 @@ fn of_40_orderings_36_hold() {
     assert_eq!(orderings().count(), 40);
     let held = |claim: &&Claim| claim.verdict == Verdict::Holds;
     assert_eq!(orderings().filter(held).count(), 36);
-    // As docs/which-algorithm.md says of those that are as they were first chosen.
+    // As docs/which-algorithm.md says about the unchanged ones.
     let chosen = || orderings().filter(|claim| claim.changed.is_empty());
     assert_eq!([chosen().count(), chosen().filter(held).count()], [31, 27]);
 }
@@ -38,7 +38,8 @@ fn the_page_has_every_reason_and_every_change() {
     }
 }
 
-/// With every seed, 25 ranks and the most different data: what f(x) is above the optimum's, averaged over the replicas.
+/// With every seed, 25 ranks and the most skewed data: the distance of f(x) above its optimum, averaged over the
+/// replicas.
 #[test]
 fn biases_of_the_record_are_within_one_percent_where_they_should_be() {
     let results = kept(&docs()).unwrap();

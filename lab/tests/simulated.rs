@@ -1,4 +1,4 @@
-//! Trainings on simulated ranks: the bits of real ones, alike in every run, in the time that the cluster takes.
+//! Trainings on simulated ranks: the same bits as on real ranks, reproducible, in the cluster's time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -13,9 +13,9 @@ use hexagram_lab::{OnCluster, Outcome, Simulated, Training, train_on, train_on_c
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Algorithms whose numbers depend on who is how fast, which no two runs on real ranks have in common: an average is applied
-/// in the step in which it has come, a pull has the pushes that have come by then, and replicas are averaged when it suits
-/// one of two ranks.
+/// Algorithms whose numbers depend on the ranks' speeds, so that two runs on real ranks differ. An average takes
+/// effect in the step in which it arrives, a pull includes the pushes received until then, and two ranks average
+/// their replicas when either is ready.
 const ASYNCHRONOUS: [&str; 6] = [
     "async-model-average",
     "compressed-async-model-average",
@@ -51,7 +51,7 @@ fn link() -> LinkSpec {
     "1gbit,100us,jitter=50us".parse().unwrap()
 }
 
-/// A cluster on which messages come at times that a seed draws.
+/// A cluster with random delays of messages, drawn from a seed.
 fn cluster(ranks: usize, hosts: usize, seed: u64) -> OnCluster<'static> {
     let cluster = Cluster::flat(ranks, hosts, link(), link()).unwrap();
     let simulation = Simulation { seed, shuffled: true, ..Simulation::new(cluster) };
@@ -151,7 +151,7 @@ fn a_slow_rank_keeps_those_waiting_that_wait_for_it() {
     let steps = alike.steps.len() as f64;
     assert!((10e-3 * steps..12e-3 * steps).contains(&alike.last().seconds), "{}", alike.last().seconds);
     assert!((30e-3 * steps..32e-3 * steps).contains(&delayed.last().seconds), "{}", delayed.last().seconds);
-    // Rank 0 of those that do not wait is told of its own steps.
+    // Rank 0 of asynchronous algorithms reports its own steps.
     let told = Mutex::new(Vec::new());
     let watch = |step: u64, seconds: f64| told.lock().unwrap().push((step, seconds));
     let algorithm = registry::named("ad-psgd").unwrap();

@@ -1,5 +1,5 @@
-//! The short form of the suite: every algorithm learns, as the record says that is kept beside docs/which-algorithm.md,
-//! and what the suite is to show comes out of its numbers.
+//! The short form of the suite: every algorithm learns, in line with the record next to docs/which-algorithm.md, and
+//! the suite's results show the expected effects.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -43,7 +43,7 @@ fn every_algorithm_learns_as_the_kept_record_says() {
     }
 }
 
-/// An outer rate of 1000 overflows, and then eight bits cannot say what there is.
+/// An outer rate of 1000 overflows, and then eight bits cannot represent the values.
 #[test]
 fn a_training_that_diverges_is_a_record_and_no_end_of_the_suite() {
     let name = "diloco(period=1, outer=nesterov(learning_rate=1000), codec=min-max8)";
@@ -64,9 +64,9 @@ fn a_training_that_diverges_is_a_record_and_no_end_of_the_suite() {
     }
 }
 
-/// Compares a run to the record. Quadratics are plain arithmetic, and numbers are kept to six digits; exponentials and
-/// logarithms of the digits are the system's, whose last bits may differ, and a step that looks at signs or the largest
-/// makes more of that.
+/// Compares a run to the record. Quadratics are plain arithmetic, and the record keeps six digits. Exponentials and
+/// logarithms of the digits are the system's, whose last bits may differ; a step that depends on signs or on the
+/// largest elements amplifies that.
 fn compare(run: &Record, kept: &Record) {
     let tolerance = if run.place.task == "digits" { 0.1 } else { 1e-4 };
     let near = |one: f64, other: f64| (one - other).abs() <= tolerance * one.abs() + 1e-9;
@@ -81,9 +81,9 @@ fn compare(run: &Record, kept: &Record) {
     );
 }
 
-/// On quadratics with the most different data, 25 ranks: the loss f(x) over all samples, which is above 0 at the
-/// optimum, averaged over the replicas after 200 steps. Algorithms without bias end within 1 % of all-reduce's, gossip
-/// of parameters on a ring does not.
+/// On quadratics with the most skewed data and 25 ranks: the loss f(x) over all samples minus the optimum's, averaged
+/// over the replicas after 200 steps. Algorithms without bias end within 1 % of all-reduce's; gossip of parameters on
+/// a ring does not.
 #[test]
 fn bias_of_heterogeneous_data() {
     let suite = Suite::whole(registry::all()).unwrap();

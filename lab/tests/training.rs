@@ -1,4 +1,4 @@
-//! Trainings against what is known of them.
+//! Trainings against known results.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -56,10 +56,10 @@ fn states_are_recorded_at_regular_steps() {
     let refused =
         |steps, records| train(&Training { steps, records, ..quadratics("local-sgd") }).unwrap_err();
     assert!(refused(3, 0).to_string().contains("0 states"));
-    assert!(refused(3, 4).to_string().contains("4 states cannot be recorded of 3 steps"));
+    assert!(refused(3, 4).to_string().contains("cannot record 4 states in 3 steps"));
 }
 
-/// To record more often changes nothing: neither the replicas nor what was sent.
+/// More frequent records change nothing: neither the replicas nor the traffic.
 #[test]
 fn to_judge_disturbs_nothing() {
     for algorithm in ["d-psgd", "choco-sgd", "ssp", "async-model-average"] {

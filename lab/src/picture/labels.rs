@@ -1,11 +1,11 @@
-//! Places for the numbers beside points, so that none lies on another or on a point.
+//! Positions for the numbers next to points, so that no number covers another or a point.
 
 /// Size of the digits of a label, in pixels.
 pub(super) const SIZE: f64 = 9.0;
 /// Width of a digit, and height of a line of digits, in parts of that size.
 const DIGIT: f64 = 0.6;
 const HEIGHT: f64 = 0.75;
-/// Room between two labels beside each other, in pixels.
+/// Gap between two adjacent labels, in pixels.
 const GAP: f64 = 3.0;
 /// Radius of a point, with the room around it, in pixels.
 const POINT: f64 = 4.0;
@@ -58,8 +58,8 @@ pub(super) struct Label {
     pub(super) is_far: bool,
 }
 
-/// Places a label beside each point, with so many digits: at the first place, nearest ones first, that is within a
-/// panel, and on no other point or label. `None` where there is no such place, or no point.
+/// Places a label of this many digits next to each point: at the nearest place that is within the panel and covers no
+/// other point or label. `None` where there is no such place, or no point.
 pub(super) fn placed(points: &[Option<((f64, f64), usize)>], panel: Area) -> Vec<Option<Label>> {
     let of_point = |(point, _): &((f64, f64), usize)| Area::around(*point, [2.0 * POINT; 2]);
     let mut taken: Vec<Area> = points.iter().flatten().map(of_point).collect();

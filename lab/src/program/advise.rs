@@ -1,9 +1,8 @@
-//! `advise`: which algorithms pay for a model on a cluster, up to what bandwidth, and what the suite knows of their
-//! errors.
+//! `advise`: the algorithms that pay for a model on a cluster, up to which bandwidth, and their errors in the suite.
 //!
-//! `candidate` is what is chosen among, `ladder` the bandwidths that are tried, `advice` the figures and what is
-//! recommended, `verdict` that in sentences, `report` the table and the JSON, `present` what is measured and checked on
-//! real ranks.
+//! `candidate` has the algorithms to compare, `ladder` the bandwidths to try, `advice` the figures and
+//! recommendations. `verdict` puts these in sentences, `report` writes the table and the JSON, `present` measures and
+//! checks on real ranks.
 
 mod advice;
 mod candidate;
@@ -84,7 +83,7 @@ pub struct AdviseOptions {
 /// Runs `advise`. Returns the exit code.
 ///
 /// # Errors
-/// One line that says what is wrong with the options, or what a rank met.
+/// The first invalid option, or the error of a rank, in one line.
 pub fn advise(registry: &Registry, options: &AdviseOptions) -> Result<u8, Failure> {
     if let Some(text) = information(registry, &options.algorithm, options.job.optimizer.as_deref()) {
         print(&text?)?;

@@ -35,7 +35,7 @@ enum Command {
     Advise(Box<AdviseOptions>),
 }
 
-/// Runs the program that the command line asks for, with the algorithms of a registry; returns what to exit with.
+/// Runs the program that the command line selects, with the algorithms of a registry; returns the exit code.
 pub fn main(registry: Registry) -> ExitCode {
     if let Err(code) = prepare("") {
         return code;

@@ -76,8 +76,8 @@ pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Fail
     Ok(ran.code()?)
 }
 
-/// Trains by all algorithms, one after the other, in each round, and prints each one's row in the last; ends early if
-/// nobody reads them.
+/// Trains with all algorithms, one after the other, in each round. Prints each row in the last round; ends early if
+/// standard output has no reader.
 fn by_turns(comm: &Communicator, mut rows: Vec<Row>, rounds: u64, table: &mut Table<'_>) -> Result<()> {
     for round in 0..rounds {
         for at in 0..rows.len() {

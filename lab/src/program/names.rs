@@ -10,17 +10,17 @@ use hexagram::physical::hash;
 #[cfg(feature = "programs")]
 pub(super) const ALL: &str = "all";
 
-/// Returns what is printed instead of a training, where `list` or `help:NAME` stands in place of an algorithm (whose
-/// help is of codecs and graphs, too), or of an optimizer. `None` where neither does.
+/// Returns the text to print instead of a training if `list` or `help:NAME` is given as algorithm or optimizer,
+/// `None` otherwise. The help of an algorithm also covers codecs and graphs.
 ///
 /// # Errors
-/// One line with the nearest names, for help on what there is not.
+/// The nearest names, in one line, if the name is unknown.
 pub fn information(registry: &Registry, algorithm: &str, optimizer: Option<&str>) -> Option<Result<String>> {
     asked(algorithm, || algorithms(registry), |name| registry.help(name))
         .or_else(|| asked(optimizer?, optimizers, help_on_optimizer))
 }
 
-/// Returns the names with what they are, one a line, for `list`; the help for `help:NAME`.
+/// Returns the names with their summaries, one a line, for `list`; the help for `help:NAME`.
 fn asked(
     text: &str,
     all: impl FnOnce() -> Vec<(String, String)>,
@@ -43,7 +43,7 @@ fn algorithms(registry: &Registry) -> Vec<(String, String)> {
     registry.all().iter().map(|algorithm| (algorithm.name().to_owned(), about(algorithm))).collect()
 }
 
-/// Returns the optimizers with what they do.
+/// Returns the optimizers with their summaries.
 fn optimizers() -> Vec<(String, String)> {
     optimizer::catalogue().names().map(|(name, about)| (name.to_owned(), about.to_owned())).collect()
 }
@@ -60,7 +60,7 @@ fn help_on_optimizer(name: &str) -> Result<Help> {
 pub struct Chosen {
     /// Algorithm, with its options.
     pub algorithm: AnyAlgorithm,
-    /// Spelling without the options that are the registry's defaults.
+    /// Spelling without the options at the registry's defaults.
     pub spelling: String,
 }
 
@@ -81,7 +81,7 @@ impl Chosen {
     /// Returns those of a list with commas between them, or all algorithms of the registry for `all`.
     ///
     /// # Errors
-    /// One line that says what is wrong with the first wrong one, or that there is none.
+    /// The first invalid one, or that the list is empty, in one line.
     #[cfg(feature = "programs")]
     pub(super) fn listed(registry: &Registry, list: &str) -> Result<Vec<Self>> {
         if list == ALL {
@@ -100,7 +100,7 @@ impl Chosen {
     /// Returns those that were asked for, each once; all algorithms of the registry if none was.
     ///
     /// # Errors
-    /// One line that says what is wrong with the first wrong one.
+    /// The first invalid one, in one line.
     pub fn all(registry: &Registry, texts: &[String]) -> Result<Vec<Self>> {
         if texts.is_empty() {
             return Ok(registry.all().iter().map(|algorithm| Self::of(registry, algorithm)).collect());
@@ -136,8 +136,8 @@ fn apart(text: &str) -> Vec<String> {
     parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }
 
-/// Returns a name for the folder of an algorithm's run, of letters, digits, dots and single hyphens: an algorithm
-/// without options has its own. A long spelling ends with a digest of what is left out.
+/// Returns a name for the folder of an algorithm's run, of letters, digits, dots and single hyphens. An algorithm
+/// without options has its own name as folder; a long spelling ends with a digest of the part left out.
 pub fn folder_name(spelling: &str) -> String {
     const LONGEST: usize = 80;
     let plain = spelling.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");

@@ -5,7 +5,7 @@ use hexagram::algorithms::AnyAlgorithm;
 /// Steps of an algorithm of unknown period, which may communicate differently in every step.
 const UNKNOWN: u32 = 200;
 
-/// Returns the smallest number of steps that is `least` or more and a multiple of the algorithm's period.
+/// Returns the smallest multiple of the algorithm's period that is at least `least`.
 pub(super) fn whole_periods(algorithm: &AnyAlgorithm, least: u32) -> u32 {
     let Some(period) = algorithm.period() else { return least.max(UNKNOWN) };
     let period = u32::try_from(period).unwrap_or(u32::MAX);

@@ -1,5 +1,5 @@
-//! Ranks of a program: under a launcher the process is one of them; otherwise it starts them all. Use it for a
-//! program that runs alike under `hexagram run`, mpirun, srun, torchrun, and alone.
+//! Ranks of a program. Under a launcher the process is one of them; otherwise it starts them all. Use this for a
+//! program that runs the same way under `hexagram run`, mpirun, srun and torchrun, and alone.
 
 use super::say::PrintError;
 use super::{say, transports};
@@ -56,7 +56,7 @@ pub struct Ranks {
 pub enum Ran<R> {
     /// Results of the ranks that ran in this process.
     Here(Vec<R>),
-    /// Exit code after ranks in processes of their own.
+    /// Exit code of ranks in separate processes.
     Elsewhere(u8),
 }
 

@@ -4,8 +4,8 @@ use crate::virtual_ranks::in_virtual_time;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};
 use hexagram::{DType, Parameter, Result};
 
-/// Refuses an algorithm that does not support this number of ranks, or these options, by one step of a small model on
-/// all ranks, in virtual time. The options have an optimizer.
+/// Rejects an algorithm that does not support this number of ranks, or these options, by one step of a small model on
+/// all ranks, in virtual time. The options name an optimizer.
 ///
 /// ```
 /// use hexagram::algorithms::registry;

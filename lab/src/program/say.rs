@@ -92,7 +92,7 @@ pub fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
 }
 
-/// Returns a share as percent, or a dash if it is no number.
+/// Returns a share as percent, or a dash if it is NaN.
 pub fn percent(share: f64) -> String {
     if share.is_nan() { "-".to_owned() } else { format!("{:.1} %", 100.0 * share) }
 }

@@ -74,7 +74,7 @@ impl Setting {
     /// Returns the training by an algorithm that the options describe.
     ///
     /// # Errors
-    /// One line that says what is wrong.
+    /// The first invalid option, in one line.
     pub fn training(&self, chosen: &Chosen) -> Result<Training> {
         let lesson = lesson(&self.task)?;
         let partition = partition(&self.partition)?;

@@ -1,10 +1,10 @@
-//! `simulate`: what a training step takes with each algorithm on a cluster that you do not have, in virtual time.
+//! `simulate`: the cost of a training step with each algorithm on a cluster that you do not have, in virtual time.
 //!
-//! `job` is the simulated job, as it is typed, `sweep` the values of a sweep, `model` the sizes and times of models,
+//! `job` is the simulated job of the options, `sweep` the values of a sweep, `model` the sizes and times of models,
 //! `trace` those of a real run, `calibrate` the rates of this machine. `run` is one simulated training, `repeats`
-//! detects that its remaining steps repeat, `pace` is the speed of ranks, `report` the table and the JSON, `pictures`
-//! and `out` write a folder. `train` implements `--train`, a training with real numbers, and `faults` implements
-//! `--faults`.
+//! detects that its remaining steps repeat, `pace` is the speed of ranks. `report` has the table and the JSON;
+//! `pictures` and `out` write a folder. `train` implements `--train`, a training with real numbers, and `faults`
+//! implements `--faults`.
 
 pub(super) mod calibrate;
 mod faults;
@@ -76,7 +76,7 @@ Example: hexagram simulate --algorithm gradient-allreduce,bytegrad --model vgg16
 
 /// Algorithms that are simulated if none is named.
 const DEFAULT: &str = "gradient-allreduce,bytegrad";
-/// Steps that are measured of a model's sizes.
+/// Steps to measure for a model given by its sizes.
 const STEPS: u32 = 20;
 
 /// Simulate a training step with algorithms on a cluster, in virtual time.
@@ -126,7 +126,7 @@ pub struct SimulateOptions {
 /// Runs `simulate`. Returns the exit code.
 ///
 /// # Errors
-/// One line that says what is wrong with the options, or what a rank met.
+/// The first invalid option, or the error of a rank, in one line.
 pub fn simulate(registry: &Registry, options: &SimulateOptions) -> Result<u8, Failure> {
     if let Some(text) = information(registry, options.algorithms(), options.job.optimizer.as_deref()) {
         print(&text?)?;

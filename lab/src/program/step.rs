@@ -1,6 +1,6 @@
-//! `step`: how long a training step takes with an algorithm, beside computation that takes as long as yours.
+//! `step`: the time of a training step with an algorithm, during computation that takes as long as yours.
 //!
-//! `profile` is the model and the time its layers take, `compute` what spends that time, `measure` the loop.
+//! `profile` is the model and the time of its layers, `compute` spends that time, `measure` is the loop.
 
 mod compute;
 mod measure;
@@ -118,7 +118,7 @@ pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
     Ok(ran.code()?)
 }
 
-/// Everything that is measured, and with what.
+/// Everything to measure, with its options.
 pub(super) struct Measurement<'a> {
     options: &'a StepOptions,
     /// Algorithm, `None` for no communication.
@@ -132,7 +132,8 @@ pub(super) struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// Returns what the engine does not compare between ranks: if there is an algorithm at all, and the steps.
+    /// Returns the values that the engine does not compare between ranks: whether there is an algorithm, and the
+    /// steps.
     fn agreed(&self) -> String {
         let options = self.options;
         let algorithm = self.chosen.as_ref().map_or(NONE, |chosen| &chosen.spelling);
@@ -152,7 +153,7 @@ impl<'a> Measurement<'a> {
     /// alone.
     ///
     /// # Errors
-    /// One line that says what is wrong with the optimizer.
+    /// An invalid optimizer, in one line.
     pub(super) fn of(options: &'a StepOptions, chosen: Option<Chosen>, profile: Profile) -> Result<Self> {
         let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
         let optimizer = stepping::named(options.optimizer.as_deref().or(named).unwrap_or("sgd"), None)?;

@@ -67,7 +67,7 @@ impl Stepper {
     /// An error that names option, value and range, if the schedule does not fit that number of steps.
     pub fn rate(&self, steps: u64) -> Result<LearningRate> {
         let rate = LearningRate::catalogue(self.learning_rate, steps).named(&self.schedule)?;
-        // `--lr` says it, and what a checkpoint was made with.
+        // The base belongs in `--lr`, which a checkpoint records.
         if rate.base == self.learning_rate {
             return Ok(rate);
         }

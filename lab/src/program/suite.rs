@@ -49,7 +49,7 @@ type Trainings = BTreeSet<(Place, u64)>;
 /// Runs `suite` with the algorithms of a registry.
 ///
 /// # Errors
-/// One line that says what is wrong with the options, before anything is trained; errors of a training, by its place.
+/// The first invalid option, in one line, before any training; errors of a training, with its place.
 pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure> {
     let algorithms = named(registry, &options.algorithms)?;
     if options.judge {
@@ -109,7 +109,7 @@ fn lacking(registry: &Registry, done: &Trainings) -> Result<usize> {
 }
 
 impl PageFolder {
-    /// Writes the page of some records, and says where it is.
+    /// Writes the page of the records, and prints its path.
     fn write(&self, records: Vec<Record>) -> Result<(), Failure> {
         write_pages(&Results::new(records), &self.folder)?;
         let path = self.folder.join("which-algorithm.md");
@@ -138,7 +138,7 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
     Chosen::all(registry, names)?.into_iter().map(own).collect()
 }
 
-/// Runs trainings, and appends what comes of them.
+/// Runs trainings, and appends their records.
 fn run(cells: Vec<Cell>, file: &mut RecordFile) -> Result<()> {
     let count = cells.len();
     let mut made = 0;

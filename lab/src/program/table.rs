@@ -1,7 +1,7 @@
 //! Lines that rank 0 prints for all ranks. If the output fails or its reader is gone, all ranks stop.
 //!
-//! A line that cannot be printed is not a failure of the rank: the other ranks end as after the last line, and blame
-//! no rank.
+//! A line that cannot be printed is no failure of the rank. The other ranks end as after the last line, without an
+//! error.
 
 use super::say::{PrintError, print};
 use hexagram::{Communicator, Result};

@@ -71,7 +71,7 @@ pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure>
 }
 
 impl Training {
-    /// Returns what is trained, in a few words.
+    /// Returns the training, in a few words.
     pub(super) fn about(&self) -> String {
         format!("{}, {} data, {} steps", self.task.name(), self.partition, self.steps)
     }
@@ -97,7 +97,7 @@ fn told(training: &Training, outcome: &Outcome) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a line that says so if a training has diverged.
+/// Returns a line about divergence if a training has diverged.
 fn divergence(outcome: &Outcome) -> Option<String> {
     let first = outcome.first(|point| !point.evaluation.loss.is_finite())?;
     Some(format!("diverged: the loss is not a number after step {}; choose a smaller --lr", first.step))

@@ -1,12 +1,12 @@
-//! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since the bytes of an
+//! Bytes of synchronous SGD, to compare an algorithm's with. They are measured, not computed, since the bytes of an
 //! all-reduce depend on its size and the number of ranks.
 
 use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};
 use hexagram::{Buffer, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` with the buckets of this engine,
-/// without headers. A collective call, while no other communication is under way.
+/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` with the buckets of this
+/// engine, without headers. A collective call; no other communication may be in progress.
 ///
 /// # Errors
 /// Errors of the communication.

@@ -1,5 +1,4 @@
-//! Reporter of a training while it goes on, and at its end: what is printed, and what is written to metrics.jsonl and
-//! drawn.
+//! Reporter of a training while it runs and at its end: prints, writes metrics.jsonl, and draws the picture.
 
 use super::metrics::{Epoch, Metrics, Step};
 use super::progress::Progress;
@@ -40,7 +39,7 @@ pub(super) struct Judged {
     pub(super) bytes_per_step: f64,
 }
 
-/// Reporter of the run while it goes on: rank 0 prints and writes, the others only contribute.
+/// Reporter of the running training: rank 0 prints and writes, the others only contribute.
 pub(super) struct Log<'a> {
     run: &'a Run,
     world: &'a World,
@@ -51,7 +50,7 @@ pub(super) struct Log<'a> {
     is_lost: bool,
     began: Instant,
     epoch: u64,
-    /// Time at which each step of the epoch ended, and what the algorithm gave out in it.
+    /// Time at which each step of the epoch ended, and the algorithm's metrics of the step.
     ended: Vec<(Duration, BTreeMap<String, f64>)>,
     /// Seconds of all ranks together, and all epochs.
     blocked_s: f64,
@@ -61,7 +60,7 @@ pub(super) struct Log<'a> {
     /// Number of steps of each rank, through checkpoints.
     steps: u64,
     resumed_at: u64,
-    /// Bytes that this rank sent before the epoch, or for what is not training.
+    /// Bytes that this rank sent before the epoch, or outside training.
     sent_before: u64,
     /// Bytes of all ranks and epochs.
     bytes: u64,
@@ -69,7 +68,7 @@ pub(super) struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    /// Creates the reporter of a training whose epochs have so many steps, at this learning rate. Rank 0 creates the
+    /// Creates the reporter of a training with this many steps per epoch, at this learning rate. Rank 0 creates the
     /// folder of the figures.
     ///
     /// # Errors
@@ -124,7 +123,7 @@ impl<'a> Log<'a> {
         self.progress.step(loss);
     }
 
-    /// Gathers what all ranks spent and sent in the epoch, and tells it. A collective call.
+    /// Gathers the time and traffic of all ranks in the epoch, and reports them. A collective call.
     ///
     /// # Errors
     /// Those of the communication.
@@ -158,7 +157,7 @@ impl<'a> Log<'a> {
         };
         self.progress.line(describe(&epoch, self.run.options.epochs));
         self.keep(first_step, losses, epoch);
-        // The evaluation's traffic is none of the training's.
+        // The evaluation's traffic does not count as the training's.
         self.sent_before = self.world.traffic().payload_sent();
         Ok(())
     }
@@ -186,11 +185,11 @@ impl<'a> Log<'a> {
         self.world.traffic().payload_sent() - self.sent_before
     }
 
-    /// Says once that figures are lost, which ends no training.
+    /// Warns once that figures are lost; the training continues.
     fn lost(&mut self, error: Option<impl std::fmt::Display>) {
         let Some(error) = error else { return };
         if !std::mem::replace(&mut self.is_lost, true) {
-            self.say(&format!("{error}; the training goes on"));
+            self.say(&format!("{error}; the training continues"));
         }
     }
 
@@ -199,38 +198,39 @@ impl<'a> Log<'a> {
         self.progress.line(format!("{}: {message}", self.run.subject.program));
     }
 
-    /// Says what a resumed training does otherwise than before.
+    /// Reports the options of a resumed training that differ from before.
     pub(super) fn changed(&self, differences: &[String]) {
         if !differences.is_empty() {
             self.say(&format!("goes on with a change: {}", differences.join("; ")));
         }
     }
 
-    /// Says where the trace is, and what it tells.
+    /// Prints the file of the trace, and its main figures.
     pub(super) fn traced(&self, trace: &Trace, file: &Path) {
         self.progress.line(format!("{}\n{} is the trace", trace.report(), file.display()));
     }
 
-    /// Says that something has failed, without which the training goes on.
+    /// Warns of a failure that does not end the training.
     pub(super) fn warn(&self, warning: Option<String>) {
         warning.into_iter().for_each(|warning| self.say(&warning));
     }
 
-    /// Tells, and returns true, if the checkpoint was of the end of the training: after so many steps, none was made.
+    /// Reports it and returns true if the checkpoint was of the end of the training: after this many steps, none was
+    /// made.
     pub(super) fn nothing_left(&self, steps: u64) -> bool {
         if steps > self.resumed_at {
             return false;
         }
         let epochs = self.run.options.epochs;
         self.say(&format!(
-            "the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more to go on"
+            "the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more epochs to continue"
         ));
         true
     }
 
-    /// Tells the result of the training, and draws the run; returns the exit code.
+    /// Reports the result of the training, and draws the run; returns the exit code.
     pub(super) fn finish(mut self, saves: &Saves, result: Judged) -> ExitCode {
-        // The others have nothing to tell.
+        // The other ranks have no output.
         let Some(mut metrics) = self.metrics.take() else { return ExitCode::SUCCESS };
         let options = &self.run.options;
         let report = self.report(&result, saves.failed());

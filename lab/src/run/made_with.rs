@@ -7,7 +7,7 @@ use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::checkpoint::Record;
 use hexagram::logical::spelling::Spelled;
 
-/// Names of what keeps its meaning only from a training's beginning.
+/// Names of the options whose meaning depends on the whole training.
 const FIXED: [&str; 4] = ["--algorithm", "--model", "--optimizer", "--dtype"];
 
 /// Options and data, as names and values.
@@ -24,7 +24,7 @@ impl MadeWith {
             ("--optimizer", stepper.optimizer.spelled()),
             ("--dtype", subject.dtype.to_owned()),
             ("--lr", stepper.learning_rate.to_string()),
-            // Without what `--lr` says.
+            // The schedule without its base, which `--lr` gives.
             ("--schedule", rate.short(&stepper.learning_rate.into()).to_string()),
             ("--batch", options.batch.to_string()),
             ("--seed", options.seed.to_string()),
@@ -37,7 +37,7 @@ impl MadeWith {
         self.0.iter().for_each(|(name, value)| record.note(&fact(name), value));
     }
 
-    /// Compares it with what a checkpoint was made with. Returns what differs, if that `may_change`.
+    /// Compares these options with those of a checkpoint. Returns the differences, if `may_change`.
     ///
     /// # Errors
     /// [`Error::Usage`] with every difference and both values, if it may not, or cannot.
@@ -56,12 +56,15 @@ impl MadeWith {
             (true, _) => Ok(differences),
             (false, false) => Err(Error::usage(
                 what,
-                format!("{} cannot change: leave it, or begin anew in another folder", fixed.join(" and ")),
+                format!(
+                    "{} cannot change: keep it, or start a new training in a different folder",
+                    fixed.join(" and ")
+                ),
             )),
             (false, true) if may_change => Ok(differences),
             (false, true) => Err(Error::usage(
                 what,
-                "give what it was made with, or go on with the new values by --resume --change",
+                "repeat those options, or continue with the new ones by --resume --change",
             )),
         }
     }

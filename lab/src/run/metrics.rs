@@ -1,4 +1,4 @@
-//! The figures of a run on disk, as they come: one line of JSON a step, one an epoch, one at the end.
+//! The figures of a run on disk, written as it runs: one line of JSON per step, one per epoch, one at the end.
 //!
 //! ```text
 //! {"event":"step","epoch":1,"step":12,"loss":2.19,"learning_rate":0.15,"seconds":0.41,"metrics":{"staleness":3.0}}
@@ -45,7 +45,7 @@ pub(super) struct Epoch {
     pub(super) samples_per_s: f64,
     /// Share of the epoch that was spent waiting for communication, from 0 to 1.
     pub(super) comm_fraction: f64,
-    /// Bytes that all ranks together sent in the epoch's steps, without headers and alike on every transport.
+    /// Bytes that all ranks together sent in the epoch's steps, without headers, so equal on every transport.
     pub(super) bytes_sent: u64,
     /// Seconds since the run began.
     pub(super) seconds: f64,
@@ -61,7 +61,7 @@ pub(crate) fn prepare(directory: &Path) -> Result<()> {
         let is_adrift = directory.is_relative() && std::env::current_dir().is_err();
         let remedy = match is_adrift {
             true => {
-                "the working directory was deleted: change to one that exists, or give --out an absolute path"
+                "the working directory was deleted: change to one that exists, or use an absolute path for --out"
             }
             false => "choose a directory you may write to",
         };
@@ -69,10 +69,10 @@ pub(crate) fn prepare(directory: &Path) -> Result<()> {
     })
 }
 
-/// Writes `metrics.jsonl` in a run's directory, and remembers the figures for a picture.
+/// Writes `metrics.jsonl` in a run's directory, and keeps the figures for a picture.
 ///
-/// Lines reach the system at the end of every epoch, so that a run that is killed leaves all epochs that it
-/// finished. A figure that is no number (a loss that diverged) is written as `null`.
+/// Lines reach the system at the end of every epoch, so a killed run leaves all its finished epochs. A figure that is
+/// not finite (a loss that diverged) is written as `null`.
 #[derive(Debug)]
 pub(super) struct Metrics {
     path: PathBuf,
@@ -94,10 +94,10 @@ impl Metrics {
         let path = directory.join("metrics.jsonl");
         let file = File::options().write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|cause| not_written(&path, cause))?;
-        // Held as long as the file is open: another training would mix its figures with these.
+        // Held while the file is open: a second training would mix its figures with these.
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            let what = format!("a training that runs writes its figures to {}", directory.display());
-            return Err(Error::usage(what, "name another folder with --out"));
+            let what = format!("a running training writes its figures to {}", directory.display());
+            return Err(Error::usage(what, "choose a different folder with --out"));
         }
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(|cause| not_written(&path, cause))?;
@@ -147,7 +147,7 @@ impl Metrics {
         self.flush()
     }
 
-    /// Records the end, with the fields of the run's report.
+    /// Records the end of the run, with the fields of its report.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Metrics {
 
 /// Returns the error of a file of a run that could not be written.
 pub(super) fn not_written(path: &Path, cause: io::Error) -> Error {
-    let remedy = "make room there, or choose another directory for the run";
+    let remedy = "free disk space there, or choose a different folder for the run";
     Error::system(format!("write {}", path.display()), cause, remedy)
 }
 

@@ -269,7 +269,7 @@ impl RunOptions {
         self.ranks.unwrap_or(4)
     }
 
-    /// Returns the folder of the run's files.
+    /// Returns the folder for the run's files.
     pub(super) fn directory(&self, ranks: usize) -> PathBuf {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         let algorithm = folder_name(&self.algorithm);

@@ -59,7 +59,8 @@ fn by_epoch(epochs: &[Epoch], value: impl Fn(&Epoch) -> f64) -> Vec<(f64, f64)> 
     epochs.iter().map(|epoch| (epoch.epoch as f64, value(epoch))).collect()
 }
 
-/// Returns the lowest and the highest point of each of equally long runs, so that a long line keeps its outline.
+/// Returns the lowest and the highest point of each section, so that a long line keeps its outline. All sections are
+/// equally long.
 fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= DRAWN_STEPS {
         return points.to_vec();
@@ -75,7 +76,8 @@ fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// Returns the mean of the points around each point: a 25th of the line on both sides, less at the ends. At the
-/// beginning, where a loss falls fast, few more on the right than on the left, lest the line begin too low.
+/// beginning, where a loss falls fast, it takes only a few more on the right than on the left, or the line would
+/// begin too low.
 fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let reach = (points.len() / 25).max(2);
     let mean = |centre: usize| {

@@ -3,13 +3,13 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two lines about the current step where there is no terminal.
+/// Shortest time between two lines about the current step if standard error is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 /// Shortest time between two changes of the bar.
 const BETWEEN_BARS: Duration = Duration::from_millis(100);
 /// Width of the bar, in characters.
 const WIDTH: u64 = 20;
-/// Returns to the beginning of the terminal's line, and clears it.
+/// Returns the cursor to the beginning of the terminal's line, and clears the line.
 const CLEAR: &str = "\r\x1b[K";
 
 /// Progress of one epoch after another, on rank 0; other ranks show nothing.
@@ -106,7 +106,7 @@ impl Drop for Progress {
     }
 }
 
-/// Writes to standard error in one piece, since the ranks share the terminal. A reader that is gone is no error.
+/// Writes to standard error in one piece, since the ranks share the terminal. Ignores a reader that is gone.
 fn write(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -32,10 +32,10 @@ pub(super) struct Report {
     pub(super) samples_per_s: f64,
     /// Steps per second of each rank, training only.
     pub(super) steps_per_s: f64,
-    /// Bytes sent by all ranks in the training steps: the payload of all messages, counted alike on every transport;
-    /// what evaluations send is not counted.
+    /// Payload of all messages that all ranks sent in the training steps, equal on every transport. Traffic of
+    /// evaluations does not count.
     pub(super) bytes_sent: u64,
-    /// Bytes that `gradient-allreduce` sends in as many steps of this model, counted alike.
+    /// The same for `gradient-allreduce` with as many steps of this model.
     pub(super) bytes_of_gradient_all_reduce: u64,
     /// Time in which training threads waited for communication ÷ time of the training steps.
     pub(super) comm_fraction: f64,

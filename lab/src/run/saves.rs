@@ -1,6 +1,7 @@
-//! The checkpoints of a training: when one is saved, what happens if that fails, and how a run goes on from one.
+//! The checkpoints of a training: when it saves one, how it handles a failed save, and how a run resumes from one.
 //!
-//! A save that fails, because the disk is full, say, ends nothing: the training goes on, and the next save tries again.
+//! A failed save, for example because the disk is full, does not end the training: it continues, and the next save
+//! tries again.
 
 use super::made_with::MadeWith;
 use super::{Failure, RunOptions, Trained};
@@ -8,7 +9,7 @@ use hexagram::Error;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
 
-/// The checkpoints of one training, on one rank; none if nobody asked for them.
+/// The checkpoints of one training, on one rank; none if they are off.
 pub(super) struct Saves {
     checkpoints: Option<Checkpoints>,
     every: u64,
@@ -19,7 +20,7 @@ pub(super) struct Saves {
     lacks_the_last: bool,
 }
 
-/// Place at which a training goes on.
+/// Place at which a training resumes.
 #[derive(Default)]
 pub(super) struct Resumed {
     /// Number of the epoch.
@@ -35,9 +36,9 @@ impl Saves {
         Saves { checkpoints, every: options.every, made_with, tried: 0, failed: 0, lacks_the_last: false }
     }
 
-    /// Goes on from the newest checkpoint, if there is one, and from the beginning otherwise. A collective call.
+    /// Resumes from the newest checkpoint if there is one, and starts at the beginning otherwise. A collective call.
     ///
-    /// Where the order of samples has changed, the epoch that was under way begins anew.
+    /// If the order of samples has changed, the current epoch starts again.
     ///
     /// # Errors
     /// If the checkpoint cannot be loaded, or was made with other options or data and those may not change.
@@ -68,7 +69,8 @@ impl Saves {
         Ok(Resumed { epoch, changed })
     }
 
-    /// Fails if the folder cannot be saved in, or is another training's. A collective call, before the first step.
+    /// Fails if the folder is not writable, or belongs to a different training. A collective call, before the first
+    /// step.
     ///
     /// # Errors
     /// As [`Checkpoints::check`].
@@ -76,16 +78,16 @@ impl Saves {
         self.checkpoints.as_ref().map_or(Ok(()), |checkpoints| checkpoints.check(replica.engine()))
     }
 
-    /// Returns true if so many steps are to be saved, `at_the_end` of the training or before.
+    /// Returns true if a save is due after this many steps; `at_the_end` means the end of the training.
     pub(super) fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
         self.checkpoints.is_some() && at_the_end != steps.is_multiple_of(self.every)
     }
 
-    /// Saves the training, and where the loader stands. A collective call. Returns a warning if that failed, on every
-    /// rank, naming the one to blame.
+    /// Saves the training, and the position of the loader. A collective call. If the save fails, returns a warning on
+    /// every rank that names the rank with the failure.
     ///
     /// # Errors
-    /// What ends the training: errors of the communication.
+    /// Errors of the communication; these end the training.
     pub(super) fn save(
         &mut self,
         replica: &mut impl Trained,
@@ -112,11 +114,11 @@ impl Saves {
         self.failed += 1;
         let steps = replica.engine().steps();
         let rank = replica.engine().communicator().rank();
-        // What another rank could not do begins with its number.
+        // A failure of a different rank begins with its number.
         let who =
             if error.to_string().starts_with("rank ") { String::new() } else { format!("rank {rank}: ") };
         Ok(Some(format!(
-            "step {steps} is not saved: {who}{error}; the training goes on, and tries again at the next save"
+            "step {steps} is not saved: {who}{error}; the training continues, and tries again at the next save"
         )))
     }
 
@@ -125,7 +127,7 @@ impl Saves {
         self.failed
     }
 
-    /// Returns true if the newest checkpoint lacks the training's last steps, because its save failed.
+    /// Returns true if the newest checkpoint lacks the training's last steps because their save failed.
     pub(super) fn lacks_the_last(&self) -> bool {
         self.lacks_the_last
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A training under way, on one rank. All methods but [`epochs`](Self::epochs) are collective calls.
+/// A running training, on one rank. All methods but [`epochs`](Self::epochs) are collective calls.
 pub struct Session<'a> {
     run: &'a Run,
     comm: &'a Communicator,
@@ -20,7 +20,7 @@ pub struct Session<'a> {
     epoch: Epoch,
 }
 
-/// Epoch under way.
+/// Current epoch.
 struct Epoch {
     number: u64,
     /// Losses of this rank's batches so far.
@@ -32,7 +32,7 @@ struct Epoch {
 }
 
 impl<'a> Session<'a> {
-    /// Begins a training, or goes on from a checkpoint if that was asked for.
+    /// Begins a training, or resumes one from a checkpoint if the options ask for that.
     ///
     /// # Errors
     /// If the schedule of the learning rate does not fit, the folder cannot be written, or the checkpoint cannot be
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Ends an epoch: saves the training after the last one, evaluates the mean of the replicas, and tells both.
+    /// Ends an epoch: saves the training after the last one, evaluates the mean of the replicas, and reports both.
     ///
     /// # Errors
     /// Errors of the communication and of the evaluation.
@@ -116,7 +116,7 @@ impl<'a> Session<'a> {
         let blocked = replica.engine().telemetry().blocked() - self.epoch.blocked_before;
         let steps = self.epoch.began.elapsed();
         if !self.run.algorithm.trigram().synchronous {
-            // What is under way is the algorithm's traffic, and not the evaluation's.
+            // Messages in flight are the algorithm's traffic, not the evaluation's.
             replica.settle()?;
         }
         let spent = Spent { blocked, steps, bytes: self.log.sent() };

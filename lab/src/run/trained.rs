@@ -1,4 +1,4 @@
-//! Replica that a training steps: the engine's, of a task, or a framework's.
+//! Replica that a training steps: the engine's, for a task, or a framework's.
 
 use super::Failure;
 use crate::task::{Task, Values};
@@ -39,10 +39,10 @@ pub trait Trained {
     /// replicas as they are.
     fn evaluate(&mut self) -> Result<Evaluation<f64>, Failure>;
 
-    /// Saves the replica, and `own`. Fails with the engine's own error where it can go on.
+    /// Saves the replica, and `own`. Fails with the engine's own error if the engine can continue.
     fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<(), Failure>;
 
-    /// Loads the newest checkpoint, if there is one and `fits` accepts what was saved with it, which is returned.
+    /// Loads the newest checkpoint if there is one and `fits` accepts the record saved with it. Returns this record.
     fn load_if(
         &mut self,
         checkpoints: &Checkpoints,
@@ -57,8 +57,7 @@ pub struct TaskReplica<'a, T: Task + ?Sized> {
     task: &'a T,
 }
 
-/// Returns the values of all parameters of a task's replica, after those that the last step has left on their way have
-/// arrived.
+/// Returns the values of all parameters of a task's replica, after the last step's messages have arrived.
 ///
 /// # Errors
 /// As [`DataParallel::values`].
@@ -67,7 +66,7 @@ pub fn values(engine: &DataParallel, task: &(impl Task + ?Sized)) -> Result<Valu
 }
 
 impl<'a, T: Task + ?Sized> TaskReplica<'a, T> {
-    /// Creates this rank's replica, with the initial values that follow from `seed`. A collective call.
+    /// Creates this rank's replica, with initial values derived from `seed`. A collective call.
     ///
     /// # Errors
     /// As [`DataParallel::new`].

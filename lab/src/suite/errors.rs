@@ -1,14 +1,14 @@
-//! Errors of each algorithm on the suite's digits, as a table that is compiled in: what a program shows beside figures of
-//! speed, where no record of the suite is at hand.
+//! Errors of each algorithm on the suite's digits, as a table in the binary. A program shows them next to speeds
+//! where it has no record of the suite.
 
 /// The table, a line an algorithm: its name, and mean and half of the interval of both differences.
 const TABLE: &str = include_str!("../../data/errors.txt");
 
 /// Errors of an algorithm on held-out digits above those of gradient-allreduce with the same seeds, in percentage
-/// points, over all numbers of ranks of the suite. The interval is of 95 %; both are infinite where a run diverged.
+/// points, over all numbers of ranks of the suite. The interval is of 95 %. Both are infinite if a run diverged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ErrorsAbove {
-    /// With data that are alike on all ranks.
+    /// With like data on all ranks.
     pub like: Difference,
     /// With Dirichlet(0.1) data, which differ most.
     pub skewed: Difference,

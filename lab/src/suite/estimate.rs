@@ -1,10 +1,10 @@
-//! Means of a few runs, with what can be said of them.
+//! Means of a few runs, with confidence intervals.
 
 /// Quantiles 0.975 of Student's t for 1, 2, … degrees of freedom.
 const T: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
 
-/// Returns the quantile 0.975 of Student's t: infinite for 0 degrees of freedom, and beyond the table by the first
-/// terms of its expansion around the normal distribution's, right to three digits.
+/// Returns the quantile 0.975 of Student's t. It is infinite for 0 degrees of freedom. Beyond the table it follows
+/// from the first terms of its expansion around the normal quantile, right to three digits.
 fn quantile(degrees: usize) -> f64 {
     let inverse = 1.0 / degrees as f64;
     match degrees {
@@ -46,9 +46,10 @@ impl Estimate {
         Some(Estimate { mean: mean(values), half, count })
     }
 
-    /// Estimates the mean over some places of runs, each with its seed. Runs with the same seed have draws in common,
-    /// wherever they are: the values of a seed are averaged first, and the interval is of what scatters between seeds.
-    /// Left out are places without runs, and seeds with which another place was not run; `None` if nothing remains.
+    /// Estimates the mean over some places of runs, each run with its seed. Runs with the same seed have draws in
+    /// common, at every place. So the values of a seed are averaged first, and the interval shows the scatter between
+    /// seeds. Left out are places without runs, and seeds that are missing at one of the places; `None` if nothing
+    /// remains.
     pub fn by_seed(places: &[Vec<(u64, f64)>]) -> Option<Self> {
         let places: Vec<&Vec<(u64, f64)>> = places.iter().filter(|runs| !runs.is_empty()).collect();
         let of_seed = |seed: u64| -> Option<f64> {

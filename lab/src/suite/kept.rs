@@ -1,4 +1,4 @@
-//! The record of the suite that is kept beside its page: what tables, pictures and orderings are made of, rounded, so
+//! The record of the suite in the folder of its page. Tables, pictures and orderings come from it. It is rounded, so
 //! that tests judge it without training.
 
 use super::orderings::{LEARNED, SKEWED};
@@ -14,20 +14,20 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 const NAME: &str = "which-algorithm.jsonl.gz";
-/// Accuracies for whose first state bytes and seconds are known of every record.
+/// Accuracies for which every record has the bytes and seconds of the first state that reached it.
 const ACCURACIES: [f64; 3] = [0.5, 0.8, LEARNED];
 /// Digits to which numbers are kept.
 const DIGITS: i32 = 6;
 
-/// Reads the record that is kept in a folder, beside the page.
+/// Reads the record from the folder of the page.
 ///
 /// # Errors
-/// [`Error::System`] if it cannot be read, [`Error::Usage`] if a line of it is no record.
+/// [`Error::System`] if it cannot be read, [`Error::Usage`] if one of its lines is not a record.
 pub fn kept(folder: &Path) -> Result<Results> {
     let path = folder.join(NAME);
     let mut text = String::new();
     let read = File::open(&path).and_then(|file| GzDecoder::new(file).read_to_string(&mut text));
-    let remedy = "give the folder of which-algorithm.md, with an undamaged record";
+    let remedy = "use the folder of which-algorithm.md, with an undamaged record";
     read.map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?;
     let lines = (1..).zip(text.lines());
     let records = lines.map(|(number, line)| Record::parse_line(&path, number, line.as_bytes()));
@@ -49,7 +49,11 @@ pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
         output::write(&folder.join(NAME), |out| out.write_all(&bytes))
     };
     write().map_err(|cause| {
-        Error::system(format!("write {}", folder.join(NAME).display()), cause, "see that you may")
+        Error::system(
+            format!("write {}", folder.join(NAME).display()),
+            cause,
+            "check its permissions and free disk space",
+        )
     })
 }
 

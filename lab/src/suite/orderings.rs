@@ -1,16 +1,16 @@
-//! Orderings that papers have published, each judged by the suite's numbers: which algorithm beats which, when, and by
-//! what.
+//! Orderings that papers have published, each judged by the suite's numbers: which of two algorithms is better, when,
+//! and by which measure.
 //!
 //! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`ORDERING_SEEDS`]
 //! seeds, and its page lists all of them with the numbers of both sides and the verdict of the [paired
-//! test](super::Paired). 31 of the 40 are as they were chosen from the papers, before their numbers were known; the
-//! others were mended or added later, and the page says which and why ([`Claim::changed`]). What does not come out
+//! test](super::Paired). 31 of the 40 are as chosen from the papers, before their numbers were known. The others were
+//! corrected or added later, and the page lists them with the reasons ([`Claim::changed`]). An ordering that fails
 //! stays, with an explanation. A variant with options has the step sizes of its algorithm.
 //!
 //! | file | orderings |
 //! |---|---|
 //! | `heterogeneity.rs` | data that differ between ranks |
-//! | `compression.rs` | codecs and what makes up for their errors |
+//! | `compression.rs` | codecs and the compensation of their errors |
 //! | `volume.rs` | bytes up to an accuracy |
 //! | `rounds.rs` | local steps, and outer optimizers |
 //! | `graphs.rs` | graphs of gossip |
@@ -38,13 +38,13 @@ pub const ORDERING_SEEDS: u64 = 10;
 pub struct Claim {
     /// Paper, by authors and arXiv number.
     pub source: &'static str,
-    /// Part of the paper that says so.
+    /// Passage of the paper with the claim.
     pub passage: &'static str,
     /// Ordering in words.
     pub text: &'static str,
-    /// Side that is said to be better, as an algorithm is spelled.
+    /// Side that should be better, with the algorithm's spelling.
     pub better: &'static str,
-    /// Side that is said to be worse, as an algorithm is spelled.
+    /// Side that should be worse, with the algorithm's spelling.
     pub worse: &'static str,
     /// Task of the suite on which it is judged.
     pub task: &'static str,
@@ -54,20 +54,19 @@ pub struct Claim {
     pub ranks: usize,
     /// Quantity of which the better one has less.
     pub measure: Measure,
-    /// Factor that the better one's quantity may have of the worse one's: below 1 for a distance between the two, above
-    /// 1 for "nearly as good".
+    /// Largest claimed ratio of the better side's quantity to the worse side's: below 1 to claim a distance, above 1
+    /// for "nearly as good".
     pub factor: f64,
     /// Verdict of the record that is kept.
     pub verdict: Verdict,
-    /// Reason why the suite's numbers are otherwise; empty where the ordering holds.
+    /// Reason why the suite's numbers differ; empty if the ordering holds.
     pub explanation: &'static str,
-    /// Change that was made after the first numbers were known, with its reason; empty for a comparison that is as it
-    /// was chosen.
+    /// Change made after the first numbers were known, with its reason; empty for an unchanged comparison.
     pub changed: &'static str,
 }
 
 impl Claim {
-    /// Returns the places of both sides, the better one's first.
+    /// Returns the places of both sides, better side first.
     pub fn places(&self) -> [Place; 2] {
         [self.better, self.worse].map(|algorithm| Place {
             algorithm: algorithm.to_owned(),
@@ -110,7 +109,7 @@ pub fn orderings() -> impl Iterator<Item = &'static Claim> {
     subjects.into_iter().flatten()
 }
 
-/// Returns the places that the suite has to run with [`ORDERING_SEEDS`] seeds so that every ordering can be judged.
+/// Returns the places that the suite must run with [`ORDERING_SEEDS`] seeds to judge every ordering.
 pub fn places() -> BTreeSet<Place> {
     orderings().flat_map(Claim::places).collect()
 }

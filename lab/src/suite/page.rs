@@ -1,10 +1,10 @@
-//! The page that the suite writes, docs/which-algorithm.md: tables between two marks; with pictures and the record that
-//! is kept beside it.
+//! The page that the suite writes, docs/which-algorithm.md: tables between two marks, with pictures and the kept
+//! record next to it.
 //!
-//! | file | what it writes |
+//! | file | content |
 //! |---|---|
 //! | `page/situations.rs` | the summary: which algorithm in which situation |
-//! | `page/tables.rs` | what came out: losses and errors, differences to all-reduce, costs |
+//! | `page/tables.rs` | the results: losses and errors, differences to all-reduce, costs |
 //! | `page/pictures.rs` | errors by bytes, and consensus distance by step |
 //! | `orderings/table.rs` | published orderings |
 
@@ -25,7 +25,7 @@ const BEGIN: &str = "<!-- suite: begin -->";
 const END: &str = "<!-- suite: end -->";
 /// The most bytes of the page.
 const LONGEST: u64 = 16 << 20;
-/// Number of ranks of the table of costs and of the pictures: so many that all-reduce sends even a small model in
+/// Number of ranks of the table of costs and of the pictures: enough that all-reduce sends even a small model in
 /// parts.
 const RANKS: usize = 25;
 /// Trigrams, synchronous ones first.
@@ -33,8 +33,8 @@ const TRIGRAMS: [&str; 8] = ["☰", "☴", "☱", "☵", "☲", "☶", "☳", "�
 /// Algorithm that the others are compared to.
 const REFERENCE: &str = "gradient-allreduce";
 
-/// Makes sure, before hours of training, that [`write_pages`] can write into a folder: creates the page without tables
-/// where there is none.
+/// Makes sure, before hours of training, that [`write_pages`] can write into a folder. Creates the page without
+/// tables if it is missing.
 ///
 /// # Errors
 /// [`Error::System`] if the page cannot be read or written, [`Error::Usage`] if it has no marks.
@@ -64,9 +64,9 @@ pub fn write_pages(results: &Results, folder: &Path) -> Result<()> {
     keep(results, folder)
 }
 
-/// Returns the text of a page before and after what the suite writes.
+/// Returns the text of a page before and after the suite's part.
 fn around(path: &Path) -> Result<[String; 2]> {
-    let remedy = "give --docs a folder with which-algorithm.md as it was, or one without";
+    let remedy = "choose a --docs folder with the original which-algorithm.md, or without one";
     let text = input::read_text(path, LONGEST)
         .map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?;
     let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some([before, rest.split_once(END)?.1]));
@@ -81,15 +81,15 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 fn not_written(path: &Path, cause: io::Error) -> Error {
-    let remedy = "give --docs a folder where you may write, with room";
+    let remedy = "choose a writable --docs folder, with free disk space";
     Error::system(format!("write {}", path.display()), cause, remedy)
 }
 
 struct Page<'a>(&'a Results);
 
 impl Page<'_> {
-    /// Returns trigram and name of each algorithm of the matrix, those of one trigram beside each other. Variants with
-    /// options, which only orderings compare, are not among them.
+    /// Returns trigram and name of each algorithm of the matrix, ordered by trigram. Variants with options, which
+    /// only orderings compare, are left out.
     fn algorithms(&self) -> Vec<(String, String)> {
         let plain = |record: &&Record| !record.place.algorithm.contains('(');
         let of = |record: &Record| (record.trigram.clone(), record.place.algorithm.clone());
@@ -116,7 +116,7 @@ impl Page<'_> {
         self.counts(all) + &self.situations() + &self.tables() + &orderings::table(all)
     }
 
-    /// Says what was run in the matrix and for orderings.
+    /// Writes how many trainings were run in the matrix and for orderings.
     fn counts(&self, all: &Results) -> String {
         let records = all.records();
         let seeds = |results: &Results| {

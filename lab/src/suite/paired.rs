@@ -1,11 +1,11 @@
-//! The statistical test of an ordering: two sides that were run with the same seeds, on the same data in the same
-//! order, are compared seed by seed.
+//! The statistical test of an ordering. It compares two sides seed by seed: both ran with the same seeds, on the same
+//! data in the same order.
 //!
-//! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the
-//! paired t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the
-//! factor that was claimed, which by chance happens once in 40 times. Where a quantity is infinite (an accuracy that is
-//! never reached, a loss that diverges) or 0, it is the sign test: the ordering holds if so many seeds have it so as
-//! happens by chance once in 32 times at most: all of five, or nine of ten.
+//! It takes the ratio of the two sides' quantities for each seed. If all ratios are positive and finite, it is the
+//! paired t-test of their logarithms. The ordering holds if the 95 % interval of their geometric mean lies below the
+//! claimed factor, which by chance happens once in 40 times. If a quantity is infinite (an accuracy never reached, a
+//! loss that diverges) or 0, it is the sign test. The ordering then holds if enough seeds agree, so that chance
+//! explains it at most once in 32 times: all of five, or nine of ten.
 
 use super::Estimate;
 use std::fmt;
@@ -37,7 +37,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Ratios of the quantities of two sides, the better one's by the worse one's, one for each seed.
+/// Ratios of the two sides' quantities, better to worse, one for each seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paired(Vec<f64>);
 
@@ -83,7 +83,7 @@ impl Paired {
     }
 }
 
-/// Returns the probability that at least so many of some fair coins show heads.
+/// Returns the probability that at least `heads` of some fair coins show heads.
 fn by_chance(heads: usize, coins: usize) -> f64 {
     let mut ways = 1.0;
     let mut sum = 0.0;

@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct State {
     /// Number of steps.
     pub step: u64,
-    /// Loss of the mean replica, infinite if it is no number any more.
+    /// Loss of the mean replica, infinite if it is not finite any more.
     pub loss: f64,
     /// Accuracy of the mean replica, if the task has one.
     pub accuracy: Option<f64>,
@@ -42,7 +42,7 @@ pub struct Record {
     pub learning_rate: f64,
     /// Mean of the losses of the replicas after the last step, one by one.
     pub own_loss: f64,
-    /// Distance of the mean replica to the optimum, if that is known.
+    /// Distance of the mean replica to the optimum, if the optimum is known.
     pub distance: Option<f64>,
     /// States at regular intervals, from before the first step to after the last; only the last if NaN or infinity has
     /// ended the training.
@@ -101,8 +101,8 @@ impl Record {
         }
     }
 
-    /// Creates the record of a training that has ended before its last step, as there was NaN or infinity to encode.
-    /// Its loss is infinite, as is what is not known of it.
+    /// Creates the record of a training that ended before its last step because of NaN or infinity in an encoding.
+    /// Its loss is infinite, and so are its unknown values.
     pub(super) fn diverged(cell: &Cell, training: &Training) -> Self {
         let never = f64::INFINITY;
         let last = State {
@@ -179,7 +179,7 @@ impl Record {
         })
     }
 
-    /// Returns true if these bytes may be the beginning of a record's line, as a process leaves one that was killed.
+    /// Returns true if these bytes may be the beginning of a record's line, as a killed process leaves it.
     pub(crate) fn may_begin(bytes: &[u8]) -> bool {
         const BEGIN: &[u8] = br#"{"algorithm":""#;
         bytes.starts_with(BEGIN) || BEGIN.starts_with(bytes)

@@ -1,4 +1,4 @@
-//! Numbers of the suite, by what is asked for.
+//! Numbers of the suite, by query.
 
 use super::{Estimate, Record, SEEDS};
 use crate::link::Link;
@@ -116,8 +116,8 @@ impl Results {
         Estimate::of(&values)
     }
 
-    /// Estimates by how much a measure is above that of the same seed elsewhere, over pairs of a place and the one that
-    /// it is compared to; `None` if nothing was run at both.
+    /// Estimates the difference of a measure between two places, over pairs of a place and its reference with equal
+    /// seeds; `None` if both were never run with one seed.
     pub fn difference(&self, pairs: &[[Place; 2]], measure: Measure) -> Option<Estimate> {
         let of_pair = |[own, reference]: &[Place; 2]| -> Vec<(u64, f64)> {
             let reference = self.at(reference);

@@ -1,15 +1,15 @@
 //! Search for the step sizes of [`tuned`](crate::tuned): one procedure for every algorithm and task.
 //!
-//! 1. γ starts at what the table has (0.1 for a new algorithm), and walks on the grid …, 0.03, 0.1, 0.3, … to where the
-//!    loss rises on both sides.
+//! 1. γ starts at the table's value (0.1 for a new algorithm), and moves on the grid …, 0.03, 0.1, 0.3, … to where
+//!    the loss rises on both sides.
 //! 2. An algorithm with a second step size (the rate of an outer optimizer, a consensus step: [`SECOND`]) then has that
 //!    halved and doubled from its default in the same manner, at the γ found.
 //!
-//! A variant with options, which orderings compare, has its γ found alike, on their tasks; its second step size is that
-//! of its algorithm, if it does not name it.
+//! For a variant with options, which orderings compare, γ is found in the same way on their tasks. Its second step
+//! size is that of its algorithm, unless it names one.
 //!
-//! The loss is that of the replicas, one by one, after the suite's number of steps, on Dirichlet(1) data of 8 ranks,
-//! with a seed that the suite has not.
+//! The loss is the mean loss of the single replicas after the suite's number of steps, on Dirichlet(1) data of 8
+//! ranks, with a seed outside the suite.
 
 use super::{Lesson, PARTITIONS};
 use crate::learning_rates::tuned;

@@ -1,6 +1,6 @@
-//! Quadratics whose optimum is known: the task that shows bias. Samples have one of ten labels, each with curvatures
-//! and a minimum of its own, so that ranks with different labels pull in different directions, and none of them to the
-//! optimum of all.
+//! Quadratics with a known optimum: the task that shows bias. Samples have one of ten labels, and each label has its
+//! own curvatures and minimum. So ranks with different labels pull in different directions, and none of them to the
+//! common optimum.
 //!
 //! ```text
 //! f_s(x) = ½ Σ_j a_lj (x_j − b_sj)²      l: label of s;  a_lj: uniform in [0.25, 4];        b_sj = c_lj + ξ_sj
@@ -17,7 +17,7 @@ const LABELS: usize = 10;
 const SHAPES: [(&str, [usize; 2]); 2] = [("matrix", [12, 8]), ("vector", [1, 24])];
 /// Number of elements of all parameters.
 const ELEMENTS: usize = 12 * 8 + 24;
-/// Number of samples: 4, 8 and 25 ranks have equally many, so that the mean of the ranks' losses is that of all
+/// Number of samples: 4, 8 and 25 ranks get equal shares, so that the mean of the ranks' losses is the loss of all
 /// samples.
 const SAMPLES: usize = 600;
 
@@ -36,7 +36,7 @@ pub struct Quadratics {
 }
 
 impl Quadratics {
-    /// Creates the task without noise: a rank's batch is all that it has.
+    /// Creates the task without noise: a rank's batch is all its samples.
     ///
     /// # Errors
     /// As [`noisy`](Self::noisy).

@@ -1,4 +1,4 @@
-//! Gradients against finite differences, and optima against what they are said to be.
+//! Gradients against finite differences, and optima against their known values.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn gradient(task: &dyn Task, values: &Values, samples: &[usize]) -> (Values, f64
     (found.into_iter().map(Option::unwrap).collect(), loss)
 }
 
-/// Along each of some directions in each parameter, the loss changes as the gradient says.
+/// Along each of some directions in each parameter, the loss changes as the gradient predicts.
 #[test]
 fn gradients_are_those_of_finite_differences() {
     for task in tasks() {

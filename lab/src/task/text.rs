@@ -1,9 +1,9 @@
 //! Characters to be predicted from those before them, by a small transformer: the task with attention, norms,
 //! embeddings and matrices of many shapes.
 //!
-//! The text is this project's own, as it once was: `lab/data/pages.txt`. Its pages are of different kinds (prose,
-//! tables, a shell script, Rust), and a window's label is its page, so that a partition by label gives ranks different
-//! languages.
+//! The text is from an early state of this project's own files: `lab/data/pages.txt`. Its pages are of different
+//! kinds (prose, tables, a shell script, Rust), and a window's label is its page, so that a partition by label gives
+//! ranks different languages.
 
 mod transformer;
 
@@ -17,11 +17,11 @@ use transformer::{CONTEXT, Transformer};
 const PAGES: &str = include_str!("../../data/pages.txt");
 /// Characters from one window to the next.
 const STRIDE: usize = 12;
-/// One block of so many is held out.
+/// One of this many blocks is held out.
 const HELD_OUT_EVERY: usize = 5;
 /// Windows in a block, which is held out or trained on as a whole.
 const BLOCK: usize = 10;
-/// One held-out window of so many is evaluated.
+/// One of this many held-out windows is evaluated.
 const EVALUATED_EVERY: usize = 6;
 
 /// Next characters to be predicted, in batches of 2 windows of 24 characters for each rank.
@@ -61,7 +61,7 @@ impl Text {
         text
     }
 
-    /// Adds a page's windows: most blocks of them to train on, the others held out. Windows at the border of two blocks
+    /// Adds a page's windows: most blocks to train on, the others held out. Windows at the border of two blocks
     /// overlap by half.
     fn add(&mut self, label: usize, page: Vec<usize>) {
         let first = self.characters.len();

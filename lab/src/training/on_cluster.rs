@@ -20,16 +20,16 @@ pub struct Simulated {
 
 /// Simulated cluster on which a training runs.
 pub struct OnCluster<'a> {
-    /// Ranks, hosts, links and rates, and the seed of what messages meet.
+    /// Ranks, hosts, links and rates, and the seed of random events on the links.
     pub simulation: Simulation,
     /// Factor by which the passes of each rank take longer.
     pub slowness: Vec<f64>,
-    /// Is told after which step of rank 0 a state was recorded, and how many seconds after the beginning.
+    /// Called after each recorded state, with the step of rank 0 and the seconds since the start.
     pub watch: &'a (dyn Fn(u64, f64) + Sync),
 }
 
-/// Runs a training with real numbers on the ranks of a simulated cluster, and returns what was recorded, in the
-/// cluster's time. [`Training::ranks`] does not count.
+/// Runs a training with real numbers on the ranks of a simulated cluster, and returns its record, in the cluster's
+/// time. [`Training::ranks`] is ignored.
 ///
 /// # Errors
 /// As [`train`](crate::train).

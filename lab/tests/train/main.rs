@@ -155,7 +155,7 @@ fn bad_input_is_one_clear_line() {
     let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.csv.gz")).unwrap();
     let cut = folder("cut.csv.gz");
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
-    refused(&format!("--data {}", cut.display()), &[], "cut short");
+    refused(&format!("--data {}", cut.display()), &[], "incomplete or damaged");
     std::fs::remove_file(cut).unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -256,7 +256,7 @@ fn the_folder_of_a_training_that_runs_is_refused() {
         let output = run("shared-out", &format!("--ranks 2 --epochs 1 --transport {transport}"));
         let err = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{err}");
-        assert!(err.contains("a training that runs writes its figures to") && err.contains("--out"), "{err}");
+        assert!(err.contains("a running training writes its figures to") && err.contains("--out"), "{err}");
     }
     clean("shared-out");
 }

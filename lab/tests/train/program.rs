@@ -1,17 +1,17 @@
-//! A training program as its users start it: real processes, with their files in folders of their own. The tests of candle's
-//! programs have it, too.
+//! A training program as its users start it: real processes, with files in separate folders. The tests of candle's
+//! programs use this file too.
 
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// The built example: cargo puts it beside the folder of this test.
+/// The built example: cargo puts it next to the folder of this test.
 pub(crate) fn program(name: &str) -> PathBuf {
     let here = std::env::current_exe().unwrap();
     here.ancestors().nth(2).unwrap().join("examples").join(name)
 }
 
-/// A folder of its own for the files of one run.
+/// A new folder for the files of one run.
 pub(crate) fn folder(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("hexagram-{}-{name}-{}", crate::PROGRAM, std::process::id()))
 }

@@ -60,7 +60,7 @@ fn the_end_of_a_training_is_saved_and_the_folder_is_checked_at_the_start() {
     clean("end");
 }
 
-/// Runs one that succeeds or not; what it says on standard error.
+/// Runs one training, successful or not; returns its standard error.
 fn said(name: &str, arguments: &str) -> (bool, String) {
     let output = run(name, arguments);
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -70,7 +70,7 @@ fn said(name: &str, arguments: &str) -> (bool, String) {
 fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_meant() {
     let kept = folder("kept-change");
     let other = folder("other.csv");
-    // As many images as the digits that are compiled in, and others.
+    // As many images as the built-in digits, but different ones.
     let row = |index: usize| format!("{}{}\n", format!("{},", index % 17).repeat(64), index % 10);
     std::fs::write(&other, (0..1797).map(row).collect::<String>()).unwrap();
     let common = format!("--ranks 2 --every 30 --checkpoint {}", kept.display());
@@ -95,7 +95,7 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
     }
     let (good, text) = said("change", &format!("{common} --epochs 2 --change"));
     assert!(!good && text.contains("--resume"), "{text}");
-    // It takes effect, and is what the next checkpoint was made with.
+    // It takes effect, and the next checkpoint records it.
     let (good, text) = said("change", &format!("{common} --epochs 2 --resume --change --lr 1e-9"));
     assert!(good && text.contains("goes on with a change: --lr 1, and now 0.000000001"), "{text}");
     let losses = losses("change");
@@ -111,7 +111,7 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
 
 #[test]
 fn a_save_that_fails_ends_nothing_and_the_next_one_tries_again() {
-    // In the way of step 30's, and gone at the end of the training.
+    // It blocks the save of step 30, and is gone at the end of the training.
     for algorithm in ["gradient-allreduce", "diloco"] {
         let kept = folder("kept-failing");
         std::fs::create_dir_all(&kept).unwrap();

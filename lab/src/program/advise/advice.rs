@@ -1,4 +1,4 @@
-//! Advice: what each algorithm takes, up to what bandwidth it pays, and which ones are recommended.
+//! Advice: the time of each algorithm, the bandwidth up to which it pays, and the recommended ones.
 
 use super::candidate::Candidate;
 use super::ladder::{Ladder, WORTH, saved};
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) struct Advised {
     pub(super) candidate: Candidate,
     pub(super) row: Row,
-    /// Share of the reference's step that it saves.
+    /// Share of the reference's step that this algorithm saves.
     pub(super) saved: f64,
     /// Where it stops to pay; `None` if it pays at no bandwidth.
     pub(super) pays_up_to: Option<Border>,
@@ -48,7 +48,7 @@ impl Advice {
     /// compared to the first.
     ///
     /// # Errors
-    /// That of a rank; [`Error::Usage`] if there is no second.
+    /// The error of a rank; [`Error::Usage`] if there is no second.
     pub(super) fn of(job: &Job<'_>, here: Point, candidates: Vec<Candidate>) -> Result<Self> {
         let mut candidates = candidates.into_iter();
         let first = candidates.next();
@@ -75,7 +75,7 @@ impl Advice {
         self.others.iter().find(|one| one.saved >= WORTH && is_asked(one))
     }
 
-    /// Returns what all algorithms take, the fastest first.
+    /// Returns the times of all algorithms, fastest first.
     pub(super) fn by_time(&self) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.others.iter().map(|one| &one.row).collect();
         rows.push(&self.reference);
@@ -88,13 +88,13 @@ impl Advice {
         self.best(Advised::is_compressed).is_some()
     }
 
-    /// Returns the algorithm to take among those for which something holds: the fastest whose errors are not above the
-    /// reference's, or else the fastest.
+    /// Returns the recommended algorithm among those that `is_asked` selects: the fastest whose errors are not above
+    /// the reference's, or else the fastest.
     pub(super) fn recommended(&self, is_asked: impl Fn(&Advised) -> bool) -> Option<&Advised> {
         self.best(|one| is_asked(one) && one.is_as_good()).or_else(|| self.best(is_asked))
     }
 
-    /// Returns the algorithm with the fewest errors on data that are alike, if they are fewer than the reference's.
+    /// Returns the algorithm with the fewest errors on like data, if they are fewer than the reference's.
     pub(super) fn fewest_errors(&self) -> Option<&Advised> {
         let mean = |one: &Advised| one.errors.map_or(f64::NAN, |errors| errors.like.mean);
         let fewer = self.others.iter().filter(|one| mean(one) < 0.0);
@@ -122,7 +122,7 @@ pub(super) enum Standing {
     SavesTooLittle,
     /// The named algorithm of the same precision is faster and makes no more errors.
     Slower(String),
-    /// The suite has not trained with these options, so that its errors are not known.
+    /// The suite has not trained with these options, so the errors are unknown.
     Untrained,
     /// It makes more errors than the reference.
     MoreErrors,
@@ -153,7 +153,7 @@ impl Advised {
         !self.trigram().full_precision
     }
 
-    /// Returns true if the suite does not tell its errors from the reference's, or finds them below, with data alike.
+    /// Returns true if, with like data, the suite does not find its errors above the reference's.
     pub(super) fn is_as_good(&self) -> bool {
         self.errors.is_some_and(|errors| !errors.like.is_worse())
     }

@@ -1,4 +1,4 @@
-//! Algorithms among which is chosen, each with the steps that show what it takes: whole periods.
+//! The algorithms to compare, each with the number of steps to simulate: whole periods.
 
 use crate::program::names::ALL;
 use crate::program::periods::whole_periods;
@@ -10,8 +10,7 @@ use hexagram::{Error, Result};
 /// Algorithm that all are compared to.
 pub(super) const REFERENCE: &str = "gradient-allreduce";
 
-/// Algorithms that are compared unless others are named: of each kind those that the suite finds to learn well, or that
-/// are known best.
+/// Algorithms that are compared by default: of each kind, those that learn well in the suite or that are best known.
 pub(super) const USUAL: &str = "bytegrad,loco,qadam,topk-ef,zero-one-adam,d-psgd,low-precision-decentralized,choco-sgd,\
 powersgd,qg-dsgdm,local-sgd,slowmo,diloco,streaming-diloco,sparse-loco,noloco,async-model-average";
 
@@ -19,8 +18,8 @@ powersgd,qg-dsgdm,local-sgd,slowmo,diloco,streaming-diloco,sparse-loco,noloco,as
 /// among all only where they are named.
 const OF_SERVERS: [&str; 2] = ["ssp", "compressed-ssp"];
 
-/// Steps that are counted at least of an algorithm whose messages go to other ranks in other steps, or are under way for
-/// several.
+/// Least number of counted steps of an algorithm that sends to different ranks in different steps, or whose messages
+/// travel for several steps.
 const SEVERAL: u32 = 8;
 
 /// Algorithm that may pay.
@@ -34,7 +33,7 @@ impl Candidate {
     /// Returns those of a list; of all, and of the usual ones, those that an optimizer fits.
     ///
     /// # Errors
-    /// One line that says what is wrong with the first wrong one, or that nothing is left.
+    /// The first invalid option, or that no algorithm is left, in one line.
     pub(super) fn all(registry: &Registry, list: &str, optimizer: Option<&str>) -> Result<Vec<Self>> {
         let mut chosen = Chosen::listed(registry, list)?;
         if [ALL, USUAL].contains(&list) {
@@ -62,7 +61,7 @@ impl Candidate {
     }
 }
 
-/// Returns the steps that show what an algorithm takes: whole periods, after those with which it begins.
+/// Returns the steps to simulate for an algorithm: whole periods, after its first ones.
 fn steps(algorithm: &AnyAlgorithm) -> Steps {
     let Trigram { centralized, synchronous, .. } = algorithm.trigram();
     let warmup = match algorithm.without_warm_up() {
@@ -75,7 +74,7 @@ fn steps(algorithm: &AnyAlgorithm) -> Steps {
     Steps { warmup, counted: whole_periods(algorithm, least) }
 }
 
-/// Returns as many times the counted steps as it takes to count so many.
+/// Returns a multiple of the counted steps that is at least `least`.
 pub(super) fn at_least(least: u32, steps: Steps) -> Steps {
     let Steps { warmup, counted } = steps;
     Steps { warmup, counted: counted.saturating_mul(least.div_ceil(counted)) }

@@ -14,7 +14,7 @@ const RUNGS: [f64; 18] =
 /// Steps that are counted at least where something of their time is drawn.
 const DRAWN: u32 = 20;
 
-/// Share of the reference's step that an algorithm has to save to pay.
+/// Share of the reference's step that an algorithm must save to pay.
 pub(super) const WORTH: f64 = 0.05;
 
 /// Clusters that differ in the bandwidth of the link between hosts only.
@@ -31,7 +31,7 @@ impl<'a> Ladder<'a> {
         Ladder { job, here, reference, known: BTreeMap::new() }
     }
 
-    /// Returns what an algorithm takes on the cluster itself.
+    /// Returns the cost of an algorithm on the cluster itself.
     ///
     /// # Errors
     /// That of a rank.
@@ -39,7 +39,7 @@ impl<'a> Ladder<'a> {
         self.simulated(candidate, &self.here)
     }
 
-    /// Returns what the reference takes on the cluster itself.
+    /// Returns the cost of the reference on the cluster itself.
     ///
     /// # Errors
     /// That of a rank.
@@ -95,8 +95,8 @@ pub(super) fn saved(own: &Row, reference: &Row) -> f64 {
     1.0 - own.figures.step_s / reference.figures.step_s
 }
 
-/// Returns the last number of a range for which something holds that holds for its first one, and for no number after
-/// one for which it does not. The first is not tried.
+/// Returns the last number of a range that satisfies a condition. The first one must satisfy it and is not tried;
+/// after the first that does not, none may.
 fn last<E>(
     range: std::ops::Range<usize>,
     mut holds: impl FnMut(usize) -> std::result::Result<bool, E>,

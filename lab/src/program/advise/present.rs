@@ -1,5 +1,4 @@
-//! Advice on the ranks that are there: `--measure`, which finds out what they and their link can do, and `--check`,
-//! which runs what is advised.
+//! Advice on real ranks: `--measure` measures the ranks and their link, `--check` runs the recommended algorithms.
 
 use super::advice::Advice;
 use super::candidate::Candidate;
@@ -18,7 +17,7 @@ use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Longest time in which the others wait for what rank 0 simulates.
+/// Longest time for which the others wait for the simulation of rank 0.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Steps without communication that are measured.
 const LOCAL: Steps = Steps { warmup: 2, counted: 16 };
@@ -85,8 +84,8 @@ fn on_rank(
     Ok(table.finish())
 }
 
-/// Returns the number of hosts of the ranks; ranks of one host count as one each, as what lies between them is what is
-/// measured then.
+/// Returns the number of hosts of the ranks. The ranks of a single host count as one host each, since the measurement
+/// is then of the links between them.
 fn hosts(comm: &Communicator) -> usize {
     let hosts = comm.world().hosts().iter().max().map_or(1, |last| last + 1);
     if hosts > 1 { hosts } else { comm.size() }
@@ -112,7 +111,7 @@ struct Present {
 }
 
 impl Present {
-    /// Measures the link, arithmetic on all ranks at once, and steps without communication. A collective call.
+    /// Measures the link, arithmetic on all ranks together, and steps without communication. A collective call.
     fn measured(comm: &Communicator, options: &AdviseOptions) -> Result<Self> {
         if comm.size() == 1 {
             return Err(Error::usage("a single rank has no link to measure", "use --ranks 2 or more"));
@@ -200,7 +199,8 @@ impl Checked {
     }
 }
 
-/// Runs as many algorithms as are asked for, those that take least by the advice, which rank 0 has. A collective call.
+/// Runs the fastest algorithms by the advice, as many as the options ask for. Rank 0 has the advice. A collective
+/// call.
 fn check(
     comm: &Communicator,
     options: &AdviseOptions,
@@ -234,7 +234,8 @@ struct Real<'a> {
 }
 
 impl Real<'_> {
-    /// Returns the seconds of a step of an algorithm, which take about so long, and are measured for a second at least.
+    /// Returns the seconds of a step of an algorithm, measured for at least a second. `about_s` is an estimate of
+    /// the result, and sets the number of steps.
     fn step_s(&self, comm: &Communicator, candidate: &Candidate, about_s: f64) -> Result<f64> {
         let Steps { warmup, counted } = candidate.steps;
         let least = CHECKED.max((LEAST_S / about_s).min(MOST) as u32);

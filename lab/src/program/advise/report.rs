@@ -24,7 +24,7 @@ const HEADING: [&str; 10] = [
     "advice",
 ];
 
-/// Returns the table, and below it what to do.
+/// Returns the table, followed by the recommendation.
 pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
     let mut lines = vec![
         format!("{} on {}", options.job.model, cluster(options, &advice.point)),
@@ -41,7 +41,7 @@ pub(super) fn table(options: &AdviseOptions, advice: &Advice) -> String {
     lines.join("\n")
 }
 
-/// Returns what the advice is for.
+/// Returns the cluster and the model of the advice.
 fn cluster(options: &AdviseOptions, point: &Point) -> String {
     let Point { ranks, hosts, link, .. } = point;
     let shape = options.job.shape;

@@ -1,5 +1,5 @@
-//! Advice on clusters where the answer is known: a link so slow that bytes are all that counts, and one so fast that
-//! nothing is left to save.
+//! Advice on clusters with a known answer: a link so slow that only bytes count, and one so fast that nothing is left
+//! to save.
 
 use super::advice::{Advice, Advised, Border, Standing};
 use super::candidate::Candidate;
@@ -82,11 +82,11 @@ fn what_is_said_to_pay_up_to_a_bandwidth_pays_there_and_not_above() {
     let saved = |bits: f64| advised(&format!("{bits}bit,50us"), &["bytegrad"]).others[0].saved;
     assert!((100e6..32e9).contains(&pays), "{pays}");
     assert!(saved(pays) >= 0.05 && saved(next.unwrap()) < 0.05, "{pays}");
-    // It is the cluster's, whatever the link has now.
+    // It depends on the cluster, not on the link's own bandwidth.
     assert_eq!(border("1700mbit,50us"), border("3mbit,50us"));
 }
 
-/// Every algorithm is said to be recommended, or why it is not.
+/// Every algorithm is recommended, or a reason is given.
 #[test]
 fn what_is_not_recommended_has_a_reason() {
     let names = ["bytegrad", "compressed-allreduce(codec=f16)", "local-sgd", "d-psgd", "qadam", "loco"];
@@ -121,7 +121,8 @@ fn bytes_to_other_hosts_stand_next_to_all_bytes() {
     assert!(row.contains(&cells), "{row}");
 }
 
-/// Messages of every step and fewer of them: between hosts a second apart what counts is their number, at every bandwidth.
+/// Messages of every step against fewer of them: between hosts a second apart their number counts, at every
+/// bandwidth.
 #[test]
 fn what_pays_at_the_highest_bandwidth_tried_pays_up_to_at_least_that() {
     let advice = advised("1gbit,1s", &["local-sgd"]);

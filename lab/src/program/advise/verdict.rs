@@ -7,7 +7,7 @@ use crate::program::simulate::report::Row;
 use crate::suite::{Difference, ErrorsAbove};
 
 impl Advice {
-    /// Returns what to do, in whole sentences.
+    /// Returns the recommendation, in whole sentences.
     pub(super) fn verdict(&self) -> Vec<String> {
         let is_full = |one: &Advised| !one.is_compressed();
         let mut said = Vec::new();
@@ -47,8 +47,8 @@ impl Advice {
         format!("Compression does not pay here: the fastest with it, `{name}`, {figure}.")
     }
 
-    /// Says which of those for which something holds is best: the fastest whose errors are not above the reference's,
-    /// and one that is faster still.
+    /// Names the best of those that `is_asked` selects: the fastest whose errors are not above the reference's, and
+    /// one that is faster still.
     fn pays(&self, what: &str, is_asked: impl Fn(&Advised) -> bool) -> String {
         let (Some(best), Some(fastest)) = (self.recommended(&is_asked), self.best(&is_asked)) else {
             return String::new();

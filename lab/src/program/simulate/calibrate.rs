@@ -1,7 +1,7 @@
 //! Calibration: the table of rates of the machine on which it runs.
 //!
-//! An operation is done twice: on a simulated rank whose only rate is a gigabyte a second, to see how much is charged for
-//! it, and then for real, to see how long that takes. So a rate is always one of what a simulation charges.
+//! Each operation runs twice: on a simulated rank whose only rate is a gigabyte a second, to see the charge, and then
+//! for real, to see the time. So each rate is in the units of a simulation's charges.
 
 use crate::program::step::spent;
 use hexagram::algorithms::optimizer::{Section, Update};
@@ -17,15 +17,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Elements of the buffers: 32 MiB, since a bucket has left the caches when its turn comes again, and caches of 32 MiB are
-/// usual.
+/// Elements of the buffers: 32 MiB, since caches of 32 MiB are common and a bucket has left the caches before its
+/// next use.
 const ELEMENTS: usize = 1 << 23;
 /// Rows and columns of the matrix of Muon's step.
 const MATRIX: [usize; 2] = [128, 512];
-/// Rows and columns of the matrix that is factored, of as many elements as the buffers, and the rank.
+/// Rows and columns of the matrix to factor, with as many elements as the buffers, and the rank.
 const FACTORED: (usize, usize) = (2048, 4096);
 const RANK: usize = 2;
-/// Rate of the simulation that shows what is charged.
+/// Rate of the simulation that shows the charges.
 const GIGA: f64 = 1e9;
 /// Number of times that an operation is done at least, and for how long.
 const TIMES: u32 = 5;
@@ -75,8 +75,8 @@ pub(in crate::program) fn arithmetic() -> Result<Rates> {
     Ok(rates)
 }
 
-/// Returns the times of messages over TCP between two threads of this process, which wait as those do that communicate
-/// beside computation.
+/// Returns the times of messages over TCP between two threads of this process. The threads wait as those for
+/// communication during computation do.
 ///
 /// # Errors
 /// Those of the communication.
@@ -121,7 +121,7 @@ struct Operands {
     room: Buffer,
     /// Length of the message in it, in bytes.
     message: usize,
-    /// Message of a linear codec, and what that remembers.
+    /// Message of a linear codec, and the codec's memory.
     reduced: Vec<f32>,
     memory: Vec<f32>,
 }
@@ -205,7 +205,7 @@ impl Operation {
         Ok(())
     }
 
-    /// Returns the rate, in the units of what is charged a second.
+    /// Returns the rate, in charged units per second.
     fn rate(&self) -> Result<f64> {
         Ok(self.charged()? / self.seconds()?)
     }
@@ -225,8 +225,7 @@ impl Operation {
         Ok((taken[0] * GIGA).round())
     }
 
-    /// Returns the mean of the times that it takes for real, in seconds: with what others that share the processor take
-    /// in turn.
+    /// Returns the mean of the real times, in seconds, including turns of other users of the processor.
     fn seconds(&self) -> Result<f64> {
         let mut operands = self.operands()?;
         self.once(&mut operands)?;
@@ -264,7 +263,7 @@ impl Operands {
         Ok(())
     }
 
-    /// Encodes as all-reduces of linear codecs do, with what the first round has left as what is reduced.
+    /// Encodes as all-reduces of linear codecs do; the result of the first round stands for the reduced message.
     fn encode_linear(&mut self, codec: &dyn LinearCodec) -> Result<()> {
         let from = self.gradients.host::<f32>()?;
         self.reduced.clear();
@@ -304,12 +303,12 @@ pub(in crate::program) struct Exchanged {
     pub(in crate::program) round_s: f64,
     /// Seconds of the processor for a small message, at either end; of use where a thread that waits parks.
     pub(in crate::program) message_s: f64,
-    /// Bytes a second that a rank sends to the others, and receives from them meanwhile.
+    /// Bytes a second that a rank sends to the others while it receives from them.
     pub(in crate::program) bytes_s: f64,
 }
 
-/// Returns the times of small messages between the first two ranks, and those of large ones between all at once. A
-/// collective call.
+/// Returns the times of small messages between the first two ranks, and those of large ones between all pairs
+/// together. A collective call.
 ///
 /// # Errors
 /// Those of the communication.
@@ -320,7 +319,7 @@ pub(in crate::program) fn exchange(comm: &Communicator) -> Result<Exchanged> {
         rounds = (0..EXCHANGED).map(|_| round(comm)).collect::<Result<_>>()?;
     }
     let message_s = (spent()? - before).as_secs_f64() / (2 * EXCHANGED) as f64;
-    // Connections carry what they can only after some bytes.
+    // A connection reaches its full speed only after some bytes.
     stream(comm, LARGE)?;
     let mut taken = [stream(comm, STREAMED)?];
     comm.blocking().all_reduce(&mut taken, ReduceOp::Max)?;
@@ -336,7 +335,7 @@ fn round(comm: &Communicator) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Sends so many bytes to all other ranks together, as they do. Returns the seconds that it takes.
+/// Sends this many bytes to all other ranks together, while they do the same. Returns the seconds.
 fn stream(comm: &Communicator, bytes: usize) -> Result<f64> {
     let block = bytes / (comm.size() - 1).max(1);
     let counts: Vec<usize> = (0..comm.size()).map(|to| if to == comm.rank() { 0 } else { block }).collect();
@@ -356,7 +355,7 @@ fn turn(comm: &Communicator, other: usize, sends: bool, message: &mut [u8]) -> R
     }
 }
 
-/// Returns the last of the quickest tenth of at least one value: what it takes where nobody is in the way.
+/// Returns the slowest of the fastest tenth of the values, at least one: the time without interference.
 fn quick(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 10]

@@ -1,8 +1,7 @@
-//! `simulate --faults`: small trainings on small clusters, in which something goes wrong that a seed draws or a file
-//! says.
+//! `simulate --faults`: small trainings on small clusters, with faults drawn from a seed or read from a file.
 //!
-//! `plan` draws the faults and knows whom they excuse, `file` reads those that are written, `scene` trains with them,
-//! `verdict` says what is wrong with how the ranks ended.
+//! `plan` draws the faults and has the ranks that they excuse, `file` reads faults from a file, `scene` trains with
+//! them, `verdict` judges how the ranks ended.
 
 mod file;
 mod plan;
@@ -23,13 +22,13 @@ use plan::Plan;
 use scene::{Scene, Stage};
 use std::path::Path;
 
-/// Seeds after which standard error says how far it is.
+/// Number of seeds between two reports of progress on standard error.
 const OFTEN: u64 = 1000;
 
 /// Algorithm that is trained with while the faults of a file happen, if none is named.
 const OF_FILES: &str = "gradient-allreduce";
 
-/// Options that mean nothing here, where cluster, model and steps are small ones of this search's own.
+/// Options without a meaning here: the search has its own small clusters, models and steps.
 const FOREIGN: [&str; 22] = [
     "train",
     "sweep",
@@ -80,7 +79,7 @@ struct Tally {
 /// Runs `simulate --faults`. Returns the exit code.
 ///
 /// # Errors
-/// One line that says what is wrong with the options.
+/// The first invalid option, in one line.
 pub(super) fn faults(registry: &Registry, options: &SimulateOptions, asked: &str) -> Result<u8, Failure> {
     let stage = |unless_named: &str| {
         Stage::new(synchronous(registry, options.algorithm.as_deref().unwrap_or(unless_named))?)
@@ -165,7 +164,7 @@ fn replay(stage: &Stage, plan: &Plan) -> Result<u8, Failure> {
     Ok(u8::from(!found.is_empty()))
 }
 
-/// Plays one plan; returns what is wrong with how it ended.
+/// Plays one plan; returns the defect in how it ended, if any.
 fn attempt(stage: &Stage, plan: &Plan, flaw: Option<Flaw>, tally: &mut Tally) -> Result<Vec<String>> {
     let play = Scene { stage, plan, flaw, is_logged: false }.play()?;
     tally.seeds += 1;

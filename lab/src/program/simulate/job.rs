@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rates of a GPU of 2017 (V100: 900 GB/s of memory), of which four fifths are reached: by bytes written, of weighted sums
-/// by bytes read, of kernels by bytes read and written, and of codecs by elements, each of which is read and written once or
-/// twice; and four fifths of its arithmetic (15.7 TFLOP/s).
+/// Rates of a GPU of 2017 (V100), at four fifths of its memory bandwidth (900 GB/s) and of its arithmetic (15.7
+/// TFLOP/s). Units are bytes written, bytes read for weighted sums, bytes read and written for kernels, and elements
+/// for codecs, which read and write each element once or twice.
 const GPU: &str = "\
 fill 7e11
 copy 3.5e11
@@ -47,7 +47,7 @@ const LONGEST: f64 = 1e9;
 /// Seconds for which ranks may compute: a part of the 584 years that virtual time has, which messages take, too.
 const ALL_TIME: f64 = 1e9;
 
-/// Codecs that algorithms have inside, and that nobody names as an option.
+/// Codecs inside algorithms, which are no values of an option.
 const INNER: [&str; 3] = ["powersgd", "ballot", "exact"];
 
 /// Options of a job to simulate.
@@ -107,7 +107,7 @@ pub struct JobOptions {
     pub seed: u64,
 }
 
-/// Cluster of a job: another one for each value of a sweep.
+/// Cluster of a job; each value of a sweep has its own.
 #[derive(Debug, Clone)]
 pub(in crate::program) struct Point {
     pub(in crate::program) ranks: usize,
@@ -118,7 +118,7 @@ pub(in crate::program) struct Point {
 }
 
 impl Point {
-    /// Returns the link that was asked for; where each host of a topology has one of its own, that with the least
+    /// Returns the link of the options. If each host of a topology has its own, returns the one with the least
     /// bandwidth.
     pub(in crate::program) fn hosts_link(&self) -> LinkSpec {
         match &self.topology {
@@ -150,7 +150,7 @@ impl JobOptions {
     /// Reads the model and the rates.
     ///
     /// # Errors
-    /// One line that says what is wrong with them.
+    /// The first invalid option, in one line.
     pub(in crate::program) fn job(&self) -> Result<Job<'_>> {
         let model = Model::named(&self.model, self.compute()?)?;
         Ok(Job { options: self, model, rates: self.rates()?, alone: RefCell::default() })
@@ -159,7 +159,7 @@ impl JobOptions {
     /// Returns the cluster that was asked for.
     ///
     /// # Errors
-    /// One line with what is wrong in the file of the topology.
+    /// The first invalid line of the topology's file, in one line.
     pub(in crate::program) fn point(&self) -> Result<Point> {
         let Some(path) = &self.topology else {
             return Ok(Point { ranks: self.ranks, hosts: self.hosts, link: self.link, topology: None });
@@ -235,10 +235,10 @@ impl JobOptions {
         }
     }
 
-    /// Checks that no cluster is asked for, where each seed draws its own.
+    /// Checks that no option sets a cluster, since each seed draws its own.
     ///
     /// # Errors
-    /// One line that says so.
+    /// These options, in one line.
     pub(super) fn check_drawn(&self) -> Result<()> {
         if (self.ranks, self.hosts, self.flat) == (RANKS, HOSTS, false) {
             return Ok(());
@@ -294,8 +294,8 @@ impl Job<'_> {
         Ok(Row { algorithm, simulated, ranks, hosts, link: point.hosts_link(), figures, local_s })
     }
 
-    /// Takes these rates, and passes so long that a step without communication takes as long as was measured with an
-    /// algorithm's optimizer, in seconds.
+    /// Sets these rates. Sets passes such that a step with an algorithm's optimizer and without communication takes
+    /// the measured time, in seconds.
     ///
     /// # Errors
     /// That of the rank.
@@ -336,7 +336,7 @@ impl Job<'_> {
         let hierarchical = self.options.is_hierarchical(point);
         let engine = EngineOptions { hierarchical, ..self.engine(simulated)? };
         let algorithm = simulated.algorithm.clone();
-        // What is drawn has to be drawn for all steps, and those after a warm-up are unlike those within.
+        // Draws need all steps, and the steps after a warm-up differ from those within.
         let has_warm_up = algorithm.without_warm_up().is_some();
         let all_steps = self.options.all_steps || self.varies(point) || has_warm_up;
         Ok(Scene { model: &self.model, algorithm, engine, steps, paces, all_steps })
@@ -386,8 +386,8 @@ impl Job<'_> {
     }
 }
 
-/// Fails if rates are of a codec whose name is misspelt, so that the one that is meant would take no time. A name that is
-/// near to no other is a codec's of one's own.
+/// Fails if a rate names a misspelt codec; the codec that is meant would then take no time. A name that is not close
+/// to any other is your own codec's.
 fn check_codecs(rates: &str) -> Result<()> {
     let names: Vec<&str> = codec::names().into_iter().chain(INNER).collect();
     for (at, line) in input::statements(rates) {
@@ -422,7 +422,7 @@ pub(super) fn read(path: &Path, what: &str) -> Result<String> {
     })
 }
 
-/// Returns the error of what a file says.
+/// Returns an error with the file's name in front.
 pub(super) fn in_file(path: &Path, error: Error) -> Error {
     match error {
         Error::Usage { what, remedy } => Error::usage(format!("{}, {what}", path.display()), remedy),

@@ -1,4 +1,4 @@
-//! Models to simulate: the sizes of their parameters, and what share of a step's time each takes.
+//! Models to simulate: the sizes of their parameters, and the share of each in the time of a step.
 
 use super::job::in_file;
 use super::trace;
@@ -16,7 +16,7 @@ const LONGEST: u64 = 64 << 20;
 /// Elements of one parameter that are likely a slip of the finger.
 const MOST: usize = 1 << 36;
 
-/// Number of equal parts of a model of which only the number of elements is known.
+/// Number of equal parts of a model with only the number of elements given.
 const PARTS: usize = 16;
 
 /// One parameter of a model.
@@ -39,7 +39,7 @@ pub(in crate::program) struct Model {
 /// Ratio of the time of a forward pass to that of the backward pass, which multiplies twice as many matrices.
 pub(in crate::program) const FORWARD: f64 = 0.5;
 
-/// Models that are known by name, with the time of their passes on a V100: docs/simulation.md says whence.
+/// Models with names, and the time of their passes on a V100; docs/simulation.md gives the sources.
 pub(super) const NAMES: [(&str, Duration); 5] = [
     ("vgg16", Duration::from_micros(141_600)),
     ("resnet50", Duration::from_micros(90_000)),
@@ -52,7 +52,7 @@ impl Model {
     /// Returns a model by its name, or reads it from a file, and gives its passes this time in all.
     ///
     /// # Errors
-    /// One line with the file, the line and what is right.
+    /// The file, the line and the correct form, in one line.
     pub(super) fn named(text: &str, compute: Option<Duration>) -> Result<Self> {
         let Some((_, usual)) = NAMES.iter().find(|(name, _)| *name == text) else {
             if let Some(elements) = number(text) {
@@ -77,7 +77,7 @@ impl Model {
         Ok(Model { layers: layers.collect() }.taking(compute.unwrap_or(*usual)))
     }
 
-    /// Returns a model of so many elements in equal parts, whose passes take this time.
+    /// Returns a model of this many elements in equal parts, whose passes take this time.
     fn of_elements(text: &str, elements: usize, compute: Option<Duration>) -> Result<Self> {
         let Some(time) = compute else {
             let what = format!("--model {text} has no time for the forward and the backward pass");
@@ -117,8 +117,8 @@ impl Model {
         Ok(Model { layers })
     }
 
-    /// Returns the same model whose passes take so long together: each in proportion to the time that it has, or to its
-    /// elements if none has any.
+    /// Returns the same model with this total time of the passes. Layers keep their shares of it, or get shares by
+    /// elements if none has a time.
     pub(in crate::program) fn taking(mut self, compute: Duration) -> Self {
         let whole = self.passes().as_secs_f64();
         let elements = self.elements() as f64;
@@ -161,15 +161,15 @@ impl Layer {
         Layer { name, elements, forward: backward.mul_f64(FORWARD), backward }
     }
 
-    /// Returns the same layer whose passes take so many times as long.
+    /// Returns the same layer with passes longer by this factor.
     fn scaled(&self, factor: f64) -> Self {
         let forward = self.forward.mul_f64(factor);
         Layer { forward, backward: self.backward.mul_f64(factor), ..self.clone() }
     }
 }
 
-/// Returns the shape of a parameter of so many elements: of two dimensions if it is large, as algorithms that work on
-/// matrices mean it.
+/// Returns the shape of a parameter of this many elements. A large one has two dimensions, since some algorithms work
+/// on matrices.
 pub(in crate::program) fn matrix(elements: usize) -> Vec<usize> {
     let widths = [4096, 1024, 768, 512, 256, 128, 64];
     let width =
@@ -221,7 +221,7 @@ fn layer(line: &str) -> Option<Layer> {
 /// Parameter with its number of elements, and work in arbitrary units.
 type Part = (String, usize, f64);
 
-/// Returns a layer's weights and biases; its work is that of each weight as often as it is used.
+/// Returns a layer's weights and biases; its work counts each weight once per use.
 fn weights_and_biases(name: &str, weights: usize, biases: usize, uses: usize) -> [Part; 2] {
     let part =
         |kind: &str, elements: usize| (format!("{name}.{kind}"), elements, (elements * uses) as f64 * 1e-12);
@@ -293,8 +293,8 @@ fn transformer(layers: usize, width: usize, inner: usize, embedded: usize) -> Ve
     parts
 }
 
-/// Returns a transformer without biases, with three matrices in the feed-forward part and an output of its own: Touvron et
-/// al., "LLaMA".
+/// Returns a transformer without biases, with three matrices in the feed-forward part and an untied output: Touvron
+/// et al., "LLaMA".
 fn llama(layers: usize, width: usize, inner: usize, words: usize) -> Vec<Part> {
     let weight = |name: String, elements: usize| (name, elements, elements as f64 * 1e-12);
     let mut parts: Vec<Part> = vec![("embeddings".into(), words * width, 1e-9)];

@@ -1,4 +1,4 @@
-//! Paces of simulated ranks: by what factor the passes of each step of each rank take longer.
+//! Paces of simulated ranks: the factor of the passes of each step of each rank.
 
 use super::job::Steps;
 use crate::random::Random;
@@ -45,15 +45,15 @@ pub struct Drift {
 }
 
 impl PaceOptions {
-    /// Returns true if the pace of a rank is another in each step.
+    /// Returns true if the pace of a rank differs from step to step.
     pub(super) fn varies(&self) -> bool {
         self.compute_jitter.is_some() || self.compute_drift.is_some()
     }
 
-    /// Returns the factor of each rank, without what varies.
+    /// Returns the constant factor of each rank.
     ///
     /// # Errors
-    /// One line with what names no ranks or no factor.
+    /// Text that names no ranks or no factor, in one line.
     pub(super) fn slowness(&self, ranks: usize) -> Result<Vec<f64>> {
         let mut slowness = vec![1.0; ranks];
         for text in &self.straggler {
@@ -69,7 +69,7 @@ impl PaceOptions {
         Ok(slowness)
     }
 
-    /// Returns the paces of so many ranks, whose changes follow from a seed.
+    /// Returns the paces of this many ranks, whose changes follow from a seed.
     ///
     /// # Errors
     /// As [`PaceOptions::slowness`].
@@ -82,7 +82,7 @@ impl PaceOptions {
 /// Paces of ranks, drawn step by step as they go on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Paces {
-    /// Factor of each rank, without what varies.
+    /// Constant factor of each rank.
     slowness: Vec<f64>,
     jitter: Option<Jitter>,
     drift: Option<Drift>,

@@ -1,4 +1,5 @@
-//! Pictures of `simulate --out`: the time of a step, throughput, bytes and exposed communication over what is swept.
+//! Pictures of `simulate --out`: the time of a step, throughput, bytes and exposed communication over the swept
+//! option.
 
 use super::report::Row;
 use super::sweep::Swept;
@@ -44,8 +45,7 @@ const FIGURES: [Figure; 4] = [
     },
 ];
 
-/// Returns the pictures of rows, each with its value of what is swept, as SVG by the names of their files. `model` is
-/// that of the rows.
+/// Returns the pictures of rows, each with its swept value, as SVG by file name. `model` is the model of the rows.
 pub(super) fn pictures(model: &str, swept: Swept, rows: &[(f64, Row)]) -> Vec<(&'static str, String)> {
     let log_x = rows.iter().all(|(x, _)| *x > 0.0);
     let picture = |figure: &Figure| {

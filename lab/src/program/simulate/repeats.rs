@@ -1,11 +1,10 @@
-//! Repeats: the steps after which a simulated training does the same again and again, so that the rest need not be
-//! simulated.
+//! Repeats: the steps after which the periods of a simulated training repeat, so that the rest need no simulation.
 //!
-//! Synchronous centralized algorithms do in every period what they did in the one before. Once two spans of a period have
-//! taken every rank the same time, up to [`TOLERANCE`], and all ranks as many bytes together, they stop after the same
-//! step, and each span that is left counts as the last one; where anything is drawn, or a warm-up is simulated, all are
-//! made. Times differ a little also where nothing is drawn: of what happens at once, something is first, and roles within
-//! a host go round. So spans of several periods are compared, too.
+//! Synchronous centralized algorithms repeat in every period the work of the period before. The test compares two
+//! spans: each rank must take the same time for both, up to [`TOLERANCE`], and all ranks together must send as many
+//! bytes. Then the ranks stop after the same step, and each remaining span counts as the last one. With random draws,
+//! or a simulated warm-up, all steps run. Times differ a little even without draws, since simultaneous events have
+//! some order, and roles within a host rotate. So spans of several periods are compared, too.
 
 use super::job::Steps;
 use super::run::Sent;
@@ -14,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Share by which two periods may differ that are alike.
+/// Share by which two equal periods may differ.
 const TOLERANCE: f64 = 3e-3;
 
 /// Numbers of periods of the spans that are compared.
@@ -31,7 +30,7 @@ pub(super) struct StepCost {
 pub(super) struct Repeats {
     ranks: usize,
     counted: usize,
-    /// Steps after which an algorithm communicates alike; `None` to simulate all, as where it is unknown.
+    /// Period of an algorithm's communication, in steps; `None` to simulate all, also if it is unknown.
     period: Option<usize>,
     progress: Mutex<Progress>,
 }
@@ -50,7 +49,7 @@ struct Progress {
 }
 
 impl Repeats {
-    /// Returns those of so many ranks with an algorithm; with `all`, none is left out.
+    /// Returns the repeats of this many ranks with an algorithm; with `all`, no step is left out.
     pub(super) fn new(ranks: usize, algorithm: &AnyAlgorithm, steps: Steps, all: bool) -> Self {
         let Trigram { centralized, synchronous, .. } = algorithm.trigram();
         let counted = steps.counted as usize;
@@ -104,7 +103,7 @@ impl Repeats {
         self.lock().end
     }
 
-    /// Returns what the steps of a rank that were left out would have taken and sent.
+    /// Returns the cost of the steps of a rank that were left out.
     pub(super) fn left_out(&self, rank: usize) -> StepCost {
         let progress = self.lock();
         let left = self.counted - progress.end;

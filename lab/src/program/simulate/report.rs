@@ -98,7 +98,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Writes what is asked for into a folder, and prints what is printed at the end.
+    /// Writes the requested files into a folder, and prints the table or the JSON.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let object = self.object().to_string();
         if let Some(folder) = &self.options.out {
@@ -134,7 +134,7 @@ impl<'a> Report<'a> {
 impl JobOptions {
     /// Returns the arguments as an object.
     pub(in crate::program) fn arguments(&self) -> Value {
-        // A topology has these of its own.
+        // A topology file has these itself.
         let is_made = self.topology.is_none();
         json!({
             "ranks": is_made.then_some(self.ranks),
@@ -159,7 +159,7 @@ impl JobOptions {
     }
 }
 
-/// Returns what is simulated of a model that was asked for by this name.
+/// Returns the description of a simulated model with this name.
 pub(super) fn about(name: &str, model: &Model) -> String {
     format!("{name}, {} parameters, in virtual time", counted(model.elements()))
 }

@@ -28,7 +28,7 @@ pub(super) struct Scene<'a> {
     pub(super) steps: Steps,
     /// Factors by which the passes of each rank take longer in each step.
     pub(super) paces: &'a Paces,
-    /// True to simulate every step, also if whole periods are alike.
+    /// True to simulate every step, even if periods are equal.
     pub(super) all_steps: bool,
 }
 
@@ -137,7 +137,7 @@ impl Scene<'_> {
         traces.into_iter().flatten().next().ok_or_else(nothing)
     }
 
-    /// Trains as one rank. Returns what all steps that count have taken and sent, also those that were left out.
+    /// Trains as one rank. Returns the cost of all counted steps, including those that were left out.
     fn rank(&self, world: &World, repeats: &Repeats) -> Result<StepCost> {
         self.trained(world, |engine, pace| {
             let start = Moment::of(world);
@@ -179,12 +179,12 @@ impl Scene<'_> {
         Ok(result)
     }
 
-    /// Makes so many steps, at the next of a rank's factors.
+    /// Makes this many steps, with the next of a rank's factors.
     fn steps(&self, engine: &mut DataParallel, pace: &mut Pace, steps: u32) -> Result<()> {
         pace.take(steps as usize).try_for_each(|slowness| self.step(engine, slowness))
     }
 
-    /// Waits for what the last step has left on its way.
+    /// Waits for the messages that the last step left in flight.
     fn complete(&self, engine: &mut DataParallel) -> Result<()> {
         (0..self.model.layers.len()).try_for_each(|parameter| engine.wait_for(&[parameter]))
     }
@@ -210,7 +210,8 @@ impl Scene<'_> {
     }
 }
 
-/// Runs a simulation without what its ranks have to say: on slow links they wait for long, and say so, as others would.
+/// Runs a simulation without the warnings of its ranks: on slow links they wait for long, and would warn as real
+/// ranks do.
 fn silently<R: Send>(simulation: &Simulation, rank: impl Fn(World) -> R + Sync) -> Result<Outcome<R>> {
     let _silent = tracing_subscriber::registry().set_default();
     simulation.run(rank)

@@ -34,7 +34,7 @@ impl Swept {
         }
     }
 
-    /// Returns the cluster with another value; `None` if the text is none.
+    /// Returns the cluster with a different value; `None` if the text is not a value.
     fn with(self, here: &Point, value: &str) -> Option<Point> {
         let mut point = here.clone();
         match self {
@@ -73,7 +73,7 @@ pub(super) struct Sweep {
 /// Returns the clusters that a text such as `ranks=8,16,32` makes of one.
 ///
 /// # Errors
-/// One line with what is no value, and what is one.
+/// The invalid value and the valid forms, in one line.
 pub(super) fn sweep(text: &str, here: &Point) -> Result<Sweep> {
     let wrong = |what: String| {
         Error::usage(what, "write bandwidth=1gbit,10gbit, latency=50us,5ms or ranks=8,16,32, with its units")

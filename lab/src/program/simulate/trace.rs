@@ -1,9 +1,9 @@
 //! A model out of the trace of a real run: a layer for each bucket, with the time that the training threads took for it.
 //!
-//! The file is that of [`Trace::save`](hexagram::algorithms::trace::Trace::save). A bucket's part of the backward pass is
-//! the time from the start of the hook of the bucket before it to that of its own; where no hook sees gradients, its part
-//! is in proportion to its size. Of a rank whose device has told when it computed, the device's times count. What comes
-//! between steps counts as forward pass. All times are medians over ranks and steps, without the first step.
+//! The file is that of [`Trace::save`](hexagram::algorithms::trace::Trace::save). A bucket's part of the backward
+//! pass is the time from the start of the previous bucket's hook to the start of its own. If no hook sees gradients,
+//! its part is in proportion to its size. If a rank's device recorded when it computed, the device's times count.
+//! Time between steps counts as forward pass. All times are medians over ranks and steps, without the first step.
 
 use super::model::Layer;
 use hexagram::DType;
@@ -21,7 +21,7 @@ struct Step {
     ready: BTreeMap<u64, f64>,
 }
 
-/// Reads the layers, in the order of the forward pass; says what is wrong with the file otherwise.
+/// Reads the layers, in the order of the forward pass, or returns the defect of the file.
 pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
     let file: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     let events = file["traceEvents"].as_array().ok_or("traceEvents is missing")?;
@@ -59,7 +59,7 @@ fn size(event: &Value) -> Option<(u64, u64)> {
     Some((arguments["bucket"].as_u64()?, bytes))
 }
 
-/// Returns what each rank did in each step, without the first.
+/// Returns the work of each rank in each step, without the first.
 fn steps(events: &[Value]) -> Vec<Step> {
     let is_of_device = |event: &&Value| event["args"]["place"] == "device";
     let computes = events.iter().filter(is_of_device).filter(|event| event["name"] == "backward");
@@ -98,7 +98,7 @@ impl Step {
         self.backward.iter().map(|[start, end]| end - start).sum()
     }
 
-    /// Returns each bucket's part of it; none if no hook saw gradients.
+    /// Returns each bucket's part of the pass; none if no hook saw gradients.
     fn parts(&self) -> BTreeMap<u64, f64> {
         let mut ready: Vec<(u64, f64)> = self.ready.iter().map(|(bucket, start)| (*bucket, *start)).collect();
         ready.sort_by(|one, other| one.1.total_cmp(&other.1));
@@ -106,7 +106,7 @@ impl Step {
         let mut parts = BTreeMap::new();
         let last = ready.len().saturating_sub(1);
         for (at, (bucket, start)) in ready.into_iter().enumerate() {
-            // The pass goes on after the last hook only for what no bucket waits for.
+            // After the last hook, the rest of the pass is work that no bucket waits for.
             let until = if at == last { self.whole() } else { self.passed(start) };
             parts.insert(bucket, until - before);
             before = until;

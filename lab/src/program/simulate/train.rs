@@ -16,7 +16,7 @@ use hexagram::physical::transport::HEADER_BYTES;
 use hexagram::{Error, JoinOptions, Result};
 use serde_json::{Value, json};
 
-/// Steps of all ranks together from which on a training says on standard error how far it is.
+/// Total steps of all ranks above which a training reports its progress on standard error.
 const LONG: u64 = 10_000;
 
 /// Options of a training with real numbers.
@@ -72,7 +72,7 @@ pub(super) fn train(
 }
 
 impl SimulateOptions {
-    /// Returns what `train` would be asked for.
+    /// Returns the options of an equal `train`.
     fn setting(&self, task: &str) -> Result<Setting> {
         if self.job.overlap == Passes::Forward {
             let what = "--train runs whole steps, and --overlap forward would end in the middle of one";

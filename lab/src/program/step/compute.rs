@@ -16,7 +16,7 @@ pub(super) enum Processor {
 }
 
 impl Processor {
-    /// Computes for so long.
+    /// Computes for this long.
     pub(super) fn compute(self, time: Duration) -> Result<()> {
         match self {
             Processor::Host => burn(time)?,

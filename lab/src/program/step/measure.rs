@@ -63,18 +63,18 @@ impl Measurement<'_> {
     }
 }
 
-/// A replica: what is done with the gradients that the computation yields.
+/// A replica: it uses the gradients of the computation.
 trait Replica {
-    /// Makes one step, beside the computation of a profile.
+    /// Makes one step, during the computation of a profile.
     fn step(&mut self, profile: &Profile) -> Result<()>;
 
-    /// Waits for what the last step has left on its way.
+    /// Waits for the messages that the last step left in flight.
     fn complete(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Spends the time of a forward pass; before each layer it tells the numbers of its parameters.
+/// Spends the time of a forward pass; before each layer it calls `enters` with the numbers of its parameters.
 fn forward(profile: &Profile, on: Processor, mut enters: impl FnMut(&[usize]) -> Result<()>) -> Result<()> {
     let mut next = 0;
     for layer in &profile.layers {
@@ -86,7 +86,7 @@ fn forward(profile: &Profile, on: Processor, mut enters: impl FnMut(&[usize]) ->
     Ok(())
 }
 
-/// Spends the time of a backward pass, and tells which parameter's gradient is done as soon as it is.
+/// Spends the time of a backward pass, and calls `ready` for each parameter as soon as its gradient is ready.
 fn backward(profile: &Profile, on: Processor, mut ready: impl FnMut(usize) -> Result<()>) -> Result<()> {
     let mut parameter = profile.layers.iter().map(|layer| layer.shapes.len()).sum::<usize>();
     for layer in profile.layers.iter().rev() {
@@ -121,7 +121,7 @@ struct Local {
     parameters: Vec<Stepped>,
 }
 
-/// Parameter with what the optimizer remembers of it.
+/// Parameter with the state of the optimizer.
 struct Stepped {
     tensor: Tensor,
     gradients: Buffer,

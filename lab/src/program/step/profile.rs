@@ -1,4 +1,4 @@
-//! A model's layers, and the CPU time that each takes: read from a file, or the default.
+//! A model's layers and their CPU times, from a file or by default.
 
 use crate::program::simulate::model::{FORWARD, matrix};
 use hexagram::algorithms::Parameter;
@@ -82,7 +82,7 @@ impl Default for Profile {
     }
 }
 
-/// Parses `name 1024x1024,1024 0.002 0.004`, or says why it is not that.
+/// Parses `name 1024x1024,1024 0.002 0.004`, or returns the defect of the line.
 pub(in crate::program) fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     if let [name, elements, backward] = words[..] {

@@ -1,5 +1,5 @@
-//! The file of the suite's records, a line of JSON for each training: what was run before is read, and what is run is
-//! appended.
+//! The file of the suite's records, a line of JSON for each training. The suite reads old records, and appends new
+//! ones.
 
 use crate::suite::Record;
 use hexagram::physical::{input, output};
@@ -19,8 +19,8 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    /// Opens the file, which is created if there is none. What a suite that was killed left of its last line is cut
-    /// off: that training is run again.
+    /// Opens the file, or creates it. If a killed suite left an incomplete last line, removes it: that training runs
+    /// again.
     ///
     /// # Errors
     /// As [`read`]; [`Error::System`] if the file cannot be written, [`Error::Usage`] while another suite appends to
@@ -34,7 +34,7 @@ impl RecordFile {
         Ok(RecordFile { path: path.to_owned(), file, records })
     }
 
-    /// Returns what was run, in the order of the file.
+    /// Returns the records, in the order of the file.
     pub(super) fn records(&self) -> &[Record] {
         &self.records
     }
@@ -66,11 +66,11 @@ impl RecordFile {
     }
 }
 
-/// Reads what was run before, and leaves the file as it is: nothing if there is no file.
+/// Reads the records and does not change the file; no records if the file is missing.
 ///
 /// # Errors
-/// [`Error::System`] for anything but a regular file, or one that cannot be read; [`Error::Usage`] with the line that
-/// is no record.
+/// [`Error::System`] for anything but a regular file, or one that cannot be read; [`Error::Usage`] with the first
+/// line that is not a record.
 pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
     content(path).map(|content| content.records)
 }
@@ -78,9 +78,9 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
 /// Content of a file of records.
 struct Content {
     records: Vec<Record>,
-    /// Number of bytes without what a killed suite left of its last line.
+    /// Number of bytes without the incomplete last line of a killed suite.
     whole: usize,
-    /// True if these end with a line's end, or are none.
+    /// True if these end with a newline, or are none.
     ended: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Orderings of codecs, and of what makes up for their errors.
+//! Orderings of codecs, and of the compensation of their errors.
 
 use super::{Claim, Measure, SKEWED, Verdict, beats};
 

@@ -1,4 +1,4 @@
-//! Orderings with data that differ between ranks: local steps and gossip drift, and what removes that.
+//! Orderings with data that differ between ranks: local steps and gossip drift, and the methods against drift.
 
 use super::{Claim, Measure, SKEWED, beats};
 
@@ -7,7 +7,8 @@ const fn skewed(better: &'static str, worse: &'static str) -> Claim {
     Claim { partition: SKEWED, ..beats(better, worse, Measure::OwnLoss) }
 }
 
-/// D-PSGD on a ring as the papers below have it that gossip after the step; the default is Lian's, beside it.
+/// D-PSGD on a ring with gossip after the step, as in the papers below. The default is Lian's, which gossips during
+/// the step.
 const GOSSIP_AFTER: &str = "d-psgd(adapt-then-combine=true)";
 
 pub(super) const ORDERINGS: &[Claim] = &[

@@ -1,4 +1,4 @@
-//! Orderings of algorithms with local steps: what the outer optimizer, the inner one, and smaller messages do.
+//! Orderings of algorithms with local steps: the effects of the outer optimizer, the inner one, and smaller messages.
 
 use super::{Claim, Measure, Verdict, beats};
 

@@ -10,8 +10,8 @@ const HEAD: &str = "\
 |---|---|---|---|---|---|---|---|---|---|
 ";
 
-/// Writes the section of the orderings: how many hold, the test, all of them, and the reasons of those that do not. It
-/// is empty where none was run, as in the suite of an algorithm of one's own.
+/// Writes the section of the orderings: how many hold, the test, all of them, and the reasons of those that do not.
+/// It is empty if none was run, as in the suite of your own algorithm.
 pub(in crate::suite) fn table(results: &Results) -> String {
     let verdicts: Vec<(&Claim, Verdict)> = orderings().map(|claim| (claim, claim.judge(results))).collect();
     if verdicts.iter().all(|(_, verdict)| *verdict == Verdict::Missing) {
@@ -43,7 +43,7 @@ pub(in crate::suite) fn table(results: &Results) -> String {
     text
 }
 
-/// Writes what there is to say of some orderings, by number.
+/// Writes the explanations of some orderings, by number.
 fn listed(
     title: &str,
     verdicts: &[(&Claim, Verdict)],

@@ -1,9 +1,9 @@
 //! Orderings by time over a slow network.
 //!
-//! A pass of the digits' net takes next to nothing, and its 7 KiB next to nothing to send. Links are slow in
-//! proportion: at 1 Mbit/s these 7 KiB take some 58 times as long as a pass, as VGG16's 553 MB do at 1 Gbit/s.
-//! Orderings against all-reduce are of 25 ranks, with which it sends 2(n−1)/n of the parameters; with 8 it sends all of
-//! so few bytes to everyone, which is soonest, but four times as much.
+//! A pass of the digits' net takes almost no time, and its 7 KiB take almost none to send. So links are
+//! proportionally slow: at 1 Mbit/s these 7 KiB take some 58 times as long as a pass, as VGG16's 553 MB do at 1
+//! Gbit/s. Orderings against all-reduce have 25 ranks, where it sends 2(n−1)/n of the parameters. With 8 ranks it
+//! would send the whole small buffer to every rank, which is fastest, but four times as many bytes.
 
 use super::{Claim, LEARNED, Measure, beats};
 use crate::link::Link;
@@ -14,8 +14,8 @@ const DISTANT: Link = Link { latency: 5e-3, bandwidth: 1.25e9, compute: 1e-3, sl
 const NARROW: Link = Link { latency: 50e-6, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
 /// Link of little bandwidth between distant hosts.
 const POOR: Link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
-/// Fast link between ranks of which one or another takes four times as long for a pass. A pass takes as long as in the
-/// virtual time in which asynchronous algorithms are run.
+/// Fast link between ranks, of which any one may take four times as long for a pass. A pass takes as long as in the
+/// virtual time of the asynchronous algorithms.
 const UNEVEN: Link = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
 
 /// Claim about the seconds up to [`LEARNED`].

@@ -1,4 +1,4 @@
-//! Orderings by bytes: what is sent up to an accuracy, or in all.
+//! Orderings by bytes: those sent until an accuracy is reached, or in total.
 
 use super::{Claim, LEARNED, Measure, Verdict, beats};
 

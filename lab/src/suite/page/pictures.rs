@@ -55,7 +55,7 @@ fn mean_consensus(runs: &[&Record]) -> Vec<(f64, f64)> {
         let found = runs.iter().filter_map(|run| run.curve.get(at)).map(|state| state.consensus);
         found.sum::<f64>() / runs.len() as f64
     };
-    // Replicas that agree but for what a message rounds are as one.
+    // Replicas that differ only by the rounding of a message count as equal.
     let distance = |mean: f64| if mean < 1e-5 { 0.0 } else { mean };
     first.curve.iter().enumerate().map(|(at, state)| (state.step as f64, distance(mean(at)))).collect()
 }

@@ -1,4 +1,4 @@
-//! The summary of the suite's page: for each situation, the algorithms that no other beats there by the suite's
+//! The summary of the suite's page: for each situation, the algorithms that are not beaten there by the suite's
 //! numbers.
 
 use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS, figure};
@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 /// Numbers of ranks over which a situation without a network is judged.
 const ALL: &[usize] = &[4, 8, 25];
-/// Most algorithms that are named beside the first.
+/// Largest number of algorithms named after the first.
 const NAMED: usize = 6;
 
 /// Question that a reader may have.
@@ -36,7 +36,7 @@ const fn on(words: &'static str, task: &'static str, partition: &'static str, me
     Situation { words, task, partition, ranks: ALL, measure, trigrams: &TRIGRAMS }
 }
 
-/// Creates a situation on the digits with as many ranks as the table of costs has.
+/// Creates a situation on the digits with as many ranks as in the table of costs.
 const fn digits(words: &'static str, partition: &'static str, measure: Measure) -> Situation {
     Situation { ranks: &[RANKS], ..on(words, "digits", partition, measure) }
 }
@@ -160,7 +160,7 @@ fn told_apart(first: &Scored, other: &Scored) -> bool {
     found.is_none_or(|found| !found.mean.is_finite() || found.mean - found.half > 0.0)
 }
 
-/// Returns what counts as nothing: half an image of 360, or a loss that is below the resolution of f32.
+/// Returns the largest difference without meaning: half an image of 360, or a loss below the resolution of f32.
 fn floor(measure: Measure) -> f64 {
     match measure {
         Measure::Errors => 0.5 / 360.0,

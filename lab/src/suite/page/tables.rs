@@ -1,4 +1,4 @@
-//! Tables of the suite's page: what came out of each task, how that differs from all-reduce, and what it costs.
+//! Tables of the suite's page: the results of each task, their differences to all-reduce, and the costs.
 
 use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, figure, shown};
 use crate::link::Link;
@@ -100,13 +100,13 @@ impl Page<'_> {
         text + "\n"
     }
 
-    /// Estimates by how much an algorithm's measure is above all-reduce's with the same seed.
+    /// Estimates the difference of an algorithm's measure to all-reduce's with the same seed.
     fn difference(&self, algorithm: &str, columns: &[Column], measure: Measure) -> Option<Estimate> {
         let pair = |column: &Column| [column.place(algorithm), column.place(REFERENCE)];
         self.0.difference(&columns.iter().map(pair).collect::<Vec<_>>(), measure)
     }
 
-    /// Writes the table of what an accuracy costs.
+    /// Writes the table of the costs of an accuracy.
     fn costs(&self) -> String {
         let percent = 100.0 * LEARNED;
         let mut text = format!(
@@ -168,7 +168,7 @@ fn signed(difference: Estimate, scale: f64) -> String {
     if !difference.mean.is_finite() {
         return figure(difference.mean);
     }
-    // What is left of rounding is no difference.
+    // A remainder of rounding is no difference.
     let mean = if difference.mean.abs() < 1e-9 { 0.0 } else { difference.mean.abs() };
     let sign = if mean > 0.0 && difference.mean < 0.0 { "−" } else { "+" };
     let half = if difference.half < 1e-9 { 0.0 } else { difference.half };

@@ -18,7 +18,7 @@ pub const SIDE: usize = PIXELS.isqrt();
 pub const CLASSES: usize = 10;
 /// The value of a black pixel in the file; white is 0.
 const INK: f32 = 16.0;
-/// The most bytes of a file, and of what it decompresses to: millions of images.
+/// Largest file, and largest content after decompression, in bytes: millions of images.
 const LONGEST: u64 = 1 << 30;
 /// First bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -29,7 +29,7 @@ const HELD_OUT_EVERY: usize = 5;
 
 const EMBEDDED: &[u8] = include_bytes!("../../../data/digits.csv.gz");
 
-/// Images and what they show.
+/// Images and their labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Images {
     pixels: Vec<f32>,
@@ -51,8 +51,8 @@ impl Images {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] or [`Error::Usage`], with the file and the line, when the file cannot be read, is no regular
-    /// one, has more than 1 GiB, also decompressed, or holds something else.
+    /// [`Error::System`] or [`Error::Usage`], with the file and the line, if the file cannot be read, is not a
+    /// regular file, has more than 1 GiB (also after decompression), or has invalid content.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = input::read(path, LONGEST).map_err(|cause| {
@@ -67,7 +67,10 @@ impl Images {
         }
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
             let what = format!("{} is not a gzip file", path.display());
-            return Err(Error::usage(what, "fetch the file again; if it is text, name it without .gz"));
+            return Err(Error::usage(
+                what,
+                "download the file again; if it is text, give it a name without .gz",
+            ));
         }
         parse(&*bytes, path)
     }
@@ -77,7 +80,7 @@ impl Images {
         self.labels.len()
     }
 
-    /// Returns true if there are none; never of what was read.
+    /// Returns true if there are no images; never after [`read`](Self::read).
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -125,11 +128,11 @@ fn parse(source: impl io::Read, path: &Path) -> Result<Images> {
         let read = source.read_line(&mut text);
         if source.get_ref().limit() == 0 {
             let what = format!("{} decompresses to more than {LONGEST} bytes", path.display());
-            return Err(Error::usage(what, "no more are read; see that it is the file you mean"));
+            return Err(Error::usage(what, "this is the limit; check that it is the correct file"));
         }
         let damaged = |cause| {
             let what = format!("read {}:{line}", path.display());
-            Error::system(what, cause, "the file is cut short or damaged, so fetch it again")
+            Error::system(what, cause, "the file is incomplete or damaged: download it again")
         };
         if read.map_err(damaged)? == 0 {
             break;
@@ -140,10 +143,7 @@ fn parse(source: impl io::Read, path: &Path) -> Result<Images> {
     }
     if digits.len() < 2 {
         let what = format!("{} has {} rows", path.display(), digits.len());
-        return Err(Error::usage(
-            what,
-            "give two at least, one to learn from and one to judge the result by",
-        ));
+        return Err(Error::usage(what, "use at least two, one to train and one to evaluate"));
     }
     Ok(digits)
 }
@@ -160,7 +160,7 @@ impl Images {
         let columns: Vec<&str> = row.text.split(',').map(str::trim).collect();
         if columns.len() != PIXELS + 1 {
             let what = format!("{}:{}: {} columns", row.path.display(), row.line, columns.len());
-            let remedy = format!("give {}: 64 pixels and the label, separated by commas", PIXELS + 1);
+            let remedy = format!("write {}: 64 pixels and the label, separated by commas", PIXELS + 1);
             return Err(Error::usage(what, remedy));
         }
         let (pixels, label) = columns.split_at(PIXELS);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(write("unnamed.csv", &whole).unwrap(), plain);
 
         let messages = [
-            (write("cut.csv.gz", &whole[..whole.len() - 9]), "cut short or damaged, so fetch it again"),
+            (write("cut.csv.gz", &whole[..whole.len() - 9]), "incomplete or damaged: download it again"),
             (write("empty.csv.gz", b""), "is not a gzip file"),
             (write("wrong.csv.gz", text.as_bytes()), "is not a gzip file"),
         ];

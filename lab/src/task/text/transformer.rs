@@ -149,7 +149,7 @@ impl Transformer {
     }
 }
 
-/// Gives out the gradient of a weight, and returns that of what it was multiplied with.
+/// Hands over the gradient of a weight, and returns the gradient of its other factor.
 fn linear_back(
     values: &Values,
     weight: usize,
@@ -184,7 +184,7 @@ fn norm(x: &[f32], gain: &[f32]) -> Vec<f32> {
     x.chunks_exact(gain.len()).flat_map(row).collect()
 }
 
-/// Gives out the gradient of a norm's gain, and returns that of its input.
+/// Hands over the gradient of a norm's gain, and returns that of its input.
 fn norm_back(
     values: &Values,
     gain: usize,
@@ -205,8 +205,8 @@ fn norm_back(
     Ok(of_x)
 }
 
-/// Returns the offset in `qkv` of the query of a character and head; key and value come [`WIDTH`] and twice that after
-/// it.
+/// Returns the offset in `qkv` of the query of a character and head. The key follows [`WIDTH`] after it, the value
+/// twice that.
 fn place(row: usize, head: usize) -> usize {
     row * 3 * WIDTH + head * HEAD
 }
@@ -242,7 +242,7 @@ fn attend(qkv: &[f32], rows: usize) -> (Vec<f32>, Vec<f32>) {
     (attention, mixed)
 }
 
-/// Returns the gradient of queries, keys and values from that of what attention has mixed.
+/// Returns the gradient of queries, keys and values from that of attention's output.
 fn attend_back(passes: &Passes, mixed: &[f32]) -> Vec<f32> {
     let qkv = &passes.qkv;
     let scale = 1.0 / (HEAD as f32).sqrt();

@@ -1,4 +1,4 @@
-//! Files of faults: a fault a line, of which each has to be possible after those before it.
+//! Files of faults: one fault a line, each of them possible after those before it.
 
 use super::scene::LIMIT;
 use crate::program::simulate::job;
@@ -10,7 +10,7 @@ use std::path::Path;
 /// Reads the faults of a file, in the order of their times.
 ///
 /// # Errors
-/// One line with the file and the line that is no fault, or that cannot happen.
+/// The file and the line that is not a fault, or that is impossible there, in one line.
 pub(super) fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>> {
     let text = job::read(path, "faults")?;
     let in_line = |number, error| job::in_file(path, input::in_line(number, error));

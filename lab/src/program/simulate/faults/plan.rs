@@ -1,4 +1,4 @@
-//! Plans of faults: drawn from a seed, and what they excuse.
+//! Plans of faults, drawn from a seed, and the errors that the faults excuse.
 
 use super::scene::{Play, Stage};
 use crate::program::say;
@@ -15,7 +15,7 @@ const START: f64 = 0.005;
 /// Time in which faults happen, in seconds: about that of a training.
 const END: f64 = 10.5;
 
-/// One training, and what goes wrong in it.
+/// One training and its faults.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -61,8 +61,8 @@ impl Plan {
         format!("seed {seed}: {algorithm}, {ranks} ranks on {hosts} hosts{how}\n{faults}")
     }
 
-    /// Returns the command that plays the plan of a seed once more. It names the algorithm, as another program may have
-    /// others.
+    /// Returns the command that plays the plan of a seed again. It names the algorithm, since another program may
+    /// have different algorithms.
     pub(super) fn again(&self, stage: &Stage) -> String {
         let algorithm = &stage.algorithms[self.algorithm].spelling;
         format!("{} --faults 1 --seed {} --algorithm '{algorithm}'", say::name("simulate"), self.seed)
@@ -152,7 +152,7 @@ struct Across<'a> {
     is_healed: bool,
 }
 
-/// Draws a fault, with what mends it.
+/// Draws a fault, with the event that ends it.
 fn fault(random: &mut Random, ranks: usize, hosts: usize) -> Vec<Fault> {
     let early = random.below(5) == 0;
     let at = if early { random.between(0.0, START) } else { random.between(START, END) };
@@ -192,7 +192,7 @@ fn pause(random: &mut Random) -> f64 {
     }
 }
 
-/// Draws a cut: of one host from the others, or from another one.
+/// Draws a cut: one host from all others, or two hosts from each other.
 fn cut(random: &mut Random, hosts: usize) -> FaultKind {
     let host = random.below(hosts);
     let others: Vec<usize> = (0..hosts).filter(|other| *other != host).collect();

@@ -25,13 +25,13 @@ pub(super) const LIMIT: Duration = Duration::from_secs(240);
 /// Sizes of the parameters, in buckets of one each.
 const SHAPES: [&[usize]; 3] = [&[8, 6], &[10], &[7]];
 
-/// Hashes of a rank's replica, after each step that it has made.
+/// Hashes of a rank's replica, after each of its steps.
 pub(super) type Hashes = Vec<u64>;
 
 /// Cluster, algorithm and way of a training that nothing disturbs.
 type Key = (usize, usize, usize, bool);
 
-/// Algorithms to train with, and what becomes of their replicas where nothing goes wrong.
+/// Algorithms to train with, and their replicas after a training without faults.
 pub(super) struct Stage {
     pub(super) algorithms: Vec<Chosen>,
     references: Mutex<HashMap<Key, Arc<Vec<Hashes>>>>,

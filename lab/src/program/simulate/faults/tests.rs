@@ -16,8 +16,8 @@ struct Found {
 }
 
 const FOUND: [Found; 3] = [
-    // A rank that was cut off from rank 0, over which verdicts come, blamed a neighbour that had ended because of another
-    // rank's death.
+    // A rank was cut off from rank 0, which relays verdicts. It blamed a neighbour that had ended after the death of
+    // a third rank.
     Found {
         algorithm: "relaysgd",
         ranks: 6,
@@ -38,7 +38,7 @@ const FOUND: [Found; 3] = [
             "8.377519s rank 0 resumes",
         ],
     },
-    // A rank that had been stopped while the others joined, and failed, was told to see whether rank 0 had started.
+    // A rank was stopped while the others joined and failed. Its error asked whether rank 0 had started.
     Found {
         algorithm: "signsgd-vote",
         ranks: 6,
@@ -65,7 +65,7 @@ fn stage() -> Stage {
     Stage::new(all.into_iter().filter(|chosen| chosen.algorithm.trigram().synchronous).collect()).unwrap()
 }
 
-/// Returns the first seed that ends wrongly, with what is wrong.
+/// Returns the first seed that ends with a defect, and the defect.
 fn first_wrong(seeds: impl Iterator<Item = u64>, flaw: Option<Flaw>) -> Option<(u64, String)> {
     let stage = stage();
     let mut wrong = seeds.map(|seed| {

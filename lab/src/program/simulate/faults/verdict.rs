@@ -1,4 +1,4 @@
-//! Verdicts on how the ranks of a training have ended, given what went wrong before.
+//! Verdicts on how the ranks of a training ended, given the faults before.
 //!
 //! - A rank that has not ended hangs, even one that is alone.
 //! - An error of a healthy rank must have a cause, and must name a rank that a fault concerns: the culprit, or, after
@@ -29,7 +29,7 @@ pub(super) fn verdict(plan: &Plan, play: &Play, reference: Arc<Vec<Hashes>>) -> 
     found
 }
 
-/// Returns what is wrong with the error of a rank.
+/// Returns the defect in a rank's error, if any.
 fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
     let Err(error) = &end.result else { return None };
     let at = end.at;
@@ -46,7 +46,8 @@ fn blame(plan: &Plan, rank: usize, end: &Ended<()>) -> Option<String> {
     (!is_right).then(|| format!("rank {rank} blames a healthy rank at {at:?}: {error}\n"))
 }
 
-/// Returns true if a rank has come to the rendezvous when rank 0 had failed before: it finds nobody there, whoever began.
+/// Returns true if a rank came to the rendezvous after rank 0 had failed. It finds no rank there, whichever failed
+/// first.
 fn is_left_alone(play: &Play, end: &Ended<()>) -> bool {
     let is_unreached =
         matches!(&end.result, Err(Error::System { doing, .. }) if doing.starts_with("reach rank 0"));
@@ -66,7 +67,7 @@ fn named(text: &str) -> Vec<usize> {
     ranks
 }
 
-/// Returns the first step after which a replica is not what it has to be.
+/// Returns the first step after which a replica differs from the expected one.
 fn apart(rank: usize, found: &Hashes, expected: &Hashes) -> Option<String> {
     let step = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
     Some(format!("the replica of rank {rank} is apart after step {}\n", step + 1))
