@@ -1,9 +1,10 @@
-//! Whatever is computed goes wrong if streams do not wait at one of the places at which they are let: [`trial`] has a program
-//! for each. It runs in a process of its own, over the fake driver, which does no work that nobody waits for: first as
-//! it is, and then without the waits of its place, in one order of work after the other, until something is wrong.
+//! Without the waits at any one place where a stream waits, results are wrong: [`trial`] has a program for each
+//! place. It runs in a separate process, over the fake driver, which does no work until a thread waits for it. The
+//! program first runs unchanged, and then without the waits of its place, in different orders of work until a result
+//! is wrong.
 //!
-//! That driver ends every test of this crate that lets a stream wait at no place, and the compiler asks for the program of
-//! each place.
+//! That driver ends every test of this crate in which a stream waits without a place, and the compiler requires a
+//! program for each place.
 
 mod device;
 mod ipc;
@@ -21,7 +22,7 @@ use std::ptr::null;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Place of which a process of its own leaves out the waits.
+/// Place whose waits a separate process leaves out.
 const PLACE: &str = "HEXAGRAM_TEST_PLACE";
 
 /// Orders of work that are tried: with all waits, and without some.
@@ -31,9 +32,9 @@ const WRONG: u32 = 60;
 /// One run of a program.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
-    /// Number of its own, by which results are told from those of other runs.
+    /// Factor of this run, which distinguishes its results from those of other runs.
     by: f32,
-    /// Longest that a rank leaves its work to nobody, so that the other one's comes first.
+    /// Longest time for which a rank leaves its work undone, so that the other's comes first.
     hold: Duration,
 }
 
@@ -63,14 +64,14 @@ fn program(place: WaitPlace) -> Program {
     }
 }
 
-/// Returns a function of the fake driver's that takes a text, if this is one.
+/// Returns a function of the fake driver that takes a text, if this is the fake one.
 fn of_fake(name: &str) -> Option<unsafe extern "C" fn(*const c_char)> {
     let function = Library::open(&["libcuda.so.1"], "").and_then(|library| library.function(name)).ok()?;
     // SAFETY: the fake driver's functions of the names here take a text that ends with 0.
     Some(unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(function) })
 }
 
-/// A place that the fake driver knows as that of this thread's waits, as long as this lives.
+/// A place that the fake driver attributes this thread's waits to, while this lives.
 pub(crate) struct Named;
 
 impl Named {
@@ -82,7 +83,7 @@ impl Named {
     fn tell(place: Option<WaitPlace>) {
         static FUNCTION: OnceLock<Option<unsafe extern "C" fn(*const c_char)>> = OnceLock::new();
         let Some(function) = FUNCTION.get_or_init(|| of_fake("hexagramFakePlace\0")) else { return };
-        // SAFETY: a name ends with 0, and is there for ever.
+        // SAFETY: a name is static and ends with 0.
         unsafe { function(place.map_or(null(), |place| place.name().as_ptr().cast())) };
     }
 }
@@ -93,7 +94,7 @@ impl Drop for Named {
     }
 }
 
-/// Sets the order of work, and the place of which the waits are left out. What nobody waits for is not done.
+/// Sets the order of work, and the place without waits. Work is done only when a thread waits for it.
 fn set(seed: u32, without: &str) {
     configure(&format!("seed={seed},delay=600000000,skip_place={without}"));
 }
@@ -106,7 +107,7 @@ fn configure(settings: &str) {
 }
 
 #[test]
-#[ignore = "what the next one starts as a process"]
+#[ignore = "started as a process by the next one"]
 fn goes_wrong_without_a_wait() {
     let Ok(name) = env::var(PLACE) else { return };
     let place = *WaitPlace::ALL.iter().find(|place| format!("{place:?}") == name).unwrap();
@@ -124,13 +125,13 @@ fn goes_wrong_without_a_wait() {
     }
 }
 
-/// Ends the process, in which something is wrong. What else is by now is nobody's affair.
+/// Ends the process after a wrong result, whatever its state.
 fn end_wrong() -> ! {
     println!("wrong");
     std::process::exit(1)
 }
 
-/// Returns what the process of a place has said if nothing was wrong without its waits, or something with them.
+/// Returns the output of a place's process if nothing was wrong without its waits, or something with them.
 fn unnoticed(place: WaitPlace) -> Option<String> {
     let mut command = Command::new(env::current_exe().unwrap());
     let test = "left_out_waits::goes_wrong_without_a_wait";

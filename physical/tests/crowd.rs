@@ -1,5 +1,5 @@
-//! Hundreds of ranks that join in the same instant, beside idle connections to their rendezvous, in
-//! a process of its own: it takes thousands of descriptors.
+//! Hundreds of ranks join in the same instant, with idle connections to their rendezvous. In a separate process,
+//! since it needs thousands of descriptors.
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::testing::{free_port, in_own_process};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Where the limit of open files allows them, as all are of one process.
 const RANKS: usize = 300;
 const IDLE_CONNECTIONS: usize = 1000;
-/// Descriptors for each rank, besides the idle connections.
+/// Descriptors for each rank, without the idle connections.
 const FILES: u64 = 20;
 const LONG: Duration = Duration::from_secs(120);
 
@@ -30,14 +30,13 @@ fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World>
     World::join_as(&placement, &JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() })
 }
 
-/// Connects so often at least, and goes on until the ranks have joined; says nothing, and keeps the last connections
-/// open.
+/// Connects at least this often, until the ranks have joined. Sends nothing, and keeps the last connections open.
 fn connect_idly(port: u16, least: usize, joined: &AtomicBool) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut open = VecDeque::new();
     let mut called = 0;
     while called < least || !joined.load(Ordering::Acquire) {
-        // Nobody listens before rank 0 does, or after the rendezvous.
+        // There is no listener before rank 0's, or after the rendezvous.
         open.extend(TcpStream::connect_timeout(&address, LONG));
         called += 1;
         if open.len() > IDLE_CONNECTIONS {
@@ -60,7 +59,7 @@ fn together(size: usize, idle_at_least: usize) -> Duration {
                 let since = Instant::now();
                 let world = join(rank, size, port);
                 let took = since.elapsed();
-                // Nobody leaves before all are there.
+                // No rank leaves before all have joined.
                 joined.wait();
                 world.map(|world| assert_eq!(world.size(), size)).map(|()| took)
             }

@@ -1,5 +1,5 @@
-//! A rank 0 that runs out of descriptors while others connect waits until it has some again. In a process of its
-//! own: it uses all of them up.
+//! A rank 0 that runs out of descriptors while others connect waits until it has some again. In a separate process,
+//! since it uses all of them up.
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::testing::{free_port, in_own_process};
@@ -52,7 +52,7 @@ fn a_rendezvous_survives_the_want_of_descriptors() {
                 Err(error) => assert!(Instant::now() < patience, "{error}"),
             }
         };
-        // Rank 0 rejects a peer of another protocol, and by then has every descriptor that it needs for itself.
+        // Rank 0 rejects a peer with a different protocol; by then it has all descriptors for itself.
         other.write_all(&[0; 100]).unwrap();
         let _ = other.read(&mut [0]);
         let socket = |_| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

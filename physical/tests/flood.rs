@@ -1,5 +1,5 @@
-//! Unauthenticated connections that flood every port of a job, while it starts and afterwards, delay it and no more.
-//! In a process of its own: it connects to every port on which this process listens.
+//! Unauthenticated connections that flood every port of a job, while it starts and afterwards, only delay it. In a
+//! separate process, since it connects to every listening port of this process.
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::dtype::DType;
@@ -37,7 +37,7 @@ fn ports() -> Vec<u16> {
 
 /// Bytes that unauthenticated connections send, in pieces.
 const WORDS: [&[&[u8]]; 5] = [
-    // A scanner that only looks whether a port is open, and one that speaks another protocol.
+    // A scanner that only checks whether a port is open, and one with a different protocol.
     &[],
     &[b"GET / HTTP/1.1\r\n\r\n"],
     // Greetings that begin well: one byte at a time, without an end, and without a proof.
@@ -109,7 +109,7 @@ fn a_flood_on_all_ports_delays_a_job_and_no_more() {
                     let calls = &calls;
                     let transport = TransportKind::Tcp;
                     scope.spawn(move || {
-                        // The flood has reached rank 0's port before the others connect.
+                        // The flood reaches rank 0's port before the others connect.
                         while rank > 0 && calls.load(Ordering::Relaxed) < 1000 {
                             std::thread::yield_now();
                         }

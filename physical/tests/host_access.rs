@@ -1,4 +1,4 @@
-//! The warning that a program waits for its device: given once, whoever does so how often..
+//! The warning about a program that waits for its device: given once, for all threads and waits.
 
 use hexagram_physical::Buffer;
 use hexagram_physical::testing::in_own_process;

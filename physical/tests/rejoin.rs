@@ -1,5 +1,5 @@
-//! Ranks that join and leave world after world in one process, as a program does that makes many process groups: nothing
-//! may be left of any. In a process of its own, whose descriptors and threads it counts.
+//! Ranks join and leave world after world in one process, as in a program with many process groups; no world may
+//! leave anything behind. In a separate process, whose descriptors and threads it counts.
 
 use hexagram_physical::testing::{SharedMap, in_own_process, skipped_under_mpi};
 use hexagram_physical::{JoinOptions, TransportKind, World};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const RANKS: usize = 3;
 const WORLDS: usize = 120;
 
-/// What a process has open, by kind. Threads that have been joined may take the system a moment to remove.
+/// Open resources of a process, by kind. Joined threads may stay in the system for a moment.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     descriptors: usize,
@@ -30,7 +30,7 @@ impl Held {
         }
     }
 
-    /// Returns true if there is more of any kind than there was: what was counted then may since have been removed.
+    /// Returns true if there is more of any kind than before; resources counted then may have been removed since.
     fn exceeds(&self, before: &Held) -> bool {
         self.descriptors > before.descriptors
             || self.threads > before.threads

@@ -1,4 +1,4 @@
-//! `--transport tcp` never touches shared memory. In a process of its own: other tests do.
+//! `--transport tcp` never uses shared memory. In a separate process, since other tests do.
 
 use hexagram_physical::TransportKind;
 use hexagram_physical::testing::{in_own_process, spawn};

@@ -1,4 +1,4 @@
-//! Tests of the rendezvous: worlds that come about, ranks that are missing or refused, and connections of others.
+//! Tests of the rendezvous: complete worlds, missing or rejected ranks, and foreign connections.
 
 use super::handshake::tests::{another_build, answer_as};
 use super::handshake::{Build, authenticate_as};
@@ -45,7 +45,7 @@ fn join_over(
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
 }
 
-/// Runs the joins of a world at once, and returns their errors.
+/// Runs the joins of a world concurrently, and returns their errors.
 fn errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<Option<String>> {
     std::thread::scope(|scope| {
         // A world is dropped on its own thread: rank 0 waits for the others.
@@ -73,7 +73,7 @@ fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
 /// Runs joins that must fail before their long deadline, and returns their errors.
 fn quick_errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<String> {
     let start = Instant::now();
-    let errors = errors(joins).into_iter().map(|error| error.expect("a job that is not whole has started"));
+    let errors = errors(joins).into_iter().map(|error| error.expect("an incomplete job has started"));
     let errors = errors.collect();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     errors
@@ -185,7 +185,7 @@ fn equal_configurations_join() {
             let secret = b"key".to_vec();
             let placement =
                 Placement { rank, size: 2, local_rank: rank, local_size: 2, rendezvous, secret, launcher };
-            // Longer than what is shown of it.
+            // Longer than the part shown in the error.
             let options = JoinOptions { configuration: "f32 ".repeat(3000), ..JoinOptions::default() };
             scope.spawn(move || World::join_as(&placement, &options).unwrap());
         }
@@ -217,8 +217,8 @@ fn another_build_is_refused_with_both_versions() {
     }
 }
 
-/// Starts a rank 0 of a build that greets one member, and says nothing more. Its thread ends when that hangs up, and
-/// returns the listener.
+/// Starts a rank 0 of a build that greets one member, and is silent after that. Its thread ends when the member
+/// disconnects, and returns the listener.
 fn start_silent_leader(build: Build) -> (Rendezvous, JoinHandle<UnixListener>) {
     let Rendezvous::Local(name) = rendezvous() else { panic!() };
     let listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
@@ -308,7 +308,7 @@ fn free_port() -> Rendezvous {
     Rendezvous::Tcp { host: "127.0.0.1".into(), port: testing::free_port(), agent: false }
 }
 
-/// Calls `attempt` until somebody listens, and returns its result.
+/// Calls `attempt` until it reaches a listener, and returns its result.
 fn until_there<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

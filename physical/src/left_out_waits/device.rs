@@ -43,7 +43,7 @@ pub(super) fn rings_when_all_is_done(trial: Trial) -> bool {
     alarm.wait(Duration::from_secs(60)) && event.has_happened()
 }
 
-/// Memory of another library, which works on a stream of its own, and that memory as a buffer of a queue.
+/// Memory of another library with its own stream, and the same memory as a buffer of a queue.
 struct Shared {
     theirs: Arc<Buffer>,
     stream: ForeignStream,
@@ -59,7 +59,7 @@ impl Shared {
             unsafe { gpu.foreign_stream(raw_stream(&theirs.queue()).unwrap(), Arc::new(theirs.queue())) };
         let queue = gpu.queue().unwrap();
         let keeper = Arc::clone(&theirs) as Arc<_>;
-        // SAFETY: the keeper has these elements, and what works on them waits for the other's work.
+        // SAFETY: the keeper owns these elements, and each side waits for the other's work.
         let ours = unsafe { Buffer::over_foreign(&queue, theirs.address(), DType::F32, LEN, keeper) };
         Shared { theirs, stream, queue, ours: ours.unwrap() }
     }

@@ -1,11 +1,11 @@
-//! Ranks that read each other's memory on one GPU. What is wrong within a collective shows only if the streams of both ranks
-//! are at it in a certain order, so that such programs have many rounds.
+//! Ranks that read each other's memory on one GPU. Missing waits within a collective show only in certain orders of
+//! both ranks' streams, so these programs have many rounds.
 
 use super::Trial;
 use super::rank::{Hold, Rank, copy, filled, is, on_two, scale};
 use crate::transport::TransportKind;
 
-/// Does so in many rounds, all of which have to be right. None is left out, as the other rank takes part in each.
+/// Runs many rounds, all of which must be right. It skips none, since the other rank takes part in each.
 fn rounds(body: impl Fn(f32) -> bool) -> bool {
     let all: Vec<bool> = (0..10).map(|round| body(round as f32)).collect();
     all.iter().all(|is_right| *is_right)
@@ -15,7 +15,7 @@ fn ranks(body: impl Fn(&Rank) -> bool + Sync) -> bool {
     on_two(TransportKind::Ipc, body)
 }
 
-/// Rank 1 has much to do before its contribution is what it is to be.
+/// Rank 1 has much work before its contribution is complete.
 pub(super) fn reads_contributions(trial: Trial) -> bool {
     ranks(|rank| {
         let x = rank.registered(0.0);
@@ -41,7 +41,7 @@ pub(super) fn reads_what_others_have_combined(trial: Trial) -> bool {
     })
 }
 
-/// What rank 1 has contributed is written again at once.
+/// Rank 1 overwrites its contribution immediately.
 pub(super) fn writes_what_others_have_read(trial: Trial) -> bool {
     ranks(|rank| {
         let x = rank.registered(0.0);
@@ -58,7 +58,7 @@ pub(super) fn writes_what_others_have_read(trial: Trial) -> bool {
     })
 }
 
-/// Nobody waits for what the sender has enqueued.
+/// No thread waits for the sender's work.
 pub(super) fn takes_a_message(trial: Trial) -> bool {
     let hold = Hold::new(trial);
     ranks(|rank| {
@@ -76,7 +76,7 @@ pub(super) fn takes_a_message(trial: Trial) -> bool {
     })
 }
 
-/// The second operation of rank 0 has come to its steps when rank 1 waits for those of the first one.
+/// The second operation of rank 0 starts its steps while rank 1 waits for those of the first.
 pub(super) fn does_one_after_the_other(trial: Trial) -> bool {
     ranks(|rank| {
         let [x, y] = [1.0, trial.by].map(|number| rank.registered(number));

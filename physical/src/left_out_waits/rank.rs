@@ -21,19 +21,19 @@ pub(super) const LEN: usize = 100;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns a buffer of equal numbers, on a queue of its own that has nothing else to do.
+/// Returns a buffer of equal numbers, on a new queue without other work.
 pub(super) fn filled(gpu: &Cuda, number: f32) -> Buffer {
     let buffer = Buffer::from_slice_on(&gpu.queue().unwrap(), &[number; LEN]).unwrap();
     buffer.queue().check().unwrap();
     buffer
 }
 
-/// Multiplies a buffer, as late as anybody waits for it.
+/// Multiplies a buffer, as late as possible before a wait.
 pub(super) fn scale(buffer: &Buffer, by: f32) {
     buffer.write_all().unwrap().scale(f64::from(by)).unwrap();
 }
 
-/// Copies a buffer to another one, in the order of that one's queue.
+/// Copies a buffer to another one, in the order of the second one's queue.
 pub(super) fn copy(from: &Buffer, to: &Buffer) {
     to.write_all().unwrap().copy_from(&from.read_all().unwrap()).unwrap();
 }
@@ -94,7 +94,7 @@ pub(super) fn on_two(path: TransportKind, body: impl Fn(&Rank) -> bool + Sync) -
         if !is_right {
             end_wrong();
         }
-        // From now on, whoever asks whether work is done does it, as endpoints ask that close.
+        // From now on, a query does the work, too, since closing endpoints query.
         configure("seed=0");
         is_right
     });
@@ -102,7 +102,7 @@ pub(super) fn on_two(path: TransportKind, body: impl Fn(&Rank) -> bool + Sync) -
 }
 
 impl Rank {
-    /// Returns a buffer of equal numbers that the other rank's GPU reads where it is, on a queue of its own.
+    /// Returns a buffer of equal numbers that the other rank's GPU reads in place, on a new queue.
     pub(super) fn registered(&self, number: f32) -> Buffer {
         let queue = self.gpu.queue().unwrap();
         let buffer = self.ends[0].register(&queue, DType::F32, LEN, LONG).unwrap();
@@ -159,7 +159,7 @@ impl Rank {
         self.wait(end, ticket, label);
     }
 
-    /// Returns a queue of the rank's GPU with nothing to do.
+    /// Returns an idle queue of the rank's GPU.
     pub(super) fn queue(&self) -> Queue {
         self.gpu.queue().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Leases: what may overlap, who keeps memory alive, and that borrowed memory always comes back. Runs under Miri.
+//! Leases: which may overlap, what keeps memory alive, and that borrowed memory always returns. Runs under Miri.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn ranges_outside_are_refused() {
     let buffer = Buffer::zeroed(DType::I64, 3).unwrap();
     assert!(matches!(buffer.read(2..4), Err(Error::Usage { .. })));
     assert!(matches!(buffer.write(usize::MAX - 1..usize::MAX), Err(Error::Usage { .. })));
-    #[allow(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+    #[allow(clippy::reversed_empty_ranges, reason = "the test needs such a range")]
     let backwards = buffer.read(2..1);
     assert!(matches!(backwards, Err(Error::Usage { .. })));
 }

@@ -58,7 +58,7 @@ fn a_stopwatch_goes_by_the_clock_of_its_world() {
     assert!(real.elapsed() < 60 * SECOND);
 }
 
-/// What three threads do, and when, as one list.
+/// The actions of three threads with their times, as one list.
 fn timeline() -> Vec<(Duration, usize)> {
     VirtualTime::run(|| {
         let start = now();
@@ -157,7 +157,8 @@ fn a_deadline_of_half_a_minute_passes_at_once_in_virtual_time() {
     assert_eq!(late(), (after, error));
 }
 
-/// A task that waits for another, without a thread of its own: to join it, in the end of what it works with.
+/// A task that waits for another, without its own thread. Used to join a task as the last step of the code that owns
+/// it.
 #[test]
 fn a_task_may_wait_for_another_in_virtual_time() {
     VirtualTime::run(|| {

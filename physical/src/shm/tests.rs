@@ -1,5 +1,5 @@
-//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Control
-//! blocks: a peer that breaks the protocol is an error too.
+//! Rings: bytes come out in the order they went in, across the wrap and under a racing reader; damage is an error.
+//! Control blocks: a peer that violates the protocol is an error, too.
 
 use super::collectives::{ShmCollectives, ShmContext};
 use super::control_block::{Counter, PAYLOAD, encode_label};
@@ -31,12 +31,12 @@ thread_local! {
     static UNMAPPABLE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Returns true if this thread's rank is to fail at mapping the segment of the rank at `place`.
+/// Returns true if this thread's rank must fail to map the segment of the rank at `place`.
 pub(super) fn cannot_map(place: usize) -> bool {
     UNMAPPABLE.get() == Some(place)
 }
 
-/// Makes this thread's rank fail at mapping the segment of the rank at `place`.
+/// Makes this thread's rank fail to map the segment of the rank at `place`.
 pub(crate) fn refuse_to_map(place: usize) {
     UNMAPPABLE.set(Some(place));
 }
@@ -184,7 +184,7 @@ fn poll(native: &mut ShmCollectives, ticket: Ticket) -> Poll<crate::Result<crate
 #[test]
 fn memory_that_a_peer_does_not_have_is_an_error() {
     const LEN: usize = 50_000;
-    // The odd one is within the peer's memory as far as this rank reads it: any numbers.
+    // The odd one is within the part of the peer's memory that this rank reads: any numbers.
     let sources = [(0, usize::MAX), (0, 4 * LEN), (0, 3), (1, 0), (u32::MAX, usize::MAX - 8)];
     for (index, offset) in sources {
         let (mut native, peer) = beside_a_test_peer();
@@ -223,7 +223,7 @@ fn a_peer_that_drops_out_in_the_middle_is_missing_and_nothing_is_written_once_it
     assert!(buffer.host::<f32>().is_err(), "the operation has it");
     native.cancel(ticket);
     buffer.host_mut::<f32>().unwrap().fill(5.0);
-    // It comes back after all.
+    // It returns late.
     peer.control_block().set_progress(Counter::Reduced, 0, 1, 1000);
     peer.control_block().set_progress(Counter::Finished, 0, 1, 1);
     assert!(!native.progress());
@@ -243,7 +243,7 @@ fn pair(len: usize) -> ([ShmCollectives; 2], [Buffer; 2]) {
             regions: Regions::new(),
             health: Arc::new(Health::new(rank, peers())),
             traffic: Traffic::default().tally(TransportKind::Shm),
-            // One look at a time, so that the test decides who does what when.
+            // One look at a time, so that the test controls the order.
             crowded: true,
         })
     });
@@ -268,7 +268,7 @@ fn memory_goes_back_to_the_system_when_its_owner_drops_it() {
     let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks as usize * 512;
     assert_eq!(blocks(), BYTES);
     drop(theirs);
-    assert_eq!(blocks(), BYTES, "a peer gives nothing back that is not its own");
+    assert_eq!(blocks(), BYTES, "a peer returns only its own blocks");
     let theirs = Region::map(&file, BYTES).unwrap();
     drop(mine);
     assert_eq!(blocks(), 0, "though a peer has it mapped");
@@ -329,12 +329,12 @@ fn ranks_that_differ_learn_of_it_at_once() {
 #[test]
 fn nobody_has_a_result_of_memory_that_was_taken_back_while_it_was_read() {
     const LEN: usize = 50_000;
-    // After so many steps of the rank that gives up, up to where it only waits for the other to finish reading.
+    // After this many steps of the rank that gives up; after the last it only waits for the other to finish reading.
     for steps in 0..6 {
         let ([mut reader, mut quitter], [mine, mut theirs]) = pair(LEN);
         let kept = reader.post(sum(0, LEN), None, mine.write(0..LEN).unwrap());
         let given_up = quitter.post(sum(0, LEN), None, theirs.write(0..LEN).unwrap());
-        // All of the reader's own part, and nothing of the other's.
+        // The reader's whole own part, and nothing of the other's.
         for _ in 0..3 {
             reader.progress();
         }
@@ -349,7 +349,7 @@ fn nobody_has_a_result_of_memory_that_was_taken_back_while_it_was_read() {
         }
         assert_eq!((reader.missing(kept), reader.ended(0)), (vec![1], None));
         assert!(reader.ended(1).is_some_and(|cause| cause.contains("gave")), "after {steps} steps");
-        // Nor with what the rank does next.
+        // Nor with the rank's next operation.
         let next = quitter.post(sum(1, LEN), None, theirs.write(0..LEN).unwrap());
         for _ in 0..100 {
             assert!(poll(&mut reader, kept).is_pending(), "after {steps} steps");
@@ -403,7 +403,7 @@ fn a_peer_that_writes_over_what_is_being_read_is_an_error_at_worst() {
         };
         let mut sums = buffer.host_mut::<f32>().expect("its view is released");
         match outcome {
-            // Zeros are all that the peer ever writes.
+            // The peer writes only zeros.
             Ok(_) => assert!(sums.iter().all(|sum| *sum == 1.0), "round {number}: {:?}", &sums[..]),
             Err(error @ (Error::Usage { .. } | Error::Mismatch { .. })) => {
                 assert!(error.to_string().contains("rank 1 "), "round {number}: {error}");

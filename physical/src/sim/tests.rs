@@ -1,4 +1,4 @@
-//! What a simulated message takes, and that runs are alike.
+//! The time of a simulated message, and that runs are reproducible.
 
 mod faults;
 mod jobs;
@@ -25,7 +25,7 @@ fn label(sequence: u64, count: usize) -> Label {
     Label { tag: Tag::new(0, 0, sequence, 0).unwrap(), fingerprint }
 }
 
-/// Sends and receives so many bytes, and returns when that is done.
+/// Sends and receives this many bytes, and returns when both are done.
 fn exchange(
     endpoint: &Rc<dyn Transport>,
     to: Option<usize>,
@@ -65,7 +65,7 @@ fn a_message_takes_its_bytes_over_the_bandwidth_and_a_latency() {
     };
     let micros = Duration::from_micros;
     assert_eq!(run(3)[3], micros(1000 + 50), "between hosts");
-    assert_eq!(run(3)[0], micros(1000), "the sender's memory is its own when the last byte has left");
+    assert_eq!(run(3)[0], micros(1000), "the sender gets its memory back when the last byte has left");
     assert_eq!(run(1)[1], micros(100 + 2), "on one host");
 }
 
@@ -125,7 +125,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     assert_ne!(ring(1, true, "1gbit,50us").fingerprint, ring(2, true, "1gbit,50us").fingerprint);
 }
 
-/// Returns by how many microseconds each of 2000 messages comes later than by the latency of 50 us.
+/// Returns the delay beyond the latency of 50 us of each of 2000 messages, in microseconds.
 fn lateness(drawn: &str) -> Vec<f64> {
     let link = format!("1000gbit,50us,{drawn}").parse().unwrap();
     let cluster = Cluster::flat(2, 2, link, "80gbit,2us".parse().unwrap()).unwrap();
@@ -203,14 +203,14 @@ fn arithmetic_takes_the_time_of_its_rates_and_two_threads_compute_at_once() {
     assert_eq!(outcome.unwrap().results, [(millis(2), millis(2))]);
 }
 
-/// Computes for so many milliseconds, at the rate of [`timed`].
+/// Computes for this many milliseconds, at the rate of [`timed`].
 fn compute(millis: usize) {
     let mut buffer = Buffer::zeroed(DType::F32, 250_000 * millis).unwrap();
     buffer.write_all().unwrap().scale(2.0).unwrap();
     let _ = &mut buffer;
 }
 
-/// Returns what the only rank of a cluster does on which a scaled gigabyte takes a second.
+/// Returns the result of the only rank of a cluster where scaling a gigabyte takes a second.
 fn timed<R: Send>(rank: impl Fn(Rc<dyn Transport>) -> R + Sync) -> Outcome<R> {
     let rates: Rates = "scale 1e9\n".parse().unwrap();
     let simulation = Simulation { rates, ..Simulation::new(cluster(1, 1)) };

@@ -1,4 +1,4 @@
-//! Every transport carries a device's memory as it does the host's; and waiting for copies is what makes it so.
+//! Every transport carries a device's memory as it does the host's; the waits for copies ensure it.
 
 use crate::device::Queue;
 use crate::drive::{block_on, waker};
@@ -74,7 +74,7 @@ impl End {
         block_on(&*self.transport, work)
     }
 
-    /// Sends once around the ring what was written a moment before, and writes it again at once.
+    /// Sends recently written values once around the ring, and overwrites them immediately.
     fn around<T: Element>(&mut self, mine: &[T], land: Land) -> Result<Vec<T>> {
         let len = mine.len();
         let label = self.label(OperationKind::SendRecv, T::DTYPE, len);
@@ -134,7 +134,7 @@ fn every_transport_lands_on_devices_what_it_lands_on_the_host() {
         }
         let late = Late::new(7);
         let mixed = |rank: usize| {
-            // Some buffers are the host's; on odd ranks all are.
+            // On odd ranks all buffers are the host's, on even ranks some.
             if rank.is_multiple_of(2) { vec![late.queue(), Queue::host(), late.queue()] } else { hosts(1) }
         };
         let got = spawn(transport, ranks, |world| lands(&mut End::new(&world, mixed(world.rank()))).unwrap());
@@ -225,7 +225,7 @@ fn a_wait_that_is_left_out_is_seen_on_every_transport() {
             let omission = Omission::QueueWait(*wait);
             ring(&Late::leaving_out(omission)) != want
         });
-        // Of every landing: the message is written from another queue, and what has landed read by another.
+        // For every landing: one queue writes the message, and a different one reads the landed values.
         assert!(changed.count() >= 2 * LANDS.len(), "{transport}");
         assert!(ring(&Late::leaving_out(Omission::HostWaits)) != want, "{transport}");
     }
@@ -263,7 +263,7 @@ fn messages_of_a_lane_stay_in_order_whatever_has_to_be_copied() {
             let many = end.buffer(&vec![1.0f32; LONG]);
             let one = Buffer::from_slice(&[2.0f32]).unwrap();
             if world.rank() == 0 {
-                // The first takes a while to be copied; the second could be sent at once.
+                // The copy of the first takes a while; the second could be sent immediately.
                 let sends = [end.send(first, &many, LONG), end.send(second, &one, 1)];
                 sends.into_iter().for_each(|send| assert!(end.wait(send).is_ok()));
             } else {
@@ -275,7 +275,7 @@ fn messages_of_a_lane_stay_in_order_whatever_has_to_be_copied() {
     }
 }
 
-/// Without the bell, a rank whose only message is being copied would sleep until its park is over.
+/// Without the bell, a rank whose only message is being copied would sleep until its park ends.
 #[test]
 fn the_end_of_a_copy_ends_the_park() {
     const PARK: Duration = Duration::from_secs(60);
@@ -303,7 +303,7 @@ fn the_end_of_a_copy_ends_the_park() {
     }
 }
 
-/// Keeps the queue of `x` busy until the test, too, comes to the barrier.
+/// Keeps the queue of `x` busy until the test also reaches the barrier.
 fn keep_busy(x: &Buffer) -> Arc<Barrier> {
     let busy = Arc::new(Barrier::new(2));
     let [from, to] = [DType::F32, DType::U8].map(|dtype| x.beside(dtype, 1).unwrap());

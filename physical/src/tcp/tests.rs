@@ -6,7 +6,7 @@ use crate::stream::{Link, Read};
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
 
-/// Creates both ends of a link of so many sockets.
+/// Creates both ends of a link with this many sockets.
 fn pair(sockets: usize) -> (TcpLink, TcpLink) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| {

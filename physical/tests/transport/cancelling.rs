@@ -1,4 +1,4 @@
-//! Operations that are given up, or forgotten: the memory is free, and the others' streams stay whole.
+//! Operations that are given up, or dropped: their memory is free, and the streams stay intact.
 
 use super::{label, numbers, on_lane, open_together};
 use hexagram_physical::dtype::DType;

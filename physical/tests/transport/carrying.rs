@@ -37,7 +37,7 @@ fn several_sockets_carry_one_stream() {
     });
 }
 
-/// A send given up half-way is completed behind the back of its caller, on all sockets, so that the next arrives.
+/// The transport completes a send given up half-way without its caller, on all sockets, so that the next one arrives.
 fn give_up_and_send_another(end: &End, out: &Buffer) {
     let rank = end.rank();
     let size = end.transport.size();

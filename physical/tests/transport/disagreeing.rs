@@ -1,4 +1,4 @@
-//! Ranks that call different things, or nothing: an error that says so, at the deadline at the latest.
+//! Ranks that call different operations, or none: a clear error, at the deadline at the latest.
 
 use super::{End, label, numbers};
 use hexagram_physical::dtype::DType;

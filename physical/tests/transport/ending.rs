@@ -1,4 +1,4 @@
-//! Ranks that leave, panic or fail: who is named, and what still arrives.
+//! Ranks that leave, panic or fail: which rank is named, and which messages still arrive.
 
 use super::{End, label};
 use hexagram_physical::dtype::DType;
@@ -12,7 +12,8 @@ fn a_failure_is_told_once_and_the_end_is_prompt() {
     if skipped_under_mpi("it is about the control connections") {
         return;
     }
-    // With verdicts echoed to and fro, the control threads of a larger world would be stuck in each other's writes.
+    // If verdicts were echoed back and forth, the control threads of a larger world would block in each other's
+    // writes.
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let open = std::sync::Barrier::new(8);
         spawn(transport, 8, |world| {

@@ -1,4 +1,4 @@
-//! Ranks of several hosts: which bytes travel over which path, and what ends a rank's sleep.
+//! Ranks of several hosts: which bytes take which path, and what ends a rank's sleep.
 
 use super::{End, label, numbers};
 use hexagram_physical::dtype::DType;
@@ -53,7 +53,7 @@ fn a_mixed_world_counts_bytes_by_path() {
 /// Far longer than anything takes, so that a wake-up that is missed fails the test.
 const LONGER: Duration = Duration::from_secs(30);
 
-/// Sleeps until `done` says so; once, if whatever does it also ends the sleep.
+/// Sleeps until `done` returns true; sleeps once if the event itself also ends the sleep.
 fn sleep(end: &End, what: &str, done: impl Fn() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -68,7 +68,7 @@ fn sleep(end: &End, what: &str, done: impl Fn() -> bool) {
 fn wake_up(end: &End, round: u64) {
     let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
     end.wait(end.recv(Source::Rank(0), label(round, 0, 1), &buffer, Land::Copy)).unwrap();
-    // The sleeper has most likely fallen asleep by then, and has to be woken whether or not.
+    // The rank most likely sleeps by then, and must wake in either case.
     thread::sleep(Duration::from_millis(2 * end.rank() as u64));
     end.wait(end.send(0, label(round, end.rank(), 1), &buffer)).unwrap();
 }

@@ -1,5 +1,5 @@
-//! What every transport promises, tested the same way on each (`testing::transport` has the tests), and what only some
-//! do.
+//! The guarantees of every transport, tested in the same way on each (`testing::transport` has the tests), and those
+//! of only some.
 
 mod cancelling;
 mod carrying;

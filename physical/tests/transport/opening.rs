@@ -33,7 +33,7 @@ fn foreign_connections_to_the_data_port_neither_delay_nor_enter() {
         return;
     }
     spawn(TransportKind::Tcp, 2, |world| {
-        // Every listening socket of this process, which is what a port scan would find.
+        // Every listening socket of this process, as a port scan would find.
         let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
         let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
         let ports = listening.filter_map(|line| line.split_whitespace().nth(1)?.rsplit_once(':'));

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of ranks.
 const SIZE: usize = 3;
 
-/// Launcher of some ranks: what was written, and what the last fence lets them read.
+/// Launcher of some ranks: the written values, and those visible since the last fence.
 struct Launcher {
     written: Mutex<BTreeMap<(usize, String), String>>,
     readable: Mutex<BTreeMap<(usize, String), String>>,
@@ -43,7 +43,7 @@ impl Manager for Rank {
     }
 }
 
-/// Joins as each rank, with its options; returns what each says of its world.
+/// Joins as each rank, with its options; returns each rank's view of its world.
 fn joined(options: &[JoinOptions]) -> Vec<Result<(usize, usize)>> {
     let launcher = Arc::new(Launcher {
         written: Mutex::default(),

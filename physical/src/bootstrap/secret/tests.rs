@@ -1,4 +1,4 @@
-//! Tests of the job's secret: which files are refused, and what remains of a file that rank 0 made.
+//! Tests of the job's secret: rejected files, and the cleanup of a file that rank 0 created.
 
 use super::*;
 use crate::bootstrap::private_file::read_given;

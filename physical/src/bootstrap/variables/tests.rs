@@ -1,4 +1,4 @@
-//! Tests of the variables that launchers set: which set wins, what it means, and which sets are refused.
+//! Tests of the variables that launchers set: which set takes precedence, its meaning, and which sets are rejected.
 
 use super::*;
 use std::os::fd::AsRawFd;
@@ -183,7 +183,7 @@ fn a_step_smaller_than_its_job_goes_by_its_own_numbers() {
 
 #[test]
 fn slurm_starts_the_ranks_of_others_too() {
-    // srun --mpi=pmi2: the numbers agree, and only Slurm knows the hosts.
+    // srun --mpi=pmi2: the numbers agree, and only Slurm's variables name the hosts.
     let placement = place(&and(step(), &[("PMI_RANK", "3"), ("PMI_SIZE", "4")]));
     assert_eq!((placement.launcher, numbers(&placement)), (Launcher::Pmi, [3, 4, 1, 2]));
     assert_eq!(placement.rendezvous.to_string(), "node07:22131");
@@ -335,7 +335,7 @@ fn contradictions_name_both_values() {
     assert!(message.contains("HEXAGRAM_LOCAL_RANK=3"), "{message}");
     let message = refusal(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "3")]);
     assert!(message.contains("LOCAL_WORLD_SIZE=3") && message.contains("WORLD_SIZE=2"), "{message}");
-    // Refused although another set is complete and wins.
+    // Rejected although a different set is complete and takes precedence.
     let message = refusal(&[OURS.as_slice(), &[("RANK", "5"), ("WORLD_SIZE", "4")]].concat());
     assert!(message.contains("RANK=5"), "{message}");
 }
@@ -407,7 +407,7 @@ fn ranks_meet_through_a_store_on_several_hosts_without_an_address() {
         (hydra(), None),
         (and(hydra(), &alone), None),
         (unplaced.to_vec(), Some((1, 2))),
-        // Slurm names an address, but through its store the ranks need no port of their own.
+        // Slurm names an address, but with its store the ranks need no port.
         (step(), Some((3, 4))),
         // srun's PMI does not name the ranks of a host; Slurm does.
         (and(step(), &pmi2), Some((3, 4))),

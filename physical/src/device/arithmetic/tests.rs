@@ -1,4 +1,5 @@
-//! The device under test computes the host's bits: all operations and types, lengths, places and odd values.
+//! The device under test computes the host's bits: all operations and types, and various lengths, offsets and special
+//! values.
 
 use super::*;
 use crate::Queue;
@@ -7,7 +8,7 @@ use crate::device::kernels::testing::{odd_f32, odd_f64, plain};
 use crate::testing::queue;
 use half::{bf16, f16};
 
-/// Elements of a vector load, and of all that the threads of a block do at once, for the narrowest type.
+/// Elements of a vector load, and of one round of a block's threads, for the narrowest type.
 const ROUNDS: [usize; 6] = [15, 16, 17, 4095, 4096, 4097];
 
 /// Elements before a view, at most: all distances of views from 16 bytes.
@@ -58,7 +59,7 @@ fn bytes_of(buffer: &Buffer) -> Vec<u8> {
     host.read_all().unwrap().host_bytes().unwrap().to_vec()
 }
 
-/// Runs of one type, in larger buffers; what is around them is not to be touched.
+/// Runs of one type, in larger buffers; the elements around them must stay unchanged.
 struct Runs {
     dtype: DType,
     len: usize,
@@ -142,7 +143,7 @@ fn factors_agree_with_the_host() {
     });
 }
 
-/// Sums as many terms as there are runs; the one at `own`, if there is one, is what is written.
+/// Sums as many terms as there are runs; the one at `own`, if any, is the output.
 fn weigh(to: &mut WriteView, from: &[ReadView], own: usize) {
     let weight = |at: usize| [0.3, -1.7, 1e-3, 1.0 / 3.0][at % 4];
     let terms: Vec<_> =

@@ -1,7 +1,7 @@
 //! Programs of the arithmetic that a queue is asked for: which entry of which module, on how many threads.
 //!
-//! Operands are numbered as [`Argument::Operand`] says: what is read, then what is written. Integers have neither
-//! factors nor weights; their programs launch nothing.
+//! Operands have the numbers of [`Argument::Operand`]: inputs first, then outputs. Integers have neither factors nor
+//! weights; their programs launch nothing.
 
 use crate::device::program::{Argument, Code, Launch, Module, Program};
 use crate::dtype::{DType, ReduceOp};
@@ -12,7 +12,7 @@ static WEIGHTED: Module = Module { name: "weighted", code: Code::Packed(hexagram
 /// Modules of all programs here.
 pub(super) static MODULES: [&Module; 2] = [&REDUCE, &WEIGHTED];
 
-/// Bytes that a thread loads and stores at once.
+/// Bytes that a thread loads or stores with one instruction.
 const RUN: usize = 16;
 
 /// Terms that are parameters of one launch.
@@ -101,7 +101,7 @@ pub(super) fn weighted_sum<T>(terms: &[(f64, Option<T>)], dtype: DType, len: usi
     if terms.len() <= PARAMETERS { direct(&terms, to, dtype, len) } else { by_table(&terms, to, dtype, len) }
 }
 
-/// Returns the weight as the sum's own type has it.
+/// Returns the weight in the type of the sum.
 fn weight_of(weight: f64, dtype: DType) -> Argument {
     if dtype.is_half() { Argument::F32(weight as f32) } else { Argument::F64(weight) }
 }
@@ -127,7 +127,7 @@ fn by_table(terms: &[(Argument, Argument)], to: Argument, dtype: DType, len: usi
     Program { scratch, ..program(&WEIGHTED, rows.chain(sum)) }
 }
 
-/// Returns the arguments of up to 8 terms, and of as many more that are not used as make them 8.
+/// Returns the arguments of up to 8 terms, padded with unused ones to 8.
 fn padded(terms: &[(Argument, Argument)], to: Argument, dtype: DType) -> Vec<Argument> {
     let unused = std::iter::repeat((to, weight_of(0.0, dtype)));
     terms.iter().copied().chain(unused).take(PARAMETERS).flat_map(|(term, weight)| [term, weight]).collect()

@@ -1,8 +1,8 @@
 //! Work that a path between devices enqueues on a queue: calls of the driver or of another library, in order with the
-//! queue's own.
+//! queue's own work.
 //!
-//! [`enqueue`] orders the work on views as arithmetic on them is ordered, and holds what it is told to hold until the
-//! device has done it. What may still go wrong then is [watched](CudaQueue::watch).
+//! [`enqueue`] orders this work as arithmetic on the same views. It keeps the given values until the device has done
+//! the work. Work that may fail after that is [watched](CudaQueue::watch).
 
 use super::CudaQueue;
 use super::arithmetic;
@@ -23,14 +23,14 @@ use crate::memory::Span;
 use std::any::Any;
 use std::sync::Arc;
 
-/// The end of a stream, where work of a path is enqueued, with the device's context current on this thread.
+/// The end of a stream, where a path enqueues work; the device's context is current on this thread.
 pub(crate) struct PathWork<'a> {
     stream: &'a CudaStream,
     tail: &'a mut Tail,
 }
 
 impl PathWork<'_> {
-    /// Returns the driver's functions.
+    /// Returns the functions of the driver.
     pub(crate) fn driver(&self) -> &'static Libcuda {
         self.stream.gpu.driver
     }
@@ -40,7 +40,7 @@ impl PathWork<'_> {
         self.stream.handle
     }
 
-    /// Passes success of the driver on, and turns anything else into an error of what was attempted.
+    /// Passes success of the driver on, and turns anything else into an error about `what`.
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
@@ -48,8 +48,8 @@ impl PathWork<'_> {
         self.stream.gpu.expect(status, doing)
     }
 
-    /// Enqueues a program on operands that the device finds at these addresses. Whoever waits for the stream waits for the
-    /// driver's compiler as well unless [`Queue::prepare`] was called before.
+    /// Enqueues a program on operands that the device finds at these addresses. Call [`Queue::prepare`] first;
+    /// otherwise waiting for the stream includes waiting for the driver's compiler.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses; [`Error::Usage`] if the program is wrong.
@@ -68,13 +68,13 @@ impl PathWork<'_> {
     }
 }
 
-/// Enqueues work on a queue that reads and writes these spans, behind all that it has to wait for. `writes` are memory of
-/// this queue. They and `held` are dropped when the device has done the
-/// work, under a lock of the queue: nobody may wait there for what waits for the queue.
+/// Enqueues work on a queue that reads and writes these spans, after all work that it depends on. `writes` are memory
+/// of this queue. They and `held` are dropped when the device has done the work, under a lock of the queue: their
+/// drop may not wait for anything that waits for the queue.
 ///
 /// # Errors
-/// That of `work`, of which the queue then knows nothing; [`Error::System`] if the device is lost; [`Error::Usage`] if
-/// the queue is no GPU's.
+/// The error of `work`, of which the queue then has no record; [`Error::System`] if the device is lost;
+/// [`Error::Usage`] if the queue is not a GPU's.
 pub(crate) fn enqueue<H: Send + 'static>(
     queue: &Queue,
     reads: Vec<Span>,
@@ -83,9 +83,8 @@ pub(crate) fn enqueue<H: Send + 'static>(
     work: impl FnOnce(&mut PathWork<'_>) -> Result<()>,
 ) -> Result<()> {
     let cuda = CudaQueue::of(queue).zip(queue.device());
-    let (cuda, device) = cuda.ok_or_else(|| {
-        Error::usage(format!("{} is not a GPU", queue.name()), "enqueue work of GPUs on their queues")
-    })?;
+    let (cuda, device) =
+        cuda.ok_or_else(|| Error::usage(format!("{} is not a GPU", queue.name()), "use a queue of a GPU"))?;
     let stream = &cuda.0;
     let mut outcome = Ok(());
     in_order(device, &writes, &reads, || {
@@ -101,7 +100,7 @@ pub(crate) fn address(span: &Span) -> u64 {
 }
 
 impl CudaQueue {
-    /// Returns the queue behind a handle, if it is a GPU's.
+    /// Returns the queue behind a handle, if it is a GPU's queue.
     pub(crate) fn of(queue: &Queue) -> Option<&Self> {
         let queue: &dyn Any = &**queue.device()?;
         queue.downcast_ref()
@@ -112,12 +111,12 @@ impl CudaQueue {
         &self.0.gpu
     }
 
-    /// Allocates memory that may be lent to other processes, as that of the queue's pool may not. It holds anything, of
-    /// what was lent before: nothing else is kept there later, so that nobody finds there what is not meant for him. No
-    /// work is enqueued on it, so that other queues may use it at once.
+    /// Allocates memory that can be shared with other processes, unlike memory of the queue's pool. Its content is
+    /// arbitrary, left from earlier shared memory. It is never reused for private data, so other processes cannot
+    /// read any. It has no work enqueued, so other queues may use it immediately.
     ///
     /// # Errors
-    /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
+    /// [`Error::System`] with the size and the free memory, if memory runs out.
     pub(crate) fn alloc_shareable(&self, bytes: usize) -> Result<Allocation> {
         if let Some(lost) = self.0.gpu.lost() {
             return Err(lost.clone());
@@ -126,15 +125,16 @@ impl CudaQueue {
         Ok(Allocation { address: memory.pointer(), keeper: memory })
     }
 
-    /// Lets the device look at the work that was enqueued last, until the watch is over. Events that are recorded from now
-    /// on fail if it does: so this comes before anybody can ask for what the work writes.
+    /// Lets the device watch the work enqueued last, until the watch ends. Events recorded from now on fail if the
+    /// work does. So call this before another thread can wait for the work's results.
     pub(crate) fn watch(&self, watch: Arc<dyn Watch>) {
         let stream = Arc::clone(&self.0);
         self.0.gpu.sweeper.watch(Watched::new(watch, &self.0.doubts, stream));
     }
 
-    /// Notes that work of this queue has failed: what is watched, or else what is enqueued last. All that was enqueued
-    /// behind it, here or on queues that have waited in order to read, fails with this error. Waits for nothing.
+    /// Reports that work of this queue has failed: its watched work, or otherwise the work enqueued last. All work
+    /// that was enqueued after it fails with this error, here and on queues that have waited for it in order to read.
+    /// Does not wait.
     ///
     /// To be called before the stream is let go on.
     pub(crate) fn fail(&self, error: &Error) {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Time for which a wait polls before it sleeps: less than it takes to be woken.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// An event of the driver's, recorded once.
+/// A recorded event of the driver; it is recorded once.
 pub(super) struct Recorded {
     pub(super) handle: CUevent,
     /// Number of the event on its stream, from 1 on.
@@ -35,9 +35,9 @@ impl Drop for Recorded {
 
 /// Knowledge about a stream at the point of an event, when that is recorded, and later.
 pub(super) struct Known {
-    /// Failure that the host knows of.
+    /// Failure that the host has seen.
     pub(super) failure: Option<Failure>,
-    /// Copy of what the stream's kernels will have refused by then; `None` if none can have.
+    /// Copy of the refusals of the stream's kernels up to the event; `None` if none is possible.
     pub(super) snapshot: Option<Arc<Snapshot>>,
     /// Outcomes of watched work.
     pub(super) doubts: Vec<Arc<Doubt>>,
@@ -51,7 +51,7 @@ pub(super) struct CudaEvent {
     /// `None` if the driver could not record it: then it has happened, and carries that failure.
     recorded: Option<Arc<Recorded>>,
     known: Known,
-    /// Set once all that comes of it is done.
+    /// Set once everything that follows from the event is done.
     is_over: AtomicBool,
 }
 
@@ -60,12 +60,12 @@ impl CudaEvent {
         CudaEvent { stream, recorded, known, is_over: AtomicBool::new(false) }
     }
 
-    /// Returns the driver's event, if there is one.
+    /// Returns the driver's event, if any.
     pub(super) fn recorded(&self) -> Option<&Arc<Recorded>> {
         self.recorded.as_ref()
     }
 
-    /// Returns what the stream's kernels may have refused by then, as long as the host does not know.
+    /// Returns the refusals of the stream's kernels, until the host has read them.
     pub(super) fn unread(&self) -> Option<&Arc<Snapshot>> {
         self.known.snapshot.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
     }
@@ -75,7 +75,7 @@ impl CudaEvent {
         &self.known.doubts
     }
 
-    /// Returns what is known to have failed.
+    /// Returns the known failure.
     pub(super) fn known_failure(&self) -> Option<Failure> {
         let lost = self.stream.gpu.lost().cloned().map(Failure::Fault);
         let read = || self.known.snapshot.as_ref()?.read(&self.stream.gpu);
@@ -86,7 +86,7 @@ impl CudaEvent {
             .or_else(|| if self.is_over.load(Ordering::Acquire) { read() } else { None })
     }
 
-    /// Lets go of what the work has held, and notes what it has refused.
+    /// Drops the values that the work kept, and notes its refusals.
     fn finish(&self, recorded: &Recorded) {
         let is_lost = self.stream.gpu.lost().is_some();
         self.stream.release(if is_lost { u64::MAX } else { recorded.number });
@@ -125,7 +125,7 @@ impl Event for CudaEvent {
     }
 
     fn is_settled(&self) -> bool {
-        // What was found, but not looked at yet, is looked at now: nobody is to go on with work that has failed.
+        // Looks now at watched work without a known outcome: the caller must not continue after failed work.
         self.known.doubts.iter().all(|doubt| !doubt.look()) || self.stream.gpu.lost().is_some()
     }
 
@@ -147,7 +147,7 @@ impl Event for CudaEvent {
 pub(super) struct Pending(Mutex<Option<Arc<dyn Bell>>>);
 
 impl Pending {
-    /// Rings the bell, unless somebody has done so.
+    /// Rings the bell, unless it has rung already.
     pub(super) fn ring(&self) {
         let bell = lock(&self.0).take();
         bell.iter().for_each(|bell| bell.ring());
@@ -162,13 +162,13 @@ impl Pending {
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
     pub(super) fn ring_on(self: Arc<Self>, gpu: &Gpu, stream: CUstream) -> Result<()> {
-        /// Rings on a thread of the driver's, on which nothing may be asked of it.
+        /// Rings on a thread of the driver, where calls of the driver are not allowed.
         unsafe extern "C" fn ring(pending: *mut c_void) {
             // SAFETY: the pointer is from `into_raw`, and the driver calls this once.
             unsafe { Arc::from_raw(pending.cast::<Pending>().cast_const()) }.ring();
         }
         let pending = Arc::into_raw(self);
-        // SAFETY: the stream is there, and the function takes what it is given.
+        // SAFETY: the stream is valid, and the function accepts this argument.
         let status = unsafe { (gpu.driver.cuLaunchHostFunc)(stream, ring, pending.cast_mut().cast()) };
         gpu.expect(status, "let an event ring a bell").inspect_err(|_| {
             // SAFETY: the driver has refused, and so does not call the function.

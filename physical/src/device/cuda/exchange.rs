@@ -1,4 +1,4 @@
-//! Tensors of a framework on a GPU, as buffers: what an adapter needs to copy between the framework's memory and its
+//! Tensors of a framework on a GPU, as buffers: an adapter uses this to copy between the framework's memory and its
 //! own.
 //!
 //! ```text
@@ -8,9 +8,9 @@
 //! exchange.give_back()        the framework's stream waits for that queue
 //! ```
 //!
-//! A framework frees a tensor in the order of its own stream, and where that is the default stream of a thread, in that of
-//! whichever thread drops it. So a tensor that work of ours still reads is kept, and goes back to be dropped on the
-//! framework's thread: by the next call there.
+//! A framework frees a tensor in the order of its own stream. If that is a thread's default stream, it is the stream
+//! of the thread that drops the tensor. So a tensor that our work still reads is kept, and the next call on the
+//! framework's thread drops it there.
 
 use super::foreign::ForeignStream;
 use crate::device::{Queue, Timestamp};
@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, Weak};
 /// Tensor of a framework in the memory of a GPU.
 ///
 /// # Safety
-/// [`address`](Self::address) is that of [`len`](Self::len) initialised elements of [`dtype`](Self::dtype), one behind
-/// the other, in memory of the exchange's GPU that lives as long as the tensor does.
+/// [`address`](Self::address) is that of [`len`](Self::len) initialised, consecutive elements of
+/// [`dtype`](Self::dtype), in memory of the exchange's GPU that lives as long as the tensor.
 pub unsafe trait DeviceTensor: Send + Sync + 'static {
     /// Returns the address of the first element; any, of a tensor without elements.
     fn address(&self) -> NonNull<u8>;
@@ -36,7 +36,7 @@ pub unsafe trait DeviceTensor: Send + Sync + 'static {
     /// Returns the number of elements.
     fn len(&self) -> usize;
 
-    /// Returns true if there are no elements.
+    /// Returns true if the tensor is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -51,7 +51,7 @@ pub struct Exchange<T: DeviceTensor> {
     returned: Arc<Returned<T>>,
 }
 
-/// Tensors that nobody uses any more.
+/// Tensors that are no longer in use.
 type Returned<T> = Mutex<Vec<T>>;
 
 impl<T: DeviceTensor> Exchange<T> {
@@ -66,7 +66,7 @@ impl<T: DeviceTensor> Exchange<T> {
         &self.queue
     }
 
-    /// Lets the queue wait for what the framework has enqueued so far.
+    /// Lets the queue wait for the framework's work so far.
     ///
     /// # Errors
     /// As [`ForeignStream::let_wait`].
@@ -81,10 +81,10 @@ impl<T: DeviceTensor> Exchange<T> {
     /// As [`Buffer::over_foreign`].
     ///
     /// # Safety
-    /// [`receive`](Self::receive) was called after the framework had enqueued what writes the tensor, and, if the buffer
-    /// is to be written, what reads it. The framework enqueues nothing else that writes it, nor reads what was written,
-    /// until [`give_back`](Self::give_back) was called; while a queue other than the exchange's reads it, nothing that
-    /// writes it.
+    /// [`receive`](Self::receive) was called after the framework enqueued the work that writes the tensor and, to
+    /// write the buffer, the work that reads it. Until [`give_back`](Self::give_back), the framework enqueues no
+    /// other work that writes the tensor or reads its new values. While a queue other than the exchange's reads the
+    /// tensor, the framework enqueues no work that writes it.
     pub unsafe fn borrow(&self, tensor: T) -> Result<Buffer> {
         let address = tensor.address();
         let dtype = tensor.dtype();
@@ -103,12 +103,12 @@ impl<T: DeviceTensor> Exchange<T> {
         self.stream.wait_for(&self.queue)
     }
 
-    /// Returns a point in the work of the framework's stream, as [`ForeignStream::timestamp`].
+    /// Returns a point in the work of the framework's stream, like [`ForeignStream::timestamp`].
     pub fn timestamp(&self) -> Arc<dyn Timestamp> {
         self.stream.timestamp()
     }
 
-    /// Frees tensors that nobody uses any more, not under the lock: the framework may call back.
+    /// Frees unused tensors, without holding the lock: the framework may call back.
     fn drop_returned(&self) {
         let returned = std::mem::take(&mut *lock(&self.returned));
         drop(returned);
@@ -117,13 +117,13 @@ impl<T: DeviceTensor> Exchange<T> {
 
 impl<T: DeviceTensor> Drop for Exchange<T> {
     fn drop(&mut self) {
-        // What has failed was told, or is known to whoever works with the results.
+        // A failure was reported before, or the user of the results gets it.
         let _ = self.queue.check();
         self.drop_returned();
     }
 }
 
-/// Keeper of a tensor, which comes back when it is dropped; if the exchange is gone, the tensor is dropped here.
+/// Keeper of a tensor, which returns the tensor when dropped. If the exchange is gone, it drops the tensor itself.
 struct Kept<T> {
     tensor: Option<T>,
     returned: Weak<Returned<T>>,

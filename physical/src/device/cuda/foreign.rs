@@ -10,12 +10,12 @@
 //! framework reads x
 //! ```
 //!
-//! That is DLPack's protocol, too. Who is given a tensor names the stream on which it goes on: where that is the other
-//! library, call [`ForeignStream::wait_for`] with its stream; where it is a queue of ours, name [`raw_stream`], and the
-//! other library lets it wait.
+//! That is DLPack's protocol, too. The receiver of a tensor names the stream on which it continues. If the receiver
+//! is the other library, call [`ForeignStream::wait_for`] with its stream. If it is a queue of ours, pass
+//! [`raw_stream`], and the other library makes it wait.
 //!
-//! Work is never enqueued on a foreign stream. A driver's name for a default stream means another one on each thread, so
-//! that only a call on the right thread finds it; and what the device lets go of, it may on any.
+//! A foreign stream never gets work of ours. A driver's name for a default stream denotes a different stream on each
+//! thread, so only a call on the right thread finds it, and the device may release memory on any thread.
 
 use super::gpu::Gpu;
 use super::stream::CudaStream;
@@ -29,7 +29,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
-/// A stream of another library, in whose order that library works on memory of a GPU.
+/// A stream of another library; its order is the order of that library's work on memory of a GPU.
 ///
 /// Dropping it does not wait.
 pub struct ForeignStream {
@@ -43,8 +43,8 @@ impl Cuda {
     /// 2 is the default stream of the thread that calls [`ForeignStream::let_wait`] and [`ForeignStream::wait_for`].
     ///
     /// # Safety
-    /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long as
-    /// `keeper`.
+    /// The handle is one of these three numbers, or that of a stream in the GPU's primary context that lives as long
+    /// as `keeper`.
     pub unsafe fn foreign_stream(&self, handle: *mut c_void, keeper: Keeper) -> ForeignStream {
         ForeignStream { gpu: Arc::clone(&self.0), handle: CUstream::of(handle), _keeper: keeper }
     }
@@ -54,8 +54,8 @@ impl ForeignStream {
     /// Lets work that is enqueued on `queue` from now on wait for all work that the stream has so far.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the queue is not of the stream's GPU, or a graph is captured from the stream;
-    /// [`Error::System`] if the driver refuses. Then nothing waits.
+    /// [`Error::Usage`] if the queue is not on the stream's GPU, or if a graph capture of the stream is in progress.
+    /// [`Error::System`] if the driver refuses. Then the queue does not wait.
     pub fn let_wait(&self, queue: &Queue) -> Result<()> {
         let own = self.stream_of(queue)?;
         let _current = self.gpu.enter()?;
@@ -76,7 +76,7 @@ impl ForeignStream {
 
     /// Lets work that is enqueued on the stream from now on wait for all work that `queue` has so far.
     ///
-    /// What work of the queue has failed at by then, [`Queue::check`] tells: the stream does not know of it.
+    /// [`Queue::check`] reports failures of the queue's work up to here; the stream does not learn of them.
     ///
     /// # Errors
     /// As [`let_wait`](Self::let_wait).
@@ -91,8 +91,8 @@ impl ForeignStream {
         self.gpu.expect(status, "let another library's stream wait")
     }
 
-    /// Returns a point in the work of the stream behind all that it has so far, whose time becomes known. It stays unknown
-    /// if a graph is captured from the stream, or the driver refuses.
+    /// Returns a point after all work in the stream so far; its time becomes known later. It stays unknown during a
+    /// graph capture of the stream, or if the driver refuses.
     pub fn timestamp(&self) -> Arc<dyn Timestamp> {
         let free = self.gpu.enter().and_then(|_current| self.check_not_captured());
         free.map_or_else(|_| Arc::new(Unknown) as _, |()| CudaTimestamp::record(&self.gpu, self.handle))
@@ -103,7 +103,7 @@ impl ForeignStream {
         let stream = CudaQueue::of(queue).map(|queue| &queue.0);
         stream.filter(|stream| Arc::ptr_eq(&stream.gpu, &self.gpu)).ok_or_else(|| {
             let what = format!("a queue of {} was to wait for a stream on {}", queue.name(), self.gpu.name);
-            Error::usage(what, "take a queue of the GPU that has the stream")
+            Error::usage(what, "use a queue of the same GPU as the stream")
         })
     }
 
@@ -112,11 +112,11 @@ impl ForeignStream {
         let mut status = 0;
         // SAFETY: the handle is there, and so is the place for one number.
         let asked = unsafe { (self.gpu.driver.cuStreamIsCapturing)(self.handle, &mut status) };
-        self.gpu.expect(asked, "ask whether a graph is captured from another library's stream")?;
+        self.gpu.expect(asked, "query graph capture on another library's stream")?;
         if status == 0 {
             return Ok(());
         }
-        let what = format!("a graph is captured from another library's stream on {}", self.gpu.name);
+        let what = format!("another library is capturing a graph from its stream on {}", self.gpu.name);
         Err(Error::usage(what, "communicate outside of the capture"))
     }
 }
@@ -127,8 +127,8 @@ impl fmt::Debug for ForeignStream {
     }
 }
 
-/// Returns the driver's `CUstream` of a queue of a GPU, for another library that waits for it, or lets it wait; `None`
-/// of another device's queue. It lives as long as the queue, memory of it, or work on it.
+/// Returns the driver's `CUstream` of a GPU's queue, for another library to wait for it, or to make it wait; `None`
+/// for a queue of another device. It lives as long as the queue, memory of it, or work on it.
 pub fn raw_stream(queue: &Queue) -> Option<*mut c_void> {
     CudaQueue::of(queue).map(|queue| queue.0.handle.raw())
 }

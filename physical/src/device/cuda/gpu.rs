@@ -1,4 +1,4 @@
-//! One GPU as this process has it: its primary context, and what the queues of the device share.
+//! One GPU in this process: its primary context, and the state that the device's queues share.
 
 use super::arithmetic;
 use super::kinds::{self, Kinds};
@@ -31,7 +31,7 @@ pub(crate) struct Gpu {
     pub(crate) about: Description,
     /// Number of the GPU, as the driver has it.
     pub(crate) device: CUdevice,
-    /// The context of the device that all of a process's libraries share.
+    /// The context of the device, shared by all libraries of a process.
     pub(crate) context: CUcontext,
     /// Memory that is allocated and freed in the order of a stream, unless the driver cannot do so. It is not the pool
     /// that other libraries have.
@@ -40,23 +40,23 @@ pub(crate) struct Gpu {
     lost: OnceLock<Error>,
     /// Streams that there are.
     pub(super) streams: Mutex<Vec<Weak<dyn InFlight>>>,
-    /// Events of the driver's, without a time, that nobody uses.
+    /// Unused events of the driver, without times.
     events: Mutex<Vec<CUevent>>,
     pub(super) clock: GpuClock,
     pub(super) loaded: Loaded,
     pub(super) kinds: Kinds,
     /// Memory of the device that was freed; stays empty where the driver keeps it itself.
     pub(super) freed: Pool,
-    /// Memory of the device that was lent to other processes, and that nobody uses here any more.
+    /// Unused memory of the device that was shared with other processes.
     pub(super) lent: Pool,
-    /// Pinned memory of the host that nobody uses.
+    /// Unused pinned memory of the host.
     pub(super) pinned: Pool,
     pub(super) sweeper: Arc<Sweeper>,
-    /// Shared by all that enqueue, and had alone by whoever frees what the driver frees when all work is done.
+    /// Held shared to enqueue, and exclusively to free memory that the driver frees only after all work.
     pub(super) enqueuing: RwLock<()>,
 }
 
-/// Properties of a GPU, for people and for whoever compares two.
+/// Properties of a GPU, to display and to compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Number of the GPU among those that this process sees.
@@ -130,9 +130,9 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Creates a pool that keeps freed memory for the next allocation, rather than give it back whenever somebody waits.
-    /// Where it has none, an allocation fails rather than let its stream wait for another's work: that may be what waits for
-    /// this stream, by way of another rank.
+    /// Creates a pool that keeps freed memory for the next allocation, instead of returning it whenever a thread
+    /// synchronises. If the pool is empty, an allocation fails and does not wait for another stream's work: through
+    /// another rank, that work may wait for this stream.
     fn create_pool(&self) -> Result<CUmemoryPool> {
         let _current = self.enter()?;
         let mut pool = CUmemoryPool::NONE;
@@ -153,14 +153,15 @@ impl Gpu {
         Ok(pool)
     }
 
-    /// Makes the context the current one of this thread until the value is dropped, and lets this thread do what graphs
-    /// that other libraries capture meanwhile cannot see: otherwise the driver refuses that, and spoils their capture.
+    /// Makes the context current on this thread until the value is dropped. Also allows this thread calls that graph
+    /// captures of other libraries cannot see. Otherwise the driver refuses these calls, and invalidates the
+    /// captures.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses, or has lost the device.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let mut before = CUcontext::NONE;
-        // If another library has destroyed its context, this fails, and there is none to give back.
+        // If another library has destroyed its context, this fails, and no context is restored.
         // SAFETY: the place is there for one handle.
         unsafe { (self.driver.cuCtxGetCurrent)(&mut before) };
         if before != self.context {
@@ -171,12 +172,12 @@ impl Gpu {
         let mut entered = Entered { gpu: self, before, mode: CU_STREAM_CAPTURE_MODE_RELAXED };
         // SAFETY: the place holds a number, and is there for one.
         let status = unsafe { (self.driver.cuThreadExchangeStreamCaptureMode)(&mut entered.mode) };
-        self.expect(status, "work beside graphs that are captured")?;
+        self.expect(status, "work during graph captures of other libraries")?;
         Ok(entered)
     }
 
-    /// Passes success on, and turns anything else into an error of what was attempted; notes an error after which
-    /// nothing works here any more.
+    /// Passes success on, and turns anything else into an error about `what`; notes an error after which the device
+    /// is lost.
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
@@ -218,7 +219,7 @@ impl Gpu {
         peers.map(|peer| Ok(describe(self.driver, peer, device(self.driver, peer)?)?.uuid)).collect()
     }
 
-    /// Lets this GPU reach the memory of another one in this process, of which others know the identity.
+    /// Lets this GPU access the memory of the GPU in this process with this identity.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses.
@@ -249,7 +250,7 @@ impl Gpu {
         Ok((free, all))
     }
 
-    /// Creates a driver stream that waits for no other stream by itself.
+    /// Creates a stream of the driver that does not implicitly wait for other streams.
     pub(super) fn create_stream(&self) -> Result<CUstream> {
         let _current = self.enter()?;
         let mut stream = CUstream::NONE;
@@ -259,7 +260,7 @@ impl Gpu {
         Ok(stream)
     }
 
-    /// Returns an event of the driver's that nobody uses.
+    /// Returns an unused event of the driver.
     pub(super) fn event(&self) -> Result<CUevent> {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);
@@ -267,7 +268,7 @@ impl Gpu {
         self.create_event(CU_EVENT_DISABLE_TIMING)
     }
 
-    /// Creates an event of the driver's, where the context is current.
+    /// Creates an event of the driver; the context must be current.
     pub(super) fn create_event(&self, flags: c_uint) -> Result<CUevent> {
         let mut event = CUevent::NONE;
         // SAFETY: the place is there for one handle.
@@ -286,10 +287,10 @@ impl Gpu {
         }
     }
 
-    /// Frees what is kept if the driver has no work in flight for which that might wait: a stream may wait for a rank that
-    /// waits for this thread.
+    /// Frees kept memory if the driver has no work in flight that this might wait for: a stream may wait for a rank
+    /// that waits for this thread.
     pub(crate) fn if_idle(&self, free: fn(&Self)) {
-        // Nobody enqueues meanwhile. Who does so already has the lock.
+        // No thread enqueues during this: that needs the lock.
         if let Ok(_alone) = self.enqueuing.try_write()
             && self.sweeper.is_idle()
         {
@@ -297,10 +298,10 @@ impl Gpu {
         }
     }
 
-    /// Gives the device what its pool keeps for later, where the context is current. Waits for nothing.
+    /// Returns unused memory of the pool to the device; the context must be current. Does not wait.
     pub(super) fn trim_pool(&self) {
         if let Some(pool) = self.pool {
-            // SAFETY: the pool is there. What of it is in use stays.
+            // SAFETY: the pool is there. Memory in use stays.
             unsafe { (self.driver.cuMemPoolTrimTo)(pool, 0) };
         }
     }
@@ -316,7 +317,7 @@ impl Gpu {
     /// Frees pinned memory that is kept for later, where the context is current. May wait for all work of the device.
     pub(crate) fn free_pinned(&self) {
         for address in self.pinned.drain() {
-            // SAFETY: `cuMemHostAlloc` allocated it, and nobody uses it.
+            // SAFETY: `cuMemHostAlloc` allocated it, and it is not in use.
             unsafe { (self.driver.cuMemFreeHost)(with_exposed_provenance_mut(address)) };
         }
     }
@@ -324,7 +325,7 @@ impl Gpu {
     /// Frees memory that is kept, where the context is current. Waits for the device.
     fn free(&self, kept: &Pool) {
         for address in kept.drain() {
-            // SAFETY: `cuMemAlloc` allocated it, and nobody uses it.
+            // SAFETY: `cuMemAlloc` allocated it, and it is not in use.
             unsafe { (self.driver.cuMemFree_v2)(address as u64) };
         }
     }
@@ -342,7 +343,7 @@ impl Gpu {
             }
             self.driver.expect(status, &format!("continue the work of {}", self.name)).map(|()| true)
         };
-        // Whoever waits would do so for ever.
+        // Otherwise waiting threads would never continue.
         self.enter().and_then(query).unwrap_or_else(|error| {
             self.lose(error);
             true
@@ -362,7 +363,7 @@ impl Drop for Gpu {
         if let Ok(_current) = self.enter() {
             self.loaded.unload(self.driver);
             for event in lock(&self.events).drain(..) {
-                // SAFETY: the driver made it, and nobody uses it.
+                // SAFETY: the driver made it, and it is not in use.
                 unsafe { (self.driver.cuEventDestroy_v2)(event) };
             }
             self.clock.destroy(self);
@@ -377,12 +378,12 @@ impl Drop for Gpu {
     }
 }
 
-/// A thread on which a GPU's context is current. It gets back what it had before.
+/// A thread with a current GPU context. On drop, the thread gets its earlier context back.
 pub(crate) struct Entered<'a> {
     gpu: &'a Gpu,
-    /// The context of another library, this one, or null.
+    /// The earlier context: another library's, this one, or null.
     before: CUcontext,
-    /// Mode in which the thread's calls treat graphs that are captured.
+    /// Mode of the thread's calls during graph captures.
     mode: c_uint,
 }
 
@@ -391,7 +392,7 @@ impl Drop for Entered<'_> {
         // SAFETY: the place holds a number, and is there for one.
         unsafe { (self.gpu.driver.cuThreadExchangeStreamCaptureMode)(&mut self.mode) };
         if self.before != self.gpu.context {
-            // SAFETY: it was current before, or there was none.
+            // SAFETY: it was current before, or is null.
             unsafe { (self.gpu.driver.cuCtxSetCurrent)(self.before) };
         }
     }

@@ -13,7 +13,7 @@ pub(super) type Words = [u64; 4];
 /// Size of the record in bytes.
 pub(super) const BYTES: usize = size_of::<Words>();
 
-/// Bits of a launch's number that say what kind of launch it is.
+/// Bits of a launch's number for the kind of launch.
 const KIND_BITS: u32 = 16;
 
 pub(super) static CARRY: Module = Module { name: "refusal", code: Code::Packed(hexagram_ptx::REFUSAL) };
@@ -25,7 +25,7 @@ pub(super) struct Kinds {
     list: Mutex<Vec<Kind>>,
 }
 
-/// A kind of launch: whose it is, and what is wrong with a message that it finds damaged.
+/// A kind of launch: the codec, and the text about a damaged message.
 #[derive(Clone, PartialEq)]
 struct Kind {
     codec: String,
@@ -33,7 +33,7 @@ struct Kind {
 }
 
 impl Kinds {
-    /// Returns a number for a launch, greater than all before, from which its kind is known.
+    /// Returns a number for a launch, greater than all before, that also encodes its kind.
     pub(super) fn number(&self, codec: &str, damage: &'static str) -> u64 {
         let mut list = lock(&self.list);
         let place = list.iter().position(|kind| kind.codec == codec && kind.damage == damage);
@@ -45,7 +45,7 @@ impl Kinds {
         launch << KIND_BITS | (place as u64 & ((1 << KIND_BITS) - 1))
     }
 
-    /// Returns what a record says; `None` if nothing was refused.
+    /// Returns the failure in a record; `None` if nothing was refused.
     pub(super) fn failure(&self, [launch, upper, before, lower]: Words) -> Option<Failure> {
         if launch == 0 {
             return None;

@@ -8,13 +8,13 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Argument of a launch as the driver copies it: the largest is what a kernel refuses with.
+/// Argument of a launch as the driver copies it. The largest is the one for refusals.
 type Value = [u64; 3];
 
 /// Operands of a program as its launches need them.
 #[derive(Default)]
 pub(super) struct Filled<'a> {
-    /// Addresses of what is read, then of what is written.
+    /// Addresses of the inputs, then of the outputs.
     pub(super) operands: &'a [u64],
     /// Name of whose program it is.
     pub(super) codec: &'a str,
@@ -23,8 +23,8 @@ pub(super) struct Filled<'a> {
 }
 
 impl CudaStream {
-    /// Enqueues the launches of a program, where the context is current. Its modules are
-    /// [prepared](super::gpu::Gpu::prepare), so that nobody who has the stream waits for the driver's compiler.
+    /// Enqueues the launches of a program; the context must be current. Its modules are
+    /// [prepared](super::gpu::Gpu::prepare), so the driver's compiler does not run while the stream is locked.
     pub(super) fn launch(&self, tail: &mut Tail, program: &Program, filled: &Filled<'_>) -> Result<()> {
         let scratch = self.scratch(tail, program.scratch)?;
         for launch in &program.launches {
@@ -52,8 +52,8 @@ impl CudaStream {
         let function = gpu.function(module, launch)?;
         let mut places: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         let Launch { blocks, threads, .. } = *launch;
-        // SAFETY: the function and the stream are there. Each parameter has a place with as many bytes as it has, the
-        // lowest first, as `taking` has checked. What kernels do with addresses is theirs to answer for.
+        // SAFETY: the function and the stream are valid. Each parameter has a place of its size, lowest bytes first,
+        // as `taking` has checked. Kernels are responsible for their use of addresses.
         let status = unsafe {
             (gpu.driver.cuLaunchKernel)(
                 function,
@@ -88,8 +88,8 @@ impl CudaStream {
         Ok(address)
     }
 
-    /// Allocates what a program needs beside its operands before it is enqueued: if memory runs out, that is waited for
-    /// while nobody waits for the stream.
+    /// Allocates the scratch memory of a program before it is enqueued. If memory runs out, the wait for it happens
+    /// without the stream's lock.
     ///
     /// # Errors
     /// As [`Room::new`].
@@ -118,8 +118,9 @@ impl CudaStream {
 impl Filled<'_> {
     fn operand(&self, launch: &Launch, number: usize, bytes: u64) -> Result<Value> {
         let address = self.operands.get(number).ok_or_else(|| {
-            let what = format!("{} asks for operand {number} of {}", launch.entry, self.operands.len());
-            Error::usage(what, "mend its program")
+            let what =
+                format!("{} needs operand {number}, and there are {}", launch.entry, self.operands.len());
+            Error::usage(what, "correct its program")
         })?;
         Ok([address + bytes, 0, 0])
     }

@@ -1,7 +1,6 @@
-//! libcuda, the driver's library: what of it is used here, found when the program first asks for a GPU.
+//! libcuda, the driver's library: the functions that this crate needs, looked up when a program first opens a GPU.
 //!
-//! They are looked up all at once. A program can do without those of [`Sharing`], which are missed only by whoever asks
-//! for them.
+//! One lookup finds them all. Those of [`Sharing`] may be missing; only the callers that need them fail.
 
 use super::status::{INSTALL, Status};
 use super::types::{
@@ -16,11 +15,11 @@ use std::ops::Deref;
 use std::ptr::null;
 use std::sync::OnceLock;
 
-/// Oldest CUDA that the driver has to know, as it numbers its versions.
+/// Oldest CUDA that the driver must support, in CUDA's numbering of versions.
 const OLDEST: c_int = 12_000;
 
 functions! {
-    /// Functions of the driver without which there is no device, by their names.
+    /// Names of the driver's functions that every device needs.
     pub(crate) struct Functions: Status;
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
@@ -101,11 +100,11 @@ impl Deref for Libcuda {
 }
 
 impl Libcuda {
-    /// Returns the driver's functions, once it has been initialised.
+    /// Returns the driver's functions, after its initialisation.
     ///
     /// # Errors
-    /// [`Error::Setup`] that names the library, what is missing of it, or its version, if there is none or it is too
-    /// old; [`Error::System`] if there is no device.
+    /// [`Error::Setup`] if the library is missing or too old; it names the library, the missing function, or the
+    /// version. [`Error::System`] if there is no device.
     pub(crate) fn get() -> Result<&'static Self> {
         static FOUND: OnceLock<Result<Libcuda>> = OnceLock::new();
         FOUND.get_or_init(Self::find).as_ref().map_err(Error::clone)
@@ -137,7 +136,7 @@ impl Libcuda {
         self.sharing.as_ref().map_err(Error::clone)
     }
 
-    /// Passes success on, and turns anything else into an error of what was attempted.
+    /// Passes success on, and turns anything else into an error about `what`.
     ///
     /// # Errors
     /// [`Error::System`] unless the status is success.
@@ -165,7 +164,7 @@ impl Libcuda {
         // SAFETY: the place is there for one pointer.
         let found = unsafe { function(status, &mut text) };
         let is_text = found == Status::SUCCESS && !text.is_null();
-        // SAFETY: the driver has given a text of its own, which ends with 0 and stays.
+        // SAFETY: the driver returned a static text that ends with 0.
         is_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 }

@@ -25,13 +25,13 @@ const LENT: usize = 2 << 20;
 /// Origin of memory, to which it goes back.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The device's pool, in the order of a stream.
+    /// The device's pool, in stream order.
     Pool(CUmemoryPool),
-    /// Memory that is kept of others, where there are no pools.
+    /// Memory kept from earlier allocations, if pools are unsupported.
     Kept,
-    /// Memory that other processes may have, too, kept of what was lent before. The driver frees such memory when all work
-    /// of the device is done, and may wait for that before it allocates some. It may wait for other ranks: so memory is
-    /// freed only when it runs out.
+    /// Memory that can be shared with other processes, kept from earlier allocations of the kind. The driver frees
+    /// such memory when all work of the device is done, and may wait for that before it allocates more. Through that
+    /// it may wait for other ranks, so memory is freed only when it runs out.
     Lent,
 }
 
@@ -53,7 +53,7 @@ impl Source {
 
 /// Memory of a device that its stream or a buffer owns.
 ///
-/// Work in flight keeps it. So nobody uses it any more when it is dropped, and it is freed at once.
+/// Work in flight keeps it. So it is unused when dropped, and freed immediately.
 pub(super) struct Room {
     pub(super) address: u64,
     pub(super) bytes: usize,
@@ -63,19 +63,19 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Allocates memory, which holds anything, for work of a stream, which has to live longer, and for whatever waits
-    /// for that. Waits for nothing, so that it may be called by whoever has the stream.
+    /// Allocates memory with arbitrary content for work of a stream, and for work that waits for it. The stream must
+    /// outlive the memory. Does not wait, so the caller may hold the stream.
     ///
     /// # Errors
-    /// [`Error::System`] that says how much was asked for and how much is free, if it runs out.
+    /// [`Error::System`] with the size and the free memory, if memory runs out.
     pub(super) fn at_once(stream: &CudaStream, bytes: usize) -> Result<Self> {
         let gpu = &stream.gpu;
         let room = Self::if_free(stream, bytes, Source::of(gpu), false)?;
         room.ok_or_else(|| out_of_memory(gpu, bytes))
     }
 
-    /// Allocates such memory. If it runs out, waits for work in flight, which may hold what was dropped already: nobody may
-    /// wait for the caller to enqueue.
+    /// Allocates such memory. If memory runs out, waits for work in flight, which may keep values that are dropped
+    /// already: no thread may wait for the caller to enqueue.
     ///
     /// # Errors
     /// As [`Room::at_once`].
@@ -85,7 +85,7 @@ impl Room {
 
     fn of(stream: &Arc<CudaStream>, bytes: usize, source: Source) -> Result<Self> {
         let mut room = Self::if_free(stream, bytes, source, false)?;
-        // At first what the work has held is freed, and then what is freed in the order of a stream is free.
+        // The first wait drops the values that the work kept. The second one completes frees in stream order.
         for is_last in [false, true] {
             if room.is_none() {
                 stream.gpu.wait(PATIENCE);
@@ -95,8 +95,8 @@ impl Room {
         room.ok_or_else(|| out_of_memory(&stream.gpu, bytes))
     }
 
-    /// Allocates memory; returns `None` if it runs out, be it because of what is kept for later that cannot be freed at
-    /// once. The last attempt frees that, too, however long it takes.
+    /// Allocates memory; returns `None` if memory runs out, also if kept memory cannot be freed immediately. The last
+    /// attempt frees that, too, however long it takes.
     fn if_free(stream: &CudaStream, bytes: usize, source: Source, is_last: bool) -> Result<Option<Self>> {
         let CudaStream { gpu, handle: stream, .. } = stream;
         let stream = *stream;
@@ -143,7 +143,7 @@ impl Drop for Room {
             Source::Pool(_) => {
                 // Where the device is lost this fails, and there is nothing left to free.
                 let Ok(_current) = self.gpu.enter() else { return };
-                // SAFETY: it was allocated so, and nobody uses it any more.
+                // SAFETY: it was allocated so, and it is no longer in use.
                 unsafe { (self.gpu.driver.cuMemFreeAsync)(self.address, self.stream) };
             }
         }
@@ -187,18 +187,18 @@ impl DeviceMemory {
 fn out_of_memory(gpu: &Gpu, bytes: usize) -> Error {
     let (free, all) = gpu.free_memory().unwrap_or_default();
     let doing = format!("allocate {bytes} bytes on {}, where {free} of {all} are free", gpu.name);
-    let remedy = "use smaller buffers or fewer of them, or see who else uses the GPU";
+    let remedy = "use smaller or fewer buffers, or check for other programs on the GPU";
     Error::system(doing, gpu.driver.cause(Status::OUT_OF_MEMORY), remedy)
 }
 
-/// Pinned memory of the host. Whoever drops it is done with it, and so is the device.
+/// Pinned memory of the host. On drop, neither the host nor the device uses it any more.
 pub(super) struct Pinned {
     pub(super) address: NonNull<u8>,
     class: usize,
     gpu: Arc<Gpu>,
 }
 
-// SAFETY: the bytes are reached by whoever has the value, or the buffer over it, only.
+// SAFETY: only the owner of the value, or the buffer over it, accesses the bytes.
 unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
@@ -224,8 +224,8 @@ impl Pinned {
         };
         let memory = Pinned::new(gpu, bytes)?;
         let address = memory.address;
-        // SAFETY: the memory is the host's, initialised, of at least so many bytes, aligned, and lives until
-        // the keeper is dropped. Nobody else reaches it until then.
+        // SAFETY: the memory is the host's, initialised, of at least this size, aligned, and lives until the keeper
+        // is dropped. Nothing else accesses it until then.
         unsafe { Buffer::over_foreign(&Queue::host(), address, dtype, len, Arc::new(memory)) }
     }
 }
@@ -255,12 +255,16 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Result<NonNull<u8>> {
     }
     gpu.expect(status, &format!("pin {bytes} bytes of host memory for copies"))?;
     let missing = || {
-        let cause = std::io::Error::other("the driver gave no address, or an odd one");
-        Error::system(format!("pin {bytes} bytes of host memory"), cause, "see the driver's log, `dmesg`")
+        let cause = std::io::Error::other("the driver returned no address, or a misaligned one");
+        Error::system(
+            format!("pin {bytes} bytes of host memory"),
+            cause,
+            "check the driver's log with `dmesg`",
+        )
     };
     let is_aligned = address.addr().is_multiple_of(ALIGNMENT);
     let address = NonNull::new(address.cast::<u8>()).filter(|_| is_aligned).ok_or_else(missing)?;
-    // SAFETY: the driver has just allocated as many bytes, for the host, too.
+    // SAFETY: the driver has just allocated this many bytes, accessible to the host.
     unsafe { address.write_bytes(0, bytes) };
     Ok(address)
 }

@@ -1,10 +1,10 @@
 //! NVIDIA GPUs: memory and arithmetic by way of the driver, which is all that a machine needs for it.
 //!
-//! `library` finds the driver, `gpu` is a device as this process has it, `stream` the order of work and what it holds,
-//! `event` its points, `timestamp` their times, `memory` the device's and the host's pinned memory, `modules`, `launch` and
-//! `arithmetic` what runs, `kinds` and `refusal` what kernels refuse, and `queue` puts it together. Paths between devices
-//! stand on `enqueue` and `watch`; `foreign` and `exchange` are for other libraries' streams and tensors. Where there is no
-//! driver, [`Cuda::new`] says so; nothing else here is compiled into a program without the feature `cuda`.
+//! `library` finds the driver, `gpu` is a device in this process, `stream` orders work and keeps its values, `event`
+//! has its points, `timestamp` their times. `memory` has device memory and pinned host memory; `modules`, `launch`
+//! and `arithmetic` have the kernels; `kinds` and `refusal` handle what kernels refuse; `queue` combines them. Paths
+//! between devices use `enqueue` and `watch`; `foreign` and `exchange` are for other libraries' streams and tensors.
+//! Without a driver, [`Cuda::new`] returns an error; the rest is compiled only with the feature `cuda`.
 
 #![allow(clippy::disallowed_methods, reason = "a device, with a thread of its own")]
 
@@ -64,8 +64,8 @@ use std::sync::Arc;
 pub struct Cuda(Arc<Gpu>);
 
 impl Cuda {
-    /// Opens the GPU of this number among those that the process sees (`CUDA_VISIBLE_DEVICES`). Whoever opens it again
-    /// gets the same one.
+    /// Opens the GPU of this number among those that the process sees (`CUDA_VISIBLE_DEVICES`). Opening it again
+    /// returns the same device.
     ///
     /// # Errors
     /// [`Error::Setup`] without a driver, or with one that is too old;
@@ -83,7 +83,7 @@ impl Cuda {
         CudaQueue::create(&self.0)
     }
 
-    /// Returns what the GPU is.
+    /// Returns the GPU's properties.
     pub fn description(&self) -> &Description {
         &self.0.about
     }
@@ -112,7 +112,7 @@ pub(crate) fn count() -> Result<usize> {
     gpu::count_all()
 }
 
-/// Returns what GPUs this process sees, none of which is opened for that.
+/// Returns the GPUs that this process sees, without opening them.
 ///
 /// # Errors
 /// As [`Cuda::new`].
@@ -152,13 +152,12 @@ pub fn peers() -> Result<Vec<Vec<usize>>> {
     gpu::peers()
 }
 
-/// Creates another queue of the GPU that a queue is of.
+/// Creates another queue on the same GPU as a queue.
 ///
 /// # Errors
-/// [`Error::Usage`] if that is no GPU's; [`Error::System`] if the driver
-/// refuses.
+/// [`Error::Usage`] if it is not a queue of a GPU; [`Error::System`] if the driver refuses.
 pub(crate) fn beside(queue: &Queue) -> Result<Queue> {
-    let no_gpu = || Error::usage(format!("{} is not a GPU", queue.name()), "name a queue of a GPU");
+    let no_gpu = || Error::usage(format!("{} is not a GPU", queue.name()), "use a queue of a GPU");
     Cuda(Arc::clone(CudaQueue::of(queue).ok_or_else(no_gpu)?.gpu())).queue()
 }
 

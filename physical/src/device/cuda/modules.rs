@@ -13,34 +13,34 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex};
 
-/// Room for the driver's reasons to refuse a module, in bytes.
+/// Size of the buffer for the driver's reasons to refuse a module, in bytes.
 const LOG: usize = 4096;
 
 /// A module in the driver, with its entries.
 struct InDriver {
     module: CUmodule,
     text: Cow<'static, str>,
-    /// All that its text tells of, which the driver has loaded as well: it would do so at their first launch otherwise, and
-    /// may wait for all work of the device then. The others are found when they are asked for.
+    /// All kernels declared in its text, which are loaded with it. Otherwise the driver would load each at its first
+    /// launch, and may then wait for all work of the device. Kernels found only by name are added on first use.
     entries: Mutex<HashMap<String, Entry>>,
 }
 
 /// An entry of a module.
 struct Entry {
     function: CUfunction,
-    /// Sizes of its parameters, in bytes; `None` if the text does not tell, as that of the fake compiler.
+    /// Sizes of its parameters, in bytes; `None` if the text does not declare them, as the fake compiler's.
     parameters: Option<Vec<usize>>,
 }
 
 impl Entry {
-    /// Returns the function if it takes the arguments of a launch: the driver would read what is not there.
+    /// Returns the function if it accepts the arguments of a launch: the driver would otherwise read past them.
     fn taking(&self, launch: &Launch) -> Result<CUfunction> {
         let sizes = || launch.arguments.iter().map(|argument| argument.parameter().size());
         if self.parameters.as_ref().is_none_or(|parameters| sizes().eq(parameters.iter().copied())) {
             return Ok(self.function);
         }
-        let what = format!("{} was given {:?}, which are not its parameters", launch.entry, launch.arguments);
-        Err(Error::usage(what, "mend its program: testing::check_program compares them"))
+        let what = format!("{} does not accept the arguments {:?}", launch.entry, launch.arguments);
+        Err(Error::usage(what, "correct its program: testing::check_program compares them"))
     }
 }
 
@@ -67,7 +67,8 @@ impl InDriver {
     }
 }
 
-/// Place of one module: empty until it is loaded, or the driver has refused it for good. Whoever loads it holds the place.
+/// Place of one module: empty until it is loaded, or until the driver has refused it for good. The loading thread
+/// holds the lock.
 type Slot = Mutex<Option<Result<Arc<InDriver>>>>;
 
 /// Modules of a device by their addresses.
@@ -75,7 +76,7 @@ type Slot = Mutex<Option<Result<Arc<InDriver>>>>;
 pub(super) struct Loaded(Mutex<HashMap<usize, Arc<Slot>>>);
 
 impl Loaded {
-    /// Returns true if a module is loaded, and nobody is about it.
+    /// Returns true if a module is loaded, and its place is not locked.
     fn has(&self, module: &'static Module) -> bool {
         let slot = lock(&self.0).get(&std::ptr::from_ref(module).addr()).cloned();
         slot.is_some_and(|slot| slot.try_lock().is_ok_and(|slot| matches!(&*slot, Some(Ok(_)))))
@@ -148,7 +149,7 @@ fn load(gpu: &Gpu, module: &'static Module) -> std::result::Result<InDriver, Not
     Ok(loaded)
 }
 
-/// Gives the driver a module's text. Returns how that went, with the driver's reason in brackets if it has one.
+/// Loads a module's text into the driver. Returns the status, with the driver's reason in brackets if it has one.
 fn load_text(gpu: &Gpu, text: &str) -> (Status, CUmodule, String) {
     let ended = format!("{text}\0");
     let mut handle = CUmodule::NONE;

@@ -1,6 +1,7 @@
-//! CUDA C++ that a codec of one's own brings, compiled when it is first used.
+//! CUDA C++ of your own codec, compiled on first use.
 //!
-//! That needs NVRTC, a library of CUDA's toolkit, on the machine; everything of this library comes as PTX, and does not.
+//! This needs NVRTC, a library of CUDA's toolkit, on the machine. All code of this library itself is PTX, and does
+//! not need it.
 
 use crate::error::{Error, Result};
 use crate::library::Library;
@@ -8,11 +9,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// Instruction to whoever has no NVRTC.
+/// Remedy if NVRTC is missing.
 const INSTALL: &str =
     "install NVRTC of CUDA 12 or newer (a Python package is nvidia-cuda-nvrtc-cu12), or bring PTX";
 
-/// Names of the library, the oldest first, as a driver loads what one of its own age or older has made.
+/// Names of the library, oldest first: a driver loads only code from NVRTC of its own version or older.
 const NAMES: [&str; 4] = ["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.14", "libnvrtc.so"];
 
 /// Header that every source may include. A link, as a package has its own files only.
@@ -54,7 +55,7 @@ impl Nvrtc {
     fn find() -> Result<Self> {
         use std::mem::transmute;
         let library = Library::open(&NAMES, INSTALL)?;
-        // SAFETY: NVRTC's functions of these names have the parameters that the fields say.
+        // SAFETY: NVRTC's functions of these names have the parameters of the fields.
         unsafe {
             Ok(Nvrtc {
                 create: transmute::<*mut c_void, Create>(library.function("nvrtcCreateProgram\0")?),
@@ -76,7 +77,7 @@ impl Nvrtc {
             return None;
         }
         let mut room = vec![0u8; bytes + 1];
-        // SAFETY: the place is as large as it was said to be.
+        // SAFETY: the buffer has the size that NVRTC returned.
         if unsafe { text(program, room.as_mut_ptr().cast()) } != 0 {
             return None;
         }
@@ -87,7 +88,8 @@ impl Nvrtc {
 /// Returns the PTX of CUDA C++ for a device of this compute capability.
 ///
 /// # Errors
-/// [`Error::Setup`] if NVRTC is missing; [`Error::Usage`] with the compiler's first line if the source is wrong.
+/// [`Error::Setup`] if NVRTC is missing; [`Error::Usage`] with the compiler's first line if the source does not
+/// compile.
 pub(super) fn compile(name: &str, source: &str, capability: (u32, u32)) -> Result<String> {
     let nvrtc = Nvrtc::get().map_err(|error| match error {
         Error::Setup { what, remedy } => Error::setup(format!("{name} is CUDA C++, but {what}"), remedy),
@@ -111,10 +113,13 @@ pub(super) fn compile(name: &str, source: &str, capability: (u32, u32)) -> Resul
         )
     };
     if created != 0 {
-        return Err(Error::usage(format!("{name} cannot be compiled: NVRTC's error {created}"), "bring PTX"));
+        return Err(Error::usage(
+            format!("{name} cannot be compiled: NVRTC's error {created}"),
+            "supply PTX instead",
+        ));
     }
     let ptx = compile_created(nvrtc, program, name, capability);
-    // SAFETY: it was created above, and nobody uses it any more.
+    // SAFETY: it was created above, and it is no longer in use.
     unsafe { (nvrtc.destroy)(&mut program) };
     ptx
 }
@@ -132,5 +137,5 @@ fn compile_created(nvrtc: &Nvrtc, program: Handle, name: &str, (major, minor): (
     }
     let log = Nvrtc::text(program, nvrtc.log_size, nvrtc.log).unwrap_or_default();
     let first = log.lines().find(|line| line.contains("error")).unwrap_or("no reason given").to_owned();
-    Err(Error::usage(format!("{name} cannot be compiled: {first}"), "mend its source"))
+    Err(Error::usage(format!("{name} cannot be compiled: {first}"), "correct its source"))
 }

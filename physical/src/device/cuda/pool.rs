@@ -1,8 +1,9 @@
-//! Pools of memory that is dear to allocate.
+//! Pools of memory that is slow to allocate.
 //!
-//! What comes back is kept for the next one of its class of sizes, which differ by a quarter at most: a program that
-//! communicates asks for the same sizes again and again. When memory runs out, a pool gives all back; and when it has
-//! none of a class, but more of others than is in use, as sizes have changed.
+//! Returned memory is kept for the next allocation of its size class; sizes in a class differ by a quarter at most. A
+//! program that communicates allocates the same sizes repeatedly. A pool frees everything when memory runs out. It
+//! also does so when a class is empty while more memory of other classes is kept than in use: then the sizes have
+//! changed.
 
 use crate::lock::lock;
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ const LEAST: usize = 4096;
 /// Bytes that are kept however little is in use.
 const FEW: usize = 64 << 20;
 
-/// Memory that nobody uses, by its size.
+/// Unused memory, by size.
 #[derive(Default)]
 pub(super) struct Pool(Mutex<Kept>);
 
@@ -23,7 +24,7 @@ struct Kept {
     addresses: HashMap<usize, Vec<usize>>,
     /// Bytes of all of them.
     kept: usize,
-    /// Bytes that were taken, or missed and allocated, and have not come back.
+    /// Bytes in use: taken from the pool or newly allocated, and not returned yet.
     used: usize,
 }
 
@@ -44,7 +45,7 @@ impl Pool {
         Some(address)
     }
 
-    /// Keeps memory of a class that nobody uses any more.
+    /// Keeps unused memory of a class.
     pub(super) fn put(&self, class: usize, address: usize) {
         let mut kept = lock(&self.0);
         kept.used = kept.used.saturating_sub(class);

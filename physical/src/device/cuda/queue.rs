@@ -1,4 +1,4 @@
-//! Queues of a GPU: what is asked of views, as copies and launches on a stream.
+//! Queues of a GPU: operations on views become copies and launches on a stream.
 
 use super::arithmetic;
 use super::enqueue::address;
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(crate) struct CudaQueue(pub(super) Arc<CudaStream>);
 
 impl CudaQueue {
-    /// Creates a queue with a stream of its own.
+    /// Creates a queue with a new stream.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the driver refuses.
@@ -33,7 +33,7 @@ impl CudaQueue {
 
     /// Enqueues a program of spans that are read and written, in the order of its operands.
     fn run_program(&self, program: Program, codec: &str, spans: Vec<Span>) {
-        // While nobody waits for the stream.
+        // While the stream is not locked.
         let prepared = self.0.gpu.prepare(&program).and_then(|()| self.0.make_room(&program));
         self.0.enqueue(spans, 0, |spans, tail| {
             prepared?;
@@ -109,8 +109,8 @@ impl DeviceQueue for CudaQueue {
         }
         self.0.enqueue((from, to), bytes, |(from, to), _| {
             let target = to.bytes().as_ptr().cast_mut().cast();
-            // SAFETY: both have as many bytes, and the stream holds them until it has copied: the view is for writing,
-            // so that nobody else reaches its bytes meanwhile.
+            // SAFETY: both have as many bytes, and the stream holds them until it has copied: the view is for
+            // writing, so nothing else accesses its bytes during the copy.
             let status = unsafe {
                 (self.0.gpu.driver.cuMemcpyDtoHAsync_v2)(target, address(from), bytes, self.0.handle)
             };
@@ -169,7 +169,7 @@ impl DeviceQueue for CudaQueue {
     }
 
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool {
-        // What has another size is no message of this codec, which the host says.
+        // A different size means that this is no message of the codec; the host reports that.
         if from.byte_len() != codec.encoded_len(to.len()) {
             return false;
         }

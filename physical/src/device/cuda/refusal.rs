@@ -1,9 +1,9 @@
-//! Refusals of kernels: the record of each stream in the device's memory, copies of it, and what they mean.
+//! Refusals of kernels: the record of each stream in the device's memory, copies of it, and their meaning.
 //!
-//! A kernel that refuses writes a record beside its stream (`Refusal` of `cuda/device.cuh`). An event that is recorded
-//! when such a kernel may have run has a snapshot of the record, copied in the order of the stream; a stream that waits
-//! for the event in order to read lets a kernel carry the snapshot on to its own record. The record is cleared when
-//! somebody takes the failure. Streams that launch nothing that refuses have no record, and their events no snapshot.
+//! A kernel that refuses its input writes a record that belongs to its stream (`Refusal` of `cuda/device.cuh`). An
+//! event recorded after such a kernel has a snapshot of the record, copied in stream order. A stream that waits for
+//! the event in order to read runs a kernel that copies the snapshot to its own record. Taking the failure clears the
+//! record. Streams that launch no such kernels have no record, and their events no snapshot.
 
 use super::event::CudaEvent;
 use super::gpu::Gpu;
@@ -16,7 +16,7 @@ use crate::device::program::{Argument, Launch, Program};
 use crate::error::Result;
 use std::sync::Arc;
 
-/// A stream's record, and what is known of it.
+/// A stream's record, and its state as the host knows it.
 #[derive(Default)]
 pub(super) struct Refusals {
     record: Option<Room>,
@@ -30,7 +30,7 @@ pub(super) struct Refusals {
 pub(super) struct Snapshot(Pinned);
 
 impl Snapshot {
-    /// Returns what was refused, once the event has happened.
+    /// Returns the refusal, once the event has happened.
     pub(super) fn read(&self, gpu: &Gpu) -> Option<Failure> {
         let address = self.0.address.cast::<Words>();
         // SAFETY: the memory is the host's, initialised, larger than this and aligned to more, and the device has
@@ -40,8 +40,8 @@ impl Snapshot {
 }
 
 impl CudaStream {
-    /// Returns what a kernel is given to refuse with: the address of the record, the launch, and the number of elements
-    /// of the memory before those of the launch.
+    /// Returns a kernel's argument for refusals: the address of the record, the launch, and the number of elements
+    /// before those of the launch.
     pub(super) fn refusing(
         &self,
         tail: &mut Tail,
@@ -63,7 +63,7 @@ impl CudaStream {
         Ok(address)
     }
 
-    /// Allocates the record, unless there is one: if memory runs out, that is waited for while nobody waits for the stream.
+    /// Allocates the record if it is missing. If memory runs out, the wait for it happens without the stream's lock.
     ///
     /// # Errors
     /// As [`Room::new`].
@@ -91,9 +91,9 @@ impl CudaStream {
 
     /// Clears a record: no launch, and nothing else.
     fn clean(&self, record: u64) -> Result<()> {
-        // SAFETY: the record is there, on the device, and has as many bytes.
+        // SAFETY: the record is on the device and has this many bytes.
         let status = unsafe { (self.gpu.driver.cuMemsetD8Async)(record, 0, BYTES, self.handle) };
-        self.gpu.expect(status, "clear what was refused")
+        self.gpu.expect(status, "clear the record of refusals")
     }
 
     /// Copies the record for an event that is recorded next, if anything may have been refused.
@@ -104,7 +104,7 @@ impl CudaStream {
             let to = copy.address.as_ptr().cast();
             // SAFETY: both places have the size of a record, and the stream holds them until it has copied.
             let status = unsafe { (self.gpu.driver.cuMemcpyDtoHAsync_v2)(to, record, BYTES, self.handle) };
-            self.gpu.expect(status, "copy what was refused")?;
+            self.gpu.expect(status, "copy the record of refusals")?;
             Ok(Arc::new(Snapshot(copy)))
         });
         match copy {
@@ -119,7 +119,7 @@ impl CudaStream {
         }
     }
 
-    /// Notes what the snapshot of an event of this stream says, which has happened.
+    /// Notes the refusal in the snapshot of an event of this stream; the event has happened.
     pub(super) fn note(&self, snapshot: &Snapshot, number: u64, takes: u64) {
         let mut tail = self.tail();
         if tail.refusals.takes != takes {
@@ -132,7 +132,7 @@ impl CudaStream {
         }
     }
 
-    /// Takes the failure that is known, and clears the record behind all work so far.
+    /// Takes the known failure, and clears the record after all work so far.
     pub(super) fn take_failure(self: &Arc<Self>) -> Option<Failure> {
         if let Some(lost) = self.gpu.lost() {
             return Some(Failure::Fault(lost.clone()));
@@ -160,7 +160,7 @@ impl CudaStream {
 
     /// Takes over the failure of an event for which this stream waits.
     pub(super) fn carry(self: &Arc<Self>, event: &CudaEvent) {
-        // In this order, as somebody may see meanwhile that the event has happened.
+        // In this order, as another thread may see in between that the event has happened.
         let unread = event.unread();
         if let Some(failure) = event.known_failure() {
             self.tail().failure.get_or_insert(failure);

@@ -1,10 +1,10 @@
-//! Results of the driver's functions: which of them end all work on a GPU, and what to do about one.
+//! Results of the driver's functions: which of them end all work on a GPU, and the remedy for each.
 //!
-//! A result is a number, as newer drivers know errors that older headers do not.
+//! A result is a number, since newer drivers have errors that older headers lack.
 
 use std::ffi::c_uint;
 
-/// Instruction to whoever has no driver, or one that is too old.
+/// Remedy if the driver is missing or too old.
 pub(super) const INSTALL: &str = "install NVIDIA's driver, version 525 or newer";
 
 /// Result of a function of the driver.
@@ -50,17 +50,17 @@ impl Status {
         Self::FINAL.contains(&self)
     }
 
-    /// Returns true if it says that code is not for this driver or GPU, as it will the next time.
+    /// Returns true if the code does not suit this driver or GPU, so that a second attempt would fail, too.
     pub(super) fn is_of_code(self) -> bool {
         // CUDA_ERROR_INVALID_IMAGE, …_INVALID_PTX, …_JIT_COMPILER_NOT_FOUND, …_JIT_COMPILATION_DISABLED.
         [Self::NO_BINARY_FOR_GPU, Self::UNSUPPORTED_PTX_VERSION].contains(&self)
             || [200, 218, 221, 223].contains(&self.0)
     }
 
-    /// Returns what to do about it.
+    /// Returns the remedy.
     pub(super) fn remedy(self) -> &'static str {
         match self {
-            Self::OUT_OF_MEMORY => "use smaller buffers, or see who else uses the GPU",
+            Self::OUT_OF_MEMORY => "use smaller buffers, or check for other programs on the GPU",
             Self::NOT_INITIALIZED => "use no CUDA in a process that was forked from one that does",
             Self::NO_DEVICE => "see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
             Self::UNSUPPORTED_PTX_VERSION => INSTALL,
@@ -68,7 +68,7 @@ impl Status {
             _ if self.is_final() => {
                 "start the job again; `compute-sanitizer` names a kernel that is wrong, `dmesg` a GPU that is"
             }
-            _ => "see `nvidia-smi` and the driver's log, `dmesg`",
+            _ => "check `nvidia-smi` and the driver's log with `dmesg`",
         }
     }
 }

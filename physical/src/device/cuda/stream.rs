@@ -1,9 +1,9 @@
-//! A stream of the driver's, and the work that is in flight on it: what it holds until it is done, and what came of it.
+//! A stream of the driver with its work in flight: the values that the work keeps until it is done, and its outcome.
 //!
-//! Everything that is enqueued is numbered by the event that will be recorded next. An event is seen to have happened by
-//! whoever asks; before they learn of it, what the work up to it has held is dropped. Nobody may ever ask: so after some
-//! work the stream records a mark of its own, and the device's sweeper looks at those, too. What is held may hold this
-//! stream, by way of the memory that it writes; it is the sweeper that ends such circles.
+//! Each piece of work has the number of the event that will be recorded next. A thread that queries an event sees
+//! whether it has happened; first it drops the values kept by the work before it. Possibly no thread ever queries. So
+//! the stream regularly records a mark itself, and the device's sweeper looks at the marks, too. A kept value may own
+//! this stream, through the memory that it writes; the sweeper breaks such cycles.
 
 use super::event::{CudaEvent, Known, Pending, Recorded};
 use super::gpu::Gpu;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Works after which a mark is recorded, if nobody has recorded an event.
+/// Pieces of work after which a mark is recorded, if no event was.
 const WORKS: usize = 32;
 
 /// Bytes of host memory that are held before a mark is recorded.
@@ -43,7 +43,7 @@ pub(super) struct CudaStream {
     pub(super) doubts: Doubts,
     /// Number of the last event before which nothing is held any more.
     released: AtomicU64,
-    /// Held by whoever drops what was held, so that nobody else passes meanwhile.
+    /// Held by the thread that drops kept values, so that no other thread passes it.
     releasing: Mutex<()>,
 }
 
@@ -58,13 +58,13 @@ pub(super) struct Tail {
     /// Bytes of host memory that they hold.
     bytes: usize,
     marks: VecDeque<Arc<Recorded>>,
-    /// Bells that nobody has rung yet.
+    /// Bells that have not rung yet.
     bells: Vec<(Arc<Recorded>, Arc<Pending>)>,
     /// Stream on which events ring bells, and the number of the last of them.
     ringing: Option<(CUstream, u64)>,
     /// True if the sweeper has this stream.
     is_swept: bool,
-    /// The first failure that nobody has taken, as far as the host knows.
+    /// The first failure not taken yet, as far as the host knows.
     pub(super) failure: Option<Failure>,
     pub(super) refusals: Refusals,
     /// Memory for the launches of one program after the other.
@@ -82,7 +82,7 @@ impl Tail {
         self.held.push_back((self.recorded + 1, Box::new(held)));
     }
 
-    /// Returns true if something is held that no mark or event is known to be behind.
+    /// Returns true if values are kept without a mark or event after them.
     fn has_unmarked(&self) -> bool {
         let last = self.held.back().map_or(0, |(number, _)| *number);
         last > self.marks.back().map_or(0, |mark| mark.number)
@@ -129,9 +129,9 @@ impl CudaStream {
         lock(&self.tail)
     }
 
-    /// Enqueues work on what it holds until it is done. A failure to do so is a failure of the queue.
+    /// Enqueues work on `held`, which is kept until the work is done. A failure to do so is a failure of the queue.
     ///
-    /// `bytes` is the size of the host memory among what is held.
+    /// `bytes` is the size of the host memory in `held`.
     pub(super) fn enqueue<H: Send + 'static>(
         self: &Arc<Self>,
         held: H,
@@ -139,7 +139,7 @@ impl CudaStream {
         work: impl FnOnce(&H, &mut Tail) -> Result<()>,
     ) {
         let noted = |held: &H, tail: &mut Tail| {
-            // Before anybody else can record an event.
+            // Before another thread can record an event.
             if let Err(error) = work(held, tail) {
                 tail.failure.get_or_insert(Failure::Fault(error));
             }
@@ -203,7 +203,7 @@ impl CudaStream {
         CudaEvent::new(Arc::clone(self), recorded.ok(), known)
     }
 
-    /// Records an event of the driver's at the end of the stream.
+    /// Records a driver's event at the end of the stream.
     fn record_at(&self, tail: &mut Tail) -> Result<Arc<Recorded>> {
         let _current = self.gpu.enter()?;
         let recorded =
@@ -217,7 +217,7 @@ impl CudaStream {
         Ok(Arc::new(recorded))
     }
 
-    /// Records an event for the stream's own use. Without one, the next will do.
+    /// Records an event for the stream's own use. If that fails, the next attempt serves the same purpose.
     fn mark(&self, tail: &mut Tail) {
         if let Ok(mark) = self.record_at(tail) {
             tail.marks.push_back(mark);
@@ -237,8 +237,9 @@ impl CudaStream {
         }
     }
 
-    /// Drops what work before an event has held, which has happened. Whoever returns from this may rely on that, but for
-    /// a thread that is doing so already, further up, and for keepers of other libraries' memory, which go soon.
+    /// Drops the values kept by the work before an event that has happened. After the return they are dropped, with
+    /// two exceptions: this thread is doing so already, further up the stack, or they keep other libraries' memory,
+    /// which goes soon.
     pub(super) fn release(&self, number: u64) {
         thread_local! {
             static RELEASING: Cell<bool> = const { Cell::new(false) };
@@ -268,7 +269,7 @@ impl CudaStream {
         drop(keepers);
     }
 
-    /// Drops what work before the last mark that has happened has held.
+    /// Drops the values kept by the work before the last mark that has happened.
     fn look_at_marks(&self) {
         let mut done = None;
         loop {
@@ -295,13 +296,13 @@ impl CudaStream {
         }
     }
 
-    /// Lets an event ring a bell when it happens: by itself, or else when the sweeper sees that it has.
+    /// Lets an event ring a bell when it happens, by a callback of the driver or when the sweeper sees it.
     pub(super) fn ring(self: &Arc<Self>, recorded: &Arc<Recorded>, pending: Arc<Pending>) {
         let mut tail = self.tail();
         tail.bells.retain(|(_, pending)| !pending.has_rung());
         tail.bells.push((Arc::clone(recorded), Arc::clone(&pending)));
         self.let_sweep(&mut tail);
-        // Bells ring in the order of their stream: one that comes before others already there would come too late.
+        // Bells ring in the order of their stream: an earlier one behind others already there would be late.
         let by_itself = match tail.ringing {
             Some((_, last)) if last > recorded.number => Ok(()),
             Some((stream, _)) => self.ring_behind(&mut tail, stream, recorded, pending),
@@ -336,7 +337,7 @@ impl CudaStream {
 
 impl InFlight for CudaStream {
     fn look(&self) -> bool {
-        // Somebody enqueues, and may take long for it.
+        // Another thread is enqueuing, which may take long.
         let Ok(mut tail) = self.tail.try_lock() else { return true };
         if tail.has_unmarked() {
             self.mark(&mut tail);
@@ -368,7 +369,7 @@ impl Drop for CudaStream {
         tail.refusals = Refusals::default();
         if let Ok(_current) = self.gpu.enter() {
             for stream in tail.ringing.map(|(stream, _)| stream).into_iter().chain([self.handle]) {
-                // SAFETY: the driver made it, and nobody enqueues anything any more.
+                // SAFETY: the driver made it, and no more work is enqueued.
                 unsafe { (self.gpu.driver.cuStreamDestroy_v2)(stream) };
             }
         }

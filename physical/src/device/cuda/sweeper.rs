@@ -1,10 +1,10 @@
-//! The sweeper: threads of each device that look at work which nobody may be waiting for.
+//! The sweeper: threads of each device that look at work in flight, also without a waiting thread.
 //!
-//! One drops what work has held once that is done, rings bells that the driver does not ring, and is the first to see that
-//! a device is lost. It calls the driver, which may hold it up for as long as another thread's call waits for the device.
-//! That one may wait for a stream that waits for a rank which is gone. So there is another thread, which lets
-//! [watched](super::Watch) work go on: it calls no driver, nor does it drop what may. While nothing is in flight both
-//! sleep. They end before the process does.
+//! The first thread drops the values that finished work kept, rings bells that the driver does not ring, and is the
+//! first to see that a device is lost. It calls the driver, which may block it while another thread's call waits for
+//! the device. That call may wait for a stream that waits for a rank which is gone. So a second thread ends the waits
+//! of [watched](super::Watch) work: it neither calls the driver nor drops values that may call it. Without work in
+//! flight both sleep. They end before the process does.
 
 use super::rounds::Rounds;
 use super::watch::Watched;
@@ -14,10 +14,10 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;
 
-/// Longest that the end of the process waits for a thread, which may be held up by what it lets go of.
+/// Longest time that the end of the process waits for a thread, which the drop of a value may block.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Sweepers that have to end before the driver does, as nobody knows what it does on their threads then.
+/// Sweepers that must end before the driver does, since its behaviour on their threads is then undefined.
 static RUNNING: Mutex<Vec<Weak<Sweeper>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -39,8 +39,8 @@ extern "C" fn end_all() {
 
 /// Stream with work in flight.
 pub(super) trait InFlight: Send + Sync {
-    /// Drops what is done, and rings the bells of what has happened. Returns false if nothing is left, so that the caller
-    /// has to take the stream off the sweeper's list.
+    /// Drops the values of finished work, and rings the bells of events that have happened. Returns false if nothing
+    /// is left, and the caller must take the stream off the sweeper's list.
     fn look(&self) -> bool;
 
     /// Waits until the work so far is done, or until `at_most` has passed.
@@ -85,8 +85,8 @@ impl Sweeper {
         Ok(sweeper)
     }
 
-    /// Lets the end of the process wait until the threads have ended. Called when the driver has begun, so that it comes
-    /// before the driver's own end: what begins last ends first.
+    /// Makes the end of the process wait until the threads have ended. Called after the driver has started, so that
+    /// it runs before the driver's own exit handler: handlers run in reverse order.
     pub(super) fn end_with_process(self: &Arc<Self>) {
         static ONCE: Once = Once::new();
         // If the system takes no further function, the process ends as it would have.
@@ -102,7 +102,7 @@ impl Sweeper {
         self.swept.add(Swept::Stream(stream));
     }
 
-    /// Looks at watched work until it is over.
+    /// Looks at watched work until its watch ends.
     pub(super) fn watch(&self, watched: Watched) {
         let watched = Arc::new(watched);
         // This thread first, which drops it last.
@@ -121,19 +121,19 @@ impl Sweeper {
         self.watched.end();
     }
 
-    /// Returns true if no work is in flight. It stays so as long as nobody can enqueue any.
+    /// Returns true if no work is in flight. This remains true while no thread can enqueue.
     pub(super) fn is_idle(&self) -> bool {
         self.swept.is_empty()
     }
 
-    /// Looks once at all watched work. What it drops the other thread still has.
+    /// Looks once at all watched work. The other thread still owns the values that this drops.
     fn look_at_watched(&self) {
         let mut over = self.watched.all();
         over.retain(|watched| !watched.look());
         self.watched.take_off(|watched| over.iter().any(|over| Arc::ptr_eq(over, watched)));
     }
 
-    /// Looks once at everything, and drops what is over.
+    /// Looks once at everything, and drops finished work.
     fn sweep(&self) {
         let swept = self.swept.all();
         let mut done = Vec::new();
@@ -152,12 +152,12 @@ impl Sweeper {
         }
         drop(swept);
         self.swept.take_off(|swept| match swept {
-            // One entry only: there is a second one if the stream has been added again meanwhile.
+            // One entry only: a second one exists if the stream has been added again since.
             Swept::Stream(stream) => {
                 let place = done.iter().position(|done| Arc::ptr_eq(done, stream));
                 place.map(|place| drop(done.swap_remove(place))).is_some()
             }
-            // The other thread has let go of it, and nobody else can have it.
+            // The other thread has dropped it, and no third owner is possible.
             Swept::Watched(watched) => Arc::strong_count(watched) == 1,
         });
     }

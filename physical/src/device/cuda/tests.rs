@@ -1,5 +1,5 @@
-//! The device itself: results have the host's bits in every order, nothing is let go of too early or kept for ever. Without
-//! a driver, be it the fake one, each of these says that it is skipped.
+//! The device itself: results have the host's bits in every order, and nothing is released too early or kept for
+//! ever. Without a driver, real or fake, each test reports that it is skipped.
 
 mod exchange;
 pub(crate) mod faults;
@@ -24,7 +24,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Opens the first GPU; says so if there is none.
+/// Opens the first GPU; reports if there is none.
 fn gpu() -> Option<Cuda> {
     let gpu = Cuda::new(0);
     if let Err(error) = &gpu {
@@ -156,13 +156,13 @@ fn host_memory_comes_back_when_it_is_done_with() {
     assert!(device.host_memory(DType::U8, 0).unwrap().is_empty());
     let mut again = device.host_memory(DType::F64, 150_001).unwrap();
     again.host_mut::<f64>().unwrap().fill(1.0);
-    // Another test may have taken it meanwhile.
+    // Another test may have taken it since.
     let place_again = address(&again);
     drop(again);
     assert!(place == place_again || device.host_memory(DType::F64, 150_001).is_ok());
 }
 
-/// Owner of another library's memory, which tells on which thread it is dropped.
+/// Owner of another library's memory; its drop reports the thread.
 struct Owner(Sender<ThreadId>, Option<Buffer>);
 
 impl Drop for Owner {
@@ -181,17 +181,17 @@ fn memory_of_another_library_goes_with_whoever_uses_it_last() {
         let tensor = Buffer::from_slice_on(&own, &[1.0f32; 100]).unwrap();
         let address = std::ptr::NonNull::new(tensor.read_all().unwrap().span().address()).unwrap();
         let keeper = Arc::new(Owner(sender, Some(tensor)));
-        // SAFETY: the elements live as long as the keeper, and nobody else reaches them.
+        // SAFETY: the elements live as long as the keeper, and nothing else accesses them.
         (unsafe { Buffer::over_foreign(&own, address, DType::F32, 100, keeper) }.unwrap(), receiver)
     };
-    // Nothing is under way on it: at once, here.
+    // Without work in flight: immediately, on this thread.
     let (x, owner) = foreign();
     let view = x.read_all().unwrap();
     drop(x);
     assert!(owner.try_recv().is_err(), "a view is left");
     drop(view);
     assert_eq!(owner.try_recv(), Ok(std::thread::current().id()));
-    // Work of another queue reads it: whoever sees first that it is over.
+    // Work of another queue reads it: on the thread that first sees its end.
     let (x, owner) = foreign();
     let y = Buffer::zeroed_on(&gpu.queue().unwrap(), DType::F32, 100).unwrap();
     y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
@@ -200,14 +200,14 @@ fn memory_of_another_library_goes_with_whoever_uses_it_last() {
     y.queue().check().unwrap();
     assert!(owner.recv_timeout(Duration::from_secs(60)).is_ok());
     assert_eq!(*y.host::<f32>().unwrap(), [1.0; 100]);
-    // Nobody waits, nor has the queues any more: soon.
+    // Without waits, and without the queues: soon.
     let (x, owner) = foreign();
     x.write_all().unwrap().add_scaled(1.0, &y.read_all().unwrap()).unwrap();
     drop((x, y, own));
     assert!(owner.recv_timeout(Duration::from_secs(60)).is_ok());
 }
 
-/// Owner whose drop says that it has begun, and waits for a lock then.
+/// Owner whose drop reports that it has begun, and then waits for a lock.
 struct Slow(Sender<()>, Arc<Mutex<()>>);
 
 impl Drop for Slow {
@@ -227,11 +227,11 @@ fn an_owner_may_wait_for_somebody_who_waits_for_the_queue() {
     let tensor = Buffer::from_slice_on(&queue, &[1.0f32; 100]).unwrap();
     let address = std::ptr::NonNull::new(tensor.read_all().unwrap().span().address()).unwrap();
     let keeper = Arc::new((Slow(sender, Arc::clone(&lock)), tensor));
-    // SAFETY: the elements live as long as the keeper, and nobody else reaches them.
+    // SAFETY: the elements live as long as the keeper, and nothing else accesses them.
     let x = unsafe { Buffer::over_foreign(&queue, address, DType::F32, 100, keeper) }.unwrap();
     x.write_all().unwrap().scale(2.0).unwrap();
     drop(x);
-    // Nobody asks for the queue meanwhile: so it is the sweeper that lets go.
+    // No thread queries the queue, so the sweeper drops it.
     receiver.recv_timeout(Duration::from_secs(60)).unwrap();
     let y = Buffer::from_slice_on(&queue, &[1.0f32; 100]).unwrap();
     assert_eq!(*y.host::<f32>().unwrap(), [1.0; 100]);

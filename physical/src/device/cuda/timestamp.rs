@@ -1,16 +1,16 @@
 //! Times of a GPU: when work of a stream was done, on the host's clock.
 //!
-//! Events of the driver tell how long after another one they have happened, to half a microsecond, and never when. So one
-//! is the *base*: it is recorded on a stream that is idle, and the host looks at its clock before that, and when it has
-//! seen the event happen. The moment lies between, and other events are so long after it.
+//! Events of the driver give their distance from another event, to half a microsecond, but no absolute time. So one
+//! event is the *base*: it is recorded on an idle stream, and the host reads its clock before that, and after it has
+//! seen the event happen. The moment lies between the two, and other events have their distance from it.
 //!
 //! ```text
 //! host      before ──► record        ◄── seen: after
 //! GPU                      base ─────────────────────► event: elapsed time
 //! ```
 //!
-//! The driver tells milliseconds as f32, which get coarse, and the clocks drift apart. So the base is renewed; a timestamp
-//! keeps the one that was in use when it was recorded.
+//! The driver returns milliseconds as f32, which get coarse, and the clocks drift apart. So the base is renewed; a
+//! timestamp keeps the base that was in use when it was recorded.
 
 use super::gpu::Gpu;
 use super::types::{CU_EVENT_DEFAULT, CUevent, CUstream};
@@ -22,17 +22,17 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{self, Duration};
 
-/// Age at which a base is renewed: until then, milliseconds as f32 are as fine as what the driver measures.
+/// Age at which a base is renewed: until then, milliseconds as f32 have the driver's precision.
 const AGE: Duration = Duration::from_secs(8);
 
-/// Number of events of which the base is the one whose moment is known best.
+/// Number of events from which the base is chosen: the one with the most precise moment.
 const TRIES: usize = 4;
 
-/// Longest wait for an event that is to be a base, at the first attempt, which a trace makes as it begins, and at later ones.
+/// Longest wait for the event of a base at the first attempt, when a trace starts, and at later ones.
 const FIRST: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_millis(1);
 
-/// Clock of a GPU: bases against which events are measured, and events that nobody uses.
+/// Clock of a GPU: bases for the times of events, and unused events.
 #[derive(Default)]
 pub(super) struct GpuClock {
     bases: Mutex<Bases>,
@@ -57,12 +57,12 @@ struct Base {
 }
 
 impl GpuClock {
-    /// Frees stream and events, where the GPU's context is current and nobody uses them.
+    /// Frees stream and events; the GPU's context must be current, and they must be unused.
     pub(super) fn destroy(&self, gpu: &Gpu) {
         let Bases { all, stream, .. } = std::mem::take(&mut *lock(&self.bases));
         let spare = std::mem::take(&mut *lock(&self.spare));
         for event in all.iter().map(|base| base.event).chain(spare) {
-            // SAFETY: the driver made it, and nobody uses it.
+            // SAFETY: the driver made it, and it is not in use.
             unsafe { (gpu.driver.cuEventDestroy_v2)(event) };
         }
         if let Some(stream) = stream {
@@ -85,11 +85,7 @@ impl GpuClock {
         }
         bases.all.last().cloned().ok_or_else(|| {
             let cause = io::Error::from(io::ErrorKind::TimedOut);
-            Error::system(
-                format!("set the clock of {}", gpu.name),
-                cause,
-                "see whether the GPU does other work",
-            )
+            Error::system(format!("set the clock of {}", gpu.name), cause, "check for other work on the GPU")
         })
     }
 
@@ -150,7 +146,7 @@ impl GpuClock {
         lock(&self.bases).all.len()
     }
 
-    /// Returns an event with a time that nobody uses.
+    /// Returns an unused event with a time.
     fn event(&self, gpu: &Gpu) -> Result<CUevent> {
         let spare = lock(&self.spare).pop();
         spare.map_or_else(|| gpu.create_event(CU_EVENT_DEFAULT), Ok)
@@ -164,7 +160,7 @@ fn record(gpu: &Gpu, event: CUevent, stream: CUstream) -> Result<()> {
     gpu.expect(status, "record a timestamp")
 }
 
-/// Returns the time from one event to another, in milliseconds, where the context is current. Fails unless both have
+/// Returns the time from one event to another, in milliseconds; the context must be current. Fails unless both have
 /// happened.
 fn elapsed(gpu: &Gpu, from: CUevent, to: CUevent) -> Result<f32> {
     let mut milliseconds = 0.0;
@@ -174,7 +170,7 @@ fn elapsed(gpu: &Gpu, from: CUevent, to: CUevent) -> Result<f32> {
     Ok(milliseconds)
 }
 
-/// A point in the work of a stream, be it another library's.
+/// A point in the work of a stream, possibly another library's.
 pub(super) struct CudaTimestamp {
     gpu: Arc<Gpu>,
     event: CUevent,
@@ -182,7 +178,7 @@ pub(super) struct CudaTimestamp {
 }
 
 impl CudaTimestamp {
-    /// Enqueues a timestamp. If the driver refuses, its time stays unknown: what is measured is not to fail for that.
+    /// Enqueues a timestamp. If the driver refuses, its time stays unknown: the measured work must not fail for it.
     pub(super) fn record(gpu: &Arc<Gpu>, stream: CUstream) -> Arc<dyn Timestamp> {
         let recorded = Self::try_record(gpu, stream);
         recorded.map_or_else(
@@ -231,7 +227,7 @@ impl Drop for CudaTimestamp {
     }
 }
 
-/// A point of which nothing will be known.
+/// A point whose time stays unknown.
 pub(super) struct Unknown;
 
 impl Timestamp for Unknown {

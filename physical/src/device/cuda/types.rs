@@ -1,7 +1,7 @@
-//! Types and numbers of the driver's interface, under NVIDIA's own names, as CUDA 12.0 documents them.
+//! Types and constants of the driver's interface, under NVIDIA's names, as in the documentation of CUDA 12.0.
 //!
-//! Later drivers keep them as they are here: what changes gets another name, such as one that ends with `_v2`. A crate
-//! that had them would fix one version of CUDA for all of a program.
+//! Later drivers keep them: a changed one gets a new name, such as one with the suffix `_v2`. A crate for them would
+//! fix one version of CUDA for a whole program.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -36,7 +36,7 @@ macro_rules! handles {
 }
 
 handles! {
-    /// Context: what a process has on a GPU.
+    /// Context: the state of a process on a GPU.
     CUcontext;
     /// Event.
     CUevent;
@@ -51,12 +51,12 @@ handles! {
 }
 
 impl CUstream {
-    /// Returns the stream with which another library works.
+    /// Returns another library's stream.
     pub(crate) fn of(handle: *mut c_void) -> Self {
         CUstream(handle)
     }
 
-    /// Returns the stream as another library takes it.
+    /// Returns the stream as a pointer for another library.
     pub(crate) fn raw(self) -> *mut c_void {
         self.0
     }
@@ -114,7 +114,7 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: c_uint = 115;
 pub(crate) const CU_EVENT_DEFAULT: c_uint = 0;
 pub(crate) const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 
-/// For memory of the GPU of another context: lets the current one reach it, if it can.
+/// Lets the current context access memory of another GPU's context, if it can.
 pub(crate) const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
 pub(crate) const CU_JIT_ERROR_LOG_BUFFER: c_uint = 5;
@@ -124,7 +124,7 @@ pub(crate) const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
 
-/// Number of 32 bits: whether an allocation may wait, on its stream, for work of another stream that frees memory.
+/// Attribute of 32 bits: whether an allocation may wait, on its stream, for work of another stream that frees memory.
 pub(crate) const CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: c_uint = 3;
 /// Number of 64 bits: bytes of freed memory that the pool keeps.
 pub(crate) const CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: c_uint = 4;

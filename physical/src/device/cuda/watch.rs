@@ -1,33 +1,33 @@
-//! Watches: eyes on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone.
+//! Watches on work that may fail after it was enqueued, such as a stream that waits for a rank which is gone.
 //!
-//! A thread of the device's sweeper looks, which never waits for the driver. A watch that finds a failure tells the queue
-//! first ([`CudaQueue::fail`](super::CudaQueue::fail)), and then lets the stream go on. Watched work leaves a *doubt* on
-//! its stream until the watch is over. Events that are recorded meanwhile have the stream's doubts, and so has a stream
-//! that waits for one of these in order to read. So a failure gets to whatever was enqueued behind the work, even before
-//! it was found. Whoever has waited for an event looks at its doubts himself before he relies on what the work has
-//! written: the sweeper may be about to.
+//! A thread of the device's sweeper, which never waits for the driver, looks at the work. A watch that finds a
+//! failure first reports it to the queue ([`CudaQueue::fail`](super::CudaQueue::fail)), and then ends the stream's
+//! wait. Watched work leaves a *doubt* on its stream until the watch ends. Events recorded until then have the
+//! stream's doubts, and so has a stream that waits for such an event in order to read. So a failure reaches all work
+//! enqueued after the failed one, even before it is found. A thread that has waited for an event looks at the event's
+//! doubts itself before it uses the results: the sweeper may not have looked yet.
 
 use crate::error::Error;
 use crate::lock::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// Eye on work that is enqueued.
+/// Watch on enqueued work.
 pub(crate) trait Watch: Send + Sync {
-    /// Looks at the work, and returns true while it goes on.
+    /// Looks at the work, and returns true while it runs.
     ///
-    /// Called on a thread that serves all queues of a device, 1 ms after the work was enqueued at first and every 64 ms in
-    /// the end, and by whoever has waited for the work. It neither waits nor calls the driver, nor does it take a lock that
-    /// is held while somebody does: nobody else would let the stream go on.
+    /// Called on a thread that serves all queues of a device, at intervals that grow from 1 ms to 64 ms. Also called
+    /// by threads that have waited for the work. It must not wait, call the driver, or take a lock whose holder does:
+    /// only this thread ends the stream's wait.
     fn look(&self) -> bool;
 
-    /// Asks the driver, or a library that does, for what [`look`](Self::look) needs to know. Called as often, on another
-    /// thread, which the driver may hold up; and before `look` by whoever has waited for the work.
+    /// Queries the driver, or a library that calls it, for the data that [`look`](Self::look) needs. Called as often,
+    /// on a second thread, which the driver may block. A thread that has waited for the work calls it before `look`.
     fn ask(&self) {}
 }
 
 /// Doubt about watched work.
 pub(super) struct Doubt {
-    /// Outcome, once it is known: the error, or `None` if nothing has failed.
+    /// Outcome, once it is known: the error, or `None` for success.
     outcome: OnceLock<Option<Error>>,
     watch: Weak<dyn Watch>,
 }
@@ -46,7 +46,7 @@ impl Doubt {
         self.outcome.get().and_then(Option::as_ref)
     }
 
-    /// Looks at the work unless the outcome is known. Returns true while it is not.
+    /// Looks at the work unless the outcome is known. Returns true while it is unknown.
     pub(super) fn look(&self) -> bool {
         let watch = self.watch.upgrade().filter(|_| self.is_open());
         let looked = |watch: Arc<dyn Watch>| {
@@ -56,7 +56,7 @@ impl Doubt {
         watch.is_some_and(looked) && self.is_open()
     }
 
-    /// Looks at the work, and returns true while it goes on, be it only to let streams go on after it has failed.
+    /// Looks at the work, and returns true while the watch is needed, even if only to end waits after a failure.
     fn look_with(&self, watch: &dyn Watch) -> bool {
         let goes_on = watch.look();
         if !goes_on {
@@ -67,7 +67,7 @@ impl Doubt {
     }
 }
 
-/// Doubts of a stream: of its own work, and of what it has waited for in order to read.
+/// Doubts of a stream: about its own work, and about work that it has waited for in order to read.
 #[derive(Default)]
 pub(super) struct Doubts(Mutex<List>);
 
@@ -95,7 +95,7 @@ impl Doubts {
         doubt
     }
 
-    /// Settles all that is open of the stream's own work, and lets what is enqueued later carry the error, too.
+    /// Settles all open doubts about the stream's own work. Work enqueued later gets the error, too.
     pub(super) fn fail(&self, error: &Error) {
         let mut list = lock(&self.0);
         let settled = list.own.iter().filter(|doubt| doubt.outcome.set(Some(error.clone())).is_ok()).count();
@@ -135,7 +135,7 @@ impl Doubts {
     }
 }
 
-/// Watch of work whose outcome is known.
+/// Watch of work with a known outcome.
 struct Nothing;
 
 impl Watch for Nothing {
@@ -159,12 +159,12 @@ impl Watched {
         Watched { watch, doubt, _stream: stream }
     }
 
-    /// Looks once, and returns true while the work goes on.
+    /// Looks once, and returns true while the work runs.
     pub(super) fn look(&self) -> bool {
         self.doubt.look_with(&*self.watch)
     }
 
-    /// Asks the driver for what the look needs.
+    /// Queries the driver before a look.
     pub(super) fn ask(&self) {
         self.watch.ask();
     }

@@ -77,7 +77,7 @@ fn a_flow_alone_has_the_narrowest_link_for_itself() {
 #[test]
 fn two_flows_halve_a_link_and_the_second_has_it_alone_in_the_end() {
     assert_eq!(run(&[GIGABYTE], &[(&[0], 1000, 0), (&[0], 2000, 0)]), [2000, 3000]);
-    // The first is half done when the second comes.
+    // The first is half done when the second starts.
     assert_eq!(run(&[GIGABYTE], &[(&[0], 1000, 0), (&[0], 1000, 500)]), [1500, 2000]);
 }
 
@@ -100,7 +100,7 @@ fn a_link_without_bandwidth_holds_what_is_on_its_way() {
     network.share(0, |at, cohort| due.push((at, cohort)));
     network.set_bandwidth(400, link, 0.0);
     network.share(400, |at, cohort| due.push((at, cohort)));
-    assert!(matches!(due[..], [(1000, _)]), "nothing is due while there is none: {due:?}");
+    assert!(matches!(due[..], [(1000, _)]), "nothing is due without flows: {due:?}");
     assert_eq!(finish(&mut network, 1000, due[0].1), (vec![], None));
     network.set_bandwidth(2000, link, GIGABYTE);
     network.share(2000, |at, cohort| due.push((at, cohort)));
@@ -113,7 +113,7 @@ impl Flows {
         self.flows[flow as usize].rate
     }
 
-    /// Returns what flows have of a link.
+    /// Returns the total rate of flows on a link.
     fn sum(&self, link: usize) -> f64 {
         self.wires[link].flows.iter().map(|flow| self.rate(*flow)).sum()
     }
@@ -196,7 +196,7 @@ fn what_changes_far_away_changes_nothing_here() {
     network.end(500_000, flows.remove(0));
     share_all(&mut network);
     let renewed = flows.iter().filter(|flow| network.flows[**flow as usize].since >= 500_000).count();
-    // The others of its two links, which gain nothing, as each has another link that is full.
+    // The others on its two links; their rates stay, since each has another full link.
     assert_eq!(renewed as u32, 2 * (HOSTS - 2));
     assert!(flows.iter().all(|flow| (network.rate(*flow) - even).abs() < 1e-9));
     network.check_fairness(fair::TOLERANCE);
@@ -251,8 +251,8 @@ impl Changes {
     }
 }
 
-/// Returns flows of every host to every other, one after another within microseconds, of sizes that differ by up to a
-/// factor.
+/// Returns flows of every host to every other, started one after another within microseconds, with sizes that differ
+/// by up to `factor`.
 fn all_to_all(hosts: u32, factor: f64, draws: &mut Draws) -> Vec<([LinkNumber; 2], usize, Time)> {
     let mut flows = Vec::new();
     for from in 0..hosts {

@@ -1,4 +1,4 @@
-//! What peers see of faults, by their data connections alone.
+//! Faults as peers see them on their data connections alone.
 
 use super::*;
 use crate::health::GRACE;
@@ -36,7 +36,8 @@ fn send(endpoint: &Rc<dyn Transport>, to: usize, after: Duration) {
     let _ = finish(endpoint, endpoint.post_send(to, label(0, 1), byte.read_all().unwrap()), to);
 }
 
-/// Returns when rank 0 got what rank 1, on the other of two hosts, sent it after two seconds, or with which error.
+/// Rank 1, on the second of two hosts, sends to rank 0 after two seconds. Returns when rank 0 received it, or its
+/// error.
 fn waiting(faults: &[&str]) -> (Duration, Result<()>) {
     let outcome = with_faults(cluster(2, 2), faults).run(|world| {
         let endpoint = world.open(0).unwrap();

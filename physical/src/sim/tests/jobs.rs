@@ -6,7 +6,7 @@ use crate::health::Vigilance;
 /// Time for which the ranks of these jobs do nothing, unless one fails.
 const WORK: Duration = Duration::from_secs(12);
 
-/// Culprit that a rank was told, and when.
+/// Culprit that a rank's verdict names, and its time.
 type Told = Option<(usize, Duration)>;
 
 fn job(faults: &[&str]) -> Outcome<Option<Ended<Told>>> {
@@ -29,7 +29,7 @@ fn flawed(faults: &[&str], flaw: Option<Flaw>) -> Outcome<Option<Ended<Told>>> {
     played.unwrap().outcome
 }
 
-/// Returns what ranks were told, by rank; all have to have ended.
+/// Returns the verdicts that ranks received, by rank; all ranks must have ended.
 fn told(faults: &[&str]) -> Vec<Told> {
     job(faults).results.into_iter().map(|ended| ended.unwrap().result.unwrap()).collect()
 }

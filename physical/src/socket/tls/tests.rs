@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Certificate authority in a folder of its own, which is removed after the test.
+/// Certificate authority in a temporary folder, which is removed after the test.
 struct Authority {
     folder: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -208,7 +208,7 @@ fn pair() -> (Session, Session) {
     (one, two)
 }
 
-/// Reads what is available.
+/// Reads the available bytes.
 fn read_some(end: &mut Session, into: &mut Vec<u8>) {
     let mut piece = [0; 5000];
     match end.read(&mut piece) {

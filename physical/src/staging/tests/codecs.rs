@@ -37,7 +37,7 @@ impl Codec for Refusing {
     }
 }
 
-/// Makes messages of no bytes, once the other side of a barrier has come.
+/// Makes empty messages, once the other side of a barrier has arrived.
 #[derive(Debug)]
 pub(super) struct Waiting(pub(super) Arc<Barrier>);
 

@@ -1,4 +1,4 @@
-//! Messages that could not be made: they stay here, and end whatever waits for what they would have brought.
+//! Messages that could not be made: they are not sent, and end every operation that waits for their content.
 
 use super::codecs::Refusing;
 use super::*;
@@ -7,7 +7,7 @@ use super::*;
 fn a_message_that_could_not_be_made_ends_who_waits_for_its_answer() {
     let late = Late::new(0);
     for transport in on_threads() {
-        // Nobody errs while the other is still opening its endpoint: it could not.
+        // Neither fails while the other is still opening its endpoint, which would then fail.
         let open = Barrier::new(2);
         let errors = spawn(transport, 2, |world| {
             let mut end = End::new(&world, vec![late.queue()]);
@@ -44,7 +44,7 @@ fn a_message_whose_codec_refused_is_not_sent_and_fails_whatever_waits() {
     }
 }
 
-/// Rank 0 sends a copy of what its codec refuses, and waits for that, or for the answer to it.
+/// Rank 0 sends a copy of a message that its codec refuses, and waits for that, or for the answer.
 fn refuse(world: &World, open: &Barrier, awaits_answer: bool, queues: usize) {
     let late = Late::new(0);
     let mut end = End::new(world, (0..queues).map(|_| late.queue()).collect());
@@ -93,7 +93,7 @@ fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
             assert!(number.queue().device().unwrap().record().wait(Duration::from_secs(60)));
             end.wait(sent).unwrap();
             end.wait(received).unwrap();
-            // What is copied from now on may be what the codec has refused to make; by another operation.
+            // From now on, another operation may copy the message that the codec refused to make.
             let label = end.label(OperationKind::SendRecv, DType::F32, 1);
             match end.wait(end.send(label, &number, 1)) {
                 Err(Error::NotFinite { index: 0, during: During::Nothing, .. }) => {}

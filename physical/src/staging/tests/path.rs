@@ -76,7 +76,7 @@ fn what_a_path_was_chosen_for_stays() {
     });
 }
 
-/// Buffers of the host may be registered before anybody has a device: nothing is decided by that.
+/// Buffers of the host may be registered before any rank has a device; this decides nothing.
 #[cfg(feature = "cuda")]
 #[test]
 fn a_device_may_come_after_memory_of_the_host() {
@@ -91,7 +91,7 @@ fn a_device_may_come_after_memory_of_the_host() {
     });
 }
 
-/// Over a transport that shares no memory, or on a device that no path knows, memory is staged.
+/// Over a transport that shares no memory, or on a device without a path, memory is staged.
 #[cfg(feature = "cuda")]
 #[test]
 fn ranks_without_a_path_attach_and_go_on() {

@@ -1,4 +1,4 @@
-//! The device that works late: results have the host's bits, and each wait that is left out takes them away.
+//! The device with delayed work: results have the host's bits, and without any one wait they do not.
 
 use super::*;
 use crate::codec::{Noise, Properties};
@@ -14,14 +14,14 @@ pub(crate) fn relay(queues: &[Queue; 3]) -> Result<Vec<f32>> {
     let y = Buffer::from_slice_on(b, &[10.0f32, 20.0, 30.0, 40.0])?;
     let z = Buffer::zeroed_on(c, DType::F32, 4)?;
     for round in 0..3 {
-        // Reads what another queue writes.
+        // Reads values that another queue writes.
         y.write_all()?.reduce(ReduceOp::Sum, &x.read_all()?)?;
         z.write_all()?.weighted_sum(&[
             (0.5, Some(&x.read_all()?)),
             (2.0, Some(&y.read_all()?)),
             (1.0, None),
         ])?;
-        // Writes what others still read.
+        // Writes values that others still read.
         x.write_all()?.add_scaled(f64::from(round), &z.read_all()?)?;
         y.write(0..2)?.copy_from(&z.read(2..4)?)?;
         x.host_mut::<f32>()?[3] += 1.0;
@@ -47,7 +47,7 @@ fn every_order_has_the_bits_of_the_host() {
         assert_eq!(on(&Late::new(seed)).unwrap(), want, "seed {seed}");
     }
     let one = Late::new(0).queue();
-    assert_eq!(relay(&[one.clone(), one.clone(), one]).unwrap(), want, "one queue waits for nobody");
+    assert_eq!(relay(&[one.clone(), one.clone(), one]).unwrap(), want, "one queue never waits");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_refusal_is_told_to_the_next_who_waits_and_to_nobody_else() {
     assert!(message.host::<u8>().is_ok());
 }
 
-/// Enqueues on a queue what a codec will refuse, and returns the message that is none.
+/// Enqueues a message that a codec will refuse, and returns it.
 fn refused(late: &Late, queue: &Queue) -> Buffer {
     let x = Buffer::from_slice_on(&late.queue(), &[f32::NAN]).unwrap();
     let message = Buffer::zeroed_on(queue, DType::U8, 4).unwrap();
@@ -296,7 +296,7 @@ pub(crate) fn follow(message: &Buffer, queues: &[Queue; 3], said: &str) {
     let copies = [1, 2].map(|at| Buffer::zeroed_on(&queues[at], DType::U8, message.len()).unwrap());
     copies[0].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
     copies[1].write_all().unwrap().copy_from(&copies[0].read_all().unwrap()).unwrap();
-    // That the first queue is told of it already changes nothing for what was enqueued before.
+    // The first queue's report changes nothing for work enqueued before.
     for queue in queues {
         let error = queue.check().unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
@@ -369,7 +369,7 @@ fn a_damaged_message_is_a_failure() {
     assert!(error.contains("too long or too short") && !error.contains("diverges"), "{error}");
 }
 
-/// Owner of another library's memory, which tells on which thread it is dropped.
+/// Owner of another library's memory; its drop reports the thread.
 struct Owner(Sender<ThreadId>);
 
 impl Drop for Owner {
@@ -378,11 +378,11 @@ impl Drop for Owner {
     }
 }
 
-/// Returns elements over memory of another library, and where its owner tells of its end.
+/// Returns elements over memory of another library, and the channel on which its owner reports its drop.
 pub(crate) fn foreign(late: &Late, queue: &Queue, len: usize) -> (Buffer, Receiver<ThreadId>) {
     let (sender, receiver) = channel();
     let tensor = late.foreign(4 * len, Arc::new(Owner(sender)));
-    // SAFETY: zeroed elements that nobody else reaches.
+    // SAFETY: zeroed elements that nothing else accesses.
     let x = unsafe { Buffer::over_foreign(queue, tensor.address, DType::F32, len, tensor.keeper) };
     (x.unwrap(), receiver)
 }
@@ -392,14 +392,14 @@ fn memory_of_another_library_goes_with_whoever_uses_it_last() {
     let late = Late::new(0);
     let own = late.queue();
     let here = std::thread::current().id();
-    // Nothing is under way on it: at once, here.
+    // Without work in flight: immediately, on this thread.
     let (x, owner) = foreign(&late, &own, 4);
     let view = x.read_all().unwrap();
     drop(x);
     assert!(owner.try_recv().is_err(), "a view is left");
     drop(view);
     assert_eq!(owner.try_recv(), Ok(here));
-    // Work of another queue reads it: once that is done, on the device's thread, before an event that comes after.
+    // Work of another queue reads it: after that work, on the device's thread, before a later event.
     let (x, owner) = foreign(&late, &own, 4);
     let y = Buffer::zeroed_on(&late.queue(), DType::F32, 4).unwrap();
     y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
@@ -425,7 +425,7 @@ fn memory_of_another_library_is_kept_as_long_as_its_work() {
     assert!(owner.try_recv().is_err());
     assert_eq!(*y.host::<f32>().unwrap(), [1.0; 4]);
     drop((late, queue, y));
-    assert!(owner.try_recv().is_ok(), "nobody needs it any more");
+    assert!(owner.try_recv().is_ok(), "it is no longer needed");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn a_framework_reads_what_was_written_and_writes_behind_what_is_read() {
         published.write_all().unwrap().copy_from(&buffer(&[round as f32; 100])).unwrap();
         exchange.receive().unwrap();
         let tensor = Tensor { numbers: Arc::clone(&numbers), freed: Arc::default(), thread };
-        // SAFETY: what the framework has enqueued is waited for, and it waits before it goes on.
+        // SAFETY: the queue waits for the framework's work, and the framework waits before it continues.
         let variable = unsafe { exchange.borrow(tensor) }.unwrap();
         variable.write_all().unwrap().copy_from(&published.read_all().unwrap()).unwrap();
         unequal.compare(0, variable.read_all().unwrap(), published.read_all().unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! What can go wrong with a GPU, on demand: each program here runs in a process of its own, over a fake driver that is set
-//! to go wrong in one way. With another driver, or none, they are skipped.
+//! Faults of a GPU, on demand: each program here runs in a separate process, over a fake driver with one fault. With
+//! another driver, or none, they are skipped.
 
 use super::super::library::Libcuda;
 use super::super::types::CUcontext;
@@ -11,10 +11,10 @@ use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Longest that something may take which is to end by itself.
+/// Longest time for an operation that must end without help.
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
-/// Returns a function of the fake driver's own, if this is one.
+/// Returns a function of the fake driver, if this is the fake one.
 fn of_fake(name: &str) -> Option<*mut std::ffi::c_void> {
     Library::open(&["libcuda.so.1"], "").and_then(|library| library.function(name)).ok()
 }
@@ -38,8 +38,8 @@ pub(super) fn set(settings: &str) {
     unsafe { function(settings.as_ptr()) }
 }
 
-/// Runs the test `name` of this file, which is ignored otherwise, in a process of its own over a fake driver that is set
-/// so; says so if there is none.
+/// Runs the test `name` of this file, which is otherwise ignored, in a separate process over a fake driver with these
+/// settings. Reports if there is no fake driver.
 #[track_caller]
 pub(super) fn passes(settings: &str, name: &str) {
     passes_in("faults", settings, name);
@@ -109,7 +109,7 @@ fn tells_how_many_devices_there_are() {
     let all = devices().unwrap();
     assert_eq!(all.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 1]);
     assert_ne!(all[0].uuid, all[1].uuid);
-    // Each reaches the other's memory by way of the host.
+    // Each accesses the other's memory through the host.
     let queues = [0, 1, 0].map(|index| Cuda::new(index).unwrap().queue().unwrap());
     assert_eq!(queues[1].name(), "cuda:1");
     assert_eq!(relay(&queues).unwrap(), on_host());
@@ -131,7 +131,7 @@ fn tells_what_was_asked_for_and_what_is_free() {
     assert!(error.starts_with("cannot allocate 52428800 bytes on cuda:0, where "), "{error}");
     assert!(error.contains("of 67108864 are free: CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
     drop(kept);
-    // What was freed is there again, although nobody has waited for it to be.
+    // Freed memory is available again, although no thread has waited for it.
     for _ in 0..5 {
         let x = Buffer::zeroed_on(&queue, DType::U8, 50 << 20).unwrap();
         assert!(x.host::<u8>().unwrap().iter().all(|byte| *byte == 0));
@@ -228,13 +228,13 @@ fn waits_no_longer() {
 fn refuses_a_captured_stream() {
     let gpu = Cuda::new(0).unwrap();
     let queue = gpu.queue().unwrap();
-    // SAFETY: this is the legacy default stream, from which the driver says that a graph is captured.
+    // SAFETY: this is the legacy default stream, on which the driver reports a graph capture.
     let stream = unsafe { gpu.foreign_stream(std::ptr::null_mut(), Arc::new(())) };
     let stamp = stream.timestamp();
     assert!(stamp.has_passed() && stamp.moment().is_none(), "it would be drawn into the graph");
     for outcome in [stream.let_wait(&queue), stream.wait_for(&queue)] {
         let error = outcome.unwrap_err().to_string();
-        assert!(error.contains("a graph is captured") && error.contains("on cuda:0"), "{error}");
+        assert!(error.contains("is capturing a graph") && error.contains("on cuda:0"), "{error}");
     }
     queue.check().unwrap();
 }
@@ -244,8 +244,8 @@ fn each_wait_that_is_left_out_is_noticed() {
     passes("seed=3,delay=60000000", "goes_wrong_without_a_wait");
 }
 
-/// A program, which multiplies by what it is given, so that no result is left over from another run, and makes a call
-/// before the wait that matters to it.
+/// A program that multiplies by its argument, so that no result is left over from another run. It makes a call before
+/// the wait under test.
 type Program = fn(&Cuda, f32, &dyn Fn()) -> Vec<f32>;
 
 /// Result of a program for a factor.
@@ -301,8 +301,8 @@ fn writes_what_is_read(gpu: &Cuda, by: f32, before: &dyn Fn()) -> Vec<f32> {
     numbers(&y)
 }
 
-/// Returns 1 and 2 times a factor, of a queue of their own, which has yet to multiply them. The memory is there already:
-/// so nothing but the numbers is wrong before.
+/// Returns 1 and 2 times a factor, on a new queue that has not multiplied them yet. The memory exists already, so
+/// before that only the numbers are wrong.
 fn multiplied(gpu: &Cuda, by: f32) -> Buffer {
     let x = Buffer::from_slice_on(&gpu.queue().unwrap(), &[1.0f32, 2.0]).unwrap();
     x.queue().check().unwrap();

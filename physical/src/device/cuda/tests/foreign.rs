@@ -1,11 +1,11 @@
-//! Work of another library on a stream of its own, made by calls of the driver: it and a queue wait for each other.
+//! Work of another library on its own stream, made by calls of the driver. It and a queue wait for each other.
 
 use super::*;
 use crate::device::cuda::library::Libcuda;
 use crate::device::cuda::types::CUstream;
 use std::ptr::{NonNull, without_provenance_mut};
 
-/// Another library: a stream, and memory that only its work there reaches.
+/// Another library: a stream, and memory that only work on this stream uses.
 struct Library {
     gpu: Cuda,
     driver: &'static Libcuda,
@@ -16,7 +16,7 @@ struct Library {
 const BYTES: usize = 1000;
 
 impl Library {
-    /// Opens a stream of its own, or one of the driver's default streams.
+    /// Opens a new stream, or one of the driver's default streams.
     fn new(gpu: &Cuda, default: Option<usize>) -> Self {
         let driver = gpu.0.driver;
         let _current = gpu.0.enter().unwrap();
@@ -40,7 +40,7 @@ impl Library {
         self.driver.expect(status, "fill").unwrap();
     }
 
-    /// Returns the stream as hexagram knows it.
+    /// Returns the stream as hexagram's type.
     fn shared(&self) -> ForeignStream {
         // SAFETY: the stream is never destroyed.
         unsafe { self.gpu.foreign_stream(self.stream.raw(), Arc::new(())) }
@@ -62,8 +62,8 @@ enum Without {
     WaitFor,
 }
 
-/// Lets the library write and hexagram read, and the library write again; returns true if hexagram has read what was
-/// written first.
+/// Lets the library write, hexagram read, and the library write again. Returns true if hexagram has read the first
+/// values.
 fn read_in_order(library: &Library, byte: u8, without: Without) -> bool {
     let queue = library.gpu.queue().unwrap();
     let stream = library.shared();
@@ -81,7 +81,7 @@ fn read_in_order(library: &Library, byte: u8, without: Without) -> bool {
     copy.host::<u8>().unwrap().iter().all(|read| *read == byte)
 }
 
-/// Lets hexagram write and the library write over it; returns true if what hexagram reads in the end is the library's.
+/// Lets hexagram write and the library overwrite that. Returns true if hexagram finally reads the library's values.
 fn written_in_order(library: &Library, byte: u8, without: Without) -> bool {
     let queue = library.gpu.queue().unwrap();
     let stream = library.shared();

@@ -1,5 +1,5 @@
-//! Memory and code that a device keeps: until when, and what becomes of it. Each program here runs in a process of its
-//! own, over a fake driver; with another driver, or none, they are skipped.
+//! Memory and code that a device keeps: for how long, and their reuse. Each program here runs in a separate process,
+//! over a fake driver; with another driver, or none, they are skipped.
 
 use super::super::CudaQueue;
 use super::faults::{SOON, count, passes_in, set};
@@ -78,7 +78,7 @@ fn goes_on_beside_the_compiler() {
     assert!(!compiling.is_finished());
     set("compiling=0");
     assert_eq!(compiling.join().unwrap(), 1);
-    // What is prepared is not loaded again.
+    // Prepared code is not loaded again.
     let loads = count(c"loads");
     queue.prepare(&Count(1).program().unwrap()).unwrap();
     assert_eq!(counted(&queue).unwrap(), 1);
@@ -93,18 +93,18 @@ fn what_a_queue_still_clears_is_nobody_elses() {
 }
 
 #[test]
-#[ignore = "needs a device without pools, and counts on what is freed first"]
+#[ignore = "needs a device without pools, and depends on the order of frees"]
 fn gets_memory_that_is_done_with() {
     let gpu = Cuda::new(0).unwrap();
     let other = gpu.queue().unwrap();
-    // All has the size of a page, as the record has of what was refused.
+    // All have the size of a page, like the record of refusals.
     for _ in 0..2 {
         drop(refusals::forgiven(&gpu));
         // Until the sweeper would have let go of the stream.
         std::thread::sleep(Duration::from_millis(20));
         let pages = [(); 8].map(|()| Buffer::from_slice_on(&other, &[7.0f32; 1024]).unwrap());
         other.check().unwrap();
-        // The driver's work is late by as much at most.
+        // The driver delays work by at most this time.
         std::thread::sleep(Duration::from_millis(200));
         pages.iter().for_each(|page| assert_eq!(*page.host::<f32>().unwrap(), [7.0; 1024]));
     }
@@ -132,7 +132,7 @@ fn an_allocation_lets_no_stream_wait_for_another() {
 }
 
 #[test]
-#[ignore = "counts what the whole process has"]
+#[ignore = "counts resources of the whole process"]
 fn has_a_pool_without_dependencies() {
     let gpu = Cuda::new(0).unwrap();
     assert_eq!(count(c"dependent_pools"), 0);
@@ -223,7 +223,7 @@ fn allocates_beside_a_stream_that_waits() {
     drop(CudaQueue::of(&queue).unwrap().alloc_shareable(40 << 20).unwrap());
     let word = Word::new(&queue);
     word.wait_on(&queue);
-    // What waits for memory to be free does not hold up the rank that the stream waits for.
+    // A wait for free memory does not block the rank that the stream waits for.
     let own = queue.clone();
     let allocating = std::thread::spawn(move || drop(Buffer::zeroed_on(&own, DType::U8, 40 << 20).unwrap()));
     let (over, is_over) = channel();
@@ -246,7 +246,7 @@ fn what_is_copied_up_lies_in_pinned_memory() {
 }
 
 #[test]
-#[ignore = "counts what the whole process has"]
+#[ignore = "counts resources of the whole process"]
 fn copies_from_pinned_memory() {
     let queue = Cuda::new(0).unwrap().queue().unwrap();
     let before = count(c"live_pinned");
@@ -266,14 +266,14 @@ fn pinned_memory_is_bounded_by_what_is_in_use() {
 }
 
 #[test]
-#[ignore = "counts what the whole process has"]
+#[ignore = "counts resources of the whole process"]
 fn unpins_what_nobody_needs() {
     let queue = Cuda::new(0).unwrap().queue().unwrap();
     for mebibytes in 1..40 {
         drop(queue.host_memory(DType::U8, mebibytes << 20).unwrap());
         assert!(count(c"live_pinned") <= (64 + 40) << 20, "{mebibytes} MiB");
     }
-    // As many of one size as are in use stay.
+    // As many blocks of a size stay as are in use.
     let some =
         || -> Vec<Buffer> { (0..20).map(|_| queue.host_memory(DType::U8, 8 << 20).unwrap()).collect() };
     drop(some());
@@ -288,7 +288,7 @@ fn memory_to_stage_a_registered_buffer_is_pinned_beforehand() {
 }
 
 #[test]
-#[ignore = "counts what the whole process has"]
+#[ignore = "counts resources of the whole process"]
 fn stages_in_memory_that_is_there() {
     let queue = Cuda::new(0).unwrap().queue().unwrap();
     spawn(on_threads().next().unwrap(), 1, |world| {
@@ -308,13 +308,13 @@ fn nothing_is_kept_in_the_end() {
 }
 
 #[test]
-#[ignore = "counts what the whole process has"]
+#[ignore = "counts resources of the whole process"]
 fn frees_everything() {
     let gpu = Cuda::new(0).unwrap();
     for _ in 0..10 {
         let queues = [(); 3].map(|()| gpu.queue().unwrap());
         assert_eq!(relay(&queues).unwrap(), on_host());
-        // Work that nobody waits for, and on queues that nobody has any more.
+        // Work without a waiting thread, and on queues that are dropped.
         let x = Buffer::from_slice_on(&queues[0], &vec![1.0f32; 10_000]).unwrap();
         let y = Buffer::zeroed_on(&queues[1], DType::F32, 10_000).unwrap();
         y.write_all().unwrap().add_scaled(1.0, &x.read_all().unwrap()).unwrap();
@@ -327,6 +327,6 @@ fn frees_everything() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(count(c"allocations") > 50);
-    // Another program goes on with a new context.
+    // Another program continues with a new context.
     assert_eq!(relay(&[(); 3].map(|()| Cuda::new(0).unwrap().queue().unwrap())).unwrap(), on_host());
 }

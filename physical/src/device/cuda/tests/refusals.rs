@@ -1,4 +1,4 @@
-//! What kernels refuse is told to whoever waits next, goes wherever the bytes go, and nowhere else.
+//! A kernel's refusal reaches the next thread that waits, follows the bytes, and goes nowhere else.
 
 use super::{Cuda, gpu};
 use crate::codec::{Codec, CodecError, Noise, Properties};
@@ -97,7 +97,7 @@ fn encoded(codec: &Whole, x: &Buffer, queue: &Queue) -> Buffer {
     message
 }
 
-/// Enqueues on a queue what the codec will refuse, and returns the message that is none.
+/// Enqueues a message that the codec will refuse, and returns it.
 fn refused(from: &Queue, queue: &Queue) -> Buffer {
     let x = Buffer::from_slice_on(from, &[0.0, f32::NAN, 1.0, f32::NAN]).unwrap();
     encoded(&PTX, &x, queue)
@@ -136,7 +136,7 @@ fn a_refusal_is_told_to_the_next_who_waits_and_to_nobody_else() {
     assert!(error.contains("whole on cuda:0: element 1 is NaN"), "{error}");
     message.queue().check().unwrap();
     assert!(message.host::<u8>().is_ok());
-    // The next one is told as well, and found by whoever asks for refusals.
+    // The next one is reported as well, and a query for refusals finds it.
     let message = refused(&x, &message.queue());
     let refusal = message.queue().refusal().unwrap();
     assert!(matches!(refusal, Some(CodecError::NotFinite { index: 1, .. })), "{refusal:?}");
@@ -242,7 +242,7 @@ fn a_launch_with_other_arguments_than_its_entry_has_parameters_is_refused() {
     ] {
         apply(Arc::new(Mistaken(arguments)), [], [x.write_all().unwrap()]).unwrap();
         let error = queue.check().unwrap_err().to_string();
-        assert!(error.contains("which are not its parameters"), "{error}");
+        assert!(error.contains("does not accept the arguments"), "{error}");
     }
     queue.check().unwrap();
 }

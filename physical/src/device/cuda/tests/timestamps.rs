@@ -7,7 +7,8 @@ use crate::runtime::{self, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Lets a queue wait for the host, and returns what `stamp` gives behind that, and when the host let it go on.
+/// Makes a queue wait for the host. Returns the result of `stamp` after that point, and the time at which the host
+/// released the queue.
 fn held(queue: &Queue, stamp: impl FnOnce() -> Arc<dyn Timestamp>) -> (Arc<dyn Timestamp>, Instant) {
     let word = Word::new(queue);
     word.wait_on(queue);
@@ -21,7 +22,7 @@ fn held(queue: &Queue, stamp: impl FnOnce() -> Arc<dyn Timestamp>) -> (Arc<dyn T
     (stamp, released)
 }
 
-/// Asserts that a timestamp is of a moment between two, as far as it can tell.
+/// Asserts that a timestamp lies between two moments, within its precision.
 fn assert_between(first: Instant, stamp: &dyn Timestamp, last: Instant) {
     let moment = stamp.moment().unwrap();
     // Half a microsecond of the driver's, and as much for f32.
@@ -78,7 +79,7 @@ fn timestamps_of_a_queue_are_in_order_whatever_they_are_measured_against() {
         gpu.0.clock.grow_old();
         queue.timestamp().unwrap().wait(LIMIT) && gpu.0.clock.bases() < 4
     };
-    assert!((0..1000).any(frees), "nobody needs the old ones any more");
+    assert!((0..1000).any(frees), "the old ones are no longer needed");
 }
 
 #[test]
@@ -99,6 +100,6 @@ fn has_no_time_on_a_lost_device() {
         })
         .collect();
     assert!(queue.check().is_err());
-    assert!(stamps.iter().all(|stamp| stamp.wait(LIMIT)), "nobody waits for ever");
+    assert!(stamps.iter().all(|stamp| stamp.wait(LIMIT)), "no wait is endless");
     assert!(stamps.last().unwrap().moment().is_none());
 }

@@ -1,5 +1,5 @@
-//! Work of ways between devices: in order with the rest, held until it is done, and watched. A stream that waits for
-//! somebody who does not come is let go on, and whatever was enqueued behind it fails.
+//! Work of paths between devices: in order with the rest, kept until it is done, and watched. A stream whose peer
+//! never comes is released, and all work after it fails.
 
 use super::super::enqueue::{address, enqueue};
 use super::super::status::Status;
@@ -60,7 +60,7 @@ impl Word {
     }
 }
 
-/// Gives a peer up after a few looks, or sees that it has come.
+/// Gives up a peer after a few looks, or sees that it has come.
 struct Peer {
     queue: Queue,
     word: Arc<Word>,
@@ -91,7 +91,7 @@ impl Watch for Peer {
     }
 }
 
-/// Lets `queue` wait for a peer before it doubles what it returns.
+/// Makes `queue` wait for a peer before it doubles the result.
 fn doubled(queue: &Queue, is_lost: bool) -> (Buffer, Arc<Peer>) {
     let x = Buffer::from_slice_on(queue, &[1.0f32, 2.0]).unwrap();
     let word = Word::new(queue);
@@ -112,13 +112,13 @@ fn work_that_goes_well_leaves_nothing_behind() {
     own.check().unwrap();
     let begun = Instant::now();
     while Arc::strong_count(&peer) > 1 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks any more, and keeps the watch");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the watch is dropped without further looks");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(peer.looks.load(Ordering::Relaxed) >= 4, "the sweeper looks, and so may who has waited");
+    assert!(peer.looks.load(Ordering::Relaxed) >= 4, "the sweeper looks, and a waiting thread may");
 }
 
-/// Work that has failed, which is seen by the thread that has waited for it before the device's own sees it.
+/// Failed work; the waiting thread sees the failure before the device's own thread does.
 struct Unseen {
     queue: Queue,
     looks: AtomicUsize,
@@ -151,7 +151,7 @@ fn work_that_is_done_is_looked_at_before_anybody_relies_on_it() {
             own.check().unwrap_err()
         };
         assert!(error.to_string().contains("rank 1 is gone"), "{error}");
-        assert!(reads || own.check().is_ok(), "it is told once");
+        assert!(reads || own.check().is_ok(), "it is reported once");
     }
 }
 
@@ -165,7 +165,7 @@ fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
     y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
     z.write_all().unwrap().copy_from(&y.read_all().unwrap()).unwrap();
     let (_, event) = z.read_all().unwrap().copy_down().unwrap().unwrap();
-    // What only waits, in order to write, has nothing of it.
+    // A queue that only waits in order to write does not get the failure.
     let w = Buffer::from_slice_on(&writer, &[1.0f32, 2.0]).unwrap();
     for queue in [&third, &writer] {
         at(WaitPlace::OfTest, || queue.device().unwrap().wait(&own.device().unwrap().record()));
@@ -180,7 +180,7 @@ fn a_failure_found_late_gets_to_all_that_was_enqueued_behind_the_work() {
     assert_eq!(*w.host::<f32>().unwrap(), [1.0, 2.0]);
     assert!(before.failure().is_none());
     named(event.failure().unwrap().into_error("cuda:0"));
-    // The queue goes on.
+    // The queue continues.
     let (x, _peer) = doubled(&own, false);
     assert_eq!(*x.host::<f32>().unwrap(), [2.0, 4.0]);
 }
@@ -271,7 +271,7 @@ fn a_stream_is_let_go_on_while_the_driver_holds_up_whoever_calls_it() {
     }
 }
 
-/// Gives a peer up once the driver holds up some thread, which it does until this stream goes on.
+/// Gives up a peer once the driver blocks some thread, which it does until this stream continues.
 struct Beside {
     queue: Queue,
     word: Arc<Word>,

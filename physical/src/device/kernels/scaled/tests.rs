@@ -37,7 +37,7 @@ fn small_float(x: f32, s: f32) -> u8 {
     nearest.unwrap_or_default() | u8::from(x.is_sign_negative()) << 7
 }
 
-/// The number of a code of E4M3, as the format says.
+/// The value of an E4M3 code, by the format's definition.
 fn value(code: u8) -> f32 {
     let exponent = i32::from(code >> 3 & 0xf);
     let fraction = f32::from(code & 7) / 8.0;
