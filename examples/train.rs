@@ -1,9 +1,9 @@
 //! Trains a net on handwritten digits by several ranks: `cargo run --release --example train`.
 //!
-//! Read [`train`] and [`step`]. The net is the laboratory's own, with its gradient written by hand, so that no framework is
-//! compiled; with one, `adapters/candle/examples` have the same loop. The program runs alike alone and under
-//! `hexagram run`, mpirun, srun and torchrun, over shared memory, TCP or threads. Held out, and never trained on, is every
-//! fifth image.
+//! Read [`train`] and [`step`]. The net is the laboratory's, with a hand-written gradient, so no framework is
+//! compiled. `adapters/candle/examples` have the same loop with a framework. The program runs the same way alone and
+//! under `hexagram run`, mpirun, srun and torchrun, over shared memory, TCP or threads. Every fifth image is held
+//! out, and never trained on.
 
 use clap::Args;
 use hexagram::algorithms::{DataParallel, EngineOptions, Mode};
@@ -20,10 +20,10 @@ Train a net of one hidden layer on handwritten digits, by several ranks.
 
 Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.";
 
-/// Options of this program, beside those of every training.
+/// Options of this program, in addition to those of every training.
 #[derive(Args)]
 struct Own {
-    /// A file of digits in place of those that are compiled in: 64 pixels 0..16 and a label per line, .csv or .csv.gz
+    /// A file of digits instead of the built-in ones: 64 pixels 0..16 and a label per line, .csv or .csv.gz
     #[arg(long)]
     data: Option<PathBuf>,
 }
@@ -78,7 +78,7 @@ fn step(engine: &mut DataParallel, digits: &Digits, samples: &[usize]) -> Result
         let values = run::values(engine, digits)?;
         engine.forward()?;
         engine.begin(Mode::Synchronize)?;
-        // Each gradient leaves as soon as it is complete, while the backward pass goes on.
+        // Each gradient leaves as soon as it is complete, while the backward pass continues.
         let hooks = engine.hooks();
         let of_batch =
             digits.gradient(&values, samples, &mut |at, gradient| hooks.ready_slice(at, gradient))?;

@@ -1,4 +1,4 @@
-//! Samplers that learn their rank from a communicator: the sampler crate stands on its own and knows none.
+//! Samplers that get their rank from a communicator: the sampler crate itself is independent of communicators.
 
 use hexagram_logical::{Communicator, World};
 use hexagram_sampler::ForRank;
@@ -17,7 +17,7 @@ use hexagram_sampler::ForRank;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Sampling {
-    /// Returns the defaults of any sampler's options, but with the rank and the number of ranks of this communicator or
+    /// Returns the defaults of any sampler's options, with the rank and the number of ranks of this communicator or
     /// world.
     fn sampling<O: ForRank>(&self) -> O;
 }

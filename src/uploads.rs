@@ -1,5 +1,5 @@
-//! Batches on their way to a device: in pinned memory, which the loader's workers fill, and from there by a queue of their
-//! own, while the device still computes with the batch before. The sampler crate stands on its own and knows no device.
+//! Uploads of batches to a device. The loader's workers fill pinned memory, and a separate queue copies it while the
+//! device still computes with the previous batch. The sampler crate itself is independent of devices.
 
 use hexagram_logical::{Buffer, DType, Element, Queue, Result};
 use hexagram_physical::memory::WriteView;
@@ -7,8 +7,8 @@ use hexagram_sampler::dataset::Cause;
 use hexagram_sampler::loader::{Array, Bytes, Epoch, LoaderState, Memory, Shape};
 use std::sync::Arc;
 
-/// Memory from which a device copies at its full speed: what [`LoaderOptions::memory`] takes in the place of PyTorch's
-/// `pin_memory`. For the host, ordinary memory.
+/// Memory from which a device copies at its full speed: [`LoaderOptions::memory`] accepts it, for the purpose of
+/// PyTorch's `pin_memory`. For the host, ordinary memory.
 ///
 /// [`LoaderOptions::memory`]: hexagram_sampler::loader::LoaderOptions::memory
 pub struct Pinned(Queue);
@@ -26,7 +26,7 @@ impl Memory for Pinned {
     }
 }
 
-/// Memory of a host's buffer, of which this is the only view.
+/// Memory of a host buffer, with this as its only view.
 struct Leased(WriteView);
 
 impl Bytes for Leased {
@@ -124,7 +124,7 @@ impl<'a, B: Upload> Uploads<'a, B> {
         self.state
     }
 
-    /// Takes the loader's next batch, and begins to copy it.
+    /// Takes the loader's next batch, and starts its copy.
     fn begin(&mut self) -> Option<Ahead<B>> {
         let batch = self.batches.next()?;
         let uploaded = batch.map_err(Cause::from).and_then(|batch| Ok(batch.upload(&self.queue)?));
@@ -140,7 +140,7 @@ impl<B: Upload> Iterator for Uploads<'_, B> {
             self.ahead = self.begin();
         }
         let (batch, state) = self.ahead.take()?;
-        // What fails ends the epoch, once everything before it was handed out.
+        // A failure ends the epoch, after all batches before it.
         if batch.is_ok() {
             self.ahead = self.begin();
             self.state = state;

@@ -62,8 +62,8 @@ fn sources(folder: &str) -> Vec<(String, String)> {
     found.into_iter().map(|path| (inside(&path), fs::read_to_string(&path).unwrap())).collect()
 }
 
-/// The packages of this workspace that a manifest names below `[dependencies]`: what tests and examples depend on may be
-/// above, as packages leave it out.
+/// The packages of this workspace in a manifest's `[dependencies]`. Dependencies of tests and examples may be in
+/// higher layers, since packages leave them out.
 fn dependencies(manifest: &str) -> BTreeSet<&str> {
     let mut inside = false;
     let mut found = BTreeSet::new();
@@ -109,7 +109,7 @@ fn the_files_from_a_gradient_to_the_socket_exist() {
     }
 }
 
-/// Algorithms reach devices and transports only through the logical layer's own words.
+/// Algorithms use devices and transports only through the names of the logical layer.
 #[test]
 fn algorithm_files_name_no_transport_and_no_device() {
     for (file, text) in sources("algorithms/src").into_iter().filter(|(file, _)| !file.contains('/')) {
@@ -135,7 +135,8 @@ fn primitives_know_no_backend() {
     }
 }
 
-/// Backends do not know each other, and what they stand on does not know them. The mixed one is made of two others.
+/// Backends do not depend on each other, and the layers below do not depend on backends. The mixed one consists of
+/// two others.
 #[test]
 fn backends_do_not_know_each_other() {
     for (file, text) in sources("physical/src") {
@@ -200,8 +201,8 @@ fn join(module: &str, rest: &str) -> String {
     [module, rest].join("::").trim_matches(':').to_owned()
 }
 
-/// Returns the modules of a crate, each of which is a file, with those from which each imports something: the defining
-/// ones, whoever exports it.
+/// Returns the modules of a crate, each of which is a file, with the modules from which each imports: the defining
+/// ones, not those that re-export.
 fn imports(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     let named = |(file, text): (String, String)| {
         let path = file.trim_end_matches(".rs").replace('/', "::");
@@ -239,7 +240,7 @@ fn imports(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     };
     let imports = modules.iter().map(|(module, [used, exported])| {
         let home = |path: &String| absolute(module, path).map(home).filter(|home| home != module);
-        // What a module exports of those below it, it does not import.
+        // Re-exports from submodules are not imports.
         let above = exported.iter().filter_map(home).filter(|home| !home.starts_with(module));
         (module.clone(), used.iter().filter_map(home).chain(above).collect())
     });

@@ -22,7 +22,7 @@ fn loader(queue: &Queue, workers: usize) -> DataLoader<(Array<f32>, Array<i64>)>
     DataLoader::new(Zip::new(features, labels).unwrap(), options).unwrap()
 }
 
-/// Adds up the batches of an epoch on a queue of its own; returns the first elements of the sum.
+/// Adds up the batches of an epoch on a separate queue; returns the first elements of the sum.
 fn sums(late: &Late) -> hexagram::Result<Vec<f32>> {
     let computes = late.queue();
     let copies = late.queue();

@@ -1,4 +1,4 @@
-//! Fits y = 3x on four ranks, each with points of its own: the engine averages the gradients, and steps.
+//! Fits y = 3x on four ranks, each with its own points: the engine averages the gradients, and steps.
 
 use hexagram::{
     Buffer, Communicator, DType, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Result,

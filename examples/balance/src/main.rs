@@ -1,5 +1,5 @@
-//! Measures what it costs to give ranks samples of different lengths at random, and what balancing saves: trains a
-//! character model on several ranks with each of three samplers. `cargo run --release -p hexagram-balance`.
+//! Measures the cost of random assignment of samples with different lengths to ranks, and the savings of balancing.
+//! Trains a character model on several ranks with each of three samplers: `cargo run --release -p hexagram-balance`.
 //!
 //! All ranks wait for the slowest in every step. Read [`train`], whose `options` are all that differs.
 
@@ -28,7 +28,7 @@ struct Options {
     /// A text file to learn, a line a sample, instead of the verse and prose that ship
     #[arg(long)]
     text: Option<PathBuf>,
-    /// Random lines of such lengths instead of a text
+    /// Random lines with these lengths instead of a text
     #[arg(long, value_enum, conflicts_with = "text")]
     lengths: Option<Lengths>,
     /// Ranks, all of them threads of this process
@@ -43,7 +43,7 @@ struct Options {
     /// Seed of the parameters and the order of lines
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Pretend that every rank has a device that takes so many microseconds for a character, whatever cores there are
+    /// Simulate a device for each rank that takes this many microseconds per character, whatever the number of cores
     #[arg(long, value_name = "MICROSECONDS")]
     device: Option<f64>,
     /// File that the picture goes to
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Err(error) => match error.downcast_ref::<PrintError>() {
             Some(error) => error.report("balance"),
             None => {
-                // If nobody reads that any more, the exit code has to tell.
+                // If standard error has no reader, the exit code still shows the failure.
                 let _ = io::stderr().write_all(format!("balance: {error}\n").as_bytes());
                 ExitCode::FAILURE
             }
@@ -89,7 +89,7 @@ fn run(options: &Options) -> Result<(), Cause> {
     let lines = text.lines.len();
     if lines < ranks * batch {
         return Err(format!(
-            "{lines} lines are no step of {ranks} ranks with --batch {batch}; use a smaller one"
+            "{lines} lines do not fill a step of {ranks} ranks with --batch {batch}; use a smaller --batch"
         )
         .into());
     }
@@ -136,7 +136,7 @@ fn report(options: &Options, runs: &[Run], title: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if options.device.is_none() && cores < options.ranks.into() {
         lines.push(format!(
-            "{} ranks share {cores} cores: who waits leaves its core to the others, so that steps/s hardly differ. \
+            "{} ranks share {cores} cores: a waiting rank leaves its core to the others, so steps/s hardly differ. \
              Try --device 500, or a machine with more cores.",
             options.ranks
         ));
@@ -185,7 +185,7 @@ impl Run {
         self.steps.iter().flatten().map(|step| step.cost).sum::<f64>() / self.seconds()
     }
 
-    /// Returns the loss of the last epoch's last steps.
+    /// Returns the loss of the last steps of the last epoch.
     fn loss(&self) -> f32 {
         let last: Vec<f32> = self.steps.iter().filter_map(|steps| Some(steps.last()?.loss)).collect();
         last.iter().sum::<f32>() / last.len() as f32

@@ -1,5 +1,5 @@
-//! A character model: an Elman network that predicts each character of a line from those before it. Nothing here knows
-//! of ranks; the work for a line is proportional to its length.
+//! A character model: an Elman network that predicts each character of a line from those before it. This file is
+//! independent of ranks. The work for a line is proportional to its length.
 //!
 //! ```text
 //! h(t) = tanh(E[x(t)] + W h(t-1) + b);  p(t) = softmax(O h(t) + c);  loss = -Σ ln p(t)[x(t+1)]
@@ -30,7 +30,7 @@ struct Parts {
 }
 
 impl Model {
-    /// Creates a network for so many characters, with random parameters; the same on every rank.
+    /// Creates a network for this many characters, with random parameters; the same on every rank.
     pub(crate) fn new(characters: usize, seed: u64) -> Self {
         let mut generator = SampleGenerator::new(seed, 0, 0);
         let size = parts(characters).output_bias.end;
@@ -43,8 +43,8 @@ impl Model {
         self.parameters.len()
     }
 
-    /// Adds the gradient of a line's loss, and gives the loss, in nats. A line begins and ends with character 0, which
-    /// stands nowhere else.
+    /// Adds the gradient of a line's loss, and returns the loss, in nats. A line begins and ends with character 0,
+    /// which occurs nowhere else.
     pub(crate) fn backward(&self, line: &[u8], gradient: &mut [f32]) -> f32 {
         let inputs = &line[..line.len() - 1];
         let targets = &line[1..];

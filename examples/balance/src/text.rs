@@ -54,7 +54,7 @@ impl Text {
         encode(lines.iter().map(Vec::as_slice))
     }
 
-    /// Returns the number of characters that the model has to predict for each line: its end is one.
+    /// Returns the number of characters that the model must predict for each line, including its end.
     pub(crate) fn cost(&self, index: usize) -> f64 {
         (self.lines.0[index].len() - 1) as f64
     }

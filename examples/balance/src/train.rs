@@ -20,9 +20,9 @@ const RATE: f32 = 0.5;
 pub(crate) enum Method {
     /// PyTorch's `DistributedSampler`: at random.
     Distributed,
-    /// Bagua's `LoadBalancingDistributedSampler`: lines of about the same length at the same time.
+    /// Bagua's `LoadBalancingDistributedSampler`: lines of similar length in the same step.
     LoadBalancing,
-    /// Steps in which the lines of every rank are equally long together.
+    /// Steps in which the lines of all ranks have equal total lengths.
     CostBalanced,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) batch: usize,
     pub(crate) epochs: usize,
     pub(crate) seed: u64,
-    /// Time that a device of the rank's own takes for a character; `None` to compute on this machine's cores.
+    /// Time per character of a simulated device of the rank; `None` to compute on this machine's cores.
     pub(crate) device: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Step {
 ///
 /// # Errors
 ///
-/// What kept a rank from training.
+/// The error that kept a rank from training.
 pub(crate) fn run(setting: &Setting<'_>, method: Method) -> Result<Vec<Vec<Step>>, Cause> {
     let rank = |world: World| {
         as_rank(world, |world| train(setting, method, &world)).map_err(|error: Cause| error.to_string())
@@ -94,7 +94,7 @@ fn train(setting: &Setting<'_>, method: Method, world: &World) -> Result<Vec<Ste
     Ok(steps)
 }
 
-/// Returns the sampler's options: the only lines that differ from one sampler to the other.
+/// Returns the sampler's options: the only lines that differ between samplers.
 fn options(setting: &Setting<'_>, method: Method, rank: usize) -> Result<LoaderOptions, Cause> {
     let &Setting { costs, ranks: replicas, batch, seed, .. } = setting;
     let common = LoaderOptions { workers: 1, persistent_workers: true, seed, ..LoaderOptions::default() };
@@ -126,8 +126,8 @@ fn options(setting: &Setting<'_>, method: Method, rank: usize) -> Result<LoaderO
     })
 }
 
-/// Makes a step. Gradients are added up and divided by the characters of all ranks, so that every character counts the
-/// same whoever had it.
+/// Makes a step. Gradients are summed and divided by the characters of all ranks, so every character has the same
+/// weight on any rank.
 fn step(
     setting: &Setting<'_>,
     comm: &Communicator,
@@ -143,7 +143,7 @@ fn step(
     }
     let cost = f64::from(sums[size + 1]);
     if let Some(per_character) = setting.device {
-        // As if a device of this rank's own were computing: the time is used up, the core is free for others.
+        // Simulates a device of this rank: the time passes, and the core is free for others.
         std::thread::sleep(per_character.mul_f64(cost).saturating_sub(began.elapsed()));
     }
     let computed = began.elapsed();

@@ -1,4 +1,4 @@
-//! The program as a user starts it: what becomes of a report that cannot be printed, and of a text that cannot be read.
+//! The program as a user starts it: a report that cannot be printed, and a text that cannot be read.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(target_os = "linux")]
 

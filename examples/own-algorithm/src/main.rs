@@ -1,6 +1,6 @@
-//! Trains, compares and measures any algorithm, this crate's among them: `cargo run --release -p
-//! hexagram-own-algorithm -- compare gradient-allreduce adaptive-local-sgd`, or the program under `hexagram run -n
-//! 4 --`.
+//! Trains, compares and measures any algorithm, including this crate's: `cargo run --release -p
+//! hexagram-own-algorithm -- compare gradient-allreduce adaptive-local-sgd`, or the program under `hexagram run -n 4
+//! --`.
 
 use hexagram::algorithms::Registry;
 use hexagram_own_algorithm::AdaptiveLocalSgd;

@@ -1,4 +1,4 @@
-//! The algorithm on functions whose minimum is known, with other data on each rank.
+//! The algorithm on functions with a known minimum, with different data on each rank.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

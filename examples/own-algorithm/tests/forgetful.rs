@@ -1,4 +1,4 @@
-//! That the test kit sees what is easily overlooked: a state that is not in the checkpoint.
+//! The test kit finds a common mistake: state that is missing from the checkpoint.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -7,7 +7,7 @@ use hexagram::algorithms::testing::{Setup, resumes_exactly};
 use hexagram::algorithms::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use std::sync::Arc;
 
-/// Local SGD that counts its steps by itself, and may forget to save the count.
+/// Local SGD that counts its steps itself, and may forget to save the count.
 #[derive(Debug, Clone)]
 struct Counting {
     forgets: bool,

@@ -1,4 +1,5 @@
-//! docs/write-your-own-algorithm.md shows what is compiled and tested here, and the plugin is as short as it says.
+//! docs/write-your-own-algorithm.md shows code that is compiled and tested here, and the plugin is as short as the
+//! page claims.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,12 +7,12 @@ const PAGE: &str = include_str!("../../../docs/write-your-own-algorithm.md");
 const PLUGIN: &str = include_str!("../src/lib.rs");
 const FILES: [&str; 3] = [PLUGIN, include_str!("../src/main.rs"), include_str!("adaptive.rs")];
 
-/// Lines without their indentation, which is the page's own.
+/// Lines without their indentation, which differs on the page.
 fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
-/// The page's blocks in a language.
+/// The page's code blocks in a language.
 fn blocks(language: &str) -> Vec<&'static str> {
     let opening = format!("\n```{language}\n");
     let blocks = PAGE.split(&opening).skip(1);
@@ -40,7 +41,7 @@ fn the_page_has_the_whole_plugin_with_its_rule() {
     let whole = |block: &&str| lines(block) == code;
     assert_eq!(blocks("rust").iter().filter(|block| whole(block)).count(), 1);
     let header: Vec<&str> = header.iter().map(|line| line.trim_start_matches("//!").trim()).collect();
-    assert!(has(&header.join("\n"), blocks("text")[0]), "the rule is another");
+    assert!(has(&header.join("\n"), blocks("text")[0]), "the rule differs");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One rank's end of a channel: matches the messages in its inbox with receives, and lands them.
+//! One rank's end of a channel: it matches the messages in its inbox with receives, and delivers them.
 
 use crate::inbox::{Inbox, Message};
 use hexagram::physical::health::Health;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Operations under way.
+/// Operations in progress.
 #[derive(Default)]
 struct Operations {
     tickets: Tickets,
@@ -28,13 +28,13 @@ pub(crate) struct Endpoint {
     tally: Arc<Tally>,
     is_crowded: bool,
     inbox: Arc<Inbox>,
-    /// By rank, this one's own among them.
+    /// Inboxes of all ranks, by rank, including its own.
     peers: Vec<Arc<Inbox>>,
     operations: RefCell<Operations>,
 }
 
 impl Endpoint {
-    /// Creates the end of a channel whose messages come to `inbox` and go to those of the `peers`.
+    /// Creates the end of a channel. Its messages arrive in `inbox`; it sends to the inboxes of `peers`.
     pub(crate) fn new(
         member: &Membership,
         kind: TransportKind,
@@ -97,7 +97,7 @@ impl Transport for Endpoint {
         let tickets = &mut self.operations.borrow_mut().tickets;
         let ticket = tickets.open();
         let Some(bytes) = view.host_bytes() else {
-            let error = Error::usage("loopback reads host memory only", "send from a buffer of the host");
+            let error = Error::usage("loopback reads host memory only", "send from a host buffer");
             tickets.finish(ticket, Err(error));
             return ticket;
         };
@@ -148,7 +148,7 @@ impl Transport for Endpoint {
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        // What a rank sent before it left is in the inbox by the time that it has left: one more look finds it.
+        // Messages sent before a rank left are in the inbox once it has left: one more look finds them.
         let has_ended = self.health.has_left(peer) && !self.progress();
         has_ended.then(|| "finished".to_owned())
     }

@@ -37,12 +37,12 @@ impl Inbox {
         self.ring();
     }
 
-    /// Takes out all that has come since the last call.
+    /// Takes out all messages since the last call.
     pub(crate) fn take(&self) -> Vec<Message> {
         mem::take(&mut lock(&self.contents).messages)
     }
 
-    /// Sleeps until a message comes, the bell rings, or the time is over.
+    /// Sleeps until a message arrives, the bell rings, or the time is up.
     pub(crate) fn sleep(&self, at_most: Duration) {
         let quiet = |contents: &mut Contents| contents.messages.is_empty() && !contents.rung;
         let waited = self.changed.wait_timeout_while(lock(&self.contents), at_most, quiet);
@@ -57,7 +57,7 @@ impl Bell for Inbox {
     }
 }
 
-/// The inboxes of one rank, by channel. Whoever comes first to a channel makes its inbox.
+/// The inboxes of one rank, by channel. The first user of a channel creates its inbox.
 pub(crate) struct Inboxes {
     number: u32,
     channels: Mutex<HashMap<u16, Arc<Inbox>>>,
@@ -99,6 +99,6 @@ impl Drop for Inboxes {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole after every statement.
+    // The data behind these locks is consistent after every statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! `loopback`: a transport between the threads of one process, in a crate of its own.
+//! `loopback`: a transport between the threads of one process, in a separate crate.
 //!
-//! Every rank has an inbox, which it announces by a number. A message is copied once, into the receiver's inbox, so
-//! that a send is done at once; the receiver matches it with a receive, and lands it there. When you would want it: as
-//! the start of a transport of your own.
+//! Every rank has an inbox, and announces its number. A message is copied once, into the receiver's inbox, so a send
+//! completes immediately. The receiver matches it with a receive, and delivers it there. Use it to begin your own
+//! transport.
 
 mod endpoint;
 mod inbox;
@@ -22,13 +22,13 @@ use std::sync::{Arc, OnceLock};
 /// Returns the transport, which is registered by the first call.
 ///
 /// # Errors
-/// [`Error::Usage`] if another transport has taken the name.
+/// [`Error::Usage`] if a different transport has the name.
 pub fn loopback() -> Result<TransportKind> {
     static KIND: OnceLock<Result<TransportKind>> = OnceLock::new();
     KIND.get_or_init(|| register("loopback", Loopback)).clone()
 }
 
-/// The transport as start-up knows it.
+/// The transport as the bootstrap uses it.
 struct Loopback;
 
 impl Backend for Loopback {
@@ -37,7 +37,7 @@ impl Backend for Loopback {
     }
 }
 
-/// A rank that has its inboxes, before it knows its peers.
+/// A rank with its inboxes, before it has its peers.
 struct Waiting(Arc<Inboxes>);
 
 impl Prepared for Waiting {
@@ -58,8 +58,8 @@ impl Prepared for Waiting {
     }
 }
 
-/// Finds the inboxes that a rank has announced. The bytes come from another rank: nothing in them is taken for granted. A
-/// rank of this process that has ended by now is given new ones, which nobody reads: its failure is told by its health.
+/// Finds the inboxes that a rank has announced. The bytes come from another rank, so they are checked. If a rank of
+/// this process has ended already, returns new inboxes without a reader: its health reports the failure.
 fn find(announcement: &[u8]) -> Option<Arc<Inboxes>> {
     let (process, number) = announcement.split_first_chunk::<4>()?;
     let number = u32::from_le_bytes(number.try_into().ok()?);
@@ -67,9 +67,9 @@ fn find(announcement: &[u8]) -> Option<Arc<Inboxes>> {
     is_here.then(|| Inboxes::find(number).unwrap_or_else(Inboxes::open))
 }
 
-/// A rank that knows its peers.
+/// A rank with its peers.
 struct Connected {
-    /// This rank's inboxes, which are found as long as it is there.
+    /// This rank's inboxes; peers find them while it exists.
     own: Arc<Inboxes>,
     /// Inboxes of all ranks, by rank.
     ranks: Vec<Arc<Inboxes>>,

@@ -1,5 +1,4 @@
-//! Transports with a defect, under names of their own: each must end in an error that names the rank and says what to
-//! do.
+//! Transports with a defect, under separate names: each must end in an error that names the rank and the remedy.
 
 use crate::{Inboxes, Waiting, loopback};
 use hexagram::asynchronous::{Clock, Service};
@@ -34,7 +33,7 @@ enum Defect {
     PanicInSend,
     /// Polling panics.
     PanicInPoll,
-    /// Messages are said to be sent, and are lost.
+    /// Messages count as sent, but are lost.
     Loss,
     /// Start-up panics when it connects.
     PanicInConnect,
@@ -42,11 +41,11 @@ enum Defect {
     PanicBeforeOthers,
     /// An announcement is longer than may be.
     LongAnnouncement,
-    /// Operations are said to be of a rank that is not there.
+    /// Operations name a rank that does not exist.
     NoSuchRank,
-    /// Messages are said to have more bytes than there is room for.
+    /// Messages claim more bytes than the buffer holds.
     TooManyBytes,
-    /// Operations are said to wait for a rank that is not there.
+    /// Operations claim to wait for a rank that does not exist.
     WaitsForNobody,
 }
 
@@ -143,7 +142,7 @@ impl Transport for End {
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         assert!(!self.shows(Defect::PanicInSend), "on purpose");
-        // What a rank sends to itself is not waited for.
+        // A message to itself needs no wait.
         let to = if self.shows(Defect::Loss) { self.rank() } else { to };
         self.inner.post_send(to, label, view)
     }
@@ -191,7 +190,7 @@ impl Transport for End {
     }
 }
 
-/// Sums over all ranks until something fails, but for the culprit so often only.
+/// Sums over all ranks until one fails; the culprit stops after `times`.
 fn sums(comm: &Communicator, times: usize) -> Error {
     let times = if comm.rank() == CULPRIT { times } else { usize::MAX };
     for _ in 0..times {
@@ -248,7 +247,7 @@ fn clocks(comm: &Communicator) -> Result<()> {
     }
 }
 
-/// Fails unless the culprit's error is of its transport, and the other's names the culprit.
+/// Fails unless the culprit's error is about its transport, and the other's names the culprit.
 fn assert_is_the_transports(errors: &[Error], said: &str) {
     let text = errors[CULPRIT].to_string();
     assert!(text.contains(said) && text.contains("correct the transport"), "{text}");
@@ -326,7 +325,7 @@ fn a_transport_that_panics_as_it_connects_is_its_ranks_failure() {
 
 /// Prints the error of a rank that is a process.
 #[test]
-#[ignore = "what the next test starts as a process"]
+#[ignore = "started as a process by the next test"]
 fn one_process() {
     let options = JoinOptions { transport: loopback().unwrap(), ..JoinOptions::default() };
     eprintln!("{}", World::join(&options).err().unwrap());

@@ -1,4 +1,4 @@
-//! What every transport promises, and a collective over it.
+//! The guarantees of every transport, and a collective over it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -36,6 +36,6 @@ impl hexagram::physical::transport::Backend for Nobody {
         &self,
         _site: &hexagram::physical::transport::Site<'_>,
     ) -> hexagram::Result<Box<dyn hexagram::physical::transport::Prepared>> {
-        Err(Error::usage("nobody is there", "choose another transport"))
+        Err(Error::usage("no rank is reachable", "choose a different transport"))
     }
 }

@@ -1,4 +1,4 @@
-//! docs/write-your-own-transport.md shows what is compiled and tested here.
+//! docs/write-your-own-transport.md shows code that is compiled and tested here.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,7 +6,7 @@ const PAGE: &str = include_str!("../../../docs/write-your-own-transport.md");
 const FILES: [&str; 3] =
     [include_str!("../src/lib.rs"), include_str!("../src/endpoint.rs"), include_str!("matrix.rs")];
 
-/// Returns the lines without their indentation, which is the page's own.
+/// Returns the lines without their indentation, which differs on the page.
 fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
