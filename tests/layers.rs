@@ -156,7 +156,7 @@ fn backends_do_not_know_each_other() {
 /// circle is to read them all: make none larger.
 const LARGEST_CIRCLES: [(&str, usize); 8] = [
     ("physical", 5),
-    ("logical", 15),
+    ("logical", 4),
     ("algorithms", 3),
     ("sampler", 2),
     ("adapters/candle", 4),

@@ -29,11 +29,14 @@ macro_rules! doc_errors {
     ($($name:literal)*) => { concat!("\n\n# Errors\nAs [`Communicator::", $($name,)* "`].") };
 }
 
-impl<'a> Blocking<'a> {
-    pub(crate) fn new(comm: &'a Communicator) -> Self {
-        Blocking { comm }
+impl Communicator {
+    /// Returns the blocking form of the primitives, on plain slices.
+    pub fn blocking(&self) -> Blocking<'_> {
+        Blocking { comm: self }
     }
+}
 
+impl Blocking<'_> {
     /// Reduces over all ranks, in place: `elements ← op over ranks`.
     #[doc = doc_errors!("all_reduce")]
     pub fn all_reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {

@@ -1,8 +1,6 @@
 //! The communicator: the membership of one thread in a group of ranks. Every primitive is a method of it.
 
 use crate::asynchronous::Activity;
-use crate::blocking::Blocking;
-use crate::centralized::HostGroups;
 use crate::group::Group;
 use hexagram_physical::fingerprint::Rate;
 use hexagram_physical::operation::Poison;
@@ -72,6 +70,15 @@ struct GroupShare {
     grouped: Counters,
     /// Cached groups of its hosts and of their leaders.
     hosts: OnceCell<HostGroups>,
+}
+
+/// The groups of the hosts of a group, and of their leaders.
+pub(crate) struct HostGroups {
+    pub(crate) host: Communicator,
+    /// Only on leaders.
+    pub(crate) leaders: Option<Communicator>,
+    pub(crate) hosts: Rc<[Vec<usize>]>,
+    pub(crate) mine: usize,
 }
 
 /// Counters, one for each rank. Most groups never need them.
@@ -277,11 +284,6 @@ impl Communicator {
     /// Runs a future of this communicator to completion, on this thread.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         drive::block_on(self.endpoint(), future)
-    }
-
-    /// Returns the blocking form of the primitives, on plain slices.
-    pub fn blocking(&self) -> Blocking<'_> {
-        Blocking::new(self)
     }
 
     /// Ends the work of all ranks: every operation on this rank fails from now on, and the other ranks are notified

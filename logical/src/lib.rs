@@ -51,6 +51,7 @@ mod members;
 mod part;
 mod point_to_point;
 pub mod spelling;
+mod split;
 pub mod testing;
 
 pub use blocking::Blocking;

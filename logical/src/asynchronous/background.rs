@@ -1,6 +1,5 @@
 //! Operations in the background, such as averaging a model while its rank computes.
 
-use super::BlockingBackground;
 use super::pending::{Ending, Pending, Promise};
 use super::task;
 use crate::encoding::Encoding;
@@ -207,11 +206,6 @@ impl Background {
             self.send(QueueItem::Abort(promise));
             aborted.await
         })
-    }
-
-    /// Returns the blocking form of this call.
-    pub fn blocking(&mut self) -> BlockingBackground<'_> {
-        BlockingBackground(self)
     }
 
     fn snapshot(&self, model: &Model) -> Result<Buffer> {

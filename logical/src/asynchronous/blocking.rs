@@ -17,7 +17,14 @@ macro_rules! blocking {
     };
     (@holding $name:ident $of:ident [$($by:tt)*]) => {
         #[doc = concat!("Calls of a [`", stringify!($of), "`] that block on the caller's thread.")]
-        pub struct $name<'a>(pub(super) &'a $($by)* $of);
+        pub struct $name<'a>(&'a $($by)* $of);
+
+        impl $of {
+            /// Returns the blocking form of the waiting calls.
+            pub fn blocking(&$($by)* self) -> $name<'_> {
+                $name(self)
+            }
+        }
     };
     (@call $of:ident [$($by:tt)*] $call:ident($($argument:ident: $type:ty),*) $returned:ty) => {
         #[doc = concat!("Waits for [`", stringify!($of), "::", stringify!($call), "`].\n\n# Errors\nAs that.")]

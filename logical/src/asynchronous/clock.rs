@@ -1,10 +1,10 @@
 //! The staleness clock: it limits how many steps a rank may be ahead of the slowest.
 
-use super::BlockingClock;
 use super::agree::agree;
 use super::dispatcher::Outgoing;
+use super::handler::{Handler, Landed, Member, Reply, Served};
 use super::pending::Pending;
-use super::service::{Handler, Landed, Member, Reply, Served, Service};
+use super::service::Service;
 use super::wire::Request;
 use crate::{Buffer, Communicator, DType, Primitive, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -155,11 +155,6 @@ impl Clock {
     /// As [`Clock::wait`].
     pub fn settle<'a>(&'a self) -> Primitive<'a, u64> {
         Box::pin(async move { self.wait_until(self.now()).await })
-    }
-
-    /// Returns the blocking form of the waits.
-    pub fn blocking(&self) -> BlockingClock<'_> {
-        BlockingClock(self)
     }
 
     async fn wait_until(&self, clock: u64) -> Result<u64> {

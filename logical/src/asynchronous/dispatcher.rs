@@ -11,7 +11,7 @@
 //! Requests of one rank to one handler are served one after another, in the order in which they were made. Other
 //! requests overtake them, so that neither a slow link nor a postponed request delays other ranks.
 
-use super::service::{Handler, Landed, Member};
+use super::handler::{Handler, Landed, Member, Payload};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
 use hexagram_physical::error::During;
@@ -34,30 +34,6 @@ pub(super) const REPLIES: u32 = 4;
 
 /// Handlers of this rank, by number.
 pub(super) type Handlers = Mutex<Vec<Arc<dyn Handler>>>;
-
-/// Elements of a message: the first ones of a buffer.
-#[derive(Clone)]
-pub(crate) struct Payload {
-    pub(crate) buffer: Arc<Buffer>,
-    pub(crate) len: usize,
-}
-
-impl Payload {
-    pub(crate) fn whole(buffer: Arc<Buffer>) -> Self {
-        let len = buffer.len();
-        Payload { buffer, len }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.len * self.buffer.dtype().size()
-    }
-
-    /// Returns a copy of the bytes on the host; empty without a payload.
-    pub(super) fn copied(payload: Option<&Self>) -> Result<Vec<u8>> {
-        payload
-            .map_or_else(|| Ok(Vec::new()), |it| Ok(it.buffer.read(0..it.len)?.bytes_on_host()?.into_owned()))
-    }
-}
 
 /// A request of this rank to send.
 pub(crate) struct Outgoing {

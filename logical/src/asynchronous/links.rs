@@ -10,7 +10,7 @@
 //!
 //! D decodes. Each pair of ranks has its own e and h, in each direction.
 
-use super::dispatcher::Payload;
+use super::handler::Payload;
 use super::pool::BufferPool;
 use super::wire::violation;
 use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink, LinkNames, MessageSender, State};

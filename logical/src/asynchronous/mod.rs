@@ -16,6 +16,7 @@ mod background;
 mod blocking;
 mod clock;
 mod dispatcher;
+mod handler;
 mod incoming;
 mod links;
 mod outgoing;

@@ -4,73 +4,18 @@
 //! To write a further primitive of this kind, implement `Handler` for incoming requests, and send requests with
 //! `Service::submit` and `Dispatcher::ask`.
 
-use super::BlockingService;
-use super::dispatcher::{Dispatcher, Handlers, Payload};
+use super::dispatcher::{Dispatcher, Handlers};
+use super::handler::Handler;
 use super::pending::{Ending, Pending};
 use super::task;
-use super::wire::Request;
 use super::worker::{Command, Task, Worker};
 use crate::runtime;
-use crate::{Buffer, Communicator, Error, Peer, Primitive, Result, World};
+use crate::{Communicator, Error, Primitive, Result, World};
 use hexagram_physical::transport::Bell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Payload that has arrived: the first `bytes` bytes of a buffer.
-pub(crate) struct Landed {
-    pub(crate) buffer: Arc<Buffer>,
-    pub(crate) bytes: usize,
-}
-
-/// Reply that is sent back.
-pub(crate) struct Reply {
-    pub(crate) arguments: [u64; 2],
-    pub(crate) payload: Option<Payload>,
-}
-
-impl Reply {
-    /// Creates an empty reply, which only confirms completion.
-    pub(crate) fn empty() -> Self {
-        Reply { arguments: [0; 2], payload: None }
-    }
-}
-
-/// A rank of a service, and the process that it is.
-#[derive(Clone)]
-pub(crate) struct Member {
-    /// Rank among those of the service.
-    pub(crate) rank: usize,
-    pub(crate) peer: Peer,
-}
-
-impl Member {
-    /// Returns a rank of a communicator.
-    pub(crate) fn of(comm: &Communicator, rank: usize) -> Self {
-        let peer = comm.world().health().peers()[comm.world_rank(rank)].clone();
-        Member { rank, peer }
-    }
-}
-
-/// Outcome of a request.
-pub(crate) enum Served {
-    Done(Reply),
-    /// The request cannot be served yet. It is retried after the next event; other requests of the same rank to the
-    /// same handler wait behind it. [`Service::wake`] signals an event on this rank.
-    Later,
-}
-
-/// Serves requests, on the service thread. An error ends the job: it means that a rank violates the protocol, not
-/// that a request is refused.
-pub(crate) trait Handler: Send + Sync {
-    /// Inspects a request before its payload arrives, and returns the buffer for the payload; an empty one for
-    /// requests without a payload.
-    fn admit(&self, from: &Member, request: &Request) -> Result<Arc<Buffer>>;
-
-    /// Serves a request, exclusively. The handler may keep the buffer of the payload.
-    fn serve(&self, from: &Member, request: &Request, payload: &Landed) -> Result<Served>;
-}
 
 /// Thread of a rank that answers requests of other ranks to its windows, pair exchanges, servers and clocks. Cheap to
 /// clone.
@@ -181,11 +126,6 @@ impl Service {
                 None => self.0.ending.failure().map_or(Ok(()), Err),
             }
         })
-    }
-
-    /// Returns the blocking form of these calls.
-    pub fn blocking(&self) -> BlockingService<'_> {
-        BlockingService(self)
     }
 
     /// Returns this rank.

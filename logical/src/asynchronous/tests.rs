@@ -1,8 +1,10 @@
 //! The service by itself, with a handler that adds.
 
-use super::dispatcher::{Outgoing, Payload, request_label};
+use super::dispatcher::{Outgoing, request_label};
+use super::handler::Payload;
+use super::handler::{Handler, Landed, Member, Reply, Served};
 use super::pending::Pending;
-use super::service::{Handler, Landed, Member, Reply, Served, Service};
+use super::service::Service;
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
 use crate::testing::{TRANSPORTS, cases, spawn};
 use crate::{Buffer, DType, Error, HEADER_BYTES, Result, TransportKind};

@@ -26,6 +26,7 @@
 use super::encoded::{scatter_gather, vote};
 use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::codec::LinearCodec;
+use crate::communicator::HostGroups;
 use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Error, Land, Primitive, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -59,15 +60,6 @@ pub struct Hierarchy {
     /// Ranks of each host in the whole group, lowest first; hosts in the order of their leaders.
     hosts: Rc<[Vec<usize>]>,
     /// Index of the host of this rank.
-    mine: usize,
-}
-
-/// The groups of the hosts of a group, and of their leaders.
-pub(crate) struct HostGroups {
-    host: Communicator,
-    /// Only on leaders.
-    leaders: Option<Communicator>,
-    hosts: Rc<[Vec<usize>]>,
     mine: usize,
 }
 

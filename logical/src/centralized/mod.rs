@@ -22,6 +22,5 @@ mod scatter;
 mod share;
 
 pub use hierarchy::Hierarchy;
-pub(crate) use hierarchy::HostGroups;
 pub(crate) use ring::{AHEAD, SEGMENT};
 pub(crate) use share::{TAGS, chunk, free_to_read, free_to_write};

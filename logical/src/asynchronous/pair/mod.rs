@@ -3,12 +3,13 @@
 
 mod target;
 
-use super::BlockingPairExchange;
 use super::agree::{check, tell_everyone};
-use super::dispatcher::{Dispatcher, Outgoing, Payload};
+use super::dispatcher::{Dispatcher, Outgoing};
+use super::handler::Payload;
+use super::handler::{Landed, Member};
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
-use super::service::{Landed, Member, Service};
+use super::service::Service;
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
 use std::rc::Rc;
@@ -197,11 +198,6 @@ impl PairExchange {
             self.target.restore(&mut pair, what, rank, state)?;
         }
         Ok(())
-    }
-
-    /// Returns the blocking form of the waiting calls.
-    pub fn blocking(&self) -> BlockingPairExchange<'_> {
-        BlockingPairExchange(self)
     }
 }
 

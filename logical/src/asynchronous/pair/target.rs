@@ -1,9 +1,9 @@
 //! Serves the requests of other ranks for the value of this rank.
 
-use crate::asynchronous::dispatcher::Payload;
+use crate::asynchronous::handler::Payload;
+use crate::asynchronous::handler::{Handler, Landed, Member, Reply, Served};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
-use crate::asynchronous::service::{Handler, Landed, Member, Reply, Served};
 use crate::asynchronous::shared::{Shared, SharedGuard};
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};

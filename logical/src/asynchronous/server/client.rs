@@ -1,9 +1,9 @@
 //! The client side of a server: the pushes and pulls of a rank.
 
-use super::super::BlockingServer;
-use super::super::dispatcher::{Outgoing, Payload, Response};
+use super::super::dispatcher::{Outgoing, Response};
+use super::super::handler::Landed;
+use super::super::handler::Payload;
 use super::super::pending::Pending;
-use super::super::service::Landed;
 use super::super::wire::violation;
 use super::cache::Cache;
 use super::shard::{PULL, PUSH};
@@ -19,11 +19,6 @@ use std::sync::Arc;
 const NAMES: LinkNames = LinkNames { error: "pushed", difference: "pushed" };
 
 impl Server {
-    /// Returns the blocking form of these calls.
-    pub fn blocking(&mut self) -> BlockingServer<'_> {
-        BlockingServer(self)
-    }
-
     /// Sends `delta` to the shards of the parameters `range`. Returns when `delta` may be changed; a later call
     /// returns the error of a request that fails afterwards.
     ///

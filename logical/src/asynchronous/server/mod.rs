@@ -10,7 +10,8 @@ pub use update::{Add, Push, SgdUpdate, Update};
 
 use super::agree::agree;
 use super::clock::Clock;
-use super::service::{Member, Service};
+use super::handler::Member;
+use super::service::Service;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Primitive, Result};
 use cache::Cache;

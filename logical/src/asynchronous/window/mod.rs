@@ -2,13 +2,13 @@
 
 mod target;
 
-use super::BlockingWindow;
 use super::agree::{check, tell_everyone};
 use super::dispatcher::Outgoing;
+use super::handler::Member;
 use super::links::SendLink;
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
-use super::service::{Member, Service};
+use super::service::Service;
 use super::shared::{Shared, SharedGuard};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Primitive, Result};
@@ -393,11 +393,6 @@ impl Window {
             }
         }
         Ok(())
-    }
-
-    /// Returns the blocking form of the waiting calls.
-    pub fn blocking(&self) -> BlockingWindow<'_> {
-        BlockingWindow(self)
     }
 
     /// Waits until neither another thread of the program nor the service accesses the window.
