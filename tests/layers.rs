@@ -160,9 +160,9 @@ const LARGEST_CIRCLES: [(&str, usize); 8] = [
     ("algorithms", 3),
     ("sampler", 2),
     ("adapters/candle", 4),
-    ("lab", 14),
+    ("lab", 5),
     ("cli", 2),
-    ("python", 6),
+    ("python", 3),
 ];
 
 /// Adds the paths of a `use` tree.

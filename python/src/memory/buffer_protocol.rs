@@ -95,7 +95,7 @@ impl View {
             dtype,
             len: usize::try_from(self.0.bytes).unwrap_or(0) / dtype.size(),
             writable: self.0.read_only == 0,
-            kept: Kept::new(Held::View(self)),
+            kept: Kept::new(Held::Other(Box::new(self))),
         })
     }
 

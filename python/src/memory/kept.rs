@@ -3,10 +3,10 @@
 //! An operation may end on a thread that must not wait for the interpreter. So what it kept is only laid aside there, and
 //! dropped by the next call that holds the interpreter's lock, or by the package's own thread.
 
-use super::buffer_protocol::View;
 use crate::callbacks;
 use crate::fork::Generation;
 use pyo3::prelude::*;
+use std::any::Any;
 use std::sync::{Mutex, PoisonError};
 
 /// Owner of some elements: dropped with the interpreter's lock only.
@@ -17,8 +17,8 @@ pub(crate) struct Kept(Option<Held>);
 pub(crate) enum Held {
     /// An object that has the elements.
     Object(#[allow(dead_code, reason = "it is kept for its drop")] Py<PyAny>),
-    /// A view of an object's buffer.
-    View(#[allow(dead_code, reason = "it is kept for its drop")] View),
+    /// Another owner, such as a view of an object's buffer.
+    Other(#[allow(dead_code, reason = "it is kept for its drop")] Box<dyn Any + Send + Sync>),
 }
 
 /// Owners whose operations have ended.

@@ -2,7 +2,8 @@
 
 use super::candidate::Candidate;
 use super::ladder::{Ladder, WORTH, saved};
-use crate::program::simulate::job::{Job, Point};
+use crate::program::simulate::job::Job;
+use crate::program::simulate::point::Point;
 use crate::program::simulate::report::Row;
 use crate::suite::ErrorsAbove;
 use hexagram::algorithms::Trigram;

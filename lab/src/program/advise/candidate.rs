@@ -2,7 +2,7 @@
 
 use crate::program::names::ALL;
 use crate::program::periods::whole_periods;
-use crate::program::simulate::job::Steps;
+use crate::program::simulate::point::Steps;
 use crate::program::{Chosen, stepping};
 use hexagram::algorithms::{AnyAlgorithm, Registry, Trigram};
 use hexagram::{Error, Result};

@@ -2,7 +2,8 @@
 
 use super::advice::Border;
 use super::candidate::{Candidate, at_least};
-use crate::program::simulate::job::{Job, Point};
+use crate::program::simulate::job::Job;
+use crate::program::simulate::point::Point;
 use crate::program::simulate::report::Row;
 use hexagram::Result;
 use std::collections::BTreeMap;

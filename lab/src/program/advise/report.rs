@@ -5,7 +5,7 @@ use super::advice::{Advice, Advised};
 use super::candidate::REFERENCE;
 use super::verdict::points;
 use crate::program::say::{bytes, markdown_heading, markdown_row, percent};
-use crate::program::simulate::job::Point;
+use crate::program::simulate::point::Point;
 use crate::program::simulate::report::Row;
 use crate::suite::Difference;
 use hexagram::physical::sim::Shape;

@@ -10,7 +10,8 @@ mod scene;
 mod tests;
 mod verdict;
 
-use super::{JobOptions, SimulateOptions};
+use super::job::JobOptions;
+use super::options::SimulateOptions;
 use crate::program::Chosen;
 use crate::program::names::ALL;
 use crate::program::say::{self, Failure, print};

@@ -1,7 +1,9 @@
 //! A simulated job: model, ranks, hosts and links, as they are typed, and one simulated training of it.
 
+use super::file::{in_file, read};
 use super::model::Model;
 use super::pace::{PaceOptions, Paces};
+use super::point::{Point, Steps};
 use super::report::Row;
 use super::run::Scene;
 use crate::program::Passes;
@@ -16,7 +18,7 @@ use hexagram::physical::sim::{Cluster, HostSpec, LinkSpec, Rates, Shape, Simulat
 use hexagram::{Error, Result};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,36 +107,6 @@ pub struct JobOptions {
     /// Seed of jitter, stalls and drift; with --train, also of values, data and batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-}
-
-/// Cluster of a job; each value of a sweep has its own.
-#[derive(Debug, Clone)]
-pub(in crate::program) struct Point {
-    pub(in crate::program) ranks: usize,
-    pub(in crate::program) hosts: usize,
-    /// Link of the hosts whose own is not in the topology.
-    pub(in crate::program) link: LinkSpec,
-    pub(in crate::program) topology: Option<Arc<Topology>>,
-}
-
-impl Point {
-    /// Returns the link of the options. If each host of a topology has its own, returns the one with the least
-    /// bandwidth.
-    pub(in crate::program) fn hosts_link(&self) -> LinkSpec {
-        match &self.topology {
-            Some(topology) if !topology.takes_link() => topology.narrowest(self.link),
-            _ => self.link,
-        }
-    }
-}
-
-/// Number of simulated steps.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::program) struct Steps {
-    /// Steps before those that count.
-    pub(in crate::program) warmup: u32,
-    /// Steps that count.
-    pub(in crate::program) counted: u32,
 }
 
 /// A job whose files have been read.
@@ -413,19 +385,4 @@ pub(super) fn check_time(seconds: f64) -> Result<()> {
     }
     let what = format!("a rank computes for {seconds:.1e} s, and virtual time is for {ALL_TIME:.0e} s");
     Err(Error::usage(what, "lower --steps, --compute or --straggler, or the times of the model"))
-}
-
-/// Returns the text of a file.
-pub(super) fn read(path: &Path, what: &str) -> Result<String> {
-    input::read_text(path, 1 << 20).map_err(|cause| {
-        Error::system(format!("read the {what} {}", path.display()), cause, "choose an existing file")
-    })
-}
-
-/// Returns an error with the file's name in front.
-pub(super) fn in_file(path: &Path, error: Error) -> Error {
-    match error {
-        Error::Usage { what, remedy } => Error::usage(format!("{}, {what}", path.display()), remedy),
-        other => other,
-    }
 }

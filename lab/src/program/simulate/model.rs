@@ -1,6 +1,6 @@
 //! Models to simulate: the sizes of their parameters, and the share of each in the time of a step.
 
-use super::job::in_file;
+use super::file::in_file;
 use super::trace;
 use crate::program::step::profile;
 use hexagram::algorithms::Parameter;

@@ -1,6 +1,6 @@
 //! Paces of simulated ranks: the factor of the passes of each step of each rank.
 
-use super::job::Steps;
+use super::point::Steps;
 use crate::random::Random;
 use clap::Args;
 use hexagram::physical::hash;

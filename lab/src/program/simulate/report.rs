@@ -1,8 +1,10 @@
 //! Output of `simulate`: a table, or one JSON object.
 
+use super::job::JobOptions;
 use super::model::Model;
+use super::options::{STEPS, SimulateOptions};
+use super::out;
 use super::run::Figures;
-use super::{JobOptions, STEPS, SimulateOptions, out};
 use crate::program::say::{Failure, PrintError, bytes, markdown_heading, markdown_row, percent, print};
 use hexagram::physical::sim::LinkSpec;
 use serde_json::{Value, json};

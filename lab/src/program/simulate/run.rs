@@ -1,8 +1,8 @@
 //! One simulated training: the real engine and algorithm on every rank, with buffers that have sizes only.
 
-use super::job::Steps;
 use super::model::Model;
 use super::pace::{Pace, Paces};
+use super::point::Steps;
 use super::repeats::{Repeats, StepCost};
 use hexagram::algorithms::trace::Trace;
 use hexagram::algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode};

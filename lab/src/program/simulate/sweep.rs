@@ -1,6 +1,6 @@
 //! `--sweep`: the clusters for which there are figures, where bandwidth, latency or the number of ranks varies.
 
-use super::job::Point;
+use super::point::Point;
 use hexagram::physical::sim::{bandwidth, duration};
 use hexagram::{Error, Result};
 

@@ -1,7 +1,8 @@
 //! `simulate --train`: trains a small model with real numbers on the ranks of the simulated cluster.
 
-use super::SimulateOptions;
-use super::job::{JobOptions, Point, check_time};
+use super::job::{JobOptions, check_time};
+use super::options::SimulateOptions;
+use super::point::Point;
 use super::report::Report;
 use crate::program::Passes;
 use crate::program::say::{self, Failure, bytes, markdown_row, percent};

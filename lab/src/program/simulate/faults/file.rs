@@ -1,7 +1,7 @@
 //! Files of faults: one fault a line, each of them possible after those before it.
 
 use super::scene::LIMIT;
-use crate::program::simulate::job;
+use crate::program::simulate::file;
 use hexagram::physical::input;
 use hexagram::physical::sim::{Fault, FaultKind};
 use hexagram::{Error, Result};
@@ -12,8 +12,8 @@ use std::path::Path;
 /// # Errors
 /// The file and the line that is not a fault, or that is impossible there, in one line.
 pub(super) fn read(path: &Path, ranks: usize, hosts: usize) -> Result<Vec<Fault>> {
-    let text = job::read(path, "faults")?;
-    let in_line = |number, error| job::in_file(path, input::in_line(number, error));
+    let text = file::read(path, "faults")?;
+    let in_line = |number, error| file::in_file(path, input::in_line(number, error));
     let fault = |(number, line): (usize, &str)| {
         let fault = line.parse::<Fault>().and_then(|fault| fault.check(ranks, hosts).map(|()| fault));
         fault.map(|fault| (number, fault)).map_err(|error| in_line(number, error))

@@ -2,7 +2,7 @@
 
 use super::scene::{Play, Stage};
 use crate::program::say;
-use crate::program::simulate::job::Point;
+use crate::program::simulate::point::Point;
 use crate::random::Random;
 use hexagram::physical::health::Vigilance;
 use hexagram::physical::sim::{Cut, Fault, FaultKind};
