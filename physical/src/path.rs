@@ -47,11 +47,8 @@ pub(crate) trait DevicePath {
     /// Returns the name of the path, by which its bytes are counted.
     fn kind(&self) -> TransportKind;
 
-    /// Starts sending a view of a device, as [`Transport::post_send`] does.
-    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
-
-    /// Starts receiving into a view of a device, as [`Transport::post_recv`] does.
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
+    /// Returns the messages of views of devices, if the path carries them; they are staged otherwise.
+    fn messages(&self) -> Option<&dyn MessagePath>;
 
     /// Takes the outcome of an operation, once: see [`Transport::poll`].
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
@@ -76,6 +73,15 @@ pub(crate) trait DevicePath {
     /// # Errors
     /// As [`Transport::register`].
     fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer>;
+}
+
+/// Messages of views of devices, by a [path](DevicePath) that carries them.
+pub(crate) trait MessagePath {
+    /// Starts sending a view of a device, as [`Transport::post_send`] does.
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
+
+    /// Starts receiving into a view of a device, as [`Transport::post_recv`] does.
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
 }
 
 /// Decision of the ranks of one endpoint, of which at least one has a device.

@@ -22,7 +22,7 @@ use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::{AtOnce, Collectives};
 #[cfg(feature = "cuda")]
 use crate::path;
-use crate::path::{Attached, DevicePath};
+use crate::path::{Attached, DevicePath, MessagePath};
 use crate::runtime;
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
 use staged::{Staged, Table, Turn};
@@ -98,9 +98,9 @@ impl Staging {
         self.attached.get()?.path.as_deref()
     }
 
-    /// Returns the path for device messages to or from a rank, if any; there is none to the rank itself.
-    fn path_of_messages(&self, peer: Source) -> Option<&dyn DevicePath> {
-        self.path().filter(|_| peer != Source::Rank(self.rank()))
+    /// Returns the path on which messages of devices travel to or from a rank, if there is one: none leads to oneself.
+    fn path_of_messages(&self, peer: Source) -> Option<&dyn MessagePath> {
+        self.path().filter(|_| peer != Source::Rank(self.rank()))?.messages()
     }
 
     /// Returns whose an operation is.

@@ -61,12 +61,6 @@ impl Tag {
         self.communicator == 0
     }
 
-    /// Returns the number of the communicator.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn communicator(&self) -> u32 {
-        self.communicator
-    }
-
     /// Returns true if a user gave it.
     fn is_of_user(&self) -> bool {
         self.lane == USERS

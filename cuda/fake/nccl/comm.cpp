@@ -78,7 +78,6 @@ ncclResult_t ask(Comm *comm, Message message, Message *answer) {
 static ncclResult_t join(Comm *comm) {
     static std::atomic<uint64_t> joined;
     bool is_to_be = joined++ < settings.init_from;
-    if (settings.idle && is_at_work(comm->context)) die("a communicator is made while another's work is on its GPU");
     if (settings.init == ncclInProgress && !is_to_be) return wait_for_abort(comm);
     if (settings.init && !is_to_be) return fail(ncclResult_t(settings.init), "HEXAGRAM_FAKE_NCCL says so");
     int data = connect_to(comm->id);
@@ -163,7 +162,6 @@ static ncclResult_t forget(Comm *comm) {
     if (comm->mover.joinable()) comm->mover.join();
     std::shared_ptr<Launch> last = comm->last;
     if (last) last->wait();
-    give_back_device(comm);
     if (!comm->is_aborted) wait_for_others(comm);
     Message bye = {Kind::Bye};
     for (int socket : {comm->control, comm->data}) {

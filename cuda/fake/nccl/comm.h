@@ -71,10 +71,6 @@ ncclResult_t ask(Comm *comm, Message message, Message *answer);
 bool is_in_group();
 // Enqueues operations on their streams, once the ranks are connected that they need.
 ncclResult_t launch(Comm *comm, std::vector<Call> calls);
-// Returns true if a communicator's work is on a GPU.
-bool is_at_work(CUcontext context);
-// Lets other communicators work on a GPU again.
-void give_back_device(Comm *comm);
 // Carries out what streams have come to, until the communicator ends.
 void move(Comm *comm);
 } // namespace nccl

@@ -1,7 +1,6 @@
 // What a communicator does on streams: operations wait there for their turn, and then a thread exchanges the data.
 #include "comm.h"
 #include <cstring>
-#include <map>
 
 namespace nccl {
 static uint64_t launched;
@@ -49,29 +48,6 @@ static ncclResult_t check_messages(Comm *comm, const std::vector<Call> &calls) {
     return ncclSuccess;
 }
 
-// The communicators whose work is on a GPU, by its context. Its kernels could wait there for room that another's have.
-static std::mutex working_mutex;
-static auto &working = *new std::map<CUcontext, Comm *>();
-
-static void take_device(Comm *comm) {
-    std::lock_guard<std::mutex> lock(working_mutex);
-    Comm *&other = working[comm->context];
-    // Ranks of one communicator may share a GPU.
-    if (other && memcmp(&other->id, &comm->id, sizeof comm->id)) die("two communicators work on one GPU at a time: neither waits for the other");
-    other = comm;
-}
-
-bool is_at_work(CUcontext context) {
-    std::lock_guard<std::mutex> lock(working_mutex);
-    return working[context] != nullptr;
-}
-
-void give_back_device(Comm *comm) {
-    std::lock_guard<std::mutex> lock(working_mutex);
-    Comm *&other = working[comm->context];
-    if (other == comm) other = nullptr;
-}
-
 ncclResult_t launch(Comm *comm, std::vector<Call> calls) {
     ncclResult_t result = check_messages(comm, calls);
     if (result == ncclSuccess) result = connect(comm, calls);
@@ -91,7 +67,6 @@ ncclResult_t launch(Comm *comm, std::vector<Call> calls) {
     auto ready = [comm, launch] {
         std::lock_guard<std::mutex> lock(comm->mutex);
         if (!launch->has_begun) {
-            take_device(comm);
             comm->changed.notify_all();
         }
         launch->has_begun = true;
@@ -183,7 +158,6 @@ void move(Comm *comm) {
         lock.lock();
         launch->is_over = is_over;
         if (is_over) {
-            give_back_device(comm);
             comm->launches.pop_front();
             continue;
         }

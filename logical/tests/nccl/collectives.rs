@@ -93,21 +93,20 @@ fn a_nan_is_the_one_of_all_reductions() {
     }
 }
 
+/// Collectives by NCCL are called in one order, those by messages in any.
 #[test]
-fn lanes_overlap_in_another_order_on_each_rank() {
+fn lanes_overlap() {
     let sums = |comm: &Communicator, queue: &Queue| {
         let lanes: Vec<Communicator> = (0..6).map(|lane| comm.lane(lane)).collect();
         let mut buffers: Vec<Buffer> =
             (0..6).map(|lane| buffer(queue, &numbers(comm.rank() + lane, 100))).collect();
         for round in 0..3 {
             let reduce = |(lane, buffer)| Communicator::all_reduce(lane, buffer, ReduceOp::Max);
-            let min = |(lane, buffer)| Communicator::all_reduce(lane, buffer, ReduceOp::Sum);
-            // Some by messages, some by NCCL's own.
+            let sum = |(lane, buffer)| Communicator::all_reduce(lane, buffer, ReduceOp::Sum);
             let (first, second) = buffers.split_at_mut(3);
             let mut by_messages: Vec<_> = lanes[..3].iter().zip(first).map(reduce).collect();
-            let mut native: Vec<_> = lanes[3..].iter().zip(second).map(min).collect();
+            let native: Vec<_> = lanes[3..].iter().zip(second).map(sum).collect();
             by_messages.rotate_left((comm.rank() + round) % 3);
-            native.rotate_left(comm.rank() % 3);
             comm.block_on(async {
                 let all = [
                     Box::pin(together(by_messages)) as Pin<Box<dyn Future<Output = _>>>,

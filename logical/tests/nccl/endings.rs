@@ -2,9 +2,8 @@
 //! its own, over a fake NCCL that takes its time.
 
 use super::faults::{LIMIT, RANKS, SOON, passes};
-use super::ranks::{buffer, together};
-use hexagram_logical::testing::spawn as ranks;
-use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
+use super::ranks::buffer;
+use hexagram_logical::{Communicator, Error, ReduceOp, TransportKind};
 use hexagram_physical::device::cuda::Cuda;
 use hexagram_physical::testing::spawn;
 use std::sync::{Condvar, Mutex};
@@ -64,35 +63,4 @@ fn ends_the_process() {
         outcome
     });
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
-}
-
-/// NCCL's schedule has eight rounds at a time.
-#[test]
-fn more_ranks_than_nccl_has_rounds_get_all_of_their_messages() {
-    passes(("seed=2,devices=9", "seed=2"), "endings::are_nine");
-}
-
-#[test]
-#[ignore = "needs nine GPUs"]
-fn are_nine() {
-    const RANKS: usize = 9;
-    let outcome = ranks(TransportKind::Thread, RANKS, |comm| {
-        let queue = Cuda::new(comm.rank())?.queue()?;
-        assert_eq!(comm.attach(&queue)?, Some(TransportKind::Nccl));
-        let sent: Vec<f32> = (0..RANKS).map(|to| (10 * comm.rank() + to) as f32).collect();
-        let sent = buffer(&queue, &sent);
-        let mut got: Vec<Buffer> = (0..3).map(|_| buffer(&queue, &[0f32; RANKS])).collect();
-        let lanes: Vec<Communicator> = (0..3).map(|lane| comm.lane(lane)).collect();
-        let exchange = async |lane: &Communicator, got: &mut Buffer| lane.all_to_all(&sent, got).await;
-        for _ in 0..2 {
-            let all = lanes.iter().zip(&mut got).map(|(lane, got)| exchange(lane, got)).collect();
-            comm.block_on(together(all))?;
-        }
-        let want: Vec<f32> = (0..RANKS).map(|from| (10 * from + comm.rank()) as f32).collect();
-        for got in &got {
-            assert_eq!(*got.host::<f32>()?, want[..]);
-        }
-        Ok(())
-    });
-    outcome.unwrap();
 }

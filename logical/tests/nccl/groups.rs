@@ -4,7 +4,6 @@ use super::faults::{LIMIT, RANKS, SOON, passes};
 use super::ranks::{TRANSPORTS, buffer, gives_what_the_host_gives, number, numbers, on_gpus, together};
 use hexagram_logical::{Buffer, Communicator, Error, Queue, ReduceOp, Result, TransportKind};
 use hexagram_physical::device::cuda::Cuda;
-use hexagram_physical::error::During;
 use hexagram_physical::testing;
 use std::time::{Duration, Instant};
 
@@ -67,10 +66,9 @@ fn their_results_are_those_of_the_host() {
     }
 }
 
-/// Each rank is in two pairs, and begins with the one that the other rank of it comes to last. In one line for all groups,
-/// or where ranks wait for NCCL and not for each other's mail, nobody would get on.
+/// Each rank is in two pairs, and all call the collectives of the pairs in one order.
 #[test]
-fn ranks_may_begin_the_collectives_of_their_groups_in_a_circle() {
+fn groups_that_overlap_take_turns() {
     let sums = |comm: &Communicator, queue: &Queue| {
         let rank = comm.rank();
         let ranks = comm.size();
@@ -80,11 +78,8 @@ fn ranks_may_begin_the_collectives_of_their_groups_in_a_circle() {
         }
         let mut buffers: Vec<Buffer> = pairs.iter().map(|_| buffer(queue, &numbers(rank, 1000))).collect();
         for _ in 0..3 {
-            let mut all: Vec<_> =
+            let all =
                 pairs.iter().zip(&mut buffers).map(|(pair, x)| pair.all_reduce(x, ReduceOp::Sum)).collect();
-            if rank > 0 {
-                all.reverse();
-            }
             comm.block_on(together(all))?;
         }
         buffers.iter().map(|x| Ok(x.host::<f32>()?.to_vec())).collect::<Result<Vec<_>>>()
@@ -92,7 +87,6 @@ fn ranks_may_begin_the_collectives_of_their_groups_in_a_circle() {
     gives_what_the_host_gives(&TRANSPORTS, 4, sums);
 }
 
-/// What several collectives of one lane agree on must not overtake the name of the communicator that the first one needs.
 #[test]
 fn several_collectives_may_be_in_flight_before_their_ranks_are_connected() {
     let sums = |comm: &Communicator, queue: &Queue| {
@@ -138,48 +132,20 @@ fn their_bytes_are_those_of_nccl_s_collectives() {
     }
 }
 
-/// Groups are connected behind a GPU's work, as NCCL allocates memory for them.
-#[test]
-fn they_are_connected_when_their_gpus_have_nothing_else_to_do() {
-    passes(("seed=3", "seed=3,idle=1"), "groups::are_connected_behind_work");
-}
-
-#[test]
-#[ignore = "needs an NCCL that tells of work beside a connection"]
-fn are_connected_behind_work() {
-    let lists: [&[usize]; 4] = [&[0, 1], &[2, 1, 0], &[1, 2], &[2, 0]];
-    on_gpus(TransportKind::Shm, RANKS, |comm, queue| {
-        let mut x = buffer(queue, &numbers(comm.rank(), 100_000));
-        let mut y = buffer(queue, &numbers(comm.rank(), 1000));
-        for ranks in lists {
-            let group = comm.block_on(comm.subgroup(ranks))?;
-            comm.block_on(comm.all_reduce(&mut x, ReduceOp::Max))?;
-            comm.block_on(comm.all_reduce(&mut y, ReduceOp::Sum))?;
-            for group in group.iter() {
-                group.block_on(group.all_reduce(&mut y, ReduceOp::Sum))?;
-            }
-        }
-        queue.check()
-    });
-}
-
 /// Returns what three ranks return of which NCCL has connected all, and two call a collective of their group's; the other
-/// one does something else with its communicator. The limits are that of NCCL's work, and the deadline of operations.
+/// one does something else with its communicator.
 fn outcomes(
-    (limit, deadline): (Duration, Duration),
-    before: impl Fn(&Communicator, &Queue) -> Result<()> + Sync,
+    deadline: Duration,
     beside: impl Fn(&Communicator) -> Result<()> + Sync,
 ) -> Vec<Result<()>> {
     let started = Instant::now();
     let outcomes = testing::spawn(TransportKind::Shm, RANKS, |world| {
         let comm = Communicator::open(&world, 0)?;
         let queue = Cuda::new(comm.rank())?.queue()?;
-        comm.set_deadline(limit);
+        comm.set_deadline(deadline);
         assert_eq!(comm.attach(&queue)?, Some(TransportKind::Nccl));
         let mut x = buffer(&queue, &numbers(comm.rank(), 1000));
-        comm.set_deadline(deadline);
         let pair = comm.block_on(comm.subgroup(&[2, 0]))?;
-        before(&comm, &queue)?;
         let Some(pair) = pair else { return beside(&comm) };
         pair.block_on(pair.all_reduce(&mut x, ReduceOp::Sum))?;
         queue.check()
@@ -196,7 +162,7 @@ fn ranks_of_a_group_that_nccl_does_not_connect_hear_why() {
 #[test]
 #[ignore = "needs an NCCL that refuses a group"]
 fn is_refused() {
-    let outcomes = outcomes((SOON, SOON), |_, _| Ok(()), |comm| comm.block_on(comm.barrier()));
+    let outcomes = outcomes(SOON, |comm| comm.block_on(comm.barrier()));
     let says_why = |outcome: &Result<()>| {
         let error = outcome.as_ref().unwrap_err().to_string();
         error.contains("connect the ranks of a group by NCCL: ncclInternalError")
@@ -212,38 +178,10 @@ fn a_group_that_nccl_never_connects_is_past_its_limit() {
 #[test]
 #[ignore = "needs an NCCL that never connects a group"]
 fn is_never_connected() {
-    let outcomes = outcomes((5 * LIMIT, 2 * SOON), |_, _| Ok(()), |_| Ok(()));
+    let outcomes = outcomes(5 * LIMIT, |_| Ok(()));
     assert!(outcomes[0].is_err() && outcomes[2].is_err(), "{outcomes:?}");
     let is_late = |outcome: &Result<()>| matches!(outcome, Err(Error::Deadline { .. }));
     assert!(outcomes.iter().any(is_late), "{outcomes:?}");
-}
-
-#[test]
-fn a_gpu_that_keeps_its_group_waiting_is_named() {
-    passes(("seed=2,hang=0", "seed=2"), "groups::is_kept_waiting");
-}
-
-/// The deadline leaves time in which ranks hear what the others wait for.
-#[test]
-#[ignore = "needs a driver whose work never ends"]
-fn is_kept_waiting() {
-    let hang = |comm: &Communicator, queue: &Queue| {
-        let mut y = buffer(queue, &[1f32, 2.0]);
-        match comm.rank() {
-            1 => comm.block_on(comm.recv(&mut y, 2)),
-            2 => {
-                y.write_all()?.scale(0.25)?;
-                comm.block_on(comm.send(&y, 1))
-            }
-            _ => Ok(()),
-        }
-    };
-    let outcomes = outcomes((2 * SOON, 5 * LIMIT), hang, |_| Ok(()));
-    let names_it = |outcome: &Result<()>| {
-        let Err(Error::Deadline { stragglers, .. }) = outcome else { return false };
-        matches!(&stragglers[..], [one] if one.peer.rank == 2 && one.during == During::Device)
-    };
-    assert!(outcomes.iter().any(names_it), "{outcomes:?}");
 }
 
 #[test]
@@ -259,7 +197,7 @@ fn hears_of_one_that_leaves() {
         comm.give_up(&error);
         Err(error)
     };
-    let outcomes = outcomes((2 * SOON, 2 * SOON), |_, _| Ok(()), leave);
+    let outcomes = outcomes(2 * SOON, leave);
     for outcome in [&outcomes[0], &outcomes[2]] {
         let Err(Error::PeerFailed { culprit, .. }) = outcome else { panic!("{outcomes:?}") };
         assert_eq!(culprit.rank, 1);

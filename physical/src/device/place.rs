@@ -58,12 +58,8 @@ places! {
     NcclBeforeWrite,
     /// NCCL reads the input of a collective, which is another queue's than the result.
     NcclInput,
-    /// NCCL reads or writes the result of an operation.
+    /// NCCL reads or writes the result of a collective.
     NcclOutput,
-    /// NCCL sends a message.
-    NcclSend,
-    /// A communicator of NCCL's works behind another one on its GPU.
-    NcclTurns,
     /// A queue goes on behind NCCL.
     NcclDone,
 }

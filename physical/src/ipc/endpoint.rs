@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fingerprint::OperationKind;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::{self, Collectives};
-use crate::path::DevicePath;
+use crate::path::{DevicePath, MessagePath};
 use crate::tickets::Tickets;
 use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Transport, TransportKind};
 use std::cell::{OnceCell, RefCell};
@@ -237,17 +237,23 @@ impl IpcEndpoint {
     }
 }
 
-impl DevicePath for IpcEndpoint {
-    fn kind(&self) -> TransportKind {
-        TransportKind::Ipc
-    }
-
+impl MessagePath for IpcEndpoint {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         self.open(|state, ticket| self.announce(state, ticket, to, label, view))
     }
 
     fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         self.open(|state, ticket| self.await_announcement(state, ticket, from, label, (view, land)))
+    }
+}
+
+impl DevicePath for IpcEndpoint {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Ipc
+    }
+
+    fn messages(&self) -> Option<&dyn MessagePath> {
+        Some(self)
     }
 
     fn poll(&self, ticket: Ticket, _context: &mut Context<'_>) -> Poll<Result<Got>> {

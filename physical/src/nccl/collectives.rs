@@ -1,33 +1,21 @@
-//! NCCL's own collectives, and the agreement before them.
-//!
-//! Ranks that call different collectives of NCCL's hang, so they compare what they call, in rounds k = 0, 1, …: member m
-//! of their group writes to m + 2^k and reads from m − 2^k, so that a rank which has completed all rounds knows that all ranks
-//! have come and agree. In as many rounds again they find the latest of the times that each proposes, at which the
-//! collective has its place in the [order](super::order).
+//! Collectives that NCCL carries out, and how it is called.
 //!
 //! Sums and products are NCCL's, in its order. f32 and f64 are divided after the sum, 16-bit floats before, by NCCL. A
 //! NaN is made the one that reductions here give.
 
-use super::endpoint::{NcclPath, NcclState};
-use super::library::{Reduction, reduction};
+use super::endpoint::NcclPath;
+use super::library::{Comm, Libnccl, Reduction, Status, data_type, reduction};
 use super::members::Members;
-use super::operation::{NcclOperation, NcclStage, NcclWork};
-use super::order::Identity;
-use crate::dtype::ReduceOp;
+use super::queue::{NcclOperation, Stage};
+use crate::device::cuda::types::CUstream;
+use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::hash::of_bytes;
-use crate::memory::{ReadView, WriteView};
+use crate::memory::{ReadView, Span, WriteView};
 use crate::native::Collectives;
-use crate::path::mail::Mail;
-use crate::tag::Tag;
-use crate::transport::{Got, Label, Source, Ticket};
+use crate::transport::{Label, Ticket};
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-
-/// First step of the agreement, beyond the steps of any operation.
-const AGREEMENT: usize = 0xff00;
-/// Most rounds, in which ranks come, and in which they propose.
-const ROUNDS: usize = usize::BITS as usize;
 
 /// Returns what NCCL does of a reduction; `None` if that is not what it is here.
 pub(super) fn reduced_by(what: &Fingerprint) -> Option<Reduction> {
@@ -46,108 +34,57 @@ pub(super) fn completed_by(what: &Fingerprint, ranks: usize) -> Option<f64> {
     Some(if divides { 1.0 / ranks as f64 } else { 1.0 })
 }
 
+/// Gives a collective to NCCL, if it communicates anything.
+///
+/// # Safety
+/// The memory lives until the device is done with it, and has the lengths that all ranks expect.
+pub(super) unsafe fn call(
+    what: &Fingerprint,
+    (from, to): (&Span, &Span),
+    nccl: &Libnccl,
+    comm: Comm,
+    stream: CUstream,
+) -> Status {
+    let input = from.address().cast::<c_void>();
+    let output = to.address().cast::<c_void>();
+    let bytes = data_type(DType::U8);
+    let dtype = data_type(what.dtype);
+    let op = reduced_by(what).unwrap_or(Reduction::SUM);
+    // SAFETY: as the caller says.
+    unsafe {
+        match what.operation {
+            _ if from.is_empty() || to.is_empty() => Status::SUCCESS,
+            OperationKind::AllReduce => {
+                (nccl.ncclAllReduce)(input, output, to.len(), dtype, op, comm, stream)
+            }
+            OperationKind::ReduceScatter => {
+                (nccl.ncclReduceScatter)(input, output, to.len(), dtype, op, comm, stream)
+            }
+            OperationKind::AllGather => {
+                (nccl.ncclAllGather)(input, output, from.byte_len(), bytes, comm, stream)
+            }
+            _ => {
+                let root = what.root.unwrap_or(0) as c_int;
+                (nccl.ncclBroadcast)(input, output, to.byte_len(), bytes, root, comm, stream)
+            }
+        }
+    }
+}
+
 impl NcclPath {
-    /// Returns the rank for which a pending operation waits, if it is a collective that is not agreed on.
-    pub(super) fn awaited(&self, operation: &NcclOperation) -> Option<usize> {
-        let NcclStage::Agreeing { round, .. } = &operation.stage else { return None };
-        Some(operation.members.before(*round))
-    }
-
-    /// Begins a round of the agreement: without a time, in which ranks come.
-    fn ask(&self, operation: &mut NcclOperation, round: u32, latest: Option<u64>) -> Result<NcclStage> {
-        let NcclOperation { label, members, sent, .. } = operation;
-        let first = if latest.is_some() { ROUNDS } else { 0 };
-        let label = Label { tag: label.tag.at_step(AGREEMENT + first + round as usize)?, ..*label };
-        sent.push(self.tell(members.after(round), label, latest.as_slice())?);
-        let count = latest.as_slice().len();
-        let mail = Mail::expect(&*self.host, Source::Rank(members.before(round)), label, count)?;
-        Ok(NcclStage::Agreeing { round, latest, mail })
-    }
-
-    /// Goes on with an agreement as far as mail has come, unless its lane is one of those in which others agree, earlier
-    /// ones; adds it to them if it has to wait.
-    pub(super) fn agree(
-        &self,
-        state: &mut NcclState,
-        operation: &mut NcclOperation,
-        lanes: &mut Vec<Tag>,
-    ) -> Result<bool> {
-        let lane = operation.label.tag.series();
-        if lanes.contains(&lane) {
-            return Ok(false);
-        }
-        let mut moved = false;
-        if matches!(operation.stage, NcclStage::Queued) {
-            operation.stage = self.ask(operation, 0, None)?;
-            moved = true;
-        }
-        while let NcclStage::Agreeing { round, latest, mail } = &operation.stage {
-            let heard = match latest {
-                None => mail.take::<0>(&*self.host)?.map(|_| None),
-                Some(latest) => mail.take(&*self.host)?.map(|(_, [time])| Some(time.max(*latest))),
-            };
-            let Some(heard) = heard else {
-                lanes.push(lane);
-                return Ok(moved);
-            };
-            moved = true;
-            state.tickets.advance(operation.ticket, 1);
-            let round = *round;
-            operation.stage = self.after_round(operation, round, heard)?;
-        }
-        Ok(moved)
-    }
-
-    /// Returns the stage after a round in which this rank has heard a time, or that others have come.
-    fn after_round(
-        &self,
-        operation: &mut NcclOperation,
-        round: u32,
-        heard: Option<u64>,
-    ) -> Result<NcclStage> {
-        let next = round + 1;
-        match heard {
-            _ if next < operation.members.rounds() => self.ask(operation, next, heard),
-            None => {
-                let time = self.order.propose(operation.identity, self.owner);
-                self.ask(operation, 0, Some(time))
-            }
-            Some(time) => {
-                self.order.settle(time, operation.identity, self.owner, operation.ticket);
-                Ok(NcclStage::Settled)
-            }
-        }
-    }
-
-    /// Returns the identity of a collective: groups without a common rank may have the same number.
-    fn collective(&self, label: &Label, members: &Members) -> Identity {
-        let number = u64::from(label.tag.communicator());
-        let numbers = std::iter::once(number).chain(members.ranks().iter().map(|rank| *rank as u64));
-        let communicator = match label.tag.is_of_world() {
-            true => self.communicator,
-            false => numbers.fold(self.communicator, |hash, number| of_bytes(hash, number.to_le_bytes())),
-        };
-        [communicator, u64::MAX - label.tag.lane() as u64, label.tag.sequence(), 0]
-    }
-
+    /// Takes in a collective of these ranks.
     fn begin(
         &self,
         ticket: Ticket,
         label: Label,
-        members: Members,
-        input: Option<ReadView>,
-        output: WriteView,
-    ) -> NcclOperation {
-        let identity = self.collective(&label, &members);
-        let got = Got { peer: self.host.rank(), bytes: output.byte_len() };
-        let stage = if members.rounds() == 0 {
-            self.order.decide(0, identity, self.owner, ticket);
-            NcclStage::Settled
-        } else {
-            NcclStage::Queued
-        };
-        let work = Some(NcclWork::Collective { input, output });
-        NcclOperation { ticket, label, members, identity, sent: Vec::new(), work, stage, got }
+        ranks: &Arc<[usize]>,
+        (input, output): (Option<ReadView>, WriteView),
+    ) -> Result<NcclOperation> {
+        let members = Members::new(ranks, self.host.rank())?;
+        let sent = Vec::new();
+        let operation = NcclOperation { ticket, label, members, sent, input, output, stage: Stage::Queued };
+        let (from, to) = operation.spans();
+        [from, to].iter().try_for_each(|span| self.check_place(span)).map(|()| operation)
     }
 }
 
@@ -171,10 +108,6 @@ impl Collectives for NcclPath {
         input: Option<ReadView>,
         output: WriteView,
     ) -> Ticket {
-        let state = &mut *self.state.borrow_mut();
-        self.open(state, |_, ticket| {
-            let members = Members::new(members, self.host.rank())?;
-            Ok(self.begin(ticket, label, members, input, output))
-        })
+        self.open(|ticket| self.begin(ticket, label, members, (input, output)))
     }
 }

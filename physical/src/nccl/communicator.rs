@@ -17,7 +17,7 @@ use std::time::Duration;
 /// # Errors
 /// [`Error::System`] if NCCL has none.
 pub(super) fn draw(nccl: &Libnccl) -> Result<UniqueId> {
-    let mut id = UniqueId([0; 128]);
+    let mut id = UniqueId::UNKNOWN;
     // SAFETY: the place is there for one name.
     let status = unsafe { (nccl.ncclGetUniqueId)(&mut id) };
     nccl.expect(status, Comm::NONE, "draw a name for a communicator of NCCL's")?;

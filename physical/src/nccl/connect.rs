@@ -6,13 +6,11 @@ use super::endpoint::{NcclPath, NcclState};
 use super::library::{Comm, Libnccl, UniqueId};
 use super::link::Link;
 use super::members::Members;
-use super::order::WorkOrder;
 use crate::device::cuda;
 use crate::drive::block_on;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::hash::{START, of_bytes};
 use crate::memory::Buffer;
 use crate::operation::{Operation, Poison, Terms};
 use crate::path::{DevicePath, Site, mail};
@@ -32,24 +30,18 @@ pub(crate) fn connect(site: &Site<'_>) -> Result<Rc<dyn DevicePath>> {
     let nccl = Libnccl::get()?;
     let host = site.transport;
     let queue = cuda::beside(site.queue)?;
-    let order = WorkOrder::of(queue.name());
     let id = spread(nccl, &**host, site.limit)?;
     let world = Members::new(&(0..host.size()).collect(), host.rank())?;
     let comm = init(nccl, site, id)?;
     let bell = host.bell();
-    let owner = order.enter(&bell);
     let link = Link::new(nccl, comm, queue.clone(), (Arc::clone(host.health()), bell), site.limit);
-    let state = NcclState { numbers: vec![0; host.size()], ..NcclState::default() };
     let path = Rc::new(NcclPath {
         host: Rc::clone(host),
         link: Arc::new(link),
         world,
-        communicator: of_bytes(START, id.0),
         queue,
-        order,
-        owner,
         tally: site.traffic.tally(TransportKind::Nccl),
-        state: RefCell::new(state),
+        state: RefCell::new(NcclState::default()),
         meanwhile: OnceCell::new(),
     });
     path.go_on_while_waiting();
@@ -64,7 +56,7 @@ fn spread(nccl: &Libnccl, host: &dyn Transport, limit: Duration) -> Result<Uniqu
     let terms = Terms { transport: host, poison: &poison, deadline: limit };
     let operation = |ticket, peer| Operation::new(terms, ticket, Source::Rank(peer), label);
     if host.rank() > 0 {
-        let mut id = UniqueId([0; 128]);
+        let mut id = UniqueId::UNKNOWN;
         let named = Buffer::from_slice(&id.0)?;
         let ticket = host.post_recv(Source::Rank(0), label, named.write_all()?, Land::Copy);
         block_on(host, operation(ticket, 0))?;

@@ -1,25 +1,18 @@
-//! The path of one endpoint: its operations from the post to the stream.
-//!
-//! Each operation agrees with the other ranks, by [mail](crate::path::mail) of the host's transport, on what is to be done and
-//! when; then its turn comes, and it is enqueued; and then it is over.
+//! The path of one endpoint, from the post of a collective to the stream.
 
-use super::batch::Batch;
 use super::ending::FAREWELL;
-use super::group::Connected;
-use super::joining::{GroupLink, Joining};
 use super::link::{self, Link};
 use super::members::Members;
-use super::operation::{NcclOperation, NcclStage};
-use super::order::WorkOrder;
+use super::queue::{GroupLink, NcclOperation, Step};
 use crate::device::{Meanwhile, go_on_meanwhile};
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, ReadView, WriteView};
+use crate::memory::Buffer;
 use crate::native::Collectives;
-use crate::path::mail::Mail;
-use crate::path::{DevicePath, mail};
-use crate::transport::{Got, Label, Land, Source, Tally, Ticket, Tickets, Transport, TransportKind};
+use crate::path::{DevicePath, MessagePath, mail};
+use crate::transport::{Got, Tally, Ticket, Tickets, Transport, TransportKind};
 use crate::{DType, Queue};
 use std::cell::{OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,28 +22,12 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct NcclState {
     pub(super) tickets: Tickets,
-    pub(super) operations: Vec<NcclOperation>,
-    /// Replies and decisions that are to come, with the rank that sends them.
-    pub(super) controls: Vec<(usize, Mail)>,
-    /// Ways of messages that NCCL has connected.
-    pub(super) connected: Connected,
-    /// Number of messages to each rank so far.
-    pub(super) numbers: Vec<u64>,
-    /// Work that NCCL is enqueuing.
-    pub(super) batch: Option<Batch>,
-    /// Collective that has its turn, while NCCL connects its ranks.
-    pub(super) joining: Option<Joining>,
+    /// Collectives that are not on the stream, in the order of their calls.
+    queue: VecDeque<NcclOperation>,
+    /// Collectives on the stream, of which mail has not left.
+    enqueued: Vec<NcclOperation>,
     /// Communicators of split groups.
     pub(super) groups: Vec<GroupLink>,
-    /// Memory for what is received before it is reduced, and not in use.
-    pub(super) scratch: Vec<Buffer>,
-}
-
-impl NcclState {
-    /// Returns an operation that is not over.
-    pub(super) fn operation(&mut self, ticket: Ticket) -> Option<&mut NcclOperation> {
-        self.operations.iter_mut().find(|operation| operation.ticket == ticket)
-    }
 }
 
 /// An endpoint's path through NCCL.
@@ -59,13 +36,8 @@ pub(super) struct NcclPath {
     /// Communicator of all ranks.
     pub(super) link: Arc<Link>,
     pub(super) world: Members,
-    /// Number of the communicator, equal on all ranks.
-    pub(super) communicator: u64,
     /// Queue on which NCCL enqueues.
     pub(super) queue: Queue,
-    pub(super) order: Arc<WorkOrder>,
-    /// Number of this endpoint in the order.
-    pub(super) owner: u64,
     pub(super) tally: Arc<Tally>,
     pub(super) state: RefCell<NcclState>,
     /// Progress of this path for a thread that waits for its GPU.
@@ -73,8 +45,8 @@ pub(super) struct NcclPath {
 }
 
 impl NcclPath {
-    /// Lets this thread go on with the agreements of this path when it waits for its GPU: that may wait for another one,
-    /// whose rank waits for mail of this one about something else.
+    /// Lets this thread advance the collectives of this path when it waits for its GPU: that may wait for another one,
+    /// whose rank waits for mail of this one about another collective.
     pub(super) fn go_on_while_waiting(self: &Rc<Self>) {
         let path = Rc::downgrade(self);
         let work = move || {
@@ -86,17 +58,14 @@ impl NcclPath {
         go_on_meanwhile(self.meanwhile.get_or_init(|| Rc::new(work)));
     }
 
-    /// Takes an operation in, or the reason why it cannot begin.
-    pub(super) fn open(
-        &self,
-        state: &mut NcclState,
-        begin: impl FnOnce(&mut NcclState, Ticket) -> Result<NcclOperation>,
-    ) -> Ticket {
+    /// Takes a collective in, or the reason why it cannot begin.
+    pub(super) fn open(&self, begin: impl FnOnce(Ticket) -> Result<NcclOperation>) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let begun = self.link.failure().cloned().map_or(Ok(()), Err);
-        match begun.and_then(|()| begin(state, ticket)) {
+        match begun.and_then(|()| begin(ticket)) {
             Ok(operation) => {
-                state.operations.push(operation);
+                state.queue.push_back(operation);
                 self.advance(state);
             }
             Err(error) => state.tickets.finish(ticket, Err(error)),
@@ -104,17 +73,9 @@ impl NcclPath {
         ticket
     }
 
-    /// Sends mail to a rank.
-    ///
-    /// # Errors
-    /// [`Error::System`] if memory runs out.
-    pub(super) fn tell(&self, to: usize, label: Label, numbers: &[u64]) -> Result<Ticket> {
-        mail::post(&*self.host, &self.tally, to, label, numbers)
-    }
-
-    /// Advances all operations; returns true if any has moved, or NCCL is at work.
+    /// Advances the queue; returns true if it has moved, or NCCL is at work.
     fn advance(&self, state: &mut NcclState) -> bool {
-        if state.operations.is_empty() && state.batch.is_none() && state.joining.is_none() {
+        if state.queue.is_empty() && state.enqueued.is_empty() {
             return false;
         }
         let advanced = self.try_advance(state);
@@ -127,68 +88,59 @@ impl NcclPath {
     }
 
     fn try_advance(&self, state: &mut NcclState) -> Result<bool> {
-        let mut moved = self.read_controls(state)?;
-        let mut operations = std::mem::take(&mut state.operations);
-        let mut lanes = Vec::new();
-        operations.retain_mut(|operation| {
-            let outcome = match operation.stage {
-                NcclStage::Expecting(_) => self.answer(state, operation),
-                NcclStage::Queued | NcclStage::Agreeing { .. } => self.agree(state, operation, &mut lanes),
-                _ => Ok(false),
-            };
-            if self.may_have_to_join(state, operation) {
-                lanes.push(operation.label.tag.series());
+        let mut moved = false;
+        while let Some(mut head) = state.queue.pop_front() {
+            let step = self.step(state, &mut head);
+            moved |= !matches!(step, Ok(Step::Waits));
+            match step {
+                Ok(Step::Moved) => state.queue.push_front(head),
+                Ok(Step::Enqueued) => state.enqueued.push(head),
+                Ok(Step::Refused(error)) => state.tickets.finish(head.ticket, Err(error)),
+                Ok(Step::Waits | Step::Busy) => {
+                    state.queue.push_front(head);
+                    break;
+                }
+                Err(error) => {
+                    state.queue.push_front(head);
+                    return Err(error);
+                }
             }
-            moved |= !matches!(outcome, Ok(false));
-            // Ranks that disagree are the failure of one operation, with which its caller ends the others.
-            let failure = outcome.err();
-            let goes_on = failure.is_none();
-            if !goes_on {
-                self.order.withdraw(operation.identity);
-            }
-            failure.into_iter().for_each(|error| state.tickets.finish(operation.ticket, Err(error)));
-            goes_on
-        });
-        state.operations = operations;
-        moved |= self.enqueue(state)?;
+        }
         Ok(self.finish(state)? || moved)
     }
 
-    /// Ends the operations that are on the stream and have told the other ranks all that they need.
+    /// Ends the collectives that are on the stream and have told the other ranks all that they need.
     fn finish(&self, state: &mut NcclState) -> Result<bool> {
         let mut moved = false;
-        let NcclState { tickets, operations, .. } = state;
+        let NcclState { tickets, enqueued, .. } = state;
         let mut failed = Ok(());
-        operations.retain_mut(|operation| {
+        enqueued.retain_mut(|operation| {
             operation.sent.retain(|sent| match mail::is_sent(&*self.host, *sent) {
-                Ok(is_sent) => {
-                    moved |= is_sent;
-                    !is_sent
-                }
+                Ok(is_sent) => !is_sent,
                 Err(error) => {
                     failed = Err(error);
                     false
                 }
             });
-            let is_over = matches!(operation.stage, NcclStage::Enqueued) && operation.sent.is_empty();
+            let is_over = operation.sent.is_empty();
             if is_over {
-                tickets.finish(operation.ticket, Ok(operation.got));
+                moved = true;
+                let got = Got { peer: self.host.rank(), bytes: operation.output.byte_len() };
+                tickets.finish(operation.ticket, Ok(got));
             }
             !is_over
         });
         failed.map(|()| moved)
     }
 
-    /// Ends all operations with an error.
+    /// Ends all collectives with an error.
     fn fail(&self, state: &mut NcclState, error: &Error) {
         self.links(&state.groups).for_each(|link| link.fail(error));
-        self.order.leave(self.owner);
-        for operation in state.operations.drain(..) {
+        for operation in state.queue.drain(..).chain(state.enqueued.drain(..)) {
             state.tickets.finish(operation.ticket, Err(error.clone()));
+            operation.cancel(&*self.host);
+            operation.let_go();
         }
-        state.controls.drain(..).for_each(|(_, mail)| mail.cancel(&*self.host));
-        state.batch.take().into_iter().for_each(Batch::let_go);
-        state.joining.take().into_iter().for_each(|joining| joining.cancel(&*self.host));
     }
 
     /// Returns the communicators of this endpoint.
@@ -202,14 +154,8 @@ impl DevicePath for NcclPath {
         TransportKind::Nccl
     }
 
-    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
-        let state = &mut *self.state.borrow_mut();
-        self.open(state, |state, ticket| self.announce(state, ticket, to, label, view))
-    }
-
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
-        let state = &mut *self.state.borrow_mut();
-        self.open(state, |_, ticket| self.await_announcement(ticket, from, label, view, land))
+    fn messages(&self) -> Option<&dyn MessagePath> {
+        None
     }
 
     fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
@@ -219,15 +165,11 @@ impl DevicePath for NcclPath {
     fn cancel(&self, ticket: Ticket) {
         let state = &mut *self.state.borrow_mut();
         state.tickets.close(ticket);
-        let Some(at) = state.operations.iter().position(|operation| operation.ticket == ticket) else {
-            return;
-        };
-        let operation = state.operations.remove(at);
-        if let NcclStage::Expecting(mail) | NcclStage::Agreeing { mail, .. } = &operation.stage {
-            mail.cancel(&*self.host);
+        // NCCL continues with what it has.
+        let is_it = |operation: &NcclOperation| operation.ticket == ticket && !operation.is_at_nccl();
+        if let Some(operation) = state.queue.iter().position(is_it).and_then(|at| state.queue.remove(at)) {
+            operation.cancel(&*self.host);
         }
-        operation.sent.iter().for_each(|sent| self.host.cancel(*sent));
-        self.order.withdraw(operation.identity);
     }
 
     fn progress(&self) -> bool {
@@ -238,12 +180,9 @@ impl DevicePath for NcclPath {
         self.state.borrow_mut().tickets.moved(ticket)
     }
 
-    fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        let mut state = self.state.borrow_mut();
-        if let Some(joining) = state.joining.as_ref().filter(|joining| joining.ticket() == ticket) {
-            return joining.awaited();
-        }
-        state.operation(ticket).and_then(|operation| self.awaited(operation)).into_iter().collect()
+    /// Returns the rank for which the first collective of the queue waits, as all others wait for that one.
+    fn missing(&self, _: Ticket) -> Vec<usize> {
+        self.state.borrow().queue.front().and_then(NcclOperation::awaited).into_iter().collect()
     }
 
     fn native(&self) -> &dyn Collectives {
@@ -258,12 +197,11 @@ impl DevicePath for NcclPath {
 impl Drop for NcclPath {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
-        if state.batch.is_some() || state.joining.is_some() {
+        if state.queue.iter().any(NcclOperation::is_at_nccl) {
             let error = Error::usage("an endpoint was closed in an operation", "await every operation");
             self.fail(&mut state, &error);
             return link::wait_for_ends(self.links(&state.groups), FAREWELL);
         }
-        self.order.leave(self.owner);
         link::close(self.links(&state.groups), FAREWELL);
     }
 }

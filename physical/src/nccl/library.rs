@@ -2,8 +2,8 @@
 //!
 //! On a communicator that does not block, which all of ours are, a function that begins something returns
 //! [`Status::IN_PROGRESS`], and the communicator takes no other call until `ncclCommGetAsyncError` says that it is ready:
-//! one that comes earlier fails, and so does the communicator. Operations between `ncclGroupStart` and `ncclGroupEnd` are
-//! begun by the latter. What uses a pair of ranks for the first time is in progress until its peer has begun it, too.
+//! one that comes earlier fails, and so does the communicator. The first collective is in progress until all ranks have begun
+//! it.
 //!
 //! `ncclCommAbort` ends NCCL's own work, and returns when the device has come to it: what is ahead of it on its stream has
 //! to end by itself.
@@ -44,14 +44,10 @@ functions! {
     ncclCommDestroy(Comm);
     ncclCommAbort(Comm);
     ncclCommGetAsyncError(Comm, *mut Status);
-    ncclGroupStart();
-    ncclGroupEnd();
     ncclAllReduce(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, CUstream);
     ncclReduceScatter(*const c_void, *mut c_void, usize, DataType, Reduction, Comm, CUstream);
     ncclAllGather(*const c_void, *mut c_void, usize, DataType, Comm, CUstream);
     ncclBroadcast(*const c_void, *mut c_void, usize, DataType, c_int, Comm, CUstream);
-    ncclSend(*const c_void, usize, DataType, c_int, Comm, CUstream);
-    ncclRecv(*mut c_void, usize, DataType, c_int, Comm, CUstream);
 }
 
 /// Variables with values that let NCCL wait for other ranks within a call, at which nobody here is prepared for that.
@@ -205,6 +201,8 @@ unsafe impl Sync for Comm {}
 pub(super) struct UniqueId(pub(super) [u8; 128]);
 
 impl UniqueId {
+    /// No name: what a place for one holds at first.
+    pub(super) const UNKNOWN: Self = UniqueId([0; 128]);
     /// Numbers that it takes in mail.
     pub(super) const NUMBERS: usize = 128 / size_of::<u64>();
 

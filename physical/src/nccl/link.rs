@@ -114,11 +114,6 @@ impl Link {
         Link { failure: Arc::clone(&self.failure), ..link }
     }
 
-    /// Returns the longest time that work may take once the device has come to it.
-    pub(super) fn limit(&self) -> Duration {
-        self.limit
-    }
-
     fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
         lock(&self.comm)
     }
@@ -134,25 +129,14 @@ impl Link {
         self.failure.get()
     }
 
-    /// Runs calls of NCCL's as one group.
+    /// Lets NCCL begin something.
     ///
     /// # Errors
     /// [`Error::System`] if NCCL refuses; the failure that has ended the communicator.
-    pub(super) fn group(
-        &self,
-        doing: &str,
-        calls: impl FnOnce(&Libnccl, Comm) -> Result<(), Status>,
-    ) -> Result<()> {
+    pub(super) fn call(&self, doing: &str, call: impl FnOnce(&Libnccl, Comm) -> Status) -> Result<()> {
         let turn = self.comm();
         let comm = self.live(&turn)?;
-        // SAFETY: it takes nothing.
-        let begun = unsafe { (self.nccl.ncclGroupStart)() };
-        self.nccl.expect(begun, comm, doing)?;
-        let called = calls(self.nccl, comm);
-        // SAFETY: a group has begun on this thread.
-        let ended = unsafe { (self.nccl.ncclGroupEnd)() };
-        self.nccl.expect(called.err().unwrap_or(Status::SUCCESS), comm, doing)?;
-        self.nccl.expect(ended, comm, doing)
+        self.nccl.expect(call(self.nccl, comm), comm, doing)
     }
 
     /// Returns true once NCCL has done what it has begun, false while it is at it.

@@ -20,7 +20,7 @@ impl Members {
         let place = ranks.iter().position(|member| *member == rank);
         let stranger = || {
             let what = format!("rank {rank} is to take part in a collective of ranks {ranks:?}");
-            Error::usage(what, "have a group's collectives called by its ranks only")
+            Error::usage(what, "call the collectives of a group only on its members")
         };
         Ok(Members { ranks: Arc::clone(ranks), place: place.ok_or_else(stranger)? })
     }

@@ -1,27 +1,26 @@
-//! NCCL, NVIDIA's library of collectives between GPUs: the path between GPUs of which each rank has one of its own.
+//! NCCL, NVIDIA's library of collectives between GPUs: the path between GPUs of which each rank has one of its own. It
+//! carries collectives. Messages are staged, as NCCL's have no tags, and hold their stream until the other rank has come.
 //!
-//! `library` finds NCCL and has its functions. `connect` makes a `communicator` of all ranks, and `joining` one of a group's
-//! ranks, which are `members`. `link` watches a communicator, and `ending` ends it.
+//! `library` finds NCCL and has its functions. `connect` creates a `communicator` of all ranks; that of a group is created
+//! for the first of its collectives. `link` watches a communicator, and `ending` ends it.
 //!
-//! `endpoint` is the path of each `operation`, and the place to begin: `messages` and `collectives` agree with the other
-//! ranks by mail (`path::mail`), `order` says whose turn it is, `group` how much goes at a time, and `batch` enqueues.
+//! `endpoint` is the path of one endpoint, and the place to begin. Its collectives are in a `queue`, in the order in which the
+//! program calls them, and the first one advances: its ranks compare what they call (`comparison`, among `members`), and
+//! `launch` hands it to NCCL. `collectives` tells which collectives NCCL carries out.
 //!
 //! Without the feature `cuda` nothing of this is compiled into a program.
 
-mod batch;
 mod collectives;
 mod communicator;
+mod comparison;
 mod connect;
 mod ending;
 mod endpoint;
-mod group;
-mod joining;
+mod launch;
 mod library;
 mod link;
 mod members;
-mod messages;
-mod operation;
-mod order;
+mod queue;
 
 pub(crate) use connect::connect;
 pub use library::version;

@@ -2,7 +2,7 @@
 //! staging does, but at once.
 
 use super::choice::{Gpu, Identity, Place};
-use super::{DevicePath, Wish, exchange};
+use super::{DevicePath, MessagePath, Wish, exchange};
 use crate::device::Queue;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
@@ -53,17 +53,8 @@ impl DevicePath for Carrier {
         TransportKind::Ipc
     }
 
-    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
-        self.carried.set(self.carried.get() + 1);
-        self.transport.post_send(to, label, down(&view))
-    }
-
-    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
-        let copy = Buffer::zeroed(view.dtype(), view.len()).unwrap();
-        let stored = if land == Land::AtMost { land } else { Land::Copy };
-        let ticket = self.transport.post_recv(from, label, copy.write_all().unwrap(), stored);
-        let reduce = if let Land::Reduce(op) = land { Some(op) } else { None };
-        self.arrive(ticket, view, copy, reduce)
+    fn messages(&self) -> Option<&dyn MessagePath> {
+        Some(self)
     }
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
@@ -108,6 +99,21 @@ impl DevicePath for Carrier {
 
     fn register(&self, queue: &Queue, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
         Buffer::zeroed_on(queue, dtype, len)
+    }
+}
+
+impl MessagePath for Carrier {
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        self.carried.set(self.carried.get() + 1);
+        self.transport.post_send(to, label, down(&view))
+    }
+
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        let copy = Buffer::zeroed(view.dtype(), view.len()).unwrap();
+        let stored = if land == Land::AtMost { land } else { Land::Copy };
+        let ticket = self.transport.post_recv(from, label, copy.write_all().unwrap(), stored);
+        let reduce = if let Land::Reduce(op) = land { Some(op) } else { None };
+        self.arrive(ticket, view, copy, reduce)
     }
 }
 

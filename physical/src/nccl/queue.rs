@@ -1,0 +1,188 @@
+//! The queue: collectives of an endpoint, in the order in which the program calls them, until they are on the stream.
+//!
+//! Only the first one advances. So each rank enqueues its collectives, those of all its groups, in the order of its calls. As in
+//! PyTorch, the program calls them in the same order on all ranks. Where it does not, ranks wait for each other in the
+//! [comparison](super::comparison), which ends at the deadline, and no GPU waits.
+
+use super::comparison::{Compared, Comparison};
+use super::communicator;
+use super::endpoint::{NcclPath, NcclState};
+use super::launch::Launch;
+use super::library::{Libnccl, UniqueId};
+use super::link::Link;
+use super::members::Members;
+use crate::error::{Error, Result};
+use crate::memory::{ReadView, Span, WriteView};
+use crate::runtime;
+use crate::transport::{Label, Ticket, Transport};
+use std::sync::Arc;
+
+/// A collective that is not over.
+pub(super) struct NcclOperation {
+    pub(super) ticket: Ticket,
+    pub(super) label: Label,
+    pub(super) members: Members,
+    /// Own mail that has not left.
+    pub(super) sent: Vec<Ticket>,
+    /// `None` if it works in place.
+    pub(super) input: Option<ReadView>,
+    pub(super) output: WriteView,
+    pub(super) stage: Stage,
+}
+
+/// Point to which a collective has come.
+pub(super) enum Stage {
+    Queued,
+    /// Its ranks compare their calls.
+    Comparing(Comparison),
+    /// NCCL connects its ranks.
+    Connecting(Arc<Link>),
+    /// NCCL enqueues it.
+    Enqueuing(Launch),
+    Enqueued,
+}
+
+/// Outcome of a look at the first collective.
+pub(super) enum Step {
+    /// It waits for mail.
+    Waits,
+    /// It waits for NCCL, which rings no bell.
+    Busy,
+    Moved,
+    /// It is on the stream.
+    Enqueued,
+    /// Its ranks disagree.
+    Refused(Error),
+}
+
+/// Communicator of a group.
+pub(super) struct GroupLink {
+    members: Members,
+    pub(super) link: Arc<Link>,
+}
+
+impl NcclOperation {
+    /// Returns what it reads, and what it writes.
+    pub(super) fn spans(&self) -> (Span, Span) {
+        let to = self.output.span();
+        (self.input.as_ref().map_or_else(|| to.clone(), ReadView::span), to)
+    }
+
+    /// Returns true if NCCL has it, so that it cannot be taken back.
+    pub(super) fn is_at_nccl(&self) -> bool {
+        matches!(self.stage, Stage::Connecting(_) | Stage::Enqueuing(_))
+    }
+
+    /// Returns the rank whose mail it waits for, if it does.
+    pub(super) fn awaited(&self) -> Option<usize> {
+        let Stage::Comparing(comparison) = &self.stage else { return None };
+        Some(self.members.before(comparison.round()))
+    }
+
+    /// Gives up its mail.
+    pub(super) fn cancel(&self, host: &dyn Transport) {
+        if let Stage::Comparing(comparison) = &self.stage {
+            comparison.cancel(host);
+        }
+        self.sent.iter().for_each(|sent| host.cancel(*sent));
+    }
+
+    /// Lets the communicator keep the memory of what NCCL enqueues, when it is ended.
+    pub(super) fn let_go(self) {
+        if let Stage::Enqueuing(launch) = &self.stage {
+            let (from, to) = self.spans();
+            launch.link.keep(vec![from, to]);
+        }
+    }
+}
+
+impl NcclPath {
+    /// Advances the first collective of the queue by one stage, if nothing keeps it waiting.
+    ///
+    /// # Errors
+    /// Failures of NCCL or the driver, which end all communicators of the endpoint.
+    pub(super) fn step(&self, state: &mut NcclState, head: &mut NcclOperation) -> Result<Step> {
+        match &head.stage {
+            Stage::Queued => {
+                let are_connected = self.link_of(&state.groups, &head.members).is_some();
+                let compared = self.compare(head, are_connected);
+                self.take(state, head, compared)
+            }
+            Stage::Comparing(at) => {
+                let next = at.round() + 1;
+                match at.heard(&*self.host) {
+                    Ok(None) => Ok(Step::Waits),
+                    Ok(Some(name)) => {
+                        let compared = self.compare_from(head, next, name);
+                        self.take(state, head, compared)
+                    }
+                    Err(error) => Ok(Step::Refused(error)),
+                }
+            }
+            Stage::Connecting(link) if link.is_free("connect the ranks of a group by NCCL")? => {
+                let link = Arc::clone(link);
+                self.launch(head, link)
+            }
+            Stage::Enqueuing(launch) if launch.link.is_free("let NCCL communicate")? => {
+                let flight = launch.flight();
+                self.complete(head, &flight)?;
+                head.stage = Stage::Enqueued;
+                Ok(Step::Enqueued)
+            }
+            Stage::Connecting(_) | Stage::Enqueuing(_) => {
+                // NCCL is at it on a thread of its own.
+                runtime::yield_now();
+                Ok(Step::Busy)
+            }
+            Stage::Enqueued => Ok(Step::Enqueued),
+        }
+    }
+
+    /// Continues with the next round of the comparison; hands a collective to NCCL on which the ranks agree, or lets NCCL
+    /// connect them before.
+    fn take(
+        &self,
+        state: &mut NcclState,
+        head: &mut NcclOperation,
+        compared: Result<Compared>,
+    ) -> Result<Step> {
+        state.tickets.advance(head.ticket, 1);
+        let name = match compared {
+            // With this its caller ends the work of the others.
+            Err(error) => return Ok(Step::Refused(error)),
+            Ok(Compared::Next(comparison)) => {
+                head.stage = Stage::Comparing(comparison);
+                return Ok(Step::Moved);
+            }
+            Ok(Compared::Over(name)) => name,
+        };
+        let members = &head.members;
+        if let Some(link) = self.link_of(&state.groups, members) {
+            return self.launch(head, link);
+        }
+        let place = (members.place(), members.count());
+        let id = name.unwrap_or(UniqueId::UNKNOWN);
+        let comm = communicator::begin(Libnccl::get()?, &self.queue, place, id)?;
+        let link = Arc::new(self.link.beside(comm));
+        state.groups.push(GroupLink { members: members.clone(), link: Arc::clone(&link) });
+        head.stage = Stage::Connecting(link);
+        Ok(Step::Moved)
+    }
+
+    fn launch(&self, head: &mut NcclOperation, link: Arc<Link>) -> Result<Step> {
+        let launch = self.prepare(head, Arc::clone(&link))?;
+        // Before: even where NCCL refuses it, it may be at it.
+        head.stage = Stage::Enqueuing(launch);
+        self.hand_over(head, &link)?;
+        Ok(Step::Moved)
+    }
+
+    /// Returns the communicator of these ranks; `None` if NCCL has not connected them.
+    fn link_of(&self, groups: &[GroupLink], members: &Members) -> Option<Arc<Link>> {
+        if members.ranks() == self.world.ranks() {
+            return Some(Arc::clone(&self.link));
+        }
+        let found = groups.iter().find(|group| group.members.ranks() == members.ranks())?;
+        Some(Arc::clone(&found.link))
+    }
+}
