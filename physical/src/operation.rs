@@ -212,7 +212,7 @@ impl<'a> Operation<'a> {
     fn make_known(&mut self, missing: &[usize], waited: Duration) {
         let health = self.terms.transport.health();
         let vigilance = health.vigilance();
-        if waited < vigilance.beat {
+        if waited < vigilance.beat || self.is_queued() {
             self.notice = None;
         } else if self.notice.as_ref().is_none_or(|notice| notice.since.elapsed() > vigilance.beat) {
             self.notice = Some(health.notice(self.label, missing));
@@ -222,7 +222,12 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns the time without progress.
+    /// Returns true if this waits for other operations of its endpoint, whose notices tell for whom they wait.
+    fn is_queued(&self) -> bool {
+        self.ticket.is_some_and(|ticket| self.terms.transport.is_queued(ticket))
+    }
+
+    /// Returns the time in which nothing has moved.
     fn waited(&mut self) -> Duration {
         let moved = self.ticket.map_or(0, |ticket| self.terms.transport.moved(ticket));
         if moved > std::mem::replace(&mut self.moved, moved) {

@@ -279,6 +279,13 @@ impl Transport for Staging {
         }
     }
 
+    fn is_queued(&self, ticket: Ticket) -> bool {
+        match self.owner(ticket) {
+            Owner::Path(path, ticket) => path.is_queued(ticket),
+            Owner::Transport(_) | Owner::Staged(_) => false,
+        }
+    }
+
     fn attach(&self, queue: &Queue, limit: Duration) -> Result<Option<TransportKind>> {
         // In virtual time there are no devices.
         if cfg!(not(feature = "cuda")) || runtime::current().is_some() {

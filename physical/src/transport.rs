@@ -131,6 +131,11 @@ pub trait Transport {
         Vec::new()
     }
 
+    /// Returns true if a pending native collective has not begun, because it is behind others of this endpoint.
+    fn is_queued(&self, _ticket: Ticket) -> bool {
+        false
+    }
+
     /// Returns true if all ranks share memory of the host, so that [`Transport::share_pages`] gives them some.
     fn shares_memory(&self) -> bool {
         false

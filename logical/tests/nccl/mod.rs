@@ -8,4 +8,5 @@ mod failures;
 mod faults;
 mod groups;
 mod messages;
+mod order;
 mod ranks;

@@ -185,6 +185,10 @@ impl DevicePath for NcclPath {
         self.state.borrow().queue.front().and_then(NcclOperation::awaited).into_iter().collect()
     }
 
+    fn is_queued(&self, ticket: Ticket) -> bool {
+        self.state.borrow().queue.iter().skip(1).any(|operation| operation.ticket == ticket)
+    }
+
     fn native(&self) -> &dyn Collectives {
         self
     }
