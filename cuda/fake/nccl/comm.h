@@ -7,25 +7,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
-#include <vector>
 
 namespace nccl {
-// A call of an operation.
-struct Call {
-    What what;
-    CUdeviceptr from, to;
-    uint64_t count;
-    int type, reduction, peer;
-    ncclComm_t comm;
-    CUstream stream;
-};
-
-// All operations of a group on one communicator, which run as one.
+// A collective on a stream.
 struct Launch {
     uint64_t number;
-    std::vector<Call> calls;
+    Message message;
+    CUdeviceptr from, to;
     bool has_begun = false, is_over = false;
     std::function<void()> wait = {};
 };
@@ -33,12 +22,9 @@ struct Launch {
 
 struct Comm {
     ncclUniqueId id;
-    // What it says of itself to the server.
-    nccl::Message hello = {nccl::Kind::Hello};
-    CUdevice device = 0;
+    int rank, ranks;
     CUcontext context = nullptr;
-    bool blocks = true;
-    bool is_finalized = false;
+    bool is_finalized = false, is_connected = false;
 
     // Guards what follows. Nobody calls the driver under it, as the driver asks `ready` under a lock of its own.
     std::mutex mutex = {};
@@ -50,11 +36,9 @@ struct Comm {
     std::deque<std::shared_ptr<nccl::Launch>> launches = {};
     // The last one that was enqueued, which waits for all before it.
     std::shared_ptr<nccl::Launch> last = {};
-    std::set<std::pair<int, int>> connected = {};
-    std::set<void *> registered = {};
 
+    // Connections to the server: for what is in progress, and for what streams have come to; and a thread for each.
     int control = -1, data = -1;
-    // Does what is in progress; and what streams have come to.
     std::thread helper = {}, mover = {};
 };
 
@@ -63,14 +47,10 @@ namespace nccl {
 void need_context(const char *call);
 // Looks whether a communicator takes calls. Ends the program if it is none any more.
 ncclResult_t check(Comm *comm, const char *call);
-// Does what a call is to do: now, or on a thread of its own if the communicator does not block.
+// Does what a call is to do on a thread of its own.
 ncclResult_t begin(Comm *comm, std::function<ncclResult_t()> job);
-// Asks the server, and waits for its answer.
-ncclResult_t ask(Comm *comm, Message message, Message *answer);
-// True between `ncclGroupStart` and `ncclGroupEnd`.
-bool is_in_group();
-// Enqueues operations on their streams, once the ranks are connected that they need.
-ncclResult_t launch(Comm *comm, std::vector<Call> calls);
+// Waits until all ranks have asked for the same.
+ncclResult_t ask(Comm *comm, Kind kind);
 // Carries out what streams have come to, until the communicator ends.
 void move(Comm *comm);
 } // namespace nccl

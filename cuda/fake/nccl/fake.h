@@ -1,7 +1,7 @@
 // What all of the fake NCCL shares: its settings, and the last error. See settings.cpp.
 //
 // It reads `HEXAGRAM_FAKE_NCCL` once, when it is loaded: `version=22803,hang=2`. Numbers of launches count from 0, over
-// the whole process: a group is one, and so is an operation outside of a group.
+// the whole process.
 #pragma once
 #include "../fake.h"
 #include "nccl.h"
@@ -13,34 +13,24 @@ using fake::NEVER;
 struct Settings {
     // Length of delays. With 0 there are none.
     uint64_t seed = 1;
-    // Longest time, in microseconds, that what does not block stays in progress beside what it has to wait for.
-    uint64_t delay = 2000;
     uint64_t version = 22803;
     // What communicators come to in place of being there; 7 if they stay in progress.
     uint64_t init = 0;
     // Number of communicators of the process, behind a colon, that come to be there all the same, before the others.
     uint64_t init_from = 0;
-    // 1 if the program ends where a communicator is made while another's work is on its GPU: the real library allocates and
-    // loads code then, for which the driver may wait.
-    uint64_t idle = 0;
     // Launch after which its communicator has an error, by default 6, and whose work never ends until that is aborted.
     fake::Nth async_error{NEVER, ncclRemoteError};
     // Launch whose work never ends until its communicator is aborted.
     uint64_t hang = NEVER;
-    // 1 if ranks hear of it when one of them ends in the middle, as over a network. On one host NCCL notices nothing.
-    uint64_t remote = 0;
     // 1 if a rank that destroys its communicator waits until all others leave it, too.
     uint64_t proxy = 0;
     // Milliseconds that an abort takes at least. If any, the program may not end within it.
     uint64_t abort = 0;
-    // Order in which contributions are reduced: 0 around the ring, from the rank behind a chunk's; 1 by rank; 2 from the
-    // last rank to the first; 3 as a balanced tree.
-    uint64_t order = 0;
 };
 extern Settings settings;
 
 // Returns a result, and keeps what there is to say of it.
 [[gnu::format(printf, 2, 3)]] ncclResult_t fail(ncclResult_t result, const char *format, ...);
-// Waits for as long as the seed draws.
+// Waits for as long as the seed draws, 2 ms at most.
 void dawdle();
 } // namespace nccl

@@ -1,7 +1,6 @@
 // NCCL's types and results as this fake uses them, with its numbers. NVIDIA's headers are not needed.
 #pragma once
 #include "../cuda.h"
-#include <climits>
 
 #define NCCL_OF(type) extern "C" __attribute__((visibility("default"))) type
 #define NCCL NCCL_OF(ncclResult_t)
@@ -24,13 +23,10 @@ typedef struct Comm *ncclComm_t;
 struct ncclUniqueId {
     char internal[128];
 };
-constexpr int UNDEFINED = INT_MIN;
 constexpr unsigned MAGIC = 0xcafebeef;
-// As of NCCL 2.18. Newer programs pass a larger one.
+// The first fields, as of NCCL 2.18.
 struct ncclConfig_t {
     size_t size;
     unsigned magic, version;
-    int blocking, cgaClusterSize, minCTAs, maxCTAs;
-    const char *netName;
-    int splitShare;
+    int blocking;
 };

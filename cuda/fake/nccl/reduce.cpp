@@ -35,13 +35,12 @@ template <class T> struct Element {
     std::vector<T> of;
     int reduction;
 
-    // Combines those from `begin` on, `many` of them, as a balanced tree or one after the other.
-    T combined(size_t begin, size_t many, bool is_tree) const {
-        if (many == 1) return of[begin % of.size()];
-        size_t half = is_tree ? many / 2 : many - 1;
-        T result;
-        store(result, combine(load(combined(begin, half, is_tree)),
-                              load(combined(begin + half, many - half, is_tree)), reduction));
+    // Combines all, one after the other, from `begin` on.
+    T combined(size_t begin) const {
+        T result = of[begin % of.size()];
+        for (size_t i = 1; i < of.size(); i++) {
+            store(result, combine(load(result), load(of[(begin + i) % of.size()]), reduction));
+        }
         return result;
     }
 };
@@ -56,13 +55,12 @@ static std::string reduce_as(const std::string *const *contributions, size_t ran
     Element<T> element = {std::vector<T>(ranks), reduction};
     for (size_t i = 0; i < count; i++) {
         for (size_t rank = 0; rank < ranks; rank++) {
-            size_t place = settings.order == 2 ? ranks - 1 - rank : rank;
             T x = reinterpret_cast<const T *>(contributions[rank]->data())[i];
             if (reduction == Avg && std::is_floating_point_v<N>) store(x, N(load(x) * load(part)));
-            element.of[place] = x;
+            element.of[rank] = x;
         }
-        size_t begin = settings.order == 0 ? i * ranks / count + 1 : 0;
-        to[i] = element.combined(begin, ranks, settings.order == 3);
+        // Around the ring, from the rank behind a chunk's.
+        to[i] = element.combined(i * ranks / count + 1);
         if constexpr (std::is_integral_v<N>) {
             if (reduction == Avg) to[i] = N(to[i] / N(ranks));
         }

@@ -1,122 +1,193 @@
-// The server of a unique id, on a thread of the process that has drawn it: it reads what ranks say, and sends answers.
+// The server of a communicator, on a thread of the process that has drawn its id: it answers what ranks ask for once all have
+// asked for the same. Where they do not agree, real NCCL hangs, or writes where it must not: here, all of their processes
+// end with a line.
 //
 // It never waits for a single rank, so that nobody who sends much and reads late holds up the others.
-#include "world.h"
+#include "wire.h"
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
+#include <deque>
+#include <map>
+#include <memory>
 #include <poll.h>
+#include <set>
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 namespace nccl {
 namespace {
 // Bytes that are still to be sent, by all servers of the process.
 std::atomic<size_t> unsent;
 
-struct Server {
-    int listener;
-    Worlds worlds = {};
-    std::vector<Links> links = {};
+// Connection to a rank, which has two.
+struct Link {
+    int socket;
+    std::string in = {}, out = {};
+    // Rank behind it, once it has said so.
+    int rank = -1;
+};
+using Links = std::shared_ptr<Link>;
 
-    void run();
-    void handle(const Links &link, Message message, std::string bytes);
-    void read(const Links &link);
-    void write(Link &link);
-    void close_link(const Links &link);
+// What a rank asks for.
+struct Request {
+    Links link;
+    Message message;
+    std::string bytes;
 };
 
-void Server::handle(const Links &link, Message message, std::string bytes) {
-    if (message.kind == Kind::Hello) {
-        link->hello = message;
-        // Only the first one is made by whoever comes.
-        auto world = worlds.emplace(message.world, World(message.ranks)).first;
-        return world->second.join(link);
-    }
-    if (message.kind == Kind::Bye) {
-        link->has_left = true;
-        return;
-    }
-    World &world = worlds.at(link->hello.world);
-    world.take({link, message, std::move(bytes)});
-    split(world, worlds);
+void answer(const Links &link, Message message, const std::string &bytes) {
+    message.bytes = bytes.size();
+    link->out.append(reinterpret_cast<const char *>(&message), sizeof message);
+    link->out += bytes;
 }
 
-void Server::read(const Links &link) {
-    char some[65536];
-    for (;;) {
-        ssize_t got = recv(link->socket, some, sizeof some, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0 && errno == EAGAIN) break;
-        if (got <= 0) return close_link(link);
-        link->in.append(some, size_t(got));
-    }
-    size_t at = 0;
-    Message message = {Kind::Bye};
-    while (link->in.size() - at >= sizeof message) {
-        memcpy(static_cast<void *>(&message), link->in.data() + at, sizeof message);
-        if (link->in.size() - at - sizeof message < message.bytes) break;
-        handle(link, message, link->in.substr(at + sizeof message, message.bytes));
-        at += sizeof message + message.bytes;
-    }
-    link->in.erase(0, at);
+std::string text_of(const Message &message) {
+    static const char *const types[] = {"int8", "uint8", "int32", "uint32", "int64",
+                                        "uint64", "float16", "float32", "float64", "bfloat16"};
+    return "rank " + std::to_string(message.rank) + " calls " + NAMES[int(message.what)] + " of " +
+           std::to_string(message.count) + " " + types[message.type] + ", reduction " +
+           std::to_string(message.reduction) + ", root " + std::to_string(message.root);
 }
 
-void Server::write(Link &link) {
-    size_t at = 0;
-    while (at < link.out.size()) {
-        ssize_t sent = send(link.socket, link.out.data() + at, link.out.size() - at, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent <= 0) break;
-        at += size_t(sent);
+// Carries out a collective.
+void carry_out(const std::vector<Request> &all) {
+    const Message &first = all[0].message;
+    std::vector<const std::string *> given;
+    for (const Request &one : all) {
+        const Message &other = one.message;
+        bool is_same = first.what == other.what && first.count == other.count && first.type == other.type;
+        if (!is_same || first.reduction != other.reduction || first.root != other.root) {
+            Message wrong = {Kind::Work};
+            wrong.is_wrong = true;
+            for (const Request &each : all) answer(each.link, wrong, text_of(first) + ", but " + text_of(other));
+            return;
+        }
+        given.push_back(&one.bytes);
     }
-    link.out.erase(0, at);
+    std::string result;
+    size_t size = size_of(first.type), block = first.count * size;
+    if (first.what == What::AllGather) {
+        for (auto *bytes : given) result += *bytes;
+    } else if (first.what == What::Broadcast) {
+        result = *given[size_t(first.root)];
+    } else {
+        result = reduce(given.data(), given.size(), given[0]->size() / size, first.type, first.reduction);
+    }
+    for (size_t rank = 0; rank < all.size(); rank++) {
+        bool is_scattered = first.what == What::ReduceScatter;
+        answer(all[rank].link, {Kind::Work}, is_scattered ? result.substr(rank * block, block) : result);
+    }
 }
 
-void Server::close_link(const Links &link) {
-    close(link->socket);
-    link->is_open = false;
-    link->out.clear();
-    auto world = worlds.find(link->hello.world);
-    if (world == worlds.end()) return;
-    if (!link->has_left && settings.remote) world->second.lose(link->hello.rank);
-    if (!link->hello.is_data) world->second.leave(link->hello.rank);
-}
+struct Server {
+    int listener;
+    std::vector<Links> links = {};
+    // By kind, and by rank.
+    std::map<Kind, std::vector<std::deque<Request>>> requests = {};
+    std::set<int> left = {};
 
-void Server::run() {
-    bool had_some = false;
-    size_t mine = 0;
-    for (;;) {
-        std::vector<pollfd> polled = {{listener, POLLIN, 0}};
-        std::vector<Links> open;
-        size_t left = 0;
-        for (auto &link : links) {
-            if (link->is_open) write(*link);
-        }
-        for (auto &link : links) {
-            if (!link->is_open) continue;
-            open.push_back(link);
-            left += link->out.size();
-            polled.push_back({link->socket, short(POLLIN | (link->out.empty() ? 0 : POLLOUT)), 0});
-        }
-        links = open;
-        unsent += left - mine;
-        mine = left;
-        if (links.empty() && had_some) break;
-        poll(polled.data(), polled.size(), -1);
-        if (polled[0].revents) {
-            int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-            if (socket >= 0) links.push_back(std::make_shared<Link>(Link{socket}));
-            had_some |= socket >= 0;
-        }
-        for (size_t i = 0; i < open.size(); i++) {
-            if (polled[i + 1].revents & ~POLLOUT && open[i]->is_open) read(open[i]);
+    // Answers what all ranks have asked for.
+    void match(Kind kind) {
+        auto &asked = requests[kind];
+        auto has_none = [&](size_t rank) { return asked[rank].empty() && !(kind == Kind::Leave && left.count(int(rank))); };
+        for (;;) {
+            std::vector<Request> all;
+            for (size_t rank = 0; rank < asked.size(); rank++) {
+                if (has_none(rank)) return;
+            }
+            for (auto &queue : asked) {
+                if (queue.empty()) continue;
+                all.push_back(std::move(queue.front()));
+                queue.pop_front();
+            }
+            if (all.empty()) return;
+            if (kind == Kind::Work) {
+                carry_out(all);
+            } else {
+                for (auto &one : all) answer(one.link, {kind}, "");
+            }
         }
     }
-    close(listener);
-}
+
+    void take(const Links &link, const Message &message, std::string bytes) {
+        auto &asked = requests[message.kind];
+        asked.resize(size_t(message.ranks));
+        link->rank = message.rank;
+        asked[size_t(message.rank)].push_back({link, message, std::move(bytes)});
+        match(message.kind);
+    }
+
+    // Reads what has come. False once the connection is closed.
+    bool read(const Links &link) {
+        char some[65536];
+        for (;;) {
+            ssize_t got = recv(link->socket, some, sizeof some, MSG_DONTWAIT);
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0 && errno == EAGAIN) break;
+            if (got <= 0) return false;
+            link->in.append(some, size_t(got));
+        }
+        size_t at = 0;
+        Message message = {Kind::Hello};
+        while (link->in.size() - at >= sizeof message) {
+            memcpy(static_cast<void *>(&message), link->in.data() + at, sizeof message);
+            if (link->in.size() - at - sizeof message < message.bytes) break;
+            take(link, message, link->in.substr(at + sizeof message, message.bytes));
+            at += sizeof message + message.bytes;
+        }
+        link->in.erase(0, at);
+        return true;
+    }
+
+    void write(Link &link) {
+        while (!link.out.empty()) {
+            ssize_t sent = send(link.socket, link.out.data(), link.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent < 0 && errno == EINTR) continue;
+            if (sent <= 0) break;
+            link.out.erase(0, size_t(sent));
+        }
+    }
+
+    // Forgets a connection, whose rank has left.
+    void lose(const Links &link) {
+        close(link->socket);
+        links.erase(std::find(links.begin(), links.end(), link));
+        left.insert(link->rank);
+        match(Kind::Leave);
+    }
+
+    void run() {
+        bool had_some = false;
+        size_t mine = 0;
+        while (!had_some || !links.empty()) {
+            std::vector<pollfd> polled = {{listener, POLLIN, 0}};
+            std::vector<Links> open = links;
+            size_t left_over = 0;
+            for (auto &link : open) {
+                write(*link);
+                left_over += link->out.size();
+                polled.push_back({link->socket, short(POLLIN | (link->out.empty() ? 0 : POLLOUT)), 0});
+            }
+            unsent += left_over - mine;
+            mine = left_over;
+            poll(polled.data(), polled.size(), -1);
+            if (polled[0].revents) {
+                int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+                if (socket >= 0) links.push_back(std::make_shared<Link>(Link{socket}));
+                had_some |= socket >= 0;
+            }
+            for (size_t i = 0; i < open.size(); i++) {
+                if (polled[i + 1].revents & ~POLLOUT && !read(open[i])) lose(open[i]);
+            }
+        }
+        unsent -= mine;
+        close(listener);
+    }
+};
 
 // What has been computed reaches the others although this process ends.
 [[gnu::destructor]] void flush() {
@@ -126,10 +197,8 @@ void Server::run() {
 } // namespace nccl
 
 NCCL ncclGetUniqueId(ncclUniqueId *id) {
-    using namespace nccl;
-    if (id == nullptr) return fail(ncclInvalidArgument, "GetUniqueId : uniqueId argument is NULL");
-    int listener = listen_as(id);
-    if (listener < 0) return fail(ncclSystemError, "no port: %s", strerror(errno));
-    std::thread([listener] { Server{listener}.run(); }).detach();
+    int listener = nccl::listen_as(id);
+    if (listener < 0) return nccl::fail(ncclSystemError, "no port: %s", strerror(errno));
+    std::thread([listener] { nccl::Server{listener}.run(); }).detach();
     return ncclSuccess;
 }

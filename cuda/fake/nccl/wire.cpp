@@ -61,7 +61,7 @@ bool get(int socket, void *to, size_t bytes) {
 int listen_as(ncclUniqueId *id) {
     sockaddr_in at = address(0);
     socklen_t size = sizeof at;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr *any = reinterpret_cast<sockaddr *>(&at);
     if (listener < 0 || bind(listener, any, size) != 0 || listen(listener, 64) != 0) return -1;
     if (getsockname(listener, any, &size) != 0) return -1;

@@ -1,43 +1,32 @@
-// What ranks and the server say to each other. See wire.cpp; server.cpp has the server.
+// What ranks and the server of their communicator say to each other. See wire.cpp; server.cpp has the server.
 #pragma once
 #include "fake.h"
 #include <string>
 
 namespace nccl {
+// What a rank asks for, and gets once all ranks have asked for the same.
 enum class Kind : int {
-    // Of a rank: it is there; it has an operation, which is matched with others'; it uses ranks for the first time; it
-    // splits the communicator; it leaves once all others do; it has left.
+    // It is there.
     Hello,
-    Work,
+    // It uses the others for the first time.
     Connect,
-    Split,
+    // A collective.
+    Work,
+    // It leaves. Whoever closes its connection has left, too.
     Leave,
-    Bye,
-    // Of the server: all ranks are there, or cannot be; an operation is done; so is what was asked for; a rank has ended
-    // in the middle; the program is wrong.
-    Ready,
-    Done,
-    Granted,
-    Lost,
-    Wrong,
 };
-enum class What : int { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, Send, Recv };
-constexpr const char *const NAMES[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast",
-                                       "ncclReduce",    "ncclSend",          "ncclRecv"};
+enum class What : int { AllReduce, ReduceScatter, AllGather, Broadcast };
+constexpr const char *const NAMES[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"};
 
 // Head of every message; `bytes` bytes follow.
 struct Message {
     Kind kind;
-    // Communicator, by the server's number; rank in it, and how many there are.
-    int world = 0, rank = 0, ranks = 0;
+    int rank = 0, ranks = 0;
     What what = What::AllReduce;
-    int type = 0, reduction = 0;
-    // Root, or peer; colour and key of a split; result of what was asked for.
-    int peer = 0, key = 0;
-    // True for the connection that data take, and if ranks may share a device.
-    bool is_data = false, shares = false;
-    unsigned char device[16] = {};
-    uint64_t index = 0, count = 0, bytes = 0;
+    int type = 0, reduction = 0, root = 0;
+    // Of an answer: true if the ranks do not agree, and the bytes say how.
+    bool is_wrong = false;
+    uint64_t count = 0, bytes = 0;
 };
 
 // Bytes of an element.
