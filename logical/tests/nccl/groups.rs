@@ -134,10 +134,7 @@ fn their_bytes_are_those_of_nccl_s_collectives() {
 
 /// Returns what three ranks return of which NCCL has connected all, and two call a collective of their group's; the other
 /// one does something else with its communicator.
-fn outcomes(
-    deadline: Duration,
-    beside: impl Fn(&Communicator) -> Result<()> + Sync,
-) -> Vec<Result<()>> {
+fn outcomes(deadline: Duration, beside: impl Fn(&Communicator) -> Result<()> + Sync) -> Vec<Result<()>> {
     let started = Instant::now();
     let outcomes = testing::spawn(TransportKind::Shm, RANKS, |world| {
         let comm = Communicator::open(&world, 0)?;

@@ -4,8 +4,8 @@
 //! PyTorch, the program calls them in the same order on all ranks. Where it does not, ranks wait for each other in the
 //! [comparison](super::comparison), which ends at the deadline, and no GPU waits.
 
-use super::comparison::{Compared, Comparison};
 use super::communicator;
+use super::comparison::{Compared, Comparison};
 use super::endpoint::{NcclPath, NcclState};
 use super::launch::Launch;
 use super::library::{Libnccl, UniqueId};

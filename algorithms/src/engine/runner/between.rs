@@ -6,7 +6,7 @@ use crate::engine::queues::Queues;
 use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;
-use hexagram_logical::{Buffer, DType, Error, Result, drive};
+use hexagram_logical::{Buffer, DType, Error, Result, TransportKind, drive};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -45,6 +45,7 @@ impl HookRunner {
         let mut made = Vec::new();
         for (at, (dtype, tensors)) in buckets.iter().enumerate() {
             let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
+            self.takes_turns = self.comm.attach(queues.of(at))? == Some(TransportKind::Nccl);
             let make = || self.comm.registered_on(queues.of(at), *dtype, len);
             made.push((make()?, if parameters { Some(make()?) } else { None }));
         }

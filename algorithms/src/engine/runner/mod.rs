@@ -146,6 +146,9 @@ pub(super) struct HookRunner {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
     streams: usize,
+    /// True if hooks run one by one: NCCL carries collectives in the order of their calls, which would depend on the times
+    /// of hooks that run at once and call several.
+    takes_turns: bool,
     algorithm: Option<AnyAlgorithm>,
     /// True if the algorithm writes the hook after the backward pass: buckets then stay for it.
     works_after_backward: bool,
@@ -184,6 +187,7 @@ impl HookRunner {
             comm,
             hierarchy,
             streams,
+            takes_turns: false,
             algorithm: None,
             works_after_backward: false,
             compares_rates: false,
@@ -262,10 +266,15 @@ impl HookRunner {
         }
     }
 
+    /// Returns the number of hooks that may run at once.
+    fn streams(&self) -> usize {
+        if self.takes_turns { 1 } else { self.streams }
+    }
+
     /// Starts the hooks that are next, as far as there are streams for them.
     fn start(&mut self) {
         while let Some((stage, bucket)) = self.upcoming.front().copied()
-            && self.running.len() < self.streams
+            && self.running.len() < self.streams()
         {
             if stage == Stage::Start && !self.running.is_empty() {
                 return;

@@ -17,7 +17,7 @@ const AT_ONCE: usize = 2;
 impl HookRunner {
     /// Returns true if hooks wait for more urgent ones.
     pub(super) fn puts_off(&self) -> bool {
-        self.urgency.is_some() && self.streams >= self.lanes.len()
+        self.urgency.is_some() && self.streams() >= self.lanes.len()
     }
 
     /// Returns true if the hook at a place has to wait for more urgent ones, which are in the places before it. All begin
