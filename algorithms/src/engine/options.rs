@@ -101,7 +101,8 @@ pub struct EngineOptions {
     pub hierarchical: bool,
     /// Computation that communication may run beside. Default: [`Overlap::Backward`].
     pub overlap: Overlap,
-    /// Number of buckets that may be communicated at once, 1 to 65535. Default: no limit, [`usize::MAX`].
+    /// Number of buckets that may be communicated at once, 1 to 65535. Where NCCL carries them, it is one. Default: no
+    /// limit, [`usize::MAX`].
     pub streams: usize,
     /// Largest norm c of all gradients together; larger ones are scaled down to it. Which gradients these are, the
     /// algorithm declares: [`Clipping`](crate::Clipping). Default: none.

@@ -54,12 +54,12 @@ pub(crate) struct Bench {
     #[arg(short = 'n', long, value_name = "N")]
     ranks: Option<usize>,
 
-    #[arg(help = format!("Transport between the ranks: {}; with `thread`, ranks are threads of one process", transports::names()))]
+    #[arg(help = transports::help())]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     transport: TransportKind,
 
-    /// Device of the buffers: cpu, cuda (one GPU per rank of a host, in turn), cuda:N, or auto; the heading shows how
-    /// the messages of rank 0 travel: ipc, nccl, or staged through the host
+    /// Device that has the buffers: cpu, cuda (one for each rank of a host in turn), cuda:N, or auto; the heading names the
+    /// path of GPU memory: ipc, nccl (for collectives; messages are staged), or staged by way of the host
     #[arg(long, value_name = "NAME", default_value_t)]
     device: DeviceChoice,
 

@@ -28,7 +28,7 @@ pub struct Setting {
     #[arg(short = 'n', long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Transport between the ranks.
-    #[arg(help = format!("Transport between the ranks: {}; with `thread`, ranks are threads of one process", transports::names()))]
+    #[arg(help = transports::help())]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
     /// Device of the replicas: cpu, cuda (one GPU per rank of a host, in turn), cuda:N, or auto

@@ -65,7 +65,7 @@ pub struct StepOptions {
     pub ranks: Option<usize>,
 
     /// Transport between the ranks.
-    #[arg(help = format!("Transport between the ranks: {}", transports::names()))]
+    #[arg(help = transports::help())]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
 

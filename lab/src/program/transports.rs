@@ -17,3 +17,11 @@ pub fn names() -> String {
     let names: Vec<String> = built_in().iter().map(TransportKind::to_string).collect();
     names.join(", ")
 }
+
+/// Returns the help of `--transport`.
+pub fn help() -> String {
+    format!(
+        "How bytes travel: {}; ranks of `thread` are threads of one process. GPU memory may travel beside it, by NCCL or by direct access: HEXAGRAM_DEVICE_PATH",
+        names()
+    )
+}

@@ -28,8 +28,9 @@ pub struct RunOptions {
     /// choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
-    /// Transport: mixed (shm within a host, tcp between hosts), shm, tcp, mpi (with mpirun, in a build with the
-    /// feature `mpi`), or thread (all ranks in one process)
+    /// Transport: mixed (shm within a host, tcp across), shm, tcp, mpi (ranks that mpirun starts, in a build with the
+    /// feature `mpi`), or thread (all ranks in one process). GPU memory may travel beside it, by NCCL or by direct access:
+    /// HEXAGRAM_DEVICE_PATH
     #[arg(long, value_name = "NAME", env = "HEXAGRAM_TRANSPORT", default_value_t = JoinOptions::default().transport)]
     pub transport: TransportKind,
     /// Device of the replicas: cpu, cuda (one GPU per rank of a host, in turn), cuda:N, or auto, which is cpu without

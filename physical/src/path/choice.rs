@@ -207,8 +207,8 @@ pub(super) fn choose(all: &[Identity], means: Means) -> Result<Option<TransportK
         Wish::Auto => Ok(ipc.is_none().then_some(TransportKind::Ipc)),
         Wish::Only(path) => match if path == TransportKind::Ipc { ipc } else { nccl } {
             Some(why) => {
-                let what = format!("{} cannot be: {why}", wish.setting());
-                Err(Error::setup(what, "use auto, or unset it"))
+                let what = format!("{} is impossible: {why}", wish.setting());
+                Err(Error::setup(what, "set it to auto, or unset it"))
             }
             None => Ok(Some(path)),
         },

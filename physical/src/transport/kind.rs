@@ -4,6 +4,9 @@ use std::fmt;
 
 /// Name of a transport: one of those that are built in, or of one that [`register`](super::register) has added.
 ///
+/// [`TransportKind::Ipc`] and [`TransportKind::Nccl`] name no transport, but what carries memory of GPUs beside one. They do
+/// not parse: `HEXAGRAM_DEVICE_PATH` chooses between them.
+///
 /// ```
 /// use hexagram_physical::TransportKind;
 ///
@@ -34,9 +37,11 @@ impl TransportKind {
     /// `sim`, and none joins.
     pub const Sim: TransportKind = TransportKind("sim");
 
-    /// No transport, but the path between GPUs of one host that read each other's memory.
+    /// No transport, but a path of GPU memory: GPUs of one host read each other's memory. It carries collectives of all
+    /// ranks, and messages.
     pub const Ipc: TransportKind = TransportKind("ipc");
-    /// No transport, but the path between GPUs that NCCL connects.
+    /// No transport, but a path of GPU memory: NCCL connects ranks that have a GPU each. It carries collectives, of all ranks
+    /// and of groups; messages go by way of the host. Ranks attach to it, or an error says why they cannot.
     pub const Nccl: TransportKind = TransportKind("nccl");
 
     /// Every built-in transport whose ranks can be threads of one test, for matrices of tests and tables.

@@ -94,6 +94,11 @@ impl FromStr for TransportKind {
                 "build it with --features mpi, which needs mpicc and libclang; for Python: pip install ./python -C build-args=--features=mpi",
             ));
         }
+        if [TransportKind::Ipc, TransportKind::Nccl].iter().any(|path| path.name() == name) {
+            let what = format!("`{name}` is no transport, but carries memory of GPUs beside one");
+            let remedy = format!("keep the default transport, and set HEXAGRAM_DEVICE_PATH={name}");
+            return Err(Error::usage(what, remedy));
+        }
         let mut names: Vec<&str> = known.iter().map(|kind| kind.name()).collect();
         names.sort_unstable();
         Err(Error::usage(format!("unknown transport `{name}`"), format!("use one of {}", names.join(", "))))
@@ -130,5 +135,14 @@ mod tests {
             error.contains("carrier-pigeon") && error.contains("mixed") && error.contains("tcp"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_path_of_devices_is_no_transport() {
+        for name in ["ipc", "nccl"] {
+            let error = name.parse::<TransportKind>().unwrap_err().to_string();
+            assert!(error.contains("is no transport"), "{error}");
+            assert!(error.ends_with(&format!("set HEXAGRAM_DEVICE_PATH={name}")), "{error}");
+        }
     }
 }

@@ -105,7 +105,7 @@ fn a_wish_is_granted_or_refused_with_the_reason() {
         ("nccl", &[on_slice(1, 9), on_slice(2, 9)], ALL, "ranks 0 and 1 are on slices of one GPU"),
     ] {
         let error = refusal(wish, all, means);
-        let setting = format!("HEXAGRAM_DEVICE_PATH={wish} cannot be: ");
+        let setting = format!("HEXAGRAM_DEVICE_PATH={wish} is impossible: ");
         assert!(error.starts_with(&setting) && error.contains(why) && !error.contains('\n'), "{error}");
     }
     let mut all = wishing("ipc", &gpus);
