@@ -3,30 +3,19 @@
 #include "context.h"
 #include "fake.h"
 #include "memory.h"
-#include <vector>
 
 using namespace fake;
 
-API hexagramFakeEnqueue(CUcontext context, const CUstream *handles, size_t count, const std::function<bool()> &ready,
+API hexagramFakeEnqueue(CUcontext context, CUstream handle, const std::function<bool()> &ready,
                         std::function<void()> *wait) {
     if (context->error) return context->error;
     Lock lock(mutex);
-    std::vector<std::shared_ptr<Stream>> streams;
-    for (size_t i = 0; i < count; i++) {
-        streams.push_back(stream_of(handles[i], context));
-        if (!streams.back()) return INVALID_HANDLE;
-    }
-    auto wait_for = [](const std::shared_ptr<Stream> &stream, const Point &point) {
-        Step step;
-        step.until = point;
-        enqueue(stream, std::move(step));
-    };
-    for (size_t i = 1; i < count; i++) wait_for(streams[0], end_of(streams[i]));
+    std::shared_ptr<Stream> stream = stream_of(handle, context);
+    if (!stream) return INVALID_HANDLE;
     Step step;
     step.ready = ready;
     step.work = [] { return SUCCESS; };
-    Point done = enqueue(streams[0], std::move(step));
-    for (size_t i = 1; i < count; i++) wait_for(streams[i], done);
+    Point done = enqueue(stream, std::move(step));
     *wait = [done, context] {
         Lock lock(mutex);
         await(lock, done, context);

@@ -25,7 +25,7 @@ static ncclResult_t enqueue(Comm *comm, CUstream stream, const std::shared_ptr<L
         launch->has_begun = true;
         return launch->is_over || comm->is_aborted;
     };
-    CUresult error = hexagramFakeEnqueue(comm->context, &stream, 1, ready, &launch->wait);
+    CUresult error = hexagramFakeEnqueue(comm->context, stream, ready, &launch->wait);
     if (error != SUCCESS) {
         std::lock_guard<std::mutex> lock(comm->mutex);
         comm->launches.pop_back();

@@ -180,9 +180,12 @@ impl DevicePath for NcclPath {
         self.state.borrow_mut().tickets.moved(ticket)
     }
 
-    /// Returns the rank for which the first collective of the queue waits, as all others wait for that one.
-    fn missing(&self, _: Ticket) -> Vec<usize> {
-        self.state.borrow().queue.front().and_then(NcclOperation::awaited).into_iter().collect()
+    /// Returns the rank for which the first collective of the queue waits, as those behind it wait for that one.
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let state = self.state.borrow();
+        let is_in_queue = state.queue.iter().any(|operation| operation.ticket == ticket);
+        let first = state.queue.front().filter(|_| is_in_queue);
+        first.and_then(NcclOperation::awaited).into_iter().collect()
     }
 
     fn is_queued(&self, ticket: Ticket) -> bool {
