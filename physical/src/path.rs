@@ -2,7 +2,8 @@
 //!
 //! [`Staging`](crate::staging::Staging) is the endpoint around every transport. Once the ranks have
 //! [attached](attach) their queues to it, all of them know whether their devices have such a path, and which: views of
-//! devices then go there, and views of host memory go by the transport as before. Without a path they are staged.
+//! devices then go there, as far as it carries them, and views of host memory go by the transport as before. What no path
+//! carries is staged.
 //!
 //! What is asked of a path is over when it is *enqueued* on the queue of the view, in the order of that queue's other
 //! work; nobody waits for the device. So ranks compare what they call by messages of the host's transport, under the

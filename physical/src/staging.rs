@@ -1,9 +1,9 @@
 //! The endpoint around that of every transport: it sends and receives device memory.
 //!
-//! Views of host memory pass through. Views of a device use a [path](crate::path), if the ranks have attached devices
-//! with one between them. Otherwise they are *staged*: a message is copied down first, and posted when the event of
-//! that copy has happened; an arriving message lands in host memory, and the queue of the view copies it up, or
-//! copies and reduces it. The same holds for native collectives of the backend. A transport thus sees host memory
+//! Views of host memory pass through. Views of a device go by a [path](crate::path), if the ranks have attached devices
+//! that have one between them which carries them. Otherwise they are *staged*: a message is copied down first, and posted when
+//! the event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the
+//! queue of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory
 //! only.
 //!
 //! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the

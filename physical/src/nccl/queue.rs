@@ -106,7 +106,7 @@ impl NcclPath {
             Stage::Queued => {
                 let are_connected = self.link_of(&state.groups, &head.members).is_some();
                 let compared = self.compare(head, are_connected);
-                self.take(state, head, compared)
+                self.proceed(state, head, compared)
             }
             Stage::Comparing(at) => {
                 let next = at.round() + 1;
@@ -114,7 +114,7 @@ impl NcclPath {
                     Ok(None) => Ok(Step::Waits),
                     Ok(Some(name)) => {
                         let compared = self.compare_from(head, next, name);
-                        self.take(state, head, compared)
+                        self.proceed(state, head, compared)
                     }
                     Err(error) => Ok(Step::Refused(error)),
                 }
@@ -140,7 +140,7 @@ impl NcclPath {
 
     /// Continues with the next round of the comparison; hands a collective to NCCL on which the ranks agree, or lets NCCL
     /// connect them before.
-    fn take(
+    fn proceed(
         &self,
         state: &mut NcclState,
         head: &mut NcclOperation,
@@ -171,7 +171,7 @@ impl NcclPath {
 
     fn launch(&self, head: &mut NcclOperation, link: Arc<Link>) -> Result<Step> {
         let launch = self.prepare(head, Arc::clone(&link))?;
-        // Before: even where NCCL refuses it, it may be at it.
+        // Set before the call: NCCL may have begun what it then refuses.
         head.stage = Stage::Enqueuing(launch);
         self.hand_over(head, &link)?;
         Ok(Step::Moved)
