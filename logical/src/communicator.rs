@@ -197,7 +197,10 @@ impl Communicator {
 
     /// Returns the same group on another lane, whose operations may overlap with those of this one.
     ///
-    /// Repeated calls for a lane return the same lane, with a common count of operations.
+    /// Asking for a lane twice gives the same lane: its operations are counted on.
+    ///
+    /// Collectives that [NCCL](TransportKind::Nccl) carries are enqueued in the order of their calls. All ranks call them in
+    /// the same order, those of all lanes and groups.
     pub fn lane(&self, lane: usize) -> Self {
         Communicator { deadline: self.deadline, rate: self.rate, ..Self::on_lane(&self.shared, lane) }
     }
