@@ -17,6 +17,7 @@ mod harness;
 mod nodes;
 mod output;
 mod run;
+mod run_logs;
 mod sample;
 mod simulate;
 mod step;

@@ -75,6 +75,7 @@ mod error;
 mod gpu;
 mod home;
 mod mean;
+mod options;
 mod overlap;
 mod own_gradients;
 mod parameters;
@@ -88,6 +89,7 @@ mod values;
 pub use error::{Error, Result};
 /// The layers below: algorithms, engine options, communicators.
 pub use hexagram_algorithms as algorithms;
-pub use replica::{Replica, ReplicaOptions};
+pub use options::ReplicaOptions;
+pub use replica::Replica;
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub use synchronized::Synchronized;
