@@ -111,8 +111,8 @@ pub struct Uploads<'a, B: Upload> {
 type Ahead<B> = (std::result::Result<<B as Upload>::Uploaded, Cause>, LoaderState);
 
 impl<'a, B: Upload> Uploads<'a, B> {
-    /// Creates the iterator over the batches that are left of an epoch, which `queue` copies: best a queue that does
-    /// nothing else.
+    /// Creates the iterator over the rest of an epoch's batches, which `queue` copies: preferably a queue without
+    /// other work.
     pub fn new(batches: Epoch<'a, B>, queue: &Queue) -> Self {
         let state = batches.state();
         Uploads { batches, queue: queue.clone(), state, ahead: None, has_begun: false }

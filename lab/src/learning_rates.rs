@@ -125,8 +125,8 @@ impl Tuned {
     }
 }
 
-/// Returns the step sizes of an algorithm on a task, by its name or by the spelling of a variant; of one that is not in
-/// the tables, those of synchronous SGD.
+/// Returns the step sizes of an algorithm on a task, by its name or by the spelling of a variant; for one outside the
+/// tables, those of synchronous SGD.
 pub fn tuned(spelling: &str, task: &str) -> Tuned {
     let algorithm = spelling.split('(').next().unwrap_or_default();
     let variant = VARIANTS.iter().find(|(known, on, _)| (*known, *on) == (spelling, task));

@@ -7,7 +7,7 @@ use hexagram::sampler::Mersenne;
 pub(crate) struct Random(Mersenne);
 
 impl Random {
-    /// Starts from a seed, of which the low 32 bits count.
+    /// Starts from a seed; only its low 32 bits count.
     pub(crate) fn new(seed: u64) -> Self {
         Random(Mersenne::new(seed))
     }

@@ -65,8 +65,7 @@ pub struct Suite {
     pub ranks: Vec<usize>,
     /// Seeds from 0 up to, but without, this one.
     pub seeds: u64,
-    /// Places that published [orderings] need, in the matrix or with algorithms that have options. Run with
-    /// [`ORDERING_SEEDS`] seeds.
+    /// Places that published [orderings] need, in the matrix or for variants with options.
     pub others: Vec<Place>,
 }
 
@@ -88,8 +87,8 @@ pub struct Cell {
 }
 
 impl Suite {
-    /// Creates the whole suite of some algorithms: four tasks, three partitions, 4, 8 and 25 ranks, five seeds; and the
-    /// sides of published orderings that are of these algorithms, with ten.
+    /// Creates the whole suite of some algorithms: four tasks, three partitions, 4, 8 and 25 ranks, five seeds; and
+    /// the sides of published orderings with these algorithms, with ten seeds.
     ///
     /// # Errors
     /// As the tasks' constructors.

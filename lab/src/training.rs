@@ -138,7 +138,8 @@ impl Training {
 /// Runs a training in virtual time, and returns its record.
 ///
 /// # Errors
-/// [`Error::Usage`] if the samples cannot be divided so, or no state is to be recorded; errors of the algorithm.
+/// [`Error::Usage`] if the samples cannot be divided in this way, or no state would be recorded; errors of the
+/// algorithm.
 pub fn train(training: &Training) -> Result<Outcome> {
     training.check()?;
     let shares = training.shares()?;

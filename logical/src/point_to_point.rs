@@ -17,9 +17,8 @@ impl Communicator {
     /// Sends `buffer` to rank `to`, whose matching call is [`Communicator::recv`].
     ///
     /// The k-th send of one rank to another matches the k-th receive there. Completes when the buffer may be reused.
-    /// A message may need the call of the receiver first (over `thread` always, otherwise if it is large), so that
-    /// two ranks that both send before they receive may wait for each other until the deadline. Bytes: S. Memory:
-    /// none.
+    /// A message may wait for the receiver's call (over `thread` always, otherwise if it is large). So two ranks that
+    /// both send before they receive may wait for each other until the deadline. Bytes: S. Memory: none.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) on the receiver if element types or counts differ.

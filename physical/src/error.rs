@@ -66,7 +66,7 @@ pub enum Error {
         peer: Peer,
     },
 
-    /// A codec that refuses NaN and infinity was to encode such a value. The communicator is poisoned.
+    /// A codec that refuses NaN and infinity got such a value to encode.
     NotFinite {
         /// Rank that has the value.
         place: Peer,

@@ -306,7 +306,7 @@ impl Buffer {
     /// `keeper` is dropped when the last user releases the memory: the thread that drops the buffer or the last view
     /// of it; the thread that polls or cancels the operation with the view (or ends a running copy); or the device.
     /// The device releases an operand when its work is done, on any thread, and holds no lock while it drops the
-    /// keeper. Soon after [`Queue::check`] of this queue and of each queue that was to read the memory, only buffer,
+    /// keeper. Soon after [`Queue::check`] of this queue and of each queue that reads the memory, only buffer,
     /// operations and views are left.
     ///
     /// # Errors
@@ -401,8 +401,8 @@ impl Buffer {
         self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
     }
 
-    /// Returns all bytes, for writing, without a lease. `None` while an operation uses any of them, and for lent
-    /// elements, whose owner waits for leases only, for constant ones, and for elements that are not in host memory.
+    /// `None` for elements that are not in host memory, and while an operation uses any of them. Also `None` for
+    /// constant elements, and for lent ones, whose owner waits for leases only.
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {

@@ -136,8 +136,8 @@ pub trait Collectives {
     /// on all members if all calls match; otherwise, the operation fails as a mismatch.
     fn offers(&self, label: &Label, members: &[usize], input: Option<&ReadView>, output: &WriteView) -> bool;
 
-    /// Carries out a small operation that works in place and that everyone begins at about the same time: without views
-    /// and without a ticket, which take longer than the operation itself.
+    /// Carries out a small operation in place that all ranks begin at about the same time. It needs no views and no
+    /// ticket, which take longer than the operation itself.
     fn at_once(&self, _label: &Label, _bytes: &mut [u8]) -> AtOnce {
         AtOnce::Not
     }

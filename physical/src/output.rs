@@ -32,7 +32,7 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
     }
 }
 
-/// Checks that [`write()`] could begin. Call it before the work whose result is to be written.
+/// Call this before the work that produces the output.
 ///
 /// # Errors
 /// Those of the system.

@@ -49,8 +49,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Clock, threads and network of a world. Implement it to run ranks in a world of your own making, and enter it by
 /// [`within`].
 ///
-/// Sockets are descriptors of the system, which the runtime connects with whatever it likes, as one end of a pair; they
-/// are waited for by [`Runtime::poll`] only.
+/// Sockets are descriptors of the system. The runtime decides their other end, for example one end of a pair; only
+/// [`Runtime::poll`] waits for them.
 pub trait Runtime: Send + Sync {
     /// Returns the present time of this world's clock: [`Instant::after_origin`] makes it of a virtual one.
     fn now(&self) -> Instant;

@@ -1,8 +1,6 @@
 //! One way to run a test on several ranks, over any transport: [`spawn`].
 //!
-//! The ranks are threads of the test process, but over `shm` and `tcp` they meet, connect and communicate exactly
-//! like processes. For the tests of this library and of its users. The feature `testing` adds helpers for tests of
-//! transports, devices and kernels.
+//! For the tests of this library and of its users.
 
 mod device;
 #[cfg(any(test, feature = "testing"))]
@@ -115,7 +113,7 @@ pub fn skipped_under_mpi(reason: &str) -> bool {
     is_under_mpi()
 }
 
-/// Returns true if this process is to run tests on simulated ranks.
+/// Returns true if this process runs tests on simulated ranks.
 fn is_simulated() -> bool {
     cfg!(feature = "sim") && variable("HEXAGRAM_TEST").is_some_and(|what| what == "sim")
 }
@@ -276,8 +274,8 @@ fn refuse_under_mpi() {
 /// Returns a port of 127.0.0.1 at which one socket may listen, and that the system gives to no other until this
 /// process ends. For tests that set the rendezvous of ranks.
 ///
-/// A port that was free a moment ago may be taken by then: by another test, or by a process that is just starting,
-/// and holds a copy of the socket that had it.
+/// A port that was free a moment ago may be in use: by another test, or by a starting process with a copy of the
+/// earlier socket.
 pub fn free_port() -> u16 {
     reserve(0).unwrap_or_else(|error| fail(error))
 }

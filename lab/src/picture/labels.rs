@@ -54,7 +54,7 @@ impl Area {
 pub(super) struct Label {
     /// Middle of the text.
     pub(super) middle: (f64, f64),
-    /// True if it is so far from its point that a line is to join them.
+    /// True if it is far enough from its point to need a connecting line.
     pub(super) is_far: bool,
 }
 

@@ -112,7 +112,7 @@ fn checks(text: &str) -> Result<usize> {
 }
 
 impl AdviseOptions {
-    /// Simulates the candidates, of which the first is the one that the others are compared to.
+    /// Simulates the candidates; the first is the one to compare with.
     fn advice(&self, job: &Job<'_>, candidates: Vec<Candidate>) -> Result<Advice> {
         Advice::of(job, self.job.point()?, candidates)
     }

@@ -1,5 +1,5 @@
-//! The figures of a training on disk: a line of JSON for each step of rank 0, for each state that was recorded, and one
-//! at the end.
+//! The figures of a training on disk: a line of JSON for each step of rank 0, one for each recorded state, and one at
+//! the end.
 //!
 //! ```text
 //! {"event":"step","step":12,"loss":2.19,"learning_rate":0.15,"metrics":{"drift":0.03}}

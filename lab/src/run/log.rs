@@ -117,7 +117,7 @@ impl<'a> Log<'a> {
         self.progress.epoch(format!("epoch {}/{}", self.epoch, self.run.options.epochs));
     }
 
-    /// Counts a step with the loss of its batch, and the numbers that the algorithm gave out.
+    /// Counts a step with the loss of its batch, and the algorithm's metrics.
     pub(super) fn step(&mut self, loss: f64, metrics: &BTreeMap<String, f64>) {
         self.ended.push((self.began.elapsed(), metrics.clone()));
         self.progress.step(loss);

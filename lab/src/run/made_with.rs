@@ -1,5 +1,5 @@
-//! The options and the data that the result of a training depends on, which a checkpoint notes: a run that resumes it
-//! has the same.
+//! The options and data that determine the result of a training. A checkpoint records them; a run that resumes it
+//! must have the same.
 
 use super::Run;
 use hexagram::Error;

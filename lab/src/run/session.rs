@@ -82,8 +82,8 @@ impl<'a> Session<'a> {
             Epoch { number, losses: Vec::new(), began: Instant::now(), blocked_before, position: None };
     }
 
-    /// Counts a step with the loss of its batch, after which the loader stands at `position`; saves the training if a
-    /// checkpoint is due.
+    /// Counts a step with the loss of its batch; the loader is then at `position`. Saves the training if a checkpoint
+    /// is due.
     ///
     /// # Errors
     /// Errors of the communication.

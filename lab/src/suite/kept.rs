@@ -57,8 +57,8 @@ pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
     })
 }
 
-/// Returns a record with rounded numbers; and, unless orderings or pictures need its curve, with the first state, those
-/// at which an accuracy is first reached, and the last.
+/// Returns a record with rounded numbers. It keeps the whole curve only if orderings or pictures need it; otherwise
+/// the first state, those that first reach an accuracy, and the last.
 fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
     let Place { task, partition, ranks, .. } = &record.place;
     let pictured = (task.as_str(), partition.as_str(), *ranks) == ("digits", SKEWED, 25);

@@ -57,7 +57,7 @@ pub struct Claim {
     /// Largest claimed ratio of the better side's quantity to the worse side's: below 1 to claim a distance, above 1
     /// for "nearly as good".
     pub factor: f64,
-    /// Verdict of the record that is kept.
+    /// Verdict from the kept record.
     pub verdict: Verdict,
     /// Reason why the suite's numbers differ; empty if the ordering holds.
     pub explanation: &'static str,

@@ -48,7 +48,7 @@ pub struct Found {
 /// Finds the step sizes of an algorithm on a task.
 ///
 /// # Errors
-/// As [`registry::named`], where the second step size of the algorithm is not as the table has it.
+/// As [`registry::named`], if the table's second step size is not an option of the algorithm.
 pub fn tune(algorithm: &AnyAlgorithm, lesson: &Lesson) -> Result<Found> {
     let spelling = algorithm.to_string();
     let guess = tuned(&spelling, lesson.task.name());

@@ -17,16 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// > c − min over ranks of c ≤ s
 ///
-/// With s = 0 every wait is a barrier (BSP, bulk synchronous parallelism); with s = [`Clock::UNBOUNDED`] ranks never
-/// wait. The clock that other ranks see includes the requests of a rank: it does not pass a tick until all requests
-/// that the rank made before it, to a [`Server`](super::Server) with this clock, are answered. Therefore a clock that
-/// a rank sees implies that the updates before it are in place.
+/// The clock that other ranks see includes this rank's requests to a [`Server`](super::Server) with this clock. It
+/// does not pass a tick until all requests that the rank made before it are answered.
 ///
-/// *Steps*: a tick sends no message. A wait asks all ranks whose known clock is too low, at the same time, and each
-/// answers when its clock is high enough: one round trip after the slowest. The answer contains the clock of that
-/// rank, which saves later questions if it is ahead. *Bytes* sent per rank: [`REQUEST_BYTES`](super::REQUEST_BYTES)
-/// for each question, [`REPLY_BYTES`](super::REPLY_BYTES) for each answer, and headers; with s = 0 each rank asks all
-/// others once per clock. *Memory*: 8 n bytes. *Determinism*: results of servers are deterministic with s = 0 only.
+/// *Steps*: a tick sends no message. A wait asks all ranks whose known clock is too low, concurrently. Each answers
+/// when its clock is high enough: one round trip after the slowest. The answer contains the clock of that rank, which
+/// saves later questions if it is ahead. *Bytes* sent per rank: [`REQUEST_BYTES`](super::REQUEST_BYTES) for each
+/// question, [`REPLY_BYTES`](super::REPLY_BYTES) for each answer, and headers; with s = 0 each rank asks all others
+/// once per clock. *Memory*: 8 n bytes. *Determinism*: results of servers are deterministic with s = 0 only.
 ///
 /// A rank has finished once it has dropped its clock and its servers, or called [`Clock::finish`]; other ranks no
 /// longer wait for it. Cheap to clone.

@@ -26,8 +26,8 @@ impl BufferPool {
         self.take_len(self.len)
     }
 
-    /// Returns an unused buffer with any content and room for `len` elements, which may be smaller than the others:
-    /// its length is the next power of two, to keep the number of different lengths low.
+    /// Returns an unused buffer with any content and room for `len` elements. Its length is the next power of two, to
+    /// keep the number of different lengths low.
     pub(super) fn take_len(&self, len: usize) -> Result<Arc<Buffer>> {
         let len = len.checked_next_power_of_two().unwrap_or(len).min(self.len);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);

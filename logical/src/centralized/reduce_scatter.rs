@@ -119,7 +119,7 @@ impl Communicator {
     }
 }
 
-/// Piece of every block, on its way around the ring.
+/// Piece of every block that travels around the ring.
 struct Piece<'a> {
     comm: &'a Communicator,
     call: &'a Call<'a>,

@@ -31,8 +31,8 @@ enum Format {
 }
 
 impl Half {
-    /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with an error of at most 2⁻¹¹
-    /// from 2⁻¹⁴ on.
+    /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with a relative error of at most
+    /// 2⁻¹¹ for numbers from 2⁻¹⁴.
     pub const F16: Half = Half { format: Format::F16, not_finite: NotFinite::Refuse };
 
     /// Bfloat16, with 8 bits of exponent, like f32, and 7 of fraction: an error of at most 2⁻⁸, except for denormal

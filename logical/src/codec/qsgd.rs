@@ -1,4 +1,4 @@
-//! QSGD: every element is rounded at random to one of a few levels between 0 and the norm of its bucket, without bias
+//! QSGD: rounds every element at random, without bias, to one of a few levels between 0 and the norm of its bucket
 //! (Alistarh et al. 2017).
 //!
 //! ```text

@@ -144,10 +144,10 @@ impl Executor {
     /// [`Executor::shutdown`], and in a forked process.
     ///
     /// # Safety
-    /// Different threads may poll the job, one at a time. Its state across an `.await` must not be bound to a thread
-    /// (a lock guard, or an `Rc` that is shared with anything outside the job), except for the communicator and the
-    /// return values of its methods. No clone of the communicator, and no value that was made from it and is bound to
-    /// a thread, may outlive the job.
+    /// Different threads may poll the job, one at a time. Its state across an `.await` must not be bound to a thread,
+    /// as a lock guard or an `Rc` shared outside the job is. The communicator and the return values of its methods
+    /// are exceptions. No clone of the communicator, and no value that was made from it and is bound to a thread, may
+    /// outlive the job.
     pub unsafe fn submit<T: Send + 'static>(
         &self,
         group: &GroupHandle,

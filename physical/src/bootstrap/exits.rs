@@ -246,7 +246,7 @@ fn a_rank_that_nobody_watches_is_named_once_it_has_proved_itself() {
     report("alone", "joined", 0, all_blame(0, &alone(0, "joined")));
 }
 
-/// Leads a world that nobody joins, and prints the time at which that failed.
+/// Leads a world without other ranks, and prints the time of its failure.
 #[test]
 #[ignore = "what the other tests start as a process"]
 fn one_leader() {

@@ -1,7 +1,7 @@
 //! Determines which ranks share memory, from their claims and from probes.
 //!
 //! Names are not proof. Clones of a machine snapshot have the same name, and so may hosts that a user named; on one
-//! host, processes of different users share no memory. Therefore, if ranks are to share memory, each rank that claims
+//! host, processes of different users share no memory. Therefore, before ranks share memory, each rank that claims
 //! the host of lower ranks probes their listeners, the lowest first, until one accepts it. It sends the result to
 //! rank 0, which sends all results to all ranks, so that they agree on the hosts. `control` has the messages.
 

@@ -39,7 +39,7 @@ pub(crate) struct PeerInfo {
     pub(crate) host: Arc<str>,
     /// Name of the kernel's current boot, the same for all processes on one kernel.
     pub(crate) kernel: Arc<str>,
-    /// Name of the memory domain, the same for all processes that are to share memory.
+    /// Name of the memory domain, equal on all processes that may share memory.
     pub(crate) machine: Arc<str>,
     /// Bytes with which peers reach its transport, at most [`ANNOUNCEMENT_BYTES`].
     pub(crate) announcement: Arc<[u8]>,

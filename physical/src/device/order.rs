@@ -37,13 +37,13 @@ impl Order {
         self.events().written = None;
     }
 
-    /// Records the event after the last write, which the queue `own` has just enqueued: readers then wait for nothing
-    /// that it enqueues later.
+    /// Records the event after the last write, just enqueued by the queue `own`: readers then do not wait for later
+    /// work of that queue.
     pub(crate) fn record_write(&self, own: &dyn DeviceQueue) {
         self.events().written = Some(own.record());
     }
 
-    /// Lets `reader` wait for the last write, which the queue `own` did or will do.
+    /// Lets `reader` wait for the last write, by the queue `own`.
     pub(crate) fn before_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
         if Arc::ptr_eq(own, reader) {
             return;
@@ -52,7 +52,7 @@ impl Order {
         at(WaitPlace::BeforeRead, || reader.wait_to_read(&event));
     }
 
-    /// Notes that `reader` has work that reads the memory, once that was enqueued.
+    /// Notes that `reader` has enqueued work that reads the memory.
     pub(crate) fn after_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
         if Arc::ptr_eq(own, reader) {
             return;

@@ -191,7 +191,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// Memory of a device, as its queue has allocated it.
+/// Memory of a device, allocated by its queue.
 pub struct Allocation {
     /// Address of the first byte, which only the device may follow.
     pub address: NonNull<u8>,

@@ -1,7 +1,7 @@
 //! Payloads of large messages: a few pieces at a time between a view and MPI, from the first to the last.
 //!
-//! MPI reads and writes the view itself, unless the bytes are to be reduced or the memory is borrowed: then a piece
-//! passes through staging, which is bounded whatever the length.
+//! MPI reads and writes the view itself, unless the bytes are reduced or the memory is borrowed: then a piece passes
+//! through staging, which is bounded whatever the length.
 
 use super::link::{Remote, RequestSet};
 use crate::error::Result;

@@ -1,5 +1,5 @@
-//! The beginning of every native collective, and all of a small one: each rank publishes the operation that it begins,
-//! with its contribution if that is small, and continues once all ranks have.
+//! The beginning of every native collective, and the whole of a small one. Each rank publishes its operation, with
+//! its contribution if that is small, and continues once all ranks have done so.
 
 use super::bytes::SharedBytes;
 use super::collectives::ShmContext;

@@ -5,13 +5,14 @@
 //! sends to it. More ranks make the rings smaller (`shape`). Segments are memfds that are passed over unix sockets,
 //! so that nothing is left behind, however a process ends.
 //!
-//! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered memory
-//! (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment` of each
-//! side. A segment also serves `park` (parking without a lost wake-up) and holds a `control_block` (the state of a rank
-//! that all others read). `affinity` separates ranks that share a core. `collectives` holds the operations that need no
-//! messages. Each begins with an `entry`, which is all of a small one, and continues as a `running` collective, which
-//! reads the registered memory of the peers (`registered`, `region`) or copies through a stage (`staged`); `reduction`
-//! combines the contributions. `atomic` lets loom check the parts that several processes access concurrently.
+//! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered
+//! memory (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment`
+//! of each side. A segment also serves `park` (parking without a lost wake-up) and holds a `control_block` (the state
+//! of a rank that all others read). `affinity` separates ranks that share a core. `collectives` holds the operations
+//! that need no messages. Each begins with an `entry`, with which a small one is complete, and continues as a
+//! `running` collective, which reads the registered memory of the peers (`registered`, `region`) or copies through a
+//! stage (`staged`); `reduction` combines the contributions. `atomic` lets loom check the parts that several
+//! processes access concurrently.
 
 #![allow(clippy::disallowed_methods, reason = "a backend")]
 

@@ -19,8 +19,8 @@ thread_local! {
     static WAY_OUT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A suspended thread of a simulated world. One that is dropped before its end never continues, and its stack is
-/// leaked: unwinding it could not complete, since other stacks hold values that it waits for.
+/// A fiber dropped before its end never continues, and its stack is leaked: unwinding could not complete, since other
+/// stacks hold values that it waits for.
 pub(super) struct Fiber(ManuallyDrop<Coroutine<(), (), (), DefaultStack>>);
 
 impl Drop for Fiber {

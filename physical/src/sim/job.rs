@@ -26,7 +26,7 @@ pub struct Job {
     pub limit: Duration,
     /// True to keep a log of all events.
     pub logged: bool,
-    /// Flaw of the library that the run is to find.
+    /// Flaw of the library for the run to find.
     #[doc(hidden)]
     pub flaw: Option<Flaw>,
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A link between two places of a cluster, which has its bandwidth in each direction.
+/// A link between two places of a cluster, with this bandwidth in each direction.
 ///
 /// The text form is bandwidth and latency, followed by options:
 ///
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct LinkSpec {
     /// Bytes a second, in each direction.
     pub bandwidth: f64,
-    /// Time from the moment at which a message's last byte leaves to that at which it arrives.
+    /// Time from the departure of a message's last byte to its arrival.
     pub latency: Duration,
     /// Maximum additional latency of a message; each message draws its own, uniformly.
     pub jitter: Duration,

@@ -140,7 +140,7 @@ enum Next {
     Run(ThreadNumber),
     /// Threads of a rank check whether their wait has ended.
     Look(usize),
-    /// Nothing is to happen any more.
+    /// No event is left.
     Nothing,
 }
 

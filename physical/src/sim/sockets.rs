@@ -58,7 +58,7 @@ pub(super) struct Letter {
     pub(super) piece: Piece,
 }
 
-/// One end of a connection, as the simulation has it.
+/// One end of a simulated connection.
 struct Socket {
     rank: usize,
     /// `None` before the connection is accepted, and once it has ended.

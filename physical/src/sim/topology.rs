@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// | `hosts NUMBER [ranks=NUMBER] [link=LINK] [intra=LINK]` | hosts with this number of ranks each (default 1), and these links to other hosts and between ranks |
 /// | `flat`, `racks …`, `fat-tree …`, `sites …` | [`Shape`] that connects them, one line at most |
 /// | `switch NAME` | a further switch; with switches and no shape, only single links connect hosts |
-/// | `link PLACE PLACE LINK` | the link between two of `host0` and switches, or of `rank0` to its host for messages within that, by its own latency; in place of that which is there |
+/// | `link PLACE PLACE LINK` | a link between two hosts or switches (as `host0`), or between `rank0` and its host for messages within the host, with its own latency; replaces an existing one |
 ///
 /// ```
 /// use hexagram_physical::sim::{LinkSpec, Topology};

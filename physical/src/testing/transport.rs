@@ -20,7 +20,7 @@ use crate::{Buffer, Transport, TransportKind, World, drive};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Deadline of an operation that is to succeed.
+/// Deadline of an operation that must succeed.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Creates a test for each promise in [`testing::transport`](crate::testing::transport), over the transports of a

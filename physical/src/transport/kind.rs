@@ -70,10 +70,8 @@ impl TransportKind {
         self.0
     }
 
-    /// Returns true if different threads may use an endpoint of this transport one after another: it keeps no
-    /// reference in a thread-local, no guard, and no thread id. The `unsafe` code of the executor relies on it. A
-    /// path between devices, of an endpoint that was [attached](crate::Transport::attach), does keep such a
-    /// reference.
+    /// Returns true if threads may use an endpoint of this transport in turns: it keeps no reference in a
+    /// thread-local, no guard, and no thread id.
     pub fn may_change_threads(self) -> bool {
         Self::ALL.contains(&self)
     }

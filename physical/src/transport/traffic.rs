@@ -35,7 +35,7 @@ impl Tally {
         self.carried(payload);
     }
 
-    /// Counts the payload of a collective that begins without a message of ours.
+    /// Counts the payload of a collective that begins without a message of this library.
     pub fn carried(&self, payload: usize) {
         add(&self.payload, payload);
     }
@@ -88,8 +88,8 @@ impl Traffic {
         self.sum(|other| other == path, |tally| &tally.bytes)
     }
 
-    /// Returns the payload bytes of all operations, counted alike on every transport: without headers, and with a
-    /// native collective as the messages of its documented steps. Use it to compare algorithms;
+    /// Returns the payload bytes of all operations, equal on every transport: headers do not count, and a native
+    /// collective counts as the messages of its documented steps. Use it to compare algorithms;
     /// [`bytes_sent`](Self::bytes_sent) is the number of bytes that moved.
     pub fn payload_sent(&self) -> u64 {
         self.sum(|_| true, |tally| &tally.payload)

@@ -125,8 +125,8 @@ fn is_transport(name: &str, text: &str) -> Result<()> {
     })
 }
 
-/// Warns of the variables in the environment that look like this library's and are not, once a process; of a job, its
-/// launcher does, or the first rank of each host.
+/// Warns of environment variables that look like this library's but are not, once per process. In a job, its launcher
+/// warns, or the first rank of each host.
 pub fn warn_of_unknown(placement: Option<&Placement>) {
     static WARNED: Once = Once::new();
     let is_told_by_another = placement.is_some_and(|placement| placement.local_rank > 0);

@@ -91,7 +91,7 @@ use workers::Recipe;
 pub struct DataLoader<B> {
     recipe: Recipe<B>,
     plan: Plan,
-    /// State that is kept between calls.
+    /// State kept between calls.
     run: Run<B>,
     in_order: bool,
     outstanding: usize,

@@ -102,7 +102,7 @@ impl Advice {
         fewer.min_by(|one, other| mean(one).total_cmp(&mean(other)))
     }
 
-    /// Returns whether an algorithm is recommended among those of its precision, and why it is not.
+    /// Returns the standing of an algorithm among those of its precision: recommended, or the reason why not.
     pub(super) fn standing(&self, one: &Advised) -> Standing {
         let best = self.recommended(|other| other.is_compressed() == one.is_compressed());
         match best {

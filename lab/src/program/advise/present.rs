@@ -22,7 +22,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Steps without communication that are measured.
 const LOCAL: Steps = Steps { warmup: 2, counted: 16 };
-/// Steps of an algorithm that are measured at least, seconds for which they are, and steps that are enough.
+/// Least number of measured steps of an algorithm, least number of seconds, and a sufficient number of steps.
 const CHECKED: u32 = 8;
 const LEAST_S: f64 = 1.0;
 const MOST: f64 = 1000.0;

@@ -46,7 +46,7 @@ const LINK: &str = "10gbit,50us";
 
 /// Longest time of the passes of a step, in milliseconds.
 const LONGEST: f64 = 1e9;
-/// Seconds for which ranks may compute: a part of the 584 years that virtual time has, which messages take, too.
+/// Seconds for which ranks may compute: a part of the 584 years of virtual time, since messages take time, too.
 const ALL_TIME: f64 = 1e9;
 
 /// Codecs inside algorithms, which are no values of an option.
@@ -235,7 +235,7 @@ impl JobOptions {
         Ok(Simulation { rates: rates.clone(), seed: self.seed, ..simulation })
     }
 
-    /// Returns true if algorithms are to communicate within each host first.
+    /// Returns true if algorithms communicate within each host first.
     pub(in crate::program) fn is_hierarchical(&self, point: &Point) -> bool {
         !self.flat && point.hosts > 1 && point.ranks > point.hosts
     }
@@ -314,7 +314,7 @@ impl Job<'_> {
         Ok(Scene { model: &self.model, algorithm, engine, steps, paces, all_steps })
     }
 
-    /// Returns an algorithm without its warm-up, unless that is to be simulated, too.
+    /// Returns an algorithm without its warm-up, unless the warm-up is simulated, too.
     pub(in crate::program) fn simulated(&self, chosen: &Chosen) -> Chosen {
         let without = chosen.algorithm.without_warm_up().filter(|_| !self.options.from_start);
         without.map_or_else(|| chosen.clone(), |algorithm| Chosen::of(&Registry::built_in(), &algorithm))

@@ -44,7 +44,7 @@ struct Progress {
     begun: usize,
     /// Number of steps that are made.
     end: usize,
-    /// Number of steps of a span, of which the last one stands for all steps that are left out.
+    /// Number of steps of a span; its last step stands for all steps left out.
     span: usize,
 }
 

@@ -89,7 +89,7 @@ impl<'a> Report<'a> {
         Report { options, rows: Vec::new(), lines: vec![heading], printed: 0 }
     }
 
-    /// Adds a row, and prints it unless all are to be one object.
+    /// Adds a row, and prints it unless the output is one object.
     pub(super) fn add(&mut self, told: &str, json: Value) -> Result<(), PrintError> {
         self.lines.push(told.to_owned());
         if !self.options.json {

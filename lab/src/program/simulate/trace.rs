@@ -1,4 +1,4 @@
-//! A model out of the trace of a real run: a layer for each bucket, with the time that the training threads took for it.
+//! A model from the trace of a real run: a layer for each bucket, with the time of the training threads for it.
 //!
 //! The file is that of [`Trace::save`](hexagram::algorithms::trace::Trace::save). A bucket's part of the backward
 //! pass is the time from the start of the previous bucket's hook to the start of its own. If no hook sees gradients,

@@ -1,5 +1,5 @@
-//! Computation of a given length: CPU time that is really spent, so that concurrent communication gets the rest; or a
-//! wait, as for an accelerator, which leaves the whole processor.
+//! CPU time that is really spent, so that concurrent communication gets the rest. Or a wait, as for an accelerator,
+//! which leaves the whole processor free.
 
 use hexagram::physical::runtime;
 use hexagram::{Error, Result};

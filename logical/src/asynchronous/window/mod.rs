@@ -31,7 +31,7 @@ const PUT_TO: &str = "put to";
 /// | [`Window::get`] | yⱼ ← w xⱼ, qⱼ ← w pⱼ here, of every sender j | k · request; each sender a reply with payload |
 /// | [`Window::update`] | x ← w₀ x + Σ wⱼ yⱼ, p ← w₀ p + Σ wⱼ qⱼ, and y, q ← 0 if asked | none |
 ///
-/// *Steps*: one request and its answer, which the service of the receiver gives without its program. *Bytes*, with k
+/// *Steps*: one request and its answer; the receiver's service answers without a call of its program. *Bytes*, with k
 /// peers and P the bytes of x, or of its message if it is encoded: a request has
 /// [`REQUEST_BYTES`](super::REQUEST_BYTES), an answer [`REPLY_BYTES`](super::REPLY_BYTES). A payload has P bytes. It
 /// is part of the request or answer if its size (for an answer, its maximum size) is at most

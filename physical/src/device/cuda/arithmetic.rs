@@ -1,4 +1,4 @@
-//! Programs of the arithmetic that a queue is asked for: which entry of which module, on how many threads.
+//! Programs of a queue's arithmetic: the module, its entry, and the number of threads.
 //!
 //! Operands have the numbers of [`Argument::Operand`]: inputs first, then outputs. Integers have neither factors nor
 //! weights; their programs launch nothing.

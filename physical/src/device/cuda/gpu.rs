@@ -29,7 +29,7 @@ pub(crate) struct Gpu {
     /// Name in messages: `cuda:0`.
     pub(crate) name: String,
     pub(crate) about: Description,
-    /// Number of the GPU, as the driver has it.
+    /// Number of the GPU in the driver's order.
     pub(crate) device: CUdevice,
     /// The context of the device, shared by all libraries of a process.
     pub(crate) context: CUcontext,
@@ -188,7 +188,7 @@ impl Gpu {
         }
     }
 
-    /// Notes that nothing works here any more, and returns the first error for which that is so.
+    /// Marks the device as lost, and returns its first fatal error.
     pub(super) fn lose(&self, error: Error) -> Error {
         let first = self.lost.get_or_init(|| error).clone();
         self.sweeper.hurry();
@@ -306,7 +306,7 @@ impl Gpu {
         }
     }
 
-    /// Frees the memory that is kept for later, where the context is current. May wait for all work of the device.
+    /// Frees the memory kept for later; the context must be current.
     pub(super) fn free_kept(&self) {
         self.trim_pool();
         self.free(&self.freed);
@@ -314,7 +314,7 @@ impl Gpu {
         self.free_pinned();
     }
 
-    /// Frees pinned memory that is kept for later, where the context is current. May wait for all work of the device.
+    /// Frees pinned memory kept for later; the context must be current.
     pub(crate) fn free_pinned(&self) {
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and it is not in use.
@@ -322,7 +322,7 @@ impl Gpu {
         }
     }
 
-    /// Frees memory that is kept, where the context is current. Waits for the device.
+    /// Frees kept memory; the context must be current.
     fn free(&self, kept: &Pool) {
         for address in kept.drain() {
             // SAFETY: `cuMemAlloc` allocated it, and it is not in use.

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: memory and arithmetic by way of the driver, which is all that a machine needs for it.
+//! NVIDIA GPUs: memory and arithmetic through the driver; a machine needs nothing else.
 //!
 //! `library` finds the driver, `gpu` is a device in this process, `stream` orders work and keeps its values, `event`
 //! has its points, `timestamp` their times. `memory` has device memory and pinned host memory; `modules`, `launch`
@@ -88,7 +88,7 @@ impl Cuda {
         &self.0.about
     }
 
-    /// Returns how many bytes of its memory are free.
+    /// Returns the free bytes of its memory.
     ///
     /// # Errors
     /// [`Error::System`] if the driver refuses.

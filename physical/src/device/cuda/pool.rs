@@ -12,7 +12,7 @@ use std::sync::Mutex;
 /// Smallest class, in bytes: a page.
 const LEAST: usize = 4096;
 
-/// Bytes that are kept however little is in use.
+/// Bytes that are always kept, however little is in use.
 const FEW: usize = 64 << 20;
 
 /// Unused memory, by size.
@@ -65,7 +65,7 @@ impl Pool {
         kept.kept > kept.used.max(FEW)
     }
 
-    /// Takes all memory that is kept; returns the addresses.
+    /// Takes all kept memory; returns the addresses.
     pub(super) fn drain(&self) -> Vec<usize> {
         let mut kept = lock(&self.0);
         kept.kept = 0;

@@ -140,7 +140,7 @@ impl GpuClock {
         lock(&self.bases).tried = None;
     }
 
-    /// Returns the number of bases that are kept.
+    /// Returns the number of kept bases.
     #[cfg(test)]
     pub(super) fn bases(&self) -> usize {
         lock(&self.bases).all.len()

@@ -144,7 +144,7 @@ impl Watch for Nothing {
     }
 }
 
-/// Watched work, as the sweeper has it.
+/// Watched work in the sweeper's list.
 pub(super) struct Watched {
     watch: Arc<dyn Watch>,
     doubt: Arc<Doubt>,

@@ -8,8 +8,8 @@ use std::mem;
 const NEWS: Time = 1_000_000;
 
 impl Simulator {
-    /// Ends the park of the threads of a rank, or the next one: at the time of the ringing thread, or slightly later
-    /// if that belongs to another rank, since, for example, when a thousand ranks leave, each rings all.
+    /// Ends the park of the threads of a rank, or the next one, at the time of the ringing thread. A bell of another
+    /// rank ends it slightly later: when a thousand ranks leave, for example, each rings all.
     pub(in crate::sim) fn ring(&self, rank: usize) {
         let mut state = self.lock();
         let at = state.local_time();

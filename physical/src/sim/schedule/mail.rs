@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 impl Simulator {
-    /// Ends the run at a time, and gives it a flaw that tests are to find.
+    /// Ends the run at a time, and gives it a flaw for tests to find.
     pub(in crate::sim) fn bound(&self, limit: Duration, flaw: Option<Flaw>) {
         let mut state = self.lock();
         state.limit = nanoseconds(limit);

@@ -34,7 +34,7 @@ impl HostParts {
     }
 }
 
-/// A flaw of the simulated library, which runs with faults are to find.
+/// A flaw of the simulated library, for runs with faults to find.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
@@ -48,7 +48,7 @@ pub enum Flaw {
 }
 
 impl Wires {
-    /// Gives the wires a flaw that tests are to find.
+    /// Gives the wires a flaw for tests to find.
     pub(in crate::sim) fn set_flaw(&mut self, flaw: Option<Flaw>) {
         self.flaw = flaw;
     }

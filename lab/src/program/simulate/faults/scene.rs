@@ -41,7 +41,7 @@ pub(super) struct Stage {
 pub(super) struct Scene<'a> {
     pub(super) stage: &'a Stage,
     pub(super) plan: &'a Plan,
-    /// Flaw of the library that is to be found.
+    /// Flaw of the library to find.
     pub(super) flaw: Option<Flaw>,
     pub(super) is_logged: bool,
 }
