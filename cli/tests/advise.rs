@@ -1,11 +1,11 @@
-//! `hexagram advise`: what it prints on a slow and on a fast link, and what it refuses.
+//! `hexagram advise`: its output on a slow and on a fast link, and its errors.
 
 use crate::harness::{Ended, folder, program, run};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// `hexagram advise` for a model of 50 000 elements whose passes take 9 ms, in a folder of this test's own.
+/// `hexagram advise` for a model of 50 000 elements whose passes take 9 ms, in a temporary folder.
 fn command(name: &str, arguments: &str) -> Command {
     let model = folder(name).join("model");
     fs::write(&model, "first 20000 2\nsecond 30000 4\n").unwrap();
@@ -14,7 +14,7 @@ fn command(name: &str, arguments: &str) -> Command {
     command
 }
 
-/// What it prints.
+/// Its output.
 fn advise(name: &str, arguments: &str) -> Ended {
     run(command(name, arguments))
 }
@@ -55,11 +55,11 @@ fn the_object_is_the_same_in_every_run() {
     assert!(object["results"][0]["pays_up_to_bps"].as_f64().unwrap() >= 20e6, "{object}");
 }
 
-/// Two threads measure what there is, are advised, and run what is advised: how fast they are is the machine's affair.
+/// Two threads measure themselves, get advice, and run it; the speeds depend on the machine.
 #[test]
 fn present_ranks_are_measured_advised_and_checked() {
     let arguments = "--ranks 2 --transport thread --measure --check --json --algorithm bytegrad";
-    // Without a deadline: rates are measured for as long as that takes.
+    // Without a deadline: the measurement of rates may take any time.
     let ended = command("present-ranks", arguments).output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     let object: Value = serde_json::from_slice(&ended.stdout).unwrap();
@@ -78,7 +78,7 @@ fn present_ranks_are_measured_advised_and_checked() {
         assert_eq!(Some(advised), row["step_s"].as_f64());
         assert!(took > 0.0 && (error - (advised / took - 1.0)).abs() < 1e-9, "{one}");
     }
-    // Both ranks send what an all-reduce and eight bits take, of 50 000 elements.
+    // Both ranks send the bytes of an all-reduce and of eight bits, for 50 000 elements.
     let sent = rows.map(|row| row["bytes_per_rank_step"].as_f64().unwrap());
     assert!(sent[0] == 200_000.0 && sent[1] < 0.3 * sent[0], "{sent:?}");
 }

@@ -32,7 +32,7 @@ fn every_operation_over_every_transport_is_right() {
             well(&ended);
             let rows = rows(&ended.stdout);
             let sizes: Vec<_> = rows.iter().map(|row| (row[0], *row.last().unwrap())).collect();
-            // Down to what three ranks divide, where they do.
+            // Rounded down to a multiple of three ranks, if they divide it.
             let whole = ["all_reduce", "broadcast", "send_recv"].contains(&operation);
             let expected = if whole { ["16", "800", "40000"] } else { ["12", "792", "39996"] };
             assert_eq!(sizes, expected.map(|size| (size, "0")), "{operation} over {transport}");

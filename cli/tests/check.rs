@@ -124,7 +124,7 @@ fn a_transport_that_does_not_work_fails_its_self_test() {
 
 #[test]
 fn a_network_that_is_down_is_said_at_once() {
-    // A network of its own, in which nothing is up; where this process may not make one, there is nothing to check.
+    // A new network namespace, with all interfaces down; skipped if this process may not create one.
     let unshare = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["-n", env!("CARGO_BIN_EXE_hexagram")]).args(arguments);

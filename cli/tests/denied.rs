@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 /// Denies one system call to the program that is run, and to all that it starts.
 fn deny(call: libc::c_long) -> std::io::Result<()> {
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // BPF: load the number of the call; if it is this one, the next statement, otherwise the one behind it.
+    // BPF: load the number of the call; if it is this one, continue with the next statement, otherwise skip it.
     let filter = [
         statement(0x20, 0),
         libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: call as u32 },

@@ -1,4 +1,4 @@
-//! `hexagram simulate --faults`: what it plays, and what it refuses.
+//! `hexagram simulate --faults`: its runs, and its errors.
 
 use crate::harness::{Ended, folder, program, run};
 use std::fs;
@@ -32,7 +32,7 @@ fn faults_of_a_file_are_played_and_a_wrong_line_is_named() {
         "{:?}",
         played.stdout
     );
-    // A training is over after about 10 s.
+    // A training ends after about 10 s.
     let late = play("3s slow 1 to 0.5\n100s rank 2 dies\n");
     assert_eq!(late.code, Some(0));
     let said = "`100s rank 2 dies` did not happen: all ranks had ended";

@@ -14,7 +14,7 @@ struct Job {
 }
 
 impl Job {
-    /// All of 127.0.0.0/8 is this machine's: an address by process and test is nobody else's.
+    /// All of 127.0.0.0/8 is local, so an address derived from process and test is unique.
     fn new(test: u8) -> Self {
         let [.., high, low] = std::process::id().to_be_bytes();
         let secret = folder(&format!("nodes-{test}")).join("secret");

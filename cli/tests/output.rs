@@ -1,10 +1,10 @@
-//! What becomes of output that cannot be written: no subcommand loses it and exits with 0.
+//! Output that cannot be written: no subcommand loses it and exits with 0.
 
 use crate::harness::{Ended, folder, program, run, wrapped};
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 
-/// What a shell reports of a program that SIGPIPE has ended.
+/// Status that a shell reports for a program killed by SIGPIPE.
 const READER_GONE: Option<i32> = Some(141);
 
 /// A call of each subcommand that prints something soon.
@@ -31,8 +31,7 @@ fn into(to: impl Into<Stdio>, mut command: Command) -> Output {
     command.stdout(to).stderr(Stdio::piped()).output().unwrap()
 }
 
-/// What a program says on standard error, but for the warnings of a busy machine, of a connection that was tried twice,
-/// say.
+/// A program's standard error, without the warnings of a busy machine, such as a repeated connection.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     text.lines().filter(|line| !line.contains(" WARN ")).collect::<Vec<_>>().join("\n")
@@ -67,7 +66,7 @@ fn a_reader_that_has_seen_enough_ends_a_program_quietly() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = into(writer, call(arguments));
-        // A job goes on: what it is for is not what it prints.
+        // A job continues: its output is not its purpose.
         let code = if arguments.starts_with("run") { Some(0) } else { READER_GONE };
         assert_eq!((output.status.code(), said(&output).as_str()), (code, ""), "{arguments}");
     }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-// What ranks are told.
+// Variables of the ranks.
 
 #[test]
 fn each_rank_is_told_its_place() {
@@ -74,7 +74,7 @@ fn rank_0_listens_as_long_as_it_lives_and_no_longer() {
         assert!(Instant::now() < deadline, "rank 0 does not end");
         thread::yield_now();
     }
-    // Nobody keeps its socket: either nobody listens any more, or the launcher answers there by now.
+    // No process keeps its socket: there is no listener any more, or the launcher answers already.
     if let Ok(mut stream) = TcpStream::connect(&address) {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let _ = stream.write_all(b"who is there?");
@@ -111,7 +111,7 @@ fn cores_are_shared_out_unless_the_user_has_done_so() {
     assert_eq!(run(command).stdout, ["[0] 77 78"]);
 }
 
-// What becomes of their output.
+// Their output.
 
 #[test]
 fn output_is_prefixed_line_by_line_and_complete() {
@@ -194,7 +194,7 @@ fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {
 
 #[test]
 fn a_daemon_ends_with_the_job_and_others_do_not() {
-    // It shares the launcher's own output, which ends when all have ended who hold it.
+    // It shares the launcher's own output, which ends when all its holders have ended.
     let script = format!("{DAEMON}; echo $daemon; test $HEXAGRAM_RANK = 0 || exec sleep 600");
     let [one, other] = [0, 1].map(|_| Launcher::start(shell(&["-n", "2", "--no-prefix"], &script)));
     let Leftovers(daemons) = &Leftovers([&one, &one, &other, &other].map(Launcher::line).into());
@@ -205,7 +205,7 @@ fn a_daemon_ends_with_the_job_and_others_do_not() {
     assert_eq!(other.finish().code, Some(143));
 }
 
-/// What the system says that a process does: `T` is stopped, `Z` ended.
+/// The system's state of a process: `T` is stopped, `Z` ended.
 fn state(process: &str) -> Option<char> {
     fs::read_to_string(format!("/proc/{process}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
 }
@@ -229,7 +229,7 @@ fn await_state(process: &str, is_it: impl Fn(char) -> bool) {
     }
 }
 
-/// A launcher that takes Ctrl-Z, whatever the tests' own parent ignores.
+/// A launcher that accepts Ctrl-Z, even if the tests' parent ignores it.
 fn stoppable(command: &Command) -> Launcher {
     let mut plain = Command::new("env");
     plain.arg("--default-signal=TSTP,CONT").arg(command.get_program()).args(command.get_args());
@@ -298,7 +298,7 @@ fn a_rank_that_fails_is_named_and_ends_the_others() {
 
 #[test]
 fn a_rank_that_is_killed_is_blamed_and_not_its_peers() {
-    // The peers notice at once: each reads a pipe that only rank 2 holds open for writing.
+    // The peers notice immediately: each reads a pipe that only rank 2 holds open for writing.
     let pipe = format!("{}/blame-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let script = "if test $HEXAGRAM_RANK = 2; then exec 3> $PIPE; echo $$; sleep 0.2; kill -KILL $$; fi
@@ -399,7 +399,7 @@ fn more_ranks_than_the_soft_limit_of_open_files_allows_are_started() {
 
 #[test]
 fn a_rank_0_that_can_open_too_few_files_says_so_on_every_rank() {
-    // Rank 0 comes last: once it has given up it answers only until nobody has come for half a second.
+    // Rank 0 comes last: after it has given up, it answers until half a second passes without a connection.
     let script = r#"test $HEXAGRAM_RANK = 0 || { touch $HEXAGRAM_RANK; exec "$0" check --self-test tcp; }
         until test $(ls | wc -l) = 19; do sleep 0.1; done; sleep 1; ulimit -n 20; echo $$; exec "$0" check --self-test tcp"#;
     let mut command = hexagram(&["-n", "20", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_hexagram")]);

@@ -1,4 +1,4 @@
-//! `hexagram sample`: the lists of PyTorch and Bagua, as text and as JSON, and what is refused.
+//! `hexagram sample`: the lists of PyTorch and Bagua, as text and as JSON, and its errors.
 
 use crate::harness::{Ended, folder, program, run};
 use serde_json::Value;

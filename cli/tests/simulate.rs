@@ -1,4 +1,4 @@
-//! `hexagram simulate`: what it prints, that it does so again, and what it refuses.
+//! `hexagram simulate`: its output, which is reproducible, and its errors.
 
 use crate::harness::{Ended, folder, program, run};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::fs;
 /// A model of 50 000 elements whose passes take 9 ms.
 const MODEL: &str = "# name elements backward_ms\nfirst 20000 2\nsecond 30000 4\n";
 
-/// What `hexagram simulate` prints for that model, in a folder of this test's own.
+/// The output of `hexagram simulate` for that model, in a temporary folder.
 fn simulate(name: &str, arguments: &str) -> Ended {
     let model = folder(name).join("model");
     fs::write(&model, MODEL).unwrap();
@@ -132,7 +132,7 @@ fn bytes_that_stay_on_a_host_are_told_from_those_that_leave_it() {
     // 2 (n − 1)/n · 200 000 bytes.
     assert_eq!(sent("--hosts 4"), [300_000.0, 300_000.0]);
     assert_eq!(sent("--hosts 1"), [300_000.0, 0.0]);
-    // Two hosts exchange what two ranks each have reduced.
+    // Two hosts exchange the sums of two ranks each.
     let [all, network] = sent("--hosts 2");
     assert!(network > 0.0 && network <= 100_000.0 && all > network, "{all} {network}");
 }
@@ -185,7 +185,7 @@ fn steps_without_communication_take_the_time_of_computation() {
     ]);
     let printed = run(command).stdout;
     let object: Value = serde_json::from_str(&printed[0]).unwrap();
-    // Beside 9 ms, the optimizers read and write 160 MB several times at 700 GB/s.
+    // In addition to 9 ms, the optimizers read and write 160 MB several times at 700 GB/s.
     assert!(figures(&object, "step_s").iter().all(|step| (0.009..0.013).contains(step)), "{object}");
 }
 

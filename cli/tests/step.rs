@@ -1,4 +1,4 @@
-//! `hexagram step` with real processes: what it prints, the bytes it counts, and what it refuses.
+//! `hexagram step` with real processes: its output, its counts of bytes, and its errors.
 
 use crate::harness::{folder, program, run};
 use std::fs;

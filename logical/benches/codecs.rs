@@ -1,4 +1,4 @@
-//! What codecs cost beside a copy: `cargo bench -p hexagram-logical --bench codecs`, on one thread.
+//! Costs of codecs relative to a copy: `cargo bench -p hexagram-logical --bench codecs`, on one thread.
 //!
 //! Every measurement copies the same f32 right before, so that a machine with other work slows both; the table at the
 //! end has the medians of all, and of the ratios. "Of memcpy" above 1 is faster than copying.

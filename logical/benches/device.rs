@@ -1,12 +1,11 @@
-//! What arithmetic and codecs cost on a device beside a copy: `cargo bench -p hexagram-logical --features cuda --bench
-//! device -- cuda 1,32,1024`, with the name of a device and sizes in MiB of f32. A part of the names of codecs may follow,
-//! and then the number of rounds: `all 1` is a try of every line.
+//! Costs of arithmetic and codecs on a device relative to a copy: `cargo bench -p hexagram-logical --features cuda
+//! --bench device -- cuda 1,32,1024`, with the name of a device and sizes in MiB of f32. A part of the names of
+//! codecs may follow, and then the number of rounds: `all 1` tries every line once.
 //!
-//! Speeds are of the bytes that must move: what is read and what is written, once each; of numbers that stand alone, the
-//! 32 bytes of memory in which they are. Every measurement copies as many f32 right before, so that a machine with other
-//! work slows both; the table has the medians of both speeds, and of their ratios. Work is enqueued several times before
-//! the queue is waited for, so that the wait counts little. The last column has what a GPU is to reach at 1 GiB, where
-//! there is such a target.
+//! Speeds count the bytes that must move: each input and each output once; single numbers count as the 32 bytes of
+//! memory around them. Every measurement copies as many f32 right before, so that other work of the machine slows
+//! both. The table has the medians of both speeds, and of their ratios. Work is enqueued several times before the
+//! wait for the queue, so that the wait counts little. The last column has the target of a GPU at 1 GiB, if any.
 
 #![allow(
     missing_docs,
@@ -106,7 +105,7 @@ impl Bench {
         })
     }
 
-    /// Prints the lines of what collectives and algorithms compute.
+    /// Prints the lines of the computation in collectives and algorithms.
     fn arithmetic(&self) -> Result<()> {
         let bytes = 4 * self.from.len();
         let from = || self.from.read_all();
@@ -123,7 +122,7 @@ impl Bench {
         })
     }
 
-    /// Prints the lines of what goes by way of the host, in memory that the device reaches.
+    /// Prints the lines of work on the host, in memory that the device accesses.
     fn transfers(&self) -> Result<()> {
         let bytes = 4 * self.from.len();
         self.line("copy down", bytes, || self.from.host::<f32>().map(drop))?;
@@ -131,7 +130,7 @@ impl Bench {
         self.line("copy down and up", 2 * bytes, || both.host_mut::<f32>().map(drop))
     }
 
-    /// Prints the lines of 16-bit floats, of which there are twice as many as of f32.
+    /// Prints the lines of 16-bit floats, twice as many as of f32.
     fn halves(&self) -> Result<()> {
         for dtype in [DType::F16, DType::BF16] {
             let len = 2 * self.from.len();
@@ -157,7 +156,7 @@ impl Bench {
         encode()?;
         let bytes = 4 * len + message.len();
         self.line(&format!("{name}: encode"), bytes, encode)?;
-        // What is sparse need not touch all of the sum.
+        // Sparse messages need not touch the whole sum.
         let sum = if codec.is_sparse() { 2 * SECTOR * self.sectors(codec, &message, used)? } else { 8 * len };
         self.line(&format!("{name}: decode-add"), message.len() + sum, || {
             self.to.write_all()?.decode(codec, &message.read(0..used)?, Some(1e-3))?.unwrap();
@@ -173,7 +172,7 @@ impl Bench {
         Ok(sum.host::<f32>()?.chunks(SECTOR / 4).filter(touched).count())
     }
 
-    /// Prints the line of work that has to move so many bytes.
+    /// Prints the line of work that must move this many bytes.
     fn line(&self, what: &str, bytes: usize, mut work: impl FnMut() -> Result<()>) -> Result<()> {
         let copied = Buffer::zeroed_on(&self.queue, DType::F32, self.from.len())?;
         let mut copy = || copied.write_all()?.copy_from(&self.from.read_all()?);

@@ -1,13 +1,13 @@
-//! The price of an executor: an all-reduce that one thread submits and waits for, beside the same by a communicator of the
-//! thread's own. `docs/benchmarks.md` has the figures.
+//! The cost of an executor: an all-reduce that one thread submits and waits for, compared with one by the thread's
+//! own communicator. `docs/benchmarks.md` has the figures.
 //!
 //! ```text
 //! cargo bench -p hexagram-logical --bench executor           # two ranks that are threads, over thread and shm
 //! hexagram run -n 2 -- target/release/deps/executor-… join   # each rank a process
 //! ```
 //!
-//! Calls of both kinds take turns in short rounds, so that what else the machine does meets both alike. A line has the
-//! medians over the rounds, and the median of the rounds' ratios.
+//! Calls of both kinds alternate in short rounds, so that other work of the machine affects both equally. A line has
+//! the medians over the rounds, and the median of the rounds' ratios.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! Operations in the background: what they leave of the model, in which order, how all ranks abort together, and how
-//! they fail.
+//! Operations in the background: their effect on the model, their order, how all ranks abort together, and how they
+//! fail.
 
 use crate::matrix;
 use half::bf16;
@@ -98,7 +98,7 @@ fn updates_made_meanwhile_are_kept_and_the_sum_over_ranks_with_them() {
         let before = uneven(comm.rank(), 777);
         let shared = model(&before);
         let (handle, release) = held(&background, &shared);
-        // The operation is under way, and keeps nobody from the model.
+        // The operation is running, and blocks no access to the model.
         add(&shared, comm.rank() as f64 + 0.25);
         assert!(!handle.is_done());
         add(&shared, 0.5);
@@ -180,7 +180,7 @@ fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
             copy.host_mut::<f32>()?.iter_mut().for_each(|x| *x *= 2.0);
             Ok(())
         });
-        // The last was posted when x was what it is now: its difference is x, whatever the broadcast brought.
+        // The last was posted with the present x: its difference is x, whatever the broadcast's result.
         assert_eq!(local.blocking()?, Outcome::Applied);
         assert_eq!((sum.blocking()?, broadcast.blocking()?), (Outcome::Applied, Outcome::Applied));
         let n = comm.size() as f64;
@@ -197,8 +197,8 @@ fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
         let n = comm.size();
         for round in 0..10 {
             let shared = model(&uneven(rank, 100));
-            // One rank's thread is held in its first operation, so that nothing after it begins before the abort is
-            // asked for; and everyone has posted another number of them.
+            // One rank's thread is held in its first operation, so that no later one begins before the abort. Each
+            // rank has posted a different number of them.
             let (first, release) = held(&background, &shared);
             let more = (rank + round) % n;
             let later: Vec<_> = (0..more).map(|_| background.post_mean(&shared)).collect();
@@ -206,7 +206,7 @@ fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
             let releaser = std::thread::spawn(move || drop(release));
             background.blocking().abort()?;
             releaser.join().unwrap();
-            // All have begun the first, or none: it depends on who asked when.
+            // All have begun the first, or none, depending on timing.
             let began = first.blocking()? == Outcome::Applied;
             let applied: Vec<bool> = later
                 .into_iter()
@@ -229,7 +229,7 @@ fn what_was_posted_before_an_abort_leaves_the_model_alone() {
     matrix(&RANKS, |comm| {
         let mut background = comm.block_on(Background::start(comm))?;
         let shared = model(&uneven(comm.rank(), 10));
-        // Only rank 0 posts; the others abort at once, so that it cannot begin.
+        // Only rank 0 posts; the others abort immediately, so it cannot begin.
         let posted = if comm.rank() == 0 { Some(background.post_mean(&shared)) } else { None };
         background.blocking().abort()?;
         if let Some(handle) = posted {
@@ -282,7 +282,7 @@ fn bytes_sent_are_those_of_the_operation_and_of_the_agreement() {
 /// Runs `body` on 3 ranks of every transport; every rank must get an error with one of `words` in it.
 fn all_fail(words: &[&str], body: impl Fn(&Communicator, &Background) -> Result<()> + Sync) {
     for transport in on_threads() {
-        // Nobody errs while others are still opening their channels.
+        // No rank fails while others are still opening their channels.
         let open = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let background = comm.block_on(Background::start(&comm))?;
@@ -312,7 +312,7 @@ fn models_of_different_lengths_are_an_error_on_all_ranks() {
 #[test]
 fn one_rank_that_posts_less_is_named_by_all_that_posted_more() {
     for transport in on_threads() {
-        // Nobody errs while others are still in the first operation.
+        // No rank fails while others are still in the first operation.
         let first = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let background = comm.block_on(Background::start(&comm))?;

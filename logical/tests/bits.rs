@@ -1,6 +1,6 @@
-//! Numbers whose bits tell in which order they were combined (zeros of both signs, NaNs of several payloads,
-//! infinities, denormals, sums that round) come to the same bits on every rank and over every transport, for every
-//! element type and reduction, by every algorithm; and to what IEEE 754-2019 says of minimum and maximum.
+//! Numbers whose bits show the order of their combination: zeros of both signs, NaNs of several payloads, infinities,
+//! denormals, sums that round. They give the same bits on every rank and over every transport, for every element type
+//! and reduction, by every algorithm. Minimum and maximum follow IEEE 754-2019.
 
 use half::{bf16, f16};
 use hexagram_logical::decentralized::Topology;
@@ -19,7 +19,7 @@ trait Odd: Element {
     /// Infinities, denormals, the largest; integers at which sums wrap.
     const EXTREMES: &[u64];
     const NANS: &[u64];
-    /// What every NaN becomes.
+    /// The result for every NaN.
     const ONE_NAN: u64;
     fn of(bits: u64) -> Self;
     fn bits(self) -> u64;
@@ -27,7 +27,7 @@ trait Odd: Element {
     fn no_number(self) -> bool;
     /// By which minima and maxima compare: ascending, −0 before +0.
     fn order(self) -> i128;
-    /// What a reduction stores for this.
+    /// The value that a reduction stores for this one.
     fn stored(self) -> Self {
         self
     }
@@ -119,10 +119,10 @@ impl Odd for Bool {
     }
 }
 
-/// After so many elements, contributions begin again: not at the edge of a chunk.
+/// Contributions repeat after this many elements, which is not at the edge of a chunk.
 const PERIOD: usize = 1021;
 
-/// What a rank contributes at a place: everything, zeros, anything but NaN, or plain numbers.
+/// A rank's contribution at a place: everything, zeros, anything but NaN, or plain numbers.
 fn value<T: Odd>(rank: usize, at: usize) -> T {
     let group = at / 4;
     let draw = (group * 31 + rank * 7919 + (group >> rank)) * 13;
@@ -142,8 +142,7 @@ fn fill<T: Odd>(buffer: &mut Buffer, rank: usize) {
     }
 }
 
-/// What must come out of a minimum, a maximum or a bitwise reduction at a place; `None` of sums and products of
-/// numbers.
+/// The result of a minimum, a maximum or a bitwise reduction at a place; `None` for sums and products of numbers.
 fn by_definition<T: Odd>(op: ReduceOp, ranks: usize, at: usize) -> Option<T> {
     let all = || (0..ranks).map(|rank| value::<T>(rank, at));
     match op {
@@ -163,7 +162,7 @@ fn by_definition<T: Odd>(op: ReduceOp, ranks: usize, at: usize) -> Option<T> {
     }
 }
 
-/// Checks what can be known of a result, whose first place is `first`, and condenses its bits.
+/// Checks the known properties of a result, whose first place is `first`, and condenses its bits.
 fn condensed<T: Odd>(buffer: &Buffer, op: ReduceOp, ranks: usize, first: usize, what: &str) -> u64 {
     let want: Vec<_> = (0..PERIOD).map(|at| by_definition::<T>(op, ranks, at)).collect();
     let numbers = buffer.host::<T>().unwrap();
@@ -182,7 +181,8 @@ fn ops<T: Odd>() -> impl Iterator<Item = ReduceOp> {
     ReduceOp::ALL.into_iter().filter(|op| op.check(T::DTYPE).is_ok())
 }
 
-/// What every collective that reduces makes of one element type; the last of each tuple is the same on all ranks.
+/// The results of every collective that reduces, for one element type; the last of each tuple is the same on all
+/// ranks.
 fn reductions<T: Odd>(comm: &Communicator, registered: bool, all: &mut Vec<(String, u64)>) -> Result<()> {
     let rank = comm.rank();
     let ranks = comm.size();

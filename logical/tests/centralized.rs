@@ -13,7 +13,7 @@ use std::ops::{BitAnd, BitOr, BitXor};
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 const LENGTHS: [usize; 5] = [0, 1, 7, 256, 10_007];
 
-/// Small whole numbers, exact in every element type, that tell rank and position apart.
+/// Small whole numbers, exact in every element type, distinct by rank and position.
 fn value(rank: usize, at: usize) -> i64 {
     ((rank * 5 + at * 3) % 7) as i64 - if rank.is_multiple_of(2) { 0 } else { 2 }
 }
@@ -48,8 +48,8 @@ fn reduced<T: Number>(op: ReduceOp, ranks: usize, len: usize) -> Vec<T> {
     (0..len).map(|at| T::of(reduce(at))).collect()
 }
 
-/// Minimum and maximum of unsigned bytes see values modulo 256; keep to what is equal in every type. Means are tested
-/// by themselves.
+/// Minimum and maximum of unsigned bytes see values modulo 256; the values here are equal in every type. Means have
+/// separate tests.
 fn ops_for<T: Number>() -> Vec<ReduceOp> {
     let fits = |op: &ReduceOp| op.check(T::DTYPE).is_ok() && *op != ReduceOp::Mean;
     let sees_signs = |op: &ReduceOp| T::DTYPE == DType::U8 && matches!(op, ReduceOp::Min | ReduceOp::Max);
@@ -168,7 +168,7 @@ fn types_have_only_some_reductions() {
                 }
             }
         }
-        // Nothing was sent of what was refused, and the communicator can still be used.
+        // The refused calls sent nothing, and the communicator still works.
         comm.blocking().barrier()
     })
     .unwrap();

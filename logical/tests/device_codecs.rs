@@ -1,5 +1,5 @@
-//! Codecs of blocks on the device under test: messages, and what they decode to, have the bits that the host gives
-//! them, at any offset, and what the host refuses is refused, by the same element.
+//! Codecs of blocks on the device under test: messages and decoded numbers have the host's bits, at any offset, and
+//! the device refuses the same elements as the host.
 
 use hexagram_logical::Buffer;
 use hexagram_logical::codec::{Codec, CodecError, E3M0, E4M3, Exact, Half, Int4, MinMax8, NotFinite, Sign};
@@ -7,10 +7,10 @@ use hexagram_logical::testing::{buffer, lengths, queue};
 
 const POLICIES: [NotFinite; 3] = [NotFinite::Refuse, NotFinite::Propagate, NotFinite::Saturate];
 const LENGTHS: [usize; 12] = [0, 1, 2, 7, 63, 64, 65, 66, 2047, 2048, 2049, 10_007];
-/// Sizes of blocks: smaller than what a GPU works on at a time, as large, and larger; that of all is a whole run.
+/// Sizes of blocks: smaller than the unit of a GPU's work, equal, and larger; the last is a whole run.
 const SIZES: [usize; 9] = [1, 2, 7, 31, 64, 2047, 2048, 2049, 5000];
 const WEIGHTS: [Option<f32>; 4] = [None, Some(1.0), Some(0.3), Some(-2.0)];
-/// What lies around a message.
+/// Bytes around a message.
 const AROUND: u8 = 0xa5;
 
 /// Every codec of blocks that has these sizes and this policy.
@@ -122,7 +122,7 @@ fn surrounded(bytes: impl IntoIterator<Item = u8>, before: usize) -> Vec<u8> {
     around.chain(bytes).chain([AROUND; 9]).collect()
 }
 
-/// Encodes on the device, behind `before` bytes of something else, numbers behind as many others.
+/// Encodes on the device, behind `before` other bytes; the numbers are behind as many others.
 fn encoded(codec: &dyn Codec, x: &[f32], before: usize) -> Result<Vec<u8>, CodecError> {
     let from = buffer(&[&vec![f32::NAN; before], x].concat());
     let size = codec.encoded_len(x.len());
@@ -144,7 +144,7 @@ fn encoded(codec: &dyn Codec, x: &[f32], before: usize) -> Result<Vec<u8>, Codec
     Ok(bytes[place].to_vec())
 }
 
-/// Decodes a message on the device, behind `before` bytes of something else, to numbers behind as many others.
+/// Decodes a message on the device, behind `before` other bytes, to numbers behind as many others.
 fn decoded(
     codec: &dyn Codec,
     message: &[u8],
@@ -197,7 +197,7 @@ fn check_encoding(codec: &dyn Codec, x: &[f32], before: usize, what: &str) -> Op
     }
 }
 
-/// Compares what a message decodes to with what the host decodes.
+/// Compares a decoded message with the host's result.
 fn check_decoding(codec: &dyn Codec, message: &[u8], len: usize, before: usize, what: &str) {
     for weight in WEIGHTS {
         let mut want = numbers(len, 8);
@@ -236,7 +236,7 @@ fn sums_of_many_pieces_are_added_in_the_order_of_the_host() {
         return;
     }
     let half = f32::from_bits((127 - 29) << 23);
-    // Whether what is half of the last place is lost depends on what it is added to first.
+    // Whether half of the last place is lost depends on the first sum.
     for halves in [[1, 3], [1, 2], [32, 64], [33, 97], [64, 96], [1, 65]] {
         let mut x = vec![0.0; 128 * 2048];
         x[0] = 16_777_216.0;

@@ -1,7 +1,7 @@
 //! The eight trigrams, each by one of its primitives, on every transport with 2 to 8 ranks: the table of the README.
 //!
-//! Every rank begins with numbers of its own; what all of them must come to in the end is the mean, exactly where
-//! numbers travel as they are and everyone meets everyone, and near it otherwise.
+//! Every rank begins with different numbers. The final result is the mean: exact where numbers travel unchanged and
+//! every rank meets every other, and close to it otherwise.
 
 use crate::matrix;
 use hexagram_logical::asynchronous::{

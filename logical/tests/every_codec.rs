@@ -1,6 +1,6 @@
-//! Every built-in codec in every primitive that encodes, with what is hard to encode: nothing, one number, odd lengths,
-//! equal numbers, denormal ones, and a huge range. Nothing may become infinite or NaN, nothing may grow beyond what
-//! went in, and where replicas are promised to be identical, they are.
+//! Every built-in codec in every primitive that encodes, with difficult inputs: nothing, one number, odd lengths,
+//! equal numbers, denormal ones, and a huge range. Nothing may become infinite or NaN, and nothing may grow beyond
+//! the input. Where replicas are documented to be identical, they are.
 
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 const RANKS: usize = 3;
 
-/// What a rank begins with.
+/// A rank's initial numbers.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
@@ -45,7 +45,7 @@ fn numbers(codec: &str, kind: Kind, rank: usize, len: usize) -> Vec<f32> {
     (0..len).map(number).collect()
 }
 
-/// What no number of a result can exceed: some times the norm of all that went in, which is the scale of QSGD.
+/// The bound of every result: a multiple of the norm of all inputs, which is the scale of QSGD.
 fn bound(codec: &str, kind: Kind, len: usize) -> f64 {
     let all = (0..RANKS).flat_map(|rank| numbers(codec, kind, rank, len));
     let norm = all.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();

@@ -1,5 +1,5 @@
 //! Neighbour averaging and push-sum against their definitions: transports × ranks × topologies × element types, with
-//! the bytes that their pages promise, and what happens where ranks disagree about the graph.
+//! the documented bytes, and the errors if ranks disagree about the graph.
 
 use crate::matrix;
 use half::{bf16, f16};
@@ -28,7 +28,7 @@ const TOPOLOGIES: [Topology; 12] = [
     Topology::ShiftOne,
 ];
 
-/// Those that there are for so many ranks.
+/// The topologies for this number of ranks.
 fn topologies(ranks: usize) -> impl Iterator<Item = Topology> {
     TOPOLOGIES.into_iter().filter(move |topology| topology.mixing(ranks, 0).is_ok())
 }
@@ -94,7 +94,7 @@ fn everyone_gets_its_row_of_the_matrix_rounded_once() {
 #[test]
 fn buffers_of_many_segments_come_through() {
     matrix(&RANKS, |comm| {
-        // More segments than are under way at once, the last of them odd.
+        // More segments than are in flight at a time, the last of them odd.
         let len = 6 * SEGMENT / 4 + 3;
         for topology in [Topology::OnePeerExponential, Topology::Ring] {
             let mut mine = numbers::<f32>(comm.rank(), len);
@@ -188,7 +188,7 @@ fn groups_gossip_among_themselves() {
     matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let parity = comm.rank() % 2;
-        // Numbered backwards, so that ranks there are not those of the world.
+        // Numbered backwards, so that its ranks differ from the world's.
         let group = comm.block_on(comm.split(Some(parity as u32), -(rank as i64)))?.unwrap();
         let members: Vec<usize> = (0..comm.size()).rev().filter(|rank| rank % 2 == parity).collect();
         let mut x = [rank as f64];
@@ -238,7 +238,7 @@ fn bytes_are_those_of_the_formula() {
     });
 }
 
-/// 0 → 1, 0 → 2, 1 → 2, 2 → 3, 3 → 0, and everyone to itself; what a rank has, it shares out evenly.
+/// 0 → 1, 0 → 2, 1 → 2, 2 → 3, 3 → 0, and every rank to itself; each rank distributes its numbers evenly.
 fn directed() -> Mixing {
     let to = [vec![1, 2], vec![2], vec![3], vec![0]];
     Mixing::push(4, |rank| to[rank].iter().copied().collect()).unwrap()
@@ -275,7 +275,7 @@ fn push_sum_finds_the_mean_of_a_directed_graph() {
 fn what_push_sum_is_not_ends_elsewhere() {
     for (transport, ranks) in cases(&[4]) {
         spawn(transport, ranks, |comm| {
-            // Each taking evenly from those who send: row-stochastic, and no weights.
+            // Each receives evenly from its senders: row-stochastic, and no weights.
             let from = [vec![3], vec![0], vec![0, 1], vec![2]];
             let graph = Mixing::pull(4, |rank| from[rank].iter().copied().collect())?;
             let mut x = [comm.rank() as f64];
@@ -338,7 +338,7 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
     });
 }
 
-/// Runs `body` on 4 ranks of every transport and gives `check` the errors; nobody errs while others still open.
+/// Runs `body` on 4 ranks of every transport and passes the errors to `check`; no rank fails while others still open.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
     for transport in on_threads() {
         let open = std::sync::Barrier::new(4);
@@ -376,7 +376,7 @@ fn ranks_that_mean_different_graphs_or_weights_are_told_so() {
     }
 }
 
-/// Their messages would fit each other, but for the weight beside.
+/// Their messages would match, except for the additional weight.
 #[test]
 fn gossip_and_push_sum_are_a_mismatch() {
     all_fail(
@@ -421,7 +421,7 @@ fn ranks_whose_messages_never_meet_are_named_after_the_deadline() {
     all_fail(
         |comm| {
             comm.set_deadline(Duration::from_secs(3));
-            // Rank 0 takes from 3, and sends to it; nobody else does. 1 waits for 0 in vain.
+            // Rank 0 receives from 3, and sends to it; no other rank does. Rank 1 waits for 0 in vain.
             let pairs: &[(usize, usize)] = if comm.rank() == 0 { &[(0, 3)] } else { &[(0, 1)] };
             let mixing = Mixing::of_pairs(4, pairs)?;
             comm.blocking().gossip(&mut [1f32; 9], &mixing, 0)?;

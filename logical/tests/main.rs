@@ -1,5 +1,5 @@
-//! The tests of the logical layer, one module a subject. They are one program, since linking takes longer than compiling.
-//! What the whole process is measured for is a program of its own: `memory.rs`.
+//! The tests of the logical layer, one module per subject, in one program, since linking takes longer than compiling.
+//! Measurements of the whole process are in a separate program: `memory.rs`.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! What collectives take from memory: nothing that stays, however many there are, and little that passes, however large
-//! they are. Ranks are threads, so that the process is the sum of them.
+//! Memory of collectives: none stays, for any number of calls, and little is used temporarily, for any size. Ranks
+//! are threads, so the process is their sum.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const RANKS: usize = 2;
 const TRANSPORTS: [TransportKind; 3] = [TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
 
-/// The process is measured as a whole: one test at a time.
+/// Measures the whole process: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,7 +33,7 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// What `measure` returns on rank 0, while the others wait.
+/// The result of `measure` on rank 0, while the others wait.
 fn meanwhile<R>(comm: &Communicator, measure: impl FnOnce() -> R) -> Result<Option<R>> {
     comm.block_on(comm.barrier())?;
     let measured = (comm.rank() == 0).then(measure);

@@ -1,5 +1,5 @@
-//! Messages under tags: that they meet as a model of queues says, from certain ranks and from any, and what becomes of
-//! a wait for a message that does not come; and that nobody leaves a barrier early.
+//! Tagged messages: they match as in a model with queues, from certain ranks and from any, and a wait for a missing
+//! message ends with an error. No rank leaves a barrier early.
 
 use hexagram_logical::testing::{self, TRANSPORTS, cases, skipped_under_mpi, spawn};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
@@ -44,7 +44,7 @@ struct Message {
     tag: u32,
 }
 
-/// What all ranks send, in order, and which receives name the sender.
+/// The messages of all ranks, in order, and which receives name the sender.
 #[derive(Debug, Clone)]
 struct Script {
     ranks: usize,
@@ -77,7 +77,7 @@ impl Script {
         })
     }
 
-    /// Returns what `rank` receives under each tag.
+    /// Returns the values that `rank` receives under each tag.
     fn receives(&self, rank: usize) -> BTreeMap<u32, Receives> {
         let mut of_tag: BTreeMap<u32, Receives> = BTreeMap::new();
         for Message { from, tag, .. } in self.messages.iter().filter(|message| message.to == rank) {
@@ -91,7 +91,7 @@ impl Script {
         of_tag
     }
 
-    /// Runs the script, and compares what arrives with queues of what was sent.
+    /// Runs the script, and compares the received values with queues of the sent ones.
     fn run(&self, comm: &Communicator) -> Result<()> {
         let rank = comm.rank();
         let of = |number: usize| Buffer::from_slice(&vec![number as i32; self.len]);
@@ -122,7 +122,7 @@ impl Script {
         self.check(rank, &plan, &from, &got)
     }
 
-    /// Takes from the queue of each pair and tag what the receives of a rank got, in their order.
+    /// Takes from the queue of each pair and tag the values that a rank received, in their order.
     fn check(
         &self,
         rank: usize,
@@ -200,8 +200,7 @@ fn tags_disturb_no_other_operation() {
     }
 }
 
-/// Runs three ranks over every transport, all of which have opened before any goes on, and hands the outcome of rank 0
-/// to `check`.
+/// Runs three ranks over every transport, after all have opened, and passes the outcome of rank 0 to `check`.
 fn outcome_of_rank_0(
     body: impl Fn(&Communicator) -> Result<()> + Sync,
     others: impl Fn(&Communicator) -> Result<()> + Sync,

@@ -1,4 +1,4 @@
-//! What happens when ranks disagree, or a caller errs: an error on every rank, and never a hang.
+//! Ranks that disagree, and wrong calls: an error on every rank, and never a hang.
 
 use hexagram_logical::testing::{self, TRANSPORTS, spawn};
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, TransportKind};
@@ -6,7 +6,7 @@ use hexagram_logical::{Communicator, Error, ReduceOp, Result, TransportKind};
 /// Runs `body` on 3 ranks of every transport and gives `check` the errors.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
     for transport in TRANSPORTS {
-        // Nobody errs while others are still opening their communicators: those could not.
+        // No rank fails while others are still opening their communicators, which would then fail.
         let open = std::sync::Barrier::new(3);
         let fail = |comm| {
             open.wait();
@@ -110,7 +110,7 @@ fn a_dropped_collective_ends_everyones() {
                 return comm.blocking().barrier();
             }
             polled.wait();
-            // What rank 1 has sent may be all that others need of it, for this operation.
+            // For this operation, the others may need no more from rank 1 than it has sent.
             comm.blocking().all_reduce(&mut [0f32; 1000], ReduceOp::Sum)?;
             comm.blocking().barrier()
         },

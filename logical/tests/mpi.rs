@@ -1,6 +1,5 @@
-//! What only the mpi transport has to prove: its own collectives in pieces, on borrowed memory and off it, and errors
-//! where MPI itself would hang. `./test` runs this in processes that `mpirun` starts; in any other process nothing is
-//! run here.
+//! Tests of only the mpi transport: its own collectives in pieces, on borrowed memory and off it, and errors where
+//! MPI itself would hang. `./test` runs this in processes that `mpirun` starts; any other process skips it.
 
 use hexagram_logical::testing::cases;
 use hexagram_logical::{Buffer, Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
@@ -31,7 +30,7 @@ fn under_mpirun(ranks: &[usize], check: Check, test: impl FnOnce(&Communicator))
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 const SEVERAL: [usize; 5] = [2, 3, 4, 5, 8];
 
-/// Small whole numbers that tell rank and position apart; their sums are exact.
+/// Small whole numbers, distinct by rank and position; their sums are exact.
 fn value(rank: usize, at: usize) -> f64 {
     ((rank * 5 + at * 3) % 11) as f64
 }
@@ -44,7 +43,7 @@ fn sums(ranks: usize, len: usize) -> Vec<f64> {
     (0..len).map(|at| (0..ranks).map(|rank| value(rank, at)).sum()).collect()
 }
 
-/// Runs an operation on borrowed slices on some ranks, and on buffers on the others: that is nobody else's business.
+/// Runs an operation on borrowed slices on some ranks, and on buffers on the others: this concerns no other rank.
 fn on_either<const N: usize>(
     comm: &Communicator,
     slices: [Vec<f64>; N],
@@ -181,13 +180,13 @@ fn a_collective_of_mpi_here_and_messages_there_are_a_mismatch_on_both_sides() {
         let mut all = vec![0f32; 3 * comm.size()];
         let (_, text) = error_of(|| {
             comm.blocking().all_reduce(&mut mine, ReduceOp::Sum)?;
-            // Known now, so that rank 0 enters it at once; the others never will.
+            // Known now, so that rank 0 enters it immediately; the others never will.
             match comm.rank() {
                 0 => comm.blocking().all_reduce(&mut mine, ReduceOp::Sum),
                 1 => comm.blocking().gather(&mine, Some(&mut all), 1),
                 _ => comm.blocking().gather(&mine, None, 1),
             }?;
-            // Those who only send have done so.
+            // The ranks that only send have done so.
             comm.blocking().barrier()
         });
         assert!(text.contains("all_reduce") && text.contains("gather"), "{text}");
@@ -203,7 +202,7 @@ fn a_rank_that_comes_after_the_others_have_said_that_they_wait_hears_of_it() {
             if comm.rank() != 1 {
                 return comm.blocking().all_reduce(&mut mine, ReduceOp::Sum);
             }
-            // Reads what comes, and has no operation yet.
+            // Reads arriving messages, and has no operation yet.
             let started = Instant::now();
             while started.elapsed() < Duration::from_secs(1) && comm.world().health().verdict().is_none() {
                 comm.endpoint().progress();
@@ -268,7 +267,7 @@ fn worlds_come_together_again_after_failures() {
     }
 }
 
-/// Not a test by itself: `./test` runs it under `mpirun` and expects that the job ends, with an error.
+/// Not a test itself: `./test` runs it under `mpirun` and expects that the job ends, with an error.
 #[test]
 #[ignore = "ends the whole job"]
 fn a_rank_is_killed_in_the_middle() {
@@ -276,7 +275,7 @@ fn a_rank_is_killed_in_the_middle() {
         let mut mine = vec![1f32; 100_000];
         for round in 0.. {
             if comm.rank() == 1 && round == 50 {
-                // SIGKILL, as nobody can prepare for it.
+                // SIGKILL, as a process cannot handle it.
                 let own = std::process::id().to_string();
                 std::process::Command::new("kill").args(["-KILL", &own]).status().unwrap();
             }

@@ -1,5 +1,5 @@
-//! Collectives that a backend carries out by itself: the same results as by messages, bit for bit, on registered memory
-//! and off it; and ranks that disagree hear of it, whoever of them went which way.
+//! Native collectives of a backend: the same results as by messages, bit for bit, on registered memory and off it.
+//! Ranks that disagree get an error, whichever of them used messages.
 
 use hexagram_logical::testing::{self, mappings, spawn};
 use hexagram_logical::{
@@ -197,12 +197,12 @@ fn bytes_are_counted() {
     }
 }
 
-/// What each rank gets when rank 0 does one thing and the others do another.
+/// Each rank's result when rank 0 calls a different operation than the others.
 fn disagree(
     one: impl Fn(&Communicator) -> Result<()> + Sync,
     other: impl Fn(&Communicator) -> Result<()> + Sync,
 ) -> Vec<Error> {
-    // Nobody errs while others are still opening their communicators: those could not.
+    // No rank fails while others are still opening their communicators, which would then fail.
     let open = std::sync::Barrier::new(3);
     let outcomes = spawn(TransportKind::Shm, 3, |comm| {
         open.wait();
@@ -251,7 +251,7 @@ fn disagreement_is_an_error_on_every_rank_with_both_calls() {
     }
 }
 
-/// Waits until so many threads have come by.
+/// Waits until this many threads have arrived.
 fn meet(come: &AtomicUsize, all: usize) {
     come.fetch_add(1, Ordering::SeqCst);
     let started = Instant::now();
@@ -261,14 +261,14 @@ fn meet(come: &AtomicUsize, all: usize) {
     }
 }
 
-/// Rank 0 gives an all-reduce up after so many polls, the others being in it already or coming later.
+/// Rank 0 gives up an all-reduce after this many polls; the others are in it already or come later.
 fn give_up(len: usize, registered: bool, polls: usize, early: bool) {
     let [ready, begin, end] = [0; 3].map(AtomicUsize::new);
     spawn(TransportKind::Shm, 3, |comm| {
         let mut buffer =
             if registered { comm.registered(DType::F32, len)? } else { testing::zeroed(DType::F32, len) };
         fill(&mut buffer, comm.rank());
-        // Whoever still registers when rank 0 gives up fails in that.
+        // A rank that still registers when rank 0 gives up fails there.
         meet(&ready, 3);
         if comm.rank() > 0 {
             meet(&begin, 3);

@@ -1,4 +1,4 @@
-//! The payload that is counted: alike on every transport, whether messages carry an operation or shared memory does.
+//! The counted payload: equal on every transport, for messages and for shared memory.
 
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::Encoding;
@@ -35,7 +35,7 @@ const OPERATIONS: [Operation; 7] = [
     }),
 ];
 
-/// Returns what all ranks together send in each operation, by length.
+/// Returns the bytes of all ranks together in each operation, by length.
 fn payloads(transport: TransportKind, ranks: usize, registered: bool) -> Vec<(&'static str, usize, u64)> {
     let by_rank = spawn(transport, ranks, |comm| {
         let mut counted = Vec::new();

@@ -1,5 +1,4 @@
-//! How fast ranks agree over each topology: what theory says of the matrices, and what the primitive does with 16
-//! ranks.
+//! How fast ranks agree over each topology: the theory of the matrices, and the primitive's results with 16 ranks.
 
 use hexagram_logical::decentralized::{Edge, Mixing, Schedule, Topology};
 use hexagram_logical::testing::spawn;
@@ -173,7 +172,7 @@ fn random_pairs_shrink_the_distance_as_expected() {
     let n = SIZE as f64;
     close(mean_square(Some(1), 20_000), 1.0 - 1.0 / (n - 1.0), 0.004);
     close(mean_square(None, 20_000), (n - 2.0) / (2.0 * (n - 1.0)), 0.004);
-    // Another at every step, and everyone has a partner.
+    // A different one at every step, and every rank has a partner.
     let topology = Topology::RandomPairs { seed: 1, pairs: None };
     let first = topology.mixing(SIZE, 0).unwrap();
     assert!((1..20).any(|step| topology.mixing(SIZE, step).unwrap() != first));

@@ -8,8 +8,8 @@ use hexagram_logical::{Buffer, Communicator, DType, Error, HEADER_BYTES, ReduceO
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 7];
 
-/// Counts of so many ranks: none, one, all of one rank, mixed, and once more than a segment of the ring and a piece of a
-/// block.
+/// Counts for this many ranks: none, one, all of one rank, mixed, and one more than a segment of the ring and a piece
+/// of a block.
 fn all_counts(ranks: usize) -> Vec<Vec<usize>> {
     let of = |count: &dyn Fn(usize) -> usize| (0..ranks).map(count).collect();
     vec![
@@ -21,7 +21,7 @@ fn all_counts(ranks: usize) -> Vec<Vec<usize>> {
     ]
 }
 
-/// What a rank contributes at a place.
+/// A rank's contribution at a place.
 fn number(rank: usize, at: usize) -> i8 {
     (at * 7 + at / 256 + rank * 13) as i8
 }
@@ -144,7 +144,7 @@ fn ranks_that_differ_in_their_counts_hear_of_it() {
     }
     for transport in TRANSPORTS {
         let outcome = spawn(transport, 3, |comm| {
-            // As many in all, and each rank's own is what it has.
+            // Equal totals, and each rank passes its own count.
             let counts = if comm.rank() == 2 { [2, 0, 2] } else { [1, 1, 2] };
             let mine = vec![1i16; counts[comm.rank()]];
             let error = comm.blocking().all_gather_v(&mine, &mut [0i16; 4], &counts).unwrap_err();

@@ -7,7 +7,7 @@ use hexagram_logical::{Buffer, Communicator, ReduceOp, Result, World};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Runs `body` as two ranks in virtual time; returns what they return, by rank.
+/// Runs `body` as two ranks in virtual time; returns their results, by rank.
 fn two_ranks<R: Send + 'static>(body: fn(Communicator) -> Result<R>) -> Vec<R> {
     VirtualTime::run(|| {
         let (results, result) = channel();

@@ -1,4 +1,4 @@
-//! Measurements, not tests: what a put, a get and a pair exchange cost.
+//! Measurements, not tests: the times of a put, a get and a pair exchange.
 //!
 //! `cargo test --release -p hexagram-logical --test tests windows_measured -- --ignored --nocapture`
 

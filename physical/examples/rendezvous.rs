@@ -1,5 +1,5 @@
-//! Measures the time in which ranks join that all start in the same instant, each a process of its own, beside idle
-//! connections to their rendezvous. Use it to see what a change of the rendezvous costs a large job.
+//! Measures the time in which ranks join that all start in the same instant, each in a separate process, with idle
+//! connections to their rendezvous. Use it to see the effect of a change of the rendezvous on a large job.
 //!
 //! ```sh
 //! cargo run --release -p hexagram-physical --example rendezvous -- 1000 10000       # 1,000 ranks, 10,000 idle connections
@@ -64,7 +64,8 @@ fn rank() {
     notes.write_all(note.as_bytes()).unwrap();
 }
 
-/// Connects `count` times and keeps the connections; then goes on so often `a_second`, always with `count` open.
+/// Connects `count` times and keeps the connections; then reconnects `a_second` times per second, always with `count`
+/// open.
 fn connect_idly(address: &str, count: usize, a_second: usize) {
     let mut open = VecDeque::new();
     let since = Instant::now();

@@ -84,7 +84,7 @@ fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u
     Ok(u64::try_from(all[0]).unwrap_or(u64::MAX).max(here))
 }
 
-/// Fills in what this rank contributes.
+/// Fills in this rank's contribution.
 fn fill(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<()> {
     match work.encoding {
         Some(_) => pattern.fill_signed(comm.rank(), &mut work.input),

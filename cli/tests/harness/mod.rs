@@ -1,7 +1,7 @@
-//! Starts the `hexagram` program and reads what it writes; every wait is on an event, with a deadline.
+//! Starts the `hexagram` program and reads its output; every wait is for an event, with a deadline.
 //!
-//! A pipe reaches its end only when nobody holds it any more. Ranks that write to the launcher's own stdout
-//! (`--no-prefix`) and outlive it would keep it open, so that its end proves that no process is left behind.
+//! A pipe reaches its end only when no process holds it any more. Ranks that write to the launcher's own stdout
+//! (`--no-prefix`) and outlive it would keep it open, so its end proves that no process is left.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 /// No test comes near it unless something hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A launcher, killed (and its ranks with it) when the test is over.
+/// A launcher, killed with its ranks at the end of the test.
 pub(crate) struct Launcher {
     pub(crate) process: Child,
     pub(crate) stdout: Receiver<Vec<u8>>,
     pub(crate) stderr: Receiver<Vec<u8>>,
 }
 
-/// How a launcher ended, and the rest of what it wrote.
+/// Exit of a launcher, and the rest of its output.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<String>,
@@ -37,13 +37,13 @@ pub(crate) fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Starts `program` without what a `nohup`, a shell that put the test into the background, or a launcher around it has
-/// changed: no signal is ignored, no variable names a job, and standard input is empty.
+/// Starts `program` without the changes of a `nohup`, a background shell, or an outer launcher: no signal is ignored,
+/// no variable names a job, and standard input is empty.
 fn untouched(program: &str) -> Command {
     const OF_A_JOB: [&str; 6] = ["HEXAGRAM_", "OMPI_", "PMI", "PRTE_", "SLURM_", "MASTER_"];
     const ALONE: [&str; 6] =
         ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
-    // A shell cannot do it: what it finds ignored, it leaves so.
+    // A shell cannot do this: it keeps ignored signals ignored.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT,TERM,PIPE,XFSZ", program]).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -103,7 +103,7 @@ impl Launcher {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Waits until both streams are closed by everyone who held them.
+    /// Waits until every holder has closed both streams.
     pub(crate) fn finish(mut self) -> Ended {
         let stdout = rest(&self.stdout);
         let stderr = rest(&self.stderr);
@@ -149,7 +149,7 @@ pub(crate) fn run(command: Command) -> Ended {
     Launcher::start(command).finish()
 }
 
-/// What each rank printed, by rank.
+/// Output of each rank, by rank.
 pub(crate) fn by_rank(stdout: &[String]) -> BTreeMap<usize, Vec<&str>> {
     let mut ranks = BTreeMap::<usize, Vec<&str>>::new();
     for line in stdout {

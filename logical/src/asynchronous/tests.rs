@@ -1,4 +1,4 @@
-//! The service by itself, with a handler that adds.
+//! The service alone, with a handler that adds.
 
 use super::dispatcher::{Outgoing, request_label};
 use super::handler::Payload;
@@ -13,7 +13,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-/// Adds one to every element of what it gets, and remembers in which order numbers came.
+/// Adds one to every element of its input, and records the order of the numbers.
 struct AddOne {
     heard: Mutex<Vec<(usize, u64)>>,
     /// Requests are carried out once they are fewer than this.
@@ -79,7 +79,7 @@ fn everyone_is_answered_at_every_size_and_in_order() {
             let service = comm.block_on(Service::start(&comm))?;
             let adder = AddOne::new();
             service.register(adder.clone())?;
-            // What a barrier costs, and when nothing else is under way.
+            // The traffic of a barrier, without other operations.
             let sent = || comm.world().traffic().bytes_sent();
             let before = sent();
             comm.blocking().barrier()?;
@@ -103,7 +103,7 @@ fn everyone_is_answered_at_every_size_and_in_order() {
             }
             Ok(sent() - before - barrier)
         });
-        // Both ways: heads, and what the others are sent; a payload of its own is a message of its own.
+        // Both ways: heads and payloads; a separate payload is a separate message.
         let to_others = (0..40).filter(|round| round % ranks != 0);
         let payloads = to_others.clone().map(|round| 4 * SIZES[round % 5]);
         let apart = payloads.clone().filter(|bytes| *bytes > INLINE_BYTES).count();

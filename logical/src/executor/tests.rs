@@ -1,4 +1,4 @@
-//! What needs the inside of an executor, and what Miri looks at: the reactor goes from thread to thread.
+//! Tests that need the inside of an executor, and tests under Miri: the reactor moves from thread to thread.
 
 use super::*;
 use crate::{Buffer, ReduceOp};
@@ -44,7 +44,7 @@ fn threads_take_turns_to_drive() {
                 });
             }
         });
-        // Nobody waits for this one but the executor's end.
+        // Only the executor's end waits for this one.
         let last = all_reduce(&executor, 0, Awaited::Later);
         drop(executor);
         assert_eq!(last.outcome().unwrap().unwrap(), 2.0);

@@ -1,4 +1,4 @@
-//! What holds for every codec of the catalogue, whatever it is given.
+//! Properties of every codec of the catalogue, for any input.
 
 mod numbers;
 mod oracles;
@@ -42,7 +42,7 @@ fn dense(policy: NotFinite) -> Vec<Arc<dyn Codec>> {
     all(policy).into_iter().filter(|codec| !codec.is_sparse()).collect()
 }
 
-/// The message for `x`, which must not change what lies behind it.
+/// The message for `x`; encoding must not change the bytes behind it.
 fn encode(codec: &dyn Codec, x: &[f32], seed: u64) -> Result<Vec<u8>, CodecError> {
     let largest = codec.encoded_len(x.len());
     let mut room = vec![0xa5; largest + 9];
@@ -190,7 +190,7 @@ fn who_refuses_names_the_first() {
 
 #[test]
 fn who_propagates_makes_nothing_bad_finite() {
-    // Places at random are not those of what is bad.
+    // Random places miss the bad elements.
     let codecs = all(NotFinite::Propagate).into_iter().filter(|codec| !codec.name().starts_with("random-k"));
     for (codec, bad) in codecs.collect::<Vec<_>>().iter().flat_map(|codec| BAD.map(|bad| (codec, bad))) {
         let x = spoilt(bad);

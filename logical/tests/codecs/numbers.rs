@@ -1,4 +1,4 @@
-//! Runs to encode: drawn ones for properties, and those of known distributions.
+//! Runs to encode: random ones for properties, and those of known distributions.
 
 use proptest::prelude::*;
 

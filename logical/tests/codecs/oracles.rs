@@ -29,7 +29,7 @@ fn eight_bits_of_gaussian_and_student_numbers() {
     let mut draw = Draw(3);
     let student: Vec<f32> = (0..MILLION).map(|_| draw.student() as f32).collect();
     within(error(&MinMax8::default(), &student).sqrt(), 0.026, 0.1);
-    // The range of the whole is that of its largest outlier: only then is .187 the error.
+    // The largest outlier determines the range: only then is the error .187.
     let range =
         student.iter().fold(0.0f32, |max, x| max.max(*x)) - student.iter().fold(0.0f32, |min, x| min.min(*x));
     let uniform = f64::from(range) / 255.0 / 12f64.sqrt();

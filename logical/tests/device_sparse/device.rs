@@ -4,7 +4,7 @@ use hexagram_logical::codec::{Codec, CodecError};
 use hexagram_logical::testing::{buffer, queue};
 use hexagram_physical::device::program::Program;
 
-/// What lies around a message.
+/// Bytes around a message.
 const AROUND: u8 = 0xa5;
 
 /// Encodes numbers behind `before` others to a message behind as many bytes. `None` if there is no device.
@@ -69,7 +69,7 @@ fn has_device(codec: &dyn Codec, program: impl Fn() -> Option<Program>) -> bool 
     !queue.is_host()
 }
 
-/// Returns a refusal of which elements count from the first of a run that has so many before it.
+/// Returns a refusal with elements counted from the first of a run behind `before` others.
 fn counted_behind(before: usize, refusal: CodecError) -> CodecError {
     match refusal {
         CodecError::NotFinite { index, value } => CodecError::NotFinite { index: index - before, value },

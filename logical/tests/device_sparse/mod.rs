@@ -29,7 +29,7 @@ impl Default for Comparisons {
 }
 
 impl Comparisons {
-    /// Compares what both make of numbers of so many kinds, and of their messages.
+    /// Compares device and host on numbers of this many kinds, and on their messages.
     #[track_caller]
     fn compare(&mut self, codec: &dyn Codec, len: usize, kinds: usize) {
         for _ in 0..kinds {
@@ -41,7 +41,7 @@ impl Comparisons {
     }
 }
 
-/// Compares what the device and the host make of some numbers, and of their message, with a weight of that turn.
+/// Compares the device's and the host's results for some numbers and their message, with the weight of this turn.
 #[track_caller]
 fn compare(codec: &dyn Codec, x: &[f32], turn: usize) {
     compare_with(codec, x, turn, WEIGHTS[turn % WEIGHTS.len()]);
@@ -75,7 +75,7 @@ fn compare_with(codec: &dyn Codec, x: &[f32], turn: usize, weight: Option<f32>) 
     assert_eq!(first_other(&bits(&want), &bits(&got)), None, "{name}: decoded with {weight:?}");
 }
 
-/// The first place where two runs differ, with what is there.
+/// The first place where two runs differ, with both values.
 fn first_other<T: Copy + PartialEq>(want: &[T], got: &[T]) -> Option<(usize, T, T)> {
     assert_eq!(want.len(), got.len());
     let mut both = want.iter().zip(got).enumerate();

@@ -1,4 +1,4 @@
-//! Random-k: few places and all, scaled and not, and every treatment of what is not finite.
+//! Random-k: few places and all, scaled and not, and every treatment of NaN and infinity.
 
 use super::numbers::Kind;
 use super::{Comparisons, POLICIES};
@@ -25,7 +25,7 @@ fn messages_and_what_they_decode_to_are_the_hosts() {
     }
 }
 
-/// What ranks reduce: the same numbers without the seed, and nothing is added to what they are decoded into.
+/// The reduced messages: the same numbers without the seed; decoding adds to nothing.
 #[test]
 fn linear_messages_and_what_they_decode_to_are_the_hosts() {
     let mut comparisons = Comparisons { weights: &[None], ..Comparisons::default() };

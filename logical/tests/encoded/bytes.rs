@@ -8,7 +8,7 @@ use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{Communicator, HEADER_BYTES, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Compares what every rank sends in `operation` with what `formula` says of a rank among so many.
+/// Compares the bytes of every rank in `operation` with `formula` for that rank and number of ranks.
 fn sends(
     formula: impl Fn(usize, usize) -> usize + Sync,
     operation: impl Fn(&Communicator) -> Result<()> + Sync,
@@ -17,7 +17,7 @@ fn sends(
         let run = |comm: Communicator| {
             let before = comm.world().traffic().bytes_sent();
             operation(&comm)?;
-            // MPI counts what it is given, which is the same.
+            // MPI counts its input, which is the same.
             let sent = comm.world().traffic().bytes_sent() - before;
             assert_eq!(sent, formula(comm.rank(), ranks) as u64, "{transport} × {ranks}");
             Ok(())
@@ -26,7 +26,7 @@ fn sends(
     }
 }
 
-/// Of a scatter-gather in which `bytes` is the size of the message for so many elements.
+/// Of a scatter-gather where `bytes` is the size of the message for a number of elements.
 fn scatter_gather(len: usize, rank: usize, ranks: usize, bytes: impl Fn(usize) -> usize) -> usize {
     let segments = Segments::of(len, ranks);
     let of = |owner: usize| -> usize {

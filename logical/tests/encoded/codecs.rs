@@ -1,4 +1,4 @@
-//! Codecs that show what a primitive does with a codec: with sizes that only the sender knows, with draws, with rounds.
+//! Codecs that show a primitive's use of a codec: with sizes that only the sender knows, with draws, with rounds.
 
 use hexagram_logical::codec::{Codec, CodecError, LinearCodec, Noise, Properties, Round};
 
@@ -84,7 +84,7 @@ impl Codec for Dithered {
     }
 }
 
-/// Says that it keeps signs, and writes what nobody can read.
+/// Claims to keep signs, and writes undecodable bytes.
 #[derive(Debug)]
 pub(crate) struct Faulty {
     pub(crate) here: bool,

@@ -1,4 +1,4 @@
-//! What goes wrong: named by rank and element, on every rank, and never a hang.
+//! Failures: named by rank and element, on every rank, and never a hang.
 
 use super::codecs::{Dithered, Faulty, Half as EverySecond, Largest, Liar};
 use hexagram_logical::codec::{Half, Keep, RandomK};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 /// The errors of 3 ranks over every transport.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
     for transport in on_threads() {
-        // Nobody errs while others are still opening their communicators: those could not.
+        // No rank fails while others are still opening their communicators, which would then fail.
         let open = Barrier::new(3);
         let fail = |comm| {
             open.wait();
@@ -100,7 +100,7 @@ fn what_is_not_finite_is_named_by_rank_and_element() {
             // On a device the codec refuses later, when only the place within the message is known.
             assert!(place.rank == rank && (*index == at || on_device()), "{error}");
         }
-        // On a device, work that fails late is told by its queue, which counts within a message.
+        // On a device, the queue reports late failures, and counts within a message.
         (Error::Usage { .. }, true) if on_device() => {
             assert!(error.to_string().contains("is NaN"), "{error}");
         }
@@ -125,7 +125,7 @@ fn what_is_not_finite_is_named_by_rank_and_element() {
         x[25] = [f32::INFINITY, f32::NEG_INFINITY, 1.0][comm.rank()];
         comm.blocking().all_reduce_encoded(&mut x, ReduceOp::Sum, &mut two_level())
     };
-    // On the workers, what is infinite minus what was said of it is NaN, but that is for the next step.
+    // On the workers, infinity minus its message is NaN, but that affects only the next step.
     all_fail(run, |rank, error| check(rank, error, 2, 25));
 }
 

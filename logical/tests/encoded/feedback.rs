@@ -1,4 +1,4 @@
-//! What feedback is for: what a codec loses is said later, and training goes where it would have gone.
+//! The purpose of feedback: a codec's losses are sent later, so training reaches the same result.
 
 use super::codecs::{Dithered, Largest};
 use super::{RANKS, bits, contribution, matrix};
@@ -8,7 +8,7 @@ use hexagram_logical::testing::{self, cases, spawn};
 use hexagram_logical::{Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
-/// What a rank remembers under a name, or zeros.
+/// The memory of a rank under a name, or zeros.
 fn remembered(encoding: &Encoding, name: &str, len: usize) -> Vec<f32> {
     let entry = encoding.state().entries().find(|(entry, _)| *entry == name);
     entry.map_or_else(|| vec![0.0; len], |(_, buffer)| buffer.host::<f32>().unwrap().to_vec())
@@ -159,7 +159,8 @@ fn difference_feedback_converges_where_the_largest_element_alone_diverges() {
                 assert!((pair[1] / pair[0] / growth - 1.0).abs() < 1e-6, "{} after {}", pair[1], pair[0]);
             }
             let rate = 0.005_859_121;
-            // In f64 it goes on to 1.7e-9 in 3000 steps; what m and the mean of all h differ by in f32 ends it before.
+            // In f64 it reaches 1.7e-9 in 3000 steps; in f32 the difference of m and the mean of all h ends it
+            // earlier.
             let norms = descend(&comm, Feedback::Difference, rate, 1200)?;
             let factor = (norms[1199] / norms[599]).powf(1.0 / 600.0);
             assert!((factor - 0.99312).abs() < 1e-4, "{factor} per step");

@@ -1,4 +1,4 @@
-//! All-reduce of what a linear codec encodes.
+//! All-reduce of a linear codec's messages.
 
 use super::codecs::Half;
 use super::{RANKS, bits, matrix};
@@ -102,7 +102,7 @@ fn errors_are_remembered_until_they_are_said() {
     });
 }
 
-/// Sums of whole numbers and of fractions, which round: a device has to do all in the host's order.
+/// Sums of whole numbers and of fractions, which round: a device must follow the host's order.
 #[test]
 fn a_device_gives_the_bits_of_the_host() {
     let reduced = |comm: &Communicator, queue: &Queue, codec: &Arc<dyn LinearCodec>, op| {
@@ -151,7 +151,7 @@ fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
     });
 }
 
-/// Ranks whose GPUs reach each other's memory: what one refuses it says when it waits for its queue.
+/// Ranks whose GPUs access each other's memory: a refusal appears at the wait for the queue.
 #[test]
 fn not_finite_numbers_on_a_path_are_refused_when_the_queue_is_waited_for() {
     if skipped_under_mpi("it is about GPUs of one host") {

@@ -1,5 +1,5 @@
-//! The centralized primitives in low precision: equal to what [`Reference`] computes in one place, bit for bit and so
-//! on all ranks, whatever the codec, the feedback, the size and the transport; with the bytes that their pages promise.
+//! The centralized primitives in low precision. Results equal those of [`Reference`], computed in one place, bit for
+//! bit on all ranks, for any codec, feedback, size and transport, and with the documented bytes.
 
 mod bytes;
 mod codecs;
@@ -21,7 +21,7 @@ const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// None, one, fewer than ranks, and odd.
 const LENGTHS: [usize; 4] = [0, 1, 3, 1001];
 
-/// What a rank has at an element: numbers of different sizes and signs, some of them zero.
+/// The elements of a rank: numbers of different sizes and signs, some of them zero.
 fn value(rank: usize, step: usize, at: usize) -> f32 {
     let hash = (at * 2_654_435_761 + rank * 40_503 + step * 97_003) % 1013;
     if hash.is_multiple_of(11) { 0.0 } else { (hash as f32 - 500.0) / (3.0 + (at % 7) as f32) }
@@ -31,7 +31,7 @@ fn contribution(rank: usize, step: usize, range: std::ops::Range<usize>) -> Vec<
     range.map(|at| value(rank, step, at)).collect()
 }
 
-/// The built-in ones, and those that show what a primitive does with a codec.
+/// The built-in ones, and those that show a primitive's use of a codec.
 fn codecs() -> Vec<Arc<dyn Codec>> {
     let mut all: Vec<Arc<dyn Codec>> = vec![Arc::new(Dithered), Arc::new(Largest(40))];
     all.extend(names().into_iter().map(|name| named(name).unwrap()));
@@ -117,7 +117,7 @@ fn sparse_messages_are_the_reference_bit_for_bit() {
 
 #[test]
 fn many_segments_are_the_reference_too() {
-    // Seven segments a chunk, more than are under way at a time; the last one has 5 elements or 6.
+    // Seven segments a chunk, more than are in flight at a time; the last one has 5 elements or 6.
     let case = || Case {
         sparse: false,
         codec: Arc::new(Dithered),

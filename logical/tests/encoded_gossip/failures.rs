@@ -42,7 +42,8 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
     });
 }
 
-/// Runs a round on 3 ranks of every transport and gives `check` the errors; nobody errs while others still open.
+/// Runs a round on 3 ranks of every transport and passes the errors to `check`; no rank fails while others still
+/// open.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
     for transport in on_threads() {
         let open = std::sync::Barrier::new(3);

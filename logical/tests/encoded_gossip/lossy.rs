@@ -1,8 +1,8 @@
-//! A codec that loses what it is told to lose.
+//! A codec with prescribed losses.
 
 use hexagram_logical::codec::{Codec, CodecError, Noise, Properties};
 
-/// What a codec would make of the numbers, which travel as they are: for oracles, which do not depend on the bytes.
+/// A codec's result for the numbers, which travel unchanged: for oracles, which do not depend on the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lossy {
     Identity,

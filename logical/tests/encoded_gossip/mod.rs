@@ -1,5 +1,5 @@
-//! Gossip at low precision: what each feedback promises, as theory and experiment have it, and its bytes, state and
-//! errors. Here is what the tests share.
+//! Gossip at low precision: the guarantees of each feedback, by theory and experiment, and its bytes, state and
+//! errors. The tests share this file.
 
 mod consensus;
 mod failures;

@@ -1,4 +1,4 @@
-//! What is sent and remembered: its bits, its bytes, and how it goes on.
+//! Messages and memory: their bits, their bytes, and their use after a restore.
 
 use super::consensus::distance;
 use super::lossy::Lossy;
@@ -55,7 +55,7 @@ fn rules() -> [(Feedback, GossipOptions); 5] {
 
 #[test]
 fn what_error_feedback_has_not_said_it_remembers() {
-    // Two ranks that swap: x ← x + γ (q of the other − q), and e is what of all x was in no q.
+    // Two ranks that swap: x ← x + γ (q of the other − q), and e is the part of all x that was in no q.
     for (transport, ranks) in cases(&[2]) {
         spawn(transport, ranks, |comm| {
             let len = 40;
@@ -186,7 +186,7 @@ fn another_graph_needs_the_state_to_be_synchronized() {
         gossip(&mut x, &star, &mut encoding)?;
         let error = gossip(&mut x, &one_way, &mut encoding).unwrap_err();
         assert!(error.to_string().contains("gossip_synchronize"), "{error}");
-        // After that, a round goes on as from the beginning, with exact copies.
+        // After that, a round continues as from the beginning, with exact copies.
         let complete = Topology::Complete.mixing(comm.size(), 0)?;
         let buffer = testing::buffer(&x);
         comm.block_on(comm.gossip_synchronize(&buffer, &complete, 0, &mut encoding))?;

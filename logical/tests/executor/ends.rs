@@ -1,4 +1,4 @@
-//! How an executor ends: with work under way, with thousands of tickets dropped, from any thread.
+//! How an executor ends: with running work, with thousands of dropped tickets, from any thread.
 
 use super::{CHANNEL, TRANSPORTS, everywhere, on_two, options, receive, sum};
 use hexagram_logical::executor::{Awaited, Driving, Executor, JobOptions, Order};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{self, AtomicUsize};
 use std::time::Duration;
 
-/// Jobs that are dropped at once, on each rank.
+/// Jobs that are dropped immediately, on each rank.
 const MANY: usize = 2000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Deadlines, panics and aborts: every ticket has its end, and the others know whose fault it was.
+//! Deadlines, panics and aborts: every ticket completes, and the other ranks name the culprit.
 
 use super::{CHANNEL, on_two, receive, sum};
 use hexagram_logical::executor::{Executor, ExecutorOptions, JobOptions, Order, Ticket};

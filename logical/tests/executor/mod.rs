@@ -64,7 +64,7 @@ fn on_two(body: impl Fn(Executor) -> Result<()> + Sync) {
     }
 }
 
-/// Submits a receive of what the other rank has not sent yet.
+/// Submits a receive of a message that the other rank has not sent yet.
 fn receive(executor: &Executor, options: JobOptions) -> Ticket<()> {
     let from = 1 - executor.world().rank();
     let job = async move |comm: &Communicator| {

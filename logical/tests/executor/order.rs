@@ -1,4 +1,4 @@
-//! What runs in which order, and what beside what.
+//! The order of jobs, and which of them run concurrently.
 
 use super::{CHANNEL, everywhere, sum};
 use hexagram_logical::executor::{
@@ -71,7 +71,7 @@ fn a_lane_keeps_the_order_of_submission() {
             .map(|number| {
                 let order = Arc::clone(&order);
                 let job = async move |comm: &Communicator| {
-                    // Ranks would disagree about the length if one of them took another's turn.
+                    // Ranks would disagree about the length if two jobs changed their order.
                     let mut buffer = Buffer::from_slice(&vec![1.0f32; number + 1])?;
                     comm.all_reduce(&mut buffer, ReduceOp::Sum).await?;
                     order.lock().unwrap().push(number);

@@ -1,4 +1,4 @@
-//! Hierarchies: hierarchical results are the flat ones whatever the numbers of ranks on the hosts, and only leaders send to
+//! Hierarchies: hierarchical results equal the flat ones for any numbers of ranks per host, and only leaders send to
 //! other hosts.
 
 use super::*;
@@ -21,7 +21,7 @@ fn filled(rank: usize, len: usize) -> Buffer {
     testing::buffer(&values(rank, len))
 }
 
-/// The flat primitive on small whole numbers is exact, and so must the hierarchical one be.
+/// The flat primitive on small whole numbers is exact, and the hierarchical one must be, too.
 #[test]
 fn hierarchical_results_are_the_flat_ones() {
     if skipped_under_mpi("its ranks pretend to be on several hosts") {
@@ -114,7 +114,7 @@ fn hierarchical_low_precision_is_the_same_on_all_ranks() {
     }
 }
 
-/// Sums of whole numbers at the places that leaders have in common, 0 elsewhere, whatever the device.
+/// Sums of whole numbers at the places that leaders have in common, 0 elsewhere, on any device.
 #[test]
 fn hierarchical_sums_at_random_places_are_exact() {
     if skipped_under_mpi("its ranks pretend to be on several hosts") {
@@ -140,7 +140,7 @@ fn hierarchical_sums_at_random_places_are_exact() {
     }
 }
 
-/// Runs what only leaders refuse, on two hosts of two ranks each: the others hear of it at once, in these words.
+/// Runs calls that only leaders refuse, on two hosts of two ranks each: the others get this error immediately.
 fn only_leaders_refuse(words: &str, refused: impl Fn(&Hierarchy, &Communicator) -> Result<()> + Sync) {
     if skipped_under_mpi("its ranks pretend to be on several hosts") {
         return;
@@ -180,7 +180,7 @@ fn a_leader_whose_memory_does_not_fit_tells_the_others() {
     });
 }
 
-/// Only leaders ask the schedule, for as many ranks as there are hosts.
+/// Only leaders query the schedule, for the number of hosts.
 #[test]
 fn a_leader_without_a_matrix_for_the_hosts_tells_the_others() {
     only_leaders_refuse("a mixing matrix for 4 ranks was used among 2", |hierarchy, comm| {
@@ -235,7 +235,7 @@ fn a_kept_hierarchy_is_made_once_and_lanes_share_it() {
     .unwrap();
 }
 
-/// What crosses between hosts, by the table: 2(m−1)/m · S from each leader, and nothing from others.
+/// Bytes between hosts, by the table: 2(m−1)/m · S from each leader, and none from others.
 #[test]
 fn only_leaders_speak_to_other_hosts() {
     if skipped_under_mpi("its ranks pretend to be on several hosts") {

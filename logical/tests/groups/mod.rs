@@ -1,4 +1,4 @@
-//! Groups and hierarchies: who is in which, and that their operations do not disturb each other.
+//! Groups and hierarchies: their members, and that their operations do not interfere.
 
 mod channels;
 mod hierarchy;
@@ -42,7 +42,7 @@ fn groups_of_groups_do_not_disturb_each_other() {
         let rank = comm.rank();
         let half = comm.block_on(comm.split(Some((rank / 2) as u32), 0))?.unwrap();
         let alone = half.block_on(half.split(Some(half.rank() as u32), 0))?.unwrap();
-        // Another way of dividing the world, made after groups of which some ranks have seen more than others.
+        // A different division of the world, after some ranks have created more groups than others.
         let odd = comm.block_on(comm.split((rank % 2 == 1).then_some(7), 0))?;
         assert_eq!(odd.is_some(), rank % 2 == 1);
         for round in 0..3 {
@@ -112,7 +112,7 @@ fn different_lists_are_noticed() {
         let list: &[usize] = if comm.rank() == 0 { &[0, 1, 2] } else { &[0, 1] };
         Ok(comm.block_on(comm.subgroup(list)).map(drop))
     });
-    // The others may hear of it before they are done.
+    // The others may get the failure before they finish.
     let outcomes = outcomes.unwrap();
     assert!(matches!(&outcomes[0], Err(Error::Usage { .. })), "{outcomes:?}");
 }
@@ -190,7 +190,7 @@ fn members_that_name_different_groups_all_fail() {
         return;
     }
     for transport in TRANSPORTS {
-        // Of as many ranks in another order, and of more.
+        // Of the same ranks in a different order, and of more.
         for other in [&[1, 0][..], &[0, 1, 2]] {
             let opened = Barrier::new(3);
             let outcomes = spawn(transport, 3, |comm| {
@@ -244,7 +244,7 @@ fn a_failure_in_a_group_ends_the_world() {
     spawn(TransportKind::Tcp, 4, |comm| {
         let group = comm.block_on(comm.split(Some((comm.rank() / 2) as u32), 0))?.unwrap();
         opened.wait();
-        // The ranks of the second group disagree; those of the first go on until they hear of it.
+        // The ranks of the second group disagree; those of the first continue until they get the failure.
         let mut buffer = vec![0.0f32; 1 + usize::from(comm.rank() == 3)];
         let outcome = group.blocking().all_reduce(&mut buffer, ReduceOp::Sum);
         let afterwards = sum(&comm, 1.0);

@@ -1,5 +1,5 @@
-//! Codecs that round, drop or factor: what they promise, on every kind of input, and what they make of damaged
-//! messages.
+//! Codecs that round, drop or factor: their documented properties, on every kind of input, and their errors for
+//! damaged messages.
 
 mod damage;
 mod low_rank;
@@ -18,7 +18,7 @@ fn encoded(codec: &dyn Codec, x: &[f32], seed: u64) -> Result<Vec<u8>, CodecErro
     Ok(message)
 }
 
-/// What a codec makes of a run, there and back.
+/// A run after encoding and decoding.
 fn roundtrip(codec: &dyn Codec, x: &[f32], seed: u64) -> Vec<f32> {
     let message = encoded(codec, x, seed).unwrap();
     let mut decoded = vec![f32::NAN; x.len()];

@@ -32,7 +32,7 @@ impl Codec for Trimmed {
     }
 }
 
-/// A codec whose messages are longer than it says.
+/// A codec whose messages are longer than it declares.
 #[derive(Debug)]
 struct Longer;
 

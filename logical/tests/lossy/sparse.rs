@@ -8,7 +8,7 @@ fn top(keep: Keep) -> TopK {
     TopK::new(keep).unwrap()
 }
 
-/// What top-k keeps, by sorting.
+/// The selection of top-k, by sorting.
 fn largest(x: &[f32], k: usize) -> Vec<f32> {
     let mut order: Vec<usize> = (0..x.len()).collect();
     order.sort_by(|a, b| x[*b].abs().total_cmp(&x[*a].abs()).then(a.cmp(b)));
@@ -61,7 +61,7 @@ fn the_largest_of_every_chunk_are_kept() {
     }
 }
 
-/// Returns what two bits make of the kept values of a run, in f64: their bins' means.
+/// Returns the two-bit form of a run's kept values, in f64: the means of their bins.
 fn binned(kept: &[f32]) -> Vec<f64> {
     let values: Vec<f64> = kept.iter().filter(|x| **x != 0.0).map(|x| f64::from(*x)).collect();
     let count = values.len() as f64;

@@ -1,4 +1,5 @@
-//! Pair exchanges: the mean is kept whatever overlaps, nothing blocks, and under the lock every exchange is exact.
+//! Pair exchanges: they preserve the mean even if they overlap, nothing blocks, and under the lock every exchange is
+//! exact.
 
 #[cfg(feature = "sim")]
 mod orders;
@@ -29,7 +30,7 @@ impl Draws {
         (self.0 % limit as u64) as usize
     }
 
-    /// Another rank.
+    /// A random other rank.
     fn peer(&mut self, comm: &Communicator) -> usize {
         (comm.rank() + 1 + self.below(comm.size() - 1)) % comm.size()
     }
@@ -112,7 +113,7 @@ fn values_come_together() {
                 let mine = testing::buffer(&[comm.rank() as f32; 3]);
                 let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                 let mut draws = draws(&comm, 5);
-                // In turn: how near they come would otherwise depend on who was how fast.
+                // In turn: otherwise the result would depend on the ranks' speeds.
                 for turn in (0..20).flat_map(|_| 0..ranks) {
                     if turn == comm.rank() {
                         pair.exchange(draws.peer(&comm)).blocking()?;
@@ -285,7 +286,7 @@ fn ranks_that_differ_both_see_it() {
     }
 }
 
-/// Everyone exchanges with the next, one after the other: the bits of what this rank has in the end.
+/// Every rank exchanges with the next, one after the other: the bits of this rank's final state.
 fn rounds(comm: &Communicator, pair: &PairExchange, rounds: std::ops::Range<usize>) -> Result<Vec<u32>> {
     for round in rounds {
         let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
@@ -329,7 +330,7 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 again.blocking().restore(saved)?;
                 let went_on = (rounds(&comm, &again, 3..6)?, again.exchanges());
                 assert!(went_on == expected, "{feedback:?}, locked {locked}, over {transport}");
-                // What is remembered of partners is part of it.
+                // The memory of partners is part of it.
                 let forgetful = make(70)?;
                 forgetful
                     .blocking()
@@ -377,7 +378,7 @@ fn a_value_that_is_not_finite_is_named_where_it_is() {
             let mine = testing::buffer(&[0.0, if comm.rank() == 0 { f32::NAN } else { 1.0 }]);
             let options = PairOptions { locked: false, encoding: Some(half(Feedback::None)) };
             let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
-            // Nobody errs while the other is still making its part.
+            // No rank fails while the other is still creating its part.
             open.wait();
             // The other rank computes the difference, and cannot encode it.
             let exchanged = if comm.rank() == 0 { pair.exchange(1).blocking().map(drop) } else { Ok(()) };

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Values of a rank.
 const ELEMENTS: usize = 8;
-/// Mean time between two averages that a rank begins: several are under way at once, and wait for each other's locks.
+/// Mean time between two averages that a rank begins: several run concurrently, and wait for each other's locks.
 const PAUSE: f64 = 100e-6;
 
 /// Number of random orders.
@@ -31,7 +31,7 @@ struct Averaged {
     begun: i32,
 }
 
-/// Begins averages with random ranks at random times, by a Poisson process, until a time is over.
+/// Begins averages with random ranks at random times, by a Poisson process, for a given time.
 fn average(comm: &Communicator, seed: u64, seconds: f64) -> Result<Averaged> {
     let mut draws = Draws((seed * 64 + comm.rank() as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut uniform = move || (draws.below(1 << 20) as f64 + 0.5) / f64::from(1 << 20);

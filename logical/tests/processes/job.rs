@@ -1,5 +1,5 @@
-//! A job of real processes: this test's own program, started once per rank. Each rank says on stderr what it sees, and
-//! every line is stamped when it arrives.
+//! A job of real processes: this test's own program, started once per rank. Each rank reports on stderr, and every
+//! line gets a time stamp on arrival.
 
 use hexagram_logical::TransportKind;
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// No test comes near it unless something hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a rank does; a name that `ranks` knows.
+/// The role of a rank, by a name in `ranks`.
 pub(crate) const ROLE: &str = "HEXAGRAM_TEST_ROLE";
 pub(crate) const TRANSPORT: &str = "HEXAGRAM_TEST_TRANSPORT";
 
-/// Processes, killed when the test is over.
+/// Processes, killed at the end of the test.
 pub(crate) struct Job {
     ranks: Vec<Rank>,
 }
@@ -32,7 +32,7 @@ struct Rank {
     log: Vec<String>,
 }
 
-/// How a rank ended: whom it blamed, when, and in which words.
+/// The end of a rank: the culprit that it named, the time, and the text.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) culprit: Option<usize>,
@@ -45,7 +45,7 @@ pub(crate) fn random(below: usize) -> usize {
     RandomState::new().hash_one(0) as usize % below
 }
 
-/// The commands of `size` ranks that meet on this host at a name that nobody else has.
+/// The commands of `size` ranks that meet on this host at a unique name.
 pub(crate) fn on_this_host(size: usize) -> impl Iterator<Item = Command> {
     static JOBS: AtomicU32 = AtomicU32::new(0);
     let job = u64::from(std::process::id()) << 32 | u64::from(JOBS.fetch_add(1, Ordering::Relaxed));
@@ -99,7 +99,7 @@ impl Job {
         }
     }
 
-    /// Warnings that `rank` has given so far, as far as they were heard.
+    /// Warnings of `rank` received so far.
     pub(crate) fn warnings(&self, rank: usize) -> usize {
         self.ranks[rank].log.iter().filter(|line| line.contains(" WARN ")).count()
     }
@@ -123,7 +123,7 @@ impl Job {
         Failed { culprit: culprit.parse().ok(), at, text: text.to_owned() }
     }
 
-    /// Whether every process has ended by itself, or does so before long.
+    /// Whether every process has ended without a signal, or does so soon.
     pub(crate) fn ends(mut self) {
         let deadline = Instant::now() + DEADLINE;
         for (number, rank) in self.ranks.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! Jobs of real processes: how they start, which way their bytes take, and what the others say when one fails. Each test
-//! starts this program again, once per rank, as the test [`one_rank`].
+//! Jobs of real processes: how they start, the paths of their bytes, and the other ranks' errors when one fails. Each
+//! test starts this program again, once per rank, as the test [`one_rank`].
 
 mod failures;
 mod job;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Removed, with everything in them, when the test is over.
+/// Removed with its content at the end of the test.
 pub(crate) struct Hosts {
     prefix: String,
     count: usize,
@@ -87,7 +87,7 @@ impl Hosts {
         fs::exists("/proc/sys/net/ipv6").unwrap_or_default()
     }
 
-    /// Has processes that are started on `host` from now on know `name` by these addresses.
+    /// Processes started on `host` from now on resolve `name` to these addresses.
     pub(crate) fn resolve(&self, host: usize, name: &str, addresses: &[&str]) {
         let folder = self.names(host);
         fs::create_dir_all(&folder).unwrap();
@@ -95,12 +95,12 @@ impl Hosts {
         fs::write(folder.join("hosts"), format!("127.0.0.1 localhost\n{}", lines.concat())).unwrap();
     }
 
-    /// What `ip netns exec` puts in the place of the files in /etc.
+    /// Replacements of the files in /etc for `ip netns exec`.
     fn names(&self, host: usize) -> PathBuf {
         PathBuf::from(format!("/etc/netns/{}h{host}", self.prefix))
     }
 
-    /// A copy of the secret for another user; `None` where that one cannot reach it.
+    /// A copy of the secret for another user; `None` if that user cannot access it.
     pub(crate) fn secret_of(&mut self, user: u32) -> Option<PathBuf> {
         let open =
             |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 1 != 0);
@@ -121,8 +121,8 @@ impl Hosts {
         at
     }
 
-    /// Cuts one direction: nothing reaches `host` any more, and what it sends arrives. When that was; `None` where the
-    /// switch cannot do that.
+    /// Cuts one direction: nothing reaches `host` any more, while its own packets arrive. Returns the time; `None` if
+    /// the switch cannot do that.
     pub(crate) fn deafen(&self, host: usize) -> Option<Instant> {
         let at = Instant::now();
         // The switch forgets where the host is, does not learn it again, and does not look for it everywhere.

@@ -1,4 +1,4 @@
-//! What travels: encoded pushes and pulls, and the bytes of both.
+//! Traffic: encoded pushes and pulls, and the bytes of both.
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn bytes_sent_are_those_of_the_formulas() {
                 let sent = spawn(transport, n, |comm| {
                     let (clock, mut server) = begin(&comm, 0, len, Add, options())?;
                     let sent = || comm.world().traffic().bytes_sent();
-                    // What a barrier costs, except for the first, and when nothing else is under way.
+                    // The traffic of a barrier except the first, without other operations.
                     comm.blocking().barrier()?;
                     let before = sent();
                     comm.blocking().barrier()?;

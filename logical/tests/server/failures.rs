@@ -1,11 +1,11 @@
-//! Failures of servers and clocks: who is named, and what goes on all the same.
+//! Failures of servers and clocks: the named rank, and the operations that continue.
 
 use super::*;
 
 /// Runs `body` on 3 ranks of every transport; every rank must get an error with all of `words` in it.
 fn all_fail(words: &[&str], body: impl Fn(&Communicator) -> Result<()> + Sync) {
     for transport in on_threads() {
-        // Nobody errs while others are still opening their channels.
+        // No rank fails while others are still opening their channels.
         let open = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             open.wait();

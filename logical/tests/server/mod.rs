@@ -1,4 +1,4 @@
-//! The staleness clock and the sharded server: who waits for whom, what a pull contains, and what travels.
+//! The staleness clock and the sharded server: which ranks wait for which, the content of a pull, and the traffic.
 
 mod encoded;
 mod failures;
@@ -65,7 +65,7 @@ fn blend(parameters: &mut [f32], delta: &[f32], push: &Push) {
     }
 }
 
-/// What rank `rank` pushes at a clock, given the parameters that it has pulled.
+/// The push of rank `rank` at a clock, given the parameters that it has pulled.
 fn gradient(rank: usize, clock: u64, at: usize, x: f32) -> f32 {
     x / 3.0 + ((rank * 7 + at * 5) as u64 + clock * 11) as f32 % 17.0 / 5.0
 }
@@ -150,7 +150,7 @@ fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
 fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
     for (transport, ranks) in cases(&RANKS) {
         for staleness in [0, 1, 4] {
-            // What rank 0's clock is at most; only where ranks share memory can others look at it.
+            // The upper bound of rank 0's clock; other ranks see it only if they share memory.
             let slow = AtomicU64::new(0);
             let shared = transport.to_string() != "mpi";
             spawn(transport, ranks, |comm| {
@@ -158,7 +158,7 @@ fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
                 let clock = comm.block_on(Clock::start(&comm, &service, staleness))?;
                 let steps = staleness + 6;
                 if comm.rank() == 0 {
-                    // Everyone gets as far as it may while this rank stands still: they would wait for ever otherwise.
+                    // Every rank proceeds as far as it may while this rank stops; otherwise they would wait for ever.
                     for peer in 1..ranks {
                         comm.blocking().recv(&mut [0i64], peer)?;
                     }
@@ -267,7 +267,7 @@ fn a_cached_read_costs_nothing_until_it_is_too_old() {
         clock.blocking().settle()?;
         let first = server.blocking().pull_cached(0..LEN, &mut x)?;
         assert_eq!(first.clock, 0);
-        // Nobody else has anything to send either, and what was pushed before has been answered.
+        // The others have nothing to send either, and all earlier pushes are answered.
         comm.blocking().barrier()?;
         let before = sent();
         for _ in 0..2 {

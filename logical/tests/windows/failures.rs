@@ -1,4 +1,4 @@
-//! Failures of windows: what is refused, and who is named.
+//! Failures of windows: refused calls, and the rank that errors name.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
             create(&mine, &[], Some(half(Feedback::Extrapolation)));
             create(&testing::buffer(&[1i32]), &[], None);
             create(&testing::buffer(&[1f64]), &[], Some(half(Feedback::None)));
-            // Rank 0 hears of rank 1, and not the other way round.
+            // Rank 0 gets the failure of rank 1, and not the reverse.
             let sources: &[usize] = if comm.rank() == 0 { &[1] } else { &[] };
             let window = comm.block_on(Window::create(&comm, &service, &mine, sources, None))?;
             let peer = 1 - comm.rank();
@@ -96,7 +96,7 @@ fn a_rank_that_never_closes_is_named_at_the_deadline() {
     }
 }
 
-/// What one receiver was to be told is remembered by then, and will never be sent.
+/// The memory for one receiver already contains its message, which will never be sent.
 #[test]
 fn what_cannot_be_told_to_all_ends_the_service() {
     for transport in on_threads() {
@@ -105,13 +105,13 @@ fn what_cannot_be_told_to_all_ends_the_service() {
             let service = comm.block_on(Service::start(&comm))?;
             let encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Difference);
             let (window, _) = complete(&comm, &service, 5, Some(encoding))?;
-            // Nobody errs while others are still making their part.
+            // No rank fails while others are still creating their part.
             together.wait();
             let outcome = if comm.rank() == 0 {
                 window.blocking().store(&testing::buffer(&[f32::MAX; 5]))?;
                 window.put(1.0, &[(1, 1.0)]).blocking()?;
                 window.blocking().store(&testing::buffer(&[-f32::MAX; 5]))?;
-                // Rank 2 has heard nothing yet; from what rank 1 has heard, the way is too long.
+                // Rank 2 has received nothing yet; for rank 1, the difference to the last value overflows.
                 let refused = window.put(1.0, &[(2, 1.0), (1, 1.0)]).blocking().err();
                 assert!(matches!(&refused, Some(Error::NotFinite { index: 0, .. })), "{refused:?}");
                 window.put(1.0, &[(2, 1.0)]).blocking()
@@ -146,7 +146,7 @@ fn what_cannot_be_encoded_is_named_and_not_sent() {
                 assert!(named, "{refused:?}");
             }
             assert_eq!((comm.world().traffic().bytes_sent(), window.mass()), (sent, 0.5));
-            // Once it is mended, all goes on; and not before everyone has counted, as answers count, too.
+            // After the repair everything continues; not before all ranks have counted, since answers count, too.
             comm.blocking().barrier()?;
             window.blocking().store(&testing::buffer(&vec![2f32; 500]))?;
             window.put(0.5, &to).blocking()?;

@@ -1,4 +1,4 @@
-//! Windows: what each operation does, what it sends, and that nobody waits for anybody's step.
+//! Windows: the effect and the bytes of each operation, and that no rank waits for another's step.
 
 mod failures;
 mod state;
@@ -99,7 +99,7 @@ fn every_operation_does_what_it_says_at_every_size_and_precision() {
     }
 }
 
-/// What `operation` makes this rank send, on all ranks at once.
+/// The bytes of `operation` on this rank; all ranks run it together.
 fn bytes_of(comm: &Communicator, operation: impl FnOnce() -> Result<()>) -> Result<u64> {
     let sent = || comm.world().traffic().bytes_sent();
     comm.blocking().barrier()?;
@@ -107,7 +107,7 @@ fn bytes_of(comm: &Communicator, operation: impl FnOnce() -> Result<()>) -> Resu
     comm.blocking().barrier()?;
     let barrier = sent() - before;
     let before = before + barrier;
-    // Nobody begins before all have read their counters.
+    // No rank begins before all have read their counters.
     comm.blocking().barrier()?;
     operation()?;
     comm.blocking().barrier()?;
@@ -165,7 +165,7 @@ fn push_sum_over_windows_finds_the_mean_of_a_directed_graph() {
                     window.blocking().collect()?;
                 }
                 comm.blocking().barrier()?;
-                // In step for the last rounds, so that what the fast ones have kept comes round.
+                // In step for the last rounds, so that the fast ranks' kept values spread.
                 for _ in 0..60 {
                     window.accumulate(share, &weighted(OUT[rank], share)).blocking()?;
                     comm.blocking().barrier()?;

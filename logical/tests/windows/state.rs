@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Some rounds of everything that is encoded: the bits of what this rank has in the end.
+/// Some rounds of everything that is encoded: the bits of this rank's final state.
 fn rounds(
     comm: &Communicator,
     window: &Window,
@@ -12,7 +12,7 @@ fn rounds(
     for round in rounds {
         let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
         window.blocking().add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
-        // Whoever is late still updates, or saves.
+        // A late rank still updates, or saves.
         comm.blocking().barrier()?;
         window.accumulate(0.5, &weighted(others, 0.25)).blocking()?;
         comm.blocking().barrier()?;

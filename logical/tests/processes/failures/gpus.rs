@@ -124,7 +124,7 @@ fn work_of_nccl_that_never_ends_is_a_deadline_and_keeps_no_process() {
     let Some(mut job) = job_by_nccl("impatient device", TransportKind::Tcp, "seed=2,hang=40") else { return };
     for rank in 0..3 {
         let Failed { text, .. } = job.failure(rank);
-        // Whoever comes first: the watch of the work, or who waits for the queue.
+        // The first of the two: the watch of the work, or the thread that waits for the queue.
         assert!(text.contains("within 5s"), "rank {rank}: {text}");
     }
     job.ends();

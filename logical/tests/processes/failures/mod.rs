@@ -18,7 +18,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far above what is promised (1 s), as the machine may be busy with other things; what was measured is printed.
+/// Far above the documented 1 s, as the machine may be busy; the tests print the measured time.
 const PROMPT: Duration = Duration::from_secs(60);
 /// The same for a process that has fallen silent, for which 5 s are promised.
 const SILENT: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ fn all_blame(
     worst
 }
 
-/// One job of which one rank is killed at a moment that nobody chose; how long the slowest survivor took.
+/// One job in which one rank is killed at a random moment; returns the time of the slowest survivor.
 fn kill_one(transport: TransportKind) -> Duration {
     let size = 2 + random(7);
     let victim = random(size);
@@ -167,7 +167,7 @@ fn a_whole_job_may_be_stopped_and_go_on() {
     signal(Signal::CONT);
     thread::sleep(Duration::from_secs(2));
     for mut job in jobs {
-        // Nobody has blamed anybody, so that this is the first failure.
+        // No rank has failed before, so this is the first failure.
         let killed = job.signal(2, Signal::KILL);
         all_blame(&mut job, 0..2, 2, "died", killed);
         job.ends();
@@ -233,7 +233,7 @@ fn a_rank_whose_launcher_is_killed_ends_and_is_named() {
     let commands = on_this_host(3).zip(launchers).map(|(command, name)| under(name, &folder, &command));
     let mut job = Job::of(commands, "collectives", TransportKind::Shm);
     job.all_hear("ready");
-    // Whoever was started from a shell goes on without it.
+    // A process started from a shell continues without it.
     job.signal(2, Signal::KILL);
     thread::sleep(Duration::from_secs(1));
     let killed = job.signal(0, Signal::KILL);
@@ -339,7 +339,7 @@ fn a_chain_of_waits_is_followed_to_the_rank_that_is_late() {
             );
             assert!(warning.contains("send/recv(1 × f32)") && warning.contains("operation #0"), "{warning}");
         }
-        // Whichever gives up first; the others hear of it. The one that was late is told so too.
+        // Either may give up first; the others get the failure, also the late one.
         for rank in 0..3 {
             let Failed { culprit, text, .. } = job.failure(rank);
             assert!(culprit == Some(2) && text.contains("alive"), "rank {rank}: {text}");

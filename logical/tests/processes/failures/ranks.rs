@@ -1,4 +1,4 @@
-//! What the ranks of a job do, each in a process of its own.
+//! The roles of a job's ranks, each in a separate process.
 
 use crate::processes::job::{DEADLINE, TRANSPORT};
 use hexagram_logical::asynchronous::{
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-/// The heartbeat of roles that are not about its default.
+/// The heartbeat of roles that do not test its default.
 const BEAT: Duration = Duration::from_millis(100);
 /// After how long these roles warn, and give up: later than a process that says nothing counts as failed.
 pub(crate) const LATE: Duration = Duration::from_millis(1500);
@@ -28,7 +28,7 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-/// Whom an error blames.
+/// The rank that an error names.
 fn culprit(error: &Error) -> String {
     let peer = match error {
         Error::PeerFailed { culprit, .. } => Some(culprit),
@@ -220,7 +220,7 @@ fn early_end(world: World) -> Result<()> {
         drop((comm, world));
         return Ok(());
     }
-    // Whatever they do together without rank 0.
+    // Any operations without rank 0.
     let peer = 3 - comm.rank();
     for _ in 0.. {
         comm.blocking().send(&[1f32], peer)?;
@@ -299,7 +299,7 @@ fn pairs(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Has nothing more to ask for, while rank 0, or 1 if it is killed, goes on.
+/// Has no more operations, while rank 0, or 1 if it is killed, continues.
 fn closing(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
     let service = comm.block_on(Service::start(&comm))?;
@@ -310,7 +310,7 @@ fn closing(world: &World) -> Result<()> {
     service.blocking().close()
 }
 
-/// Takes no part in anything, as a computation that lasts too long, until somebody has given up.
+/// Takes no part, as in a computation that lasts too long, until a rank has given up.
 fn compute_until_told(world: &World) {
     while world.health().verdict().is_none() {
         thread::sleep(Duration::from_millis(10));

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// What a rank has sent through memory and by TCP, as it says itself.
+/// The bytes that a rank reports, through memory and by TCP.
 fn sent(job: &mut Job, rank: usize, what: &str) -> (usize, usize) {
     let (_, line) = job.hears(rank, what);
     let mut words = line.split_whitespace().rev().map(|word| word.parse().unwrap());
@@ -44,7 +44,7 @@ fn two_hosts_of_two_ranks_use_memory_within_and_tcp_across() {
     job.ends();
 }
 
-/// What two hosts of two ranks do over the network when all call their host the same.
+/// The traffic of two hosts with two ranks each over the network, if all name their host the same.
 fn mistaken(hosts: &Hosts) -> impl Iterator<Item = Command> {
     hosts.ranks(4, 29_500).map(|mut command| {
         command.env("HEXAGRAM_HOST", "clone");

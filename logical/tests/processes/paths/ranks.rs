@@ -1,4 +1,4 @@
-//! What the ranks of a job do, each in a process of its own.
+//! The roles of a job's ranks, each in a separate process.
 
 use crate::processes::job::TRANSPORT;
 use hexagram_logical::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
@@ -6,7 +6,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use std::env;
 
-/// The number of the user as whom a rank joins, if it is another than the test's.
+/// The number of the user as whom a rank joins, if it differs from the test's.
 pub(crate) const USER: &str = "HEXAGRAM_TEST_USER";
 /// Elements of one chunk of the ring's buffer.
 pub(crate) const CHUNK: usize = 400_000;
@@ -45,7 +45,7 @@ fn reduce(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Says after each operation what it has sent, through memory and by TCP.
+/// Reports after each operation its bytes through memory and by TCP.
 fn count(world: &World) -> Result<()> {
     eprintln!("hosts {:?}", world.hosts());
     let comm = Communicator::open(world, 0)?;

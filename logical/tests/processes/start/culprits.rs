@@ -1,4 +1,4 @@
-//! Ranks because of which a job cannot start: every rank names the same one, and says why and what to do.
+//! Ranks that keep a job from starting: every rank names the same one, with the reason and the remedy.
 
 use super::names::{hosts, meet};
 use super::ranks::{ADDRESSES, FILES};
@@ -15,7 +15,7 @@ fn start(transport: TransportKind, size: usize, mut adapt: impl FnMut(usize, &mu
     Job::of(commands, "add", transport)
 }
 
-/// Every rank of `size` blames `culprit`, which blames nobody else, in words that contain all of `parts`.
+/// Every rank of `size` names `culprit`, and no other, in an error that contains all of `parts`.
 fn all_name(mut job: Job, size: usize, culprit: usize, parts: &[&str]) {
     for rank in 0..size {
         let Failed { culprit: blamed, text, .. } = job.failure(rank);

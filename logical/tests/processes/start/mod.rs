@@ -1,5 +1,5 @@
-//! Jobs that cannot start, and jobs whose ranks find each other with difficulty, as real processes: what every one of
-//! them says in the end.
+//! Jobs that cannot start, and jobs whose ranks find each other with difficulty, as real processes: the final message
+//! of each rank.
 
 mod culprits;
 mod names;

@@ -1,4 +1,4 @@
-//! Another program at the rendezvous of ranks that were started by hand, and ranks that are stopped while they try to
+//! Another program at the rendezvous of ranks that a user started by hand, and ranks that are stopped during the
 //! join.
 
 use crate::processes::job::Job;
@@ -19,7 +19,7 @@ const LONG: u64 = 60;
 /// Longest time to join of a rank that is stopped for longer.
 const SHORT: u64 = 10;
 
-/// Two ranks that rendezvous at a port where somebody else listens.
+/// Two ranks that rendezvous at a port with a foreign listener.
 struct Taken {
     listener: TcpListener,
     /// File with their secret, if they are given one. Removed in the end.
@@ -40,7 +40,7 @@ impl Taken {
         Taken { listener, secret }
     }
 
-    /// Starts a rank, which has so many seconds to join.
+    /// Starts a rank with this many seconds to join.
     fn start(&self, rank: usize, seconds: u64) -> Job {
         let mut command = Command::new(env::current_exe().unwrap());
         for (name, value) in [("RANK", rank), ("SIZE", 2), ("LOCAL_RANK", rank), ("LOCAL_SIZE", 2)] {
@@ -61,7 +61,8 @@ impl Taken {
         connection
     }
 
-    /// Gives the port away, whoever still has a copy of the listener, to rank 0, which listens there when this returns.
+    /// Hands the port to rank 0, which listens there when this returns, even if another process has a copy of the
+    /// listener.
     fn start_leader(&self) -> Job {
         rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Read).unwrap();
         let leader = self.start(0, LONG);

@@ -1,4 +1,4 @@
-//! What the ranks of a job do, each in a process of its own.
+//! The roles of a job's ranks, each in a separate process.
 
 use crate::processes::job::TRANSPORT;
 use hexagram_logical::{Communicator, Error, JoinOptions, ReduceOp, Result, World};
@@ -29,7 +29,7 @@ pub(crate) fn play() {
     }
 }
 
-/// Lets this process have so much more than it `has` as the variable says, in some unit, and no more.
+/// Limits this process to its usage (`has`) plus the variable's value, in some unit.
 fn limit(variable: &str, resource: Resource, has: impl Fn() -> u64, unit: u64) {
     let Ok(more) = env::var(variable) else { return };
     let limit = Some(has() + more.parse::<u64>().unwrap() * unit);
