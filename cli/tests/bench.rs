@@ -17,7 +17,7 @@ fn rows(stdout: &[String]) -> Vec<Vec<&str>> {
 }
 
 fn well(ended: &Ended) {
-    // A busy machine may warn, of a connection that was tried twice, say.
+    // A busy machine may warn, for example about a repeated connection.
     let said: Vec<_> = ended.stderr.iter().filter(|line| !line.contains(" WARN ")).collect();
     assert!(ended.code == Some(0) && said.is_empty(), "{:#?} {:#?}", ended.stdout, ended.stderr);
 }
@@ -153,7 +153,7 @@ fn mpirun_gives_the_ranks() {
 fn calls_that_cannot_work_are_one_line_from_one_process() {
     let folder = folder("refused");
     let missing = folder.join("missing").join("rows.json");
-    // Where CUDA is built in, a driver that is missing is no wrong call.
+    // In a build with CUDA, a missing driver is not a wrong call.
     #[cfg(feature = "cuda")]
     let gpu = if hexagram::cuda::devices().is_err() { (1, "libcuda.so.1") } else { (2, "CUDA") };
     #[cfg(not(feature = "cuda"))]

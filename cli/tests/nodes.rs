@@ -1,4 +1,4 @@
-//! `hexagram run` on several machines: here several launchers on this one, each with a loopback address of its own.
+//! `hexagram run` on several machines: several launchers on this machine, each with a different loopback address.
 
 use crate::harness::{Launcher, by_rank, folder, hexagram, run};
 use rustix::process::{Pid, Signal, kill_process};
@@ -82,7 +82,7 @@ fn a_rank_that_is_killed_ends_the_job_on_both_nodes() {
     let bench = ["sh", "-c", script, env!("CARGO_BIN_EXE_hexagram")];
     let first = Launcher::start(job.node("0", &[], &bench));
     let second = Launcher::start(job.node("1", &["--show", "3"], &bench));
-    // The heading is printed when all have joined; a rank's process id stays what its shell's was.
+    // The heading is printed when all have joined; a rank keeps the process id of its shell.
     let victim = second.line();
     let victim = victim.strip_prefix("[3] ").unwrap();
     while !first.line().contains("#") {}

@@ -182,7 +182,7 @@ fn a_reader_that_does_not_read_cannot_stop_a_signal() {
     drop(unread);
 }
 
-/// A rank's line that starts a process in a session of its own, and waits until it is there.
+/// A rank's command that starts a process in a new session, and waits until it runs.
 const DAEMON: &str = "fifo=$(mktemp -u) && mkfifo $fifo || exit 9
     setsid sh -c 'echo $$ > $0; exec sleep 100' $fifo & read daemon < $fifo; rm $fifo";
 

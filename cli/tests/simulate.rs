@@ -220,7 +220,7 @@ fn a_topology_is_simulated_as_its_file_says() {
     let whole = of(&format!("--topology {} --sweep bandwidth=200mbit,10gbit", file.display()));
     assert_eq!(whole["arguments"]["topology"], file.to_str().unwrap());
     assert_eq!((figures(&whole, "ranks"), figures(&whole, "hosts")), (vec![7.0; 2], vec![4.0; 2]));
-    // The link that is swept, although the slowest host has one of its own.
+    // The swept link, although the slowest host has its own.
     assert_eq!(figures(&whole, "bandwidth_bps"), [2e8, 1e10]);
     fs::write(&file, "hosts 3 link=1gbit,9us\nhosts 1 link=100mbit,50us\n").unwrap();
     let own = of(&format!("--topology {}", file.display()));

@@ -24,10 +24,10 @@ const ROUNDS: usize = 11;
 const BATCH_BYTES: usize = 10 << 30;
 const BATCHES: [usize; 2] = [10, 100];
 
-/// Bytes that a GPU's memory moves at least.
+/// Least bytes that a GPU's memory moves.
 const SECTOR: usize = 32;
 
-/// Work with a target, by the beginning of its name, and the share of a copy's speed that it is to reach.
+/// Work with a target, by the beginning of its name, and its target share of a copy's speed.
 const TARGETS: &[(&str, f64)] = &[
     ("reduce", 0.85),
     ("f16: ", 0.85),
@@ -55,7 +55,7 @@ const CODECS: &[&str] = &[
 ];
 
 fn main() {
-    // Cargo says `--bench` to a program without a harness of its own.
+    // Cargo passes `--bench` to a program without its harness.
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let device: DeviceChoice = words.next().as_deref().unwrap_or("auto").parse().unwrap();
     let sizes = words.next().unwrap_or_else(|| "64".to_owned());

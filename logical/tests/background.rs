@@ -81,7 +81,7 @@ fn narrow_floats_and_nothing_at_all_are_averaged_too() {
     });
 }
 
-/// Posts a mean that does not begin before the sender that comes with it is dropped.
+/// Posts a mean that begins only after the returned sender is dropped.
 fn held(background: &Background, shared: &Model) -> (Pending<Outcome>, std::sync::mpsc::Sender<()>) {
     let (release, held) = channel::<()>();
     let handle = background.post(shared, async move |comm, copy| {

@@ -162,7 +162,7 @@ fn by_definition<T: Odd>(op: ReduceOp, ranks: usize, at: usize) -> Option<T> {
     }
 }
 
-/// Checks the known properties of a result, whose first place is `first`, and condenses its bits.
+/// Checks the known properties of a result, with `first` as the index of its first place, and condenses its bits.
 fn condensed<T: Odd>(buffer: &Buffer, op: ReduceOp, ranks: usize, first: usize, what: &str) -> u64 {
     let want: Vec<_> = (0..PERIOD).map(|at| by_definition::<T>(op, ranks, at)).collect();
     let numbers = buffer.host::<T>().unwrap();

@@ -122,7 +122,7 @@ fn reduce_scatter_of_every_type() {
 #[test]
 fn means_of_floats_are_exact_and_do_not_overflow_in_16_bits() {
     matrix(&RANKS, |comm| {
-        // Every rank's value is near the largest f16: their sum is not one.
+        // Every rank's value is near the largest f16: their sum overflows.
         let mut large = [f16::from_f32(60_000.0); 3];
         comm.blocking().all_reduce(&mut large, ReduceOp::Mean)?;
         // Each division by n rounds, and so does each sum.

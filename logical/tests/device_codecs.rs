@@ -66,8 +66,8 @@ impl Draw {
     }
 }
 
-/// Kinds of numbers to encode: plain, of every exponent, near to each other, tiny, huge, zeros of both signs, the
-/// largest, with one that is bad, and with many, powers of two and the middles between them, with some that are NaN.
+/// Kinds of numbers to encode: plain, of every exponent, close to each other, tiny, huge, zeros of both signs, the
+/// largest, powers of two and the middles between them, with one bad number, with many, and with some NaN.
 const KINDS: u64 = 11;
 
 fn numbers(len: usize, kind: u64) -> Vec<f32> {

@@ -117,7 +117,7 @@ fn decentralized_synchronous_low_precision() {
     });
 }
 
-/// Everyone pushes its numbers in three parts, one a clock, and pulls the sum of all.
+/// Every rank pushes its numbers in three parts, one a clock, and pulls the sum of all.
 fn push_and_pull(comm: &Communicator, options: fn() -> ServerOptions) -> Result<Buffer> {
     serving(comm, |service| {
         let clock = comm.block_on(Clock::start(comm, service, 1))?;
@@ -165,7 +165,7 @@ fn centralized_asynchronous_low_precision() {
     });
 }
 
-/// Everyone averages with every other rank, whenever it likes, some times over.
+/// Every rank averages with every other rank, at random times, several times.
 fn average_in_pairs(comm: &Communicator, options: fn() -> PairOptions) -> Result<Buffer> {
     serving(comm, |service| {
         let pair = comm.block_on(PairExchange::create(comm, service, &mine(comm)?, options()))?;

@@ -33,14 +33,14 @@ fn topologies(ranks: usize) -> impl Iterator<Item = Topology> {
     TOPOLOGIES.into_iter().filter(move |topology| topology.mixing(ranks, 0).is_ok())
 }
 
-/// Numbers that have many digits and tell rank and position apart.
+/// Numbers with many digits, distinct by rank and position.
 fn value(rank: usize, at: usize) -> f64 {
     ((rank * 7919 + at * 104_729) % 10_007) as f64 / 331.0 - 15.0
 }
 
 trait Number: Element {
     fn of(value: f64) -> Self;
-    /// The sum of weighted numbers as the page says: in f32 or f64, rounded once.
+    /// The sum of weighted numbers as documented: in f32 or f64, rounded once.
     fn sum(terms: &[(f64, Self)]) -> Self;
 }
 
@@ -139,7 +139,7 @@ fn a_matrix_of_ones_own_and_one_that_changes_by_step() {
     matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
-        // Everyone copies rank 0; then a ring in one direction.
+        // Every rank copies rank 0; then a ring in one direction.
         let from_first: Vec<f64> =
             (0..size * size).map(|at| if at % size == 0 { 1.0 } else { 0.0 }).collect();
         let shift = Mixing::pull(size, |rank| BTreeSet::from([(rank + 1) % size]))?;

@@ -36,7 +36,7 @@ fn of_one(value: u32) -> Result<Buffer> {
     Buffer::from_slice(&[value as i32])
 }
 
-/// A message: its sender, its receiver, its tag, and how many elements it has. Its elements say which it is.
+/// A message: its sender, receiver, tag, and number of elements. Its elements identify it.
 #[derive(Debug, Clone)]
 struct Message {
     from: usize,
@@ -50,7 +50,7 @@ struct Script {
     ranks: usize,
     len: usize,
     messages: Vec<Message>,
-    /// Number of receives from each sender that come before those from any, for each receiver and tag.
+    /// Number of receives from each sender before those from any, for each receiver and tag.
     named: usize,
 }
 

@@ -115,7 +115,7 @@ fn many_lanes_at_once_with_and_without_a_communicator_of_their_own() {
             .zip(&mut buffers)
             .map(|(lane, buffer)| Some(Box::pin(lane.all_reduce(buffer, ReduceOp::Sum))))
             .collect();
-        // Every rank begins them in an order of its own.
+        // Every rank begins them in a different order.
         running.rotate_left(comm.rank() * 7 % LANES);
         comm.block_on(std::future::poll_fn(|context| {
             for place in &mut running {
@@ -135,7 +135,7 @@ fn many_lanes_at_once_with_and_without_a_communicator_of_their_own() {
     });
 }
 
-/// The error of `operation`, which must come soon on every rank, and its text.
+/// The error of `operation`, which must arrive soon on every rank, and its text.
 fn error_of(operation: impl FnOnce() -> Result<()>) -> (Error, String) {
     let started = Instant::now();
     let error = operation().unwrap_err();

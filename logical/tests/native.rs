@@ -119,7 +119,7 @@ fn lanes_overlap_in_any_order() {
                 .zip(&mut buffers)
                 .map(|(lane, buffer)| Box::pin(lane.all_reduce(buffer, ReduceOp::Sum)))
                 .collect();
-            // Every rank begins them in an order of its own.
+            // Every rank begins them in a different order.
             operations.rotate_left((comm.rank() * 13 + round) % 40);
             comm.block_on(async {
                 let mut pending: Vec<_> = operations.into_iter().map(Some).collect();

@@ -1,5 +1,5 @@
-//! Services, clocks and operations in the background, in a world with a virtual clock: they wait by its time and not by
-//! the machine's, and a run is like any other.
+//! Services, clocks and operations in the background, in a world with a virtual clock: they wait by its time, not by
+//! the machine's, and every run is the same.
 
 use hexagram_logical::asynchronous::{Background, Clock, Service};
 use hexagram_logical::runtime::{self, VirtualTime};

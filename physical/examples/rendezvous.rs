@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// One rank: comes at the appointed time, and notes when it has joined.
+/// One rank: arrives at the appointed time, and records when it has joined.
 fn rank() {
     let at: u64 = env::var(AT).unwrap().parse().unwrap();
     let late = now().saturating_sub(at);

@@ -21,7 +21,7 @@ fn main() -> Result<(), Cause> {
             workers: workers?.trim().parse()?,
             ..LoaderOptions::default()
         };
-        // Everything from nothing to the last batch, threads included, as PyTorch's is measured.
+        // From the start of the threads to the last batch, like PyTorch's measurement.
         let begun = Instant::now();
         let mut count = 0;
         for batch in DataLoader::new(dataset.clone(), options)?.iter() {

@@ -38,7 +38,7 @@ fn main() {
     median("ElasticSampler", || elastic.iter().map(|batch| batch.len()).sum());
 }
 
-/// Prints what one rank of eight takes for an epoch.
+/// Prints the time of one rank of eight for an epoch.
 fn median(name: &str, order: impl Fn() -> usize) {
     let mut times: Vec<f64> = (0..RUNS)
         .map(|_| {
@@ -51,7 +51,7 @@ fn median(name: &str, order: impl Fn() -> usize) {
     println!("{name} {:.2} ms", 1e3 * times[RUNS / 2]);
 }
 
-/// All batches of one rank of one, and what memory they took.
+/// All batches of a single rank, and their memory.
 fn billion() {
     let options =
         ElasticOptions { len: 1_000_000_000, replicas: 1, global_batch: 1000, ..Default::default() };

@@ -1,5 +1,5 @@
-//! Load balancing and cost balancing: equal numbers of batches on all ranks, limits kept, and steps that take all ranks
-//! equally long.
+//! Load balancing and cost balancing: equal numbers of batches on all ranks, limits respected, and steps of equal
+//! cost on all ranks.
 use hexagram_sampler::{
     Balance, BatchSampler, Batching, Complexities, CostBalancedOptions, CostBalancedSampler,
     DistributedOptions, DistributedSampler, LoadBalancingBatchSampler, LoadBalancingDistributedSampler,
@@ -18,7 +18,7 @@ fn log_normal(len: usize, sigma: f64) -> Complexities {
     Complexities::new((0..len).map(|_| tokens()).collect()).unwrap()
 }
 
-/// What steps cost the ranks, each of some speed.
+/// The costs of steps on the ranks, each with its speed.
 fn balance(samplers: &[impl Sampler<Item = Vec<usize>>], costs: &Complexities, speeds: &[f64]) -> Balance {
     let mut draws: Vec<_> = samplers.iter().map(Sampler::iter).collect();
     let mut balance = Balance::default();
@@ -119,7 +119,7 @@ fn an_epoch_has_every_sample_and_the_next_has_other_steps() {
     assert!(first.iter().all(|step| !second.contains(step)));
     assert_eq!(first, steps(0));
 
-    // Without blur the same pieces come together, but in another order and with others.
+    // Without blur the pieces stay the same, in a different order and combination.
     let distinct = Complexities::new((0..400).map(f64::from).collect()).unwrap();
     let sharp = CostBalancedOptions { random_level: 0.0, ..options.clone() };
     let mut sharp = CostBalancedSampler::new(distinct, sharp).unwrap();
@@ -182,7 +182,7 @@ fn load_balancing_beats_chance_at_every_level_of_randomness() {
 fn batches_are_equally_many_on_all_ranks_in_every_epoch() {
     let costs = log_normal(301, 1.0);
     let limit = costs.as_slice().iter().copied().fold(0.0, f64::max) * 2.0;
-    // As many batches as the samples' first index says: very unequal.
+    // As many batches as the first index of the samples: very unequal.
     let odd = |indices: &[usize]| indices.chunks(1 + indices[0] % 13).map(<[usize]>::to_vec).collect();
     let batchings = [
         Batching::Fixed(7),

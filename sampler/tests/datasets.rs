@@ -1,11 +1,11 @@
-//! The datasets that ship, on small files, and what they say about files that are no such thing.
+//! The built-in datasets, on small files, and their errors for invalid files.
 use hexagram_sampler::dataset::{
     Cifar10, Csv, CsvOptions, Dataset, DatasetError, Fetch, Items, Lines, Mnist, Rows, Zip,
 };
 use hexagram_sampler::loader::{Array, DataLoader, LoaderOptions, Pool, WorkerInfo};
 use std::path::{Path, PathBuf};
 
-/// A folder of its own, removed afterwards.
+/// A temporary folder, removed afterwards.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,5 +1,5 @@
-//! What holds for any number of ranks: the same global order, every sample exactly once, and going on with another
-//! number of ranks in the middle of an epoch.
+//! Properties for any number of ranks: the same global order, every sample exactly once, and a resume with a
+//! different number of ranks in the middle of an epoch.
 use hexagram_sampler::{
     Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
     ElasticOptions, ElasticSampler, KeyedPermutation, Sampler, Tail,
@@ -10,7 +10,7 @@ const LENGTHS: [usize; 6] = [1, 8, 9, 50, 64, 101];
 const GLOBAL_BATCHES: [usize; 4] = [8, 9, 13, 64];
 const TAILS: [Tail; 3] = [Tail::Drop, Tail::Pad, Tail::Exact];
 
-/// A sampler for each of so many ranks.
+/// A sampler for each of this many ranks.
 type Ranks = Vec<Box<dyn Sampler<Item = Vec<usize>>>>;
 
 fn elastic(options: ElasticOptions, replicas: usize) -> Ranks {
@@ -116,7 +116,7 @@ fn tails_drop_repeat_or_do_neither() {
     }
 }
 
-/// Stops some ranks after each number of steps, goes on with others, and compares what all have seen.
+/// Stops some ranks after each number of steps, continues with others, and compares the samples of all.
 fn every_sample_once(len: usize, make: impl Fn(usize) -> Ranks) {
     for (before, after) in (1..=8).flat_map(|before| [1, 2, 3, 5, 8].map(|after| (before, after))) {
         let old = make(before);
@@ -186,7 +186,7 @@ fn keyed_orders_are_permutations_of_every_length() {
     assert!((0..100).all(|place| long.at(place) < usize::MAX));
 }
 
-/// Jobs of an earlier version go on in the same order. The numbers are from another implementation, in Python.
+/// Jobs of an earlier version continue in the same order. The numbers are from a different implementation, in Python.
 #[test]
 fn keyed_orders_stay_what_they_are() {
     let order = |len, seed, epoch| {
@@ -197,7 +197,7 @@ fn keyed_orders_stay_what_they_are() {
     assert_eq!(order(1_000_000_000, 42, 7), [137_446_367, 785_845_789, 756_435_154, 577_449_159]);
 }
 
-/// All 120 orders of five samples come equally often, and so do all neighbours of thirty: chi-square, 5 sigma.
+/// All 120 orders of five samples are equally frequent, and so are all neighbours of thirty: chi-square, 5 sigma.
 #[test]
 fn keyed_orders_are_even() {
     const TRIALS: u64 = 60_000;
@@ -220,7 +220,7 @@ fn keyed_orders_are_even() {
     even(neighbours.into_values().collect(), 30.0 * 29.0);
 }
 
-/// A position of another global batch lies within a step, which then counts as begun.
+/// A position with a different global batch lies within a step, which then counts as begun.
 #[test]
 fn a_position_within_a_step_goes_on_with_the_next() {
     for tail in [Tail::Drop, Tail::Pad, Tail::Exact] {

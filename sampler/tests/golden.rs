@@ -66,7 +66,7 @@ fn check_sampler(sampler: &impl Sampler<Item = usize>, expected: &Value, case: &
     }
 }
 
-/// Each rank's order and what is expected of it.
+/// Each rank's order and the expected one.
 fn each_rank(case: &Value, check: impl Fn(usize, &Value)) {
     let ranks = case["ranks"].as_array().unwrap();
     assert_eq!(ranks.len(), number(case, "num_replicas"));

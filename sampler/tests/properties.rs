@@ -1,4 +1,4 @@
-//! What holds for every data set and every number of ranks, and what happens at the edges.
+//! Properties for every data set and every number of ranks, and edge cases.
 
 use hexagram_sampler::{
     Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
@@ -9,7 +9,7 @@ use hexagram_sampler::{
 const LENGTHS: [usize; 8] = [1, 2, 3, 7, 8, 16, 31, 100];
 const REPLICAS: [usize; 6] = [1, 2, 3, 7, 8, 64];
 
-/// What each rank gets.
+/// The samples of each rank.
 fn shares(options: DistributedOptions) -> Vec<Vec<usize>> {
     let share = |rank| DistributedSampler::new(DistributedOptions { rank, ..options }).unwrap().indices();
     (0..options.replicas).map(share).collect()

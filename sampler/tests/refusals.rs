@@ -1,4 +1,4 @@
-//! What is wrong with a call is said at once, with what to change.
+//! Wrong calls fail immediately, with the remedy.
 use hexagram_sampler::{
     BatchSampler, Batching, Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions,
     DistributedSampler, ElasticOptions, ElasticSampler, LoadBalancingBatchSampler,
@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// No test comes near it unless something hangs.
+/// Only a hang reaches this limit.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn refused<T>(result: Result<T, SamplerError>, what: &str) {
@@ -124,7 +124,7 @@ fn cost_balanced() {
     assert!(with(|options| options.mix = 1000).is_ok(), "as many kinds as there are samples");
 }
 
-/// A path in a folder of this test's own.
+/// A path in a temporary folder.
 fn file(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("complexities-{name}-{}", std::process::id()));
@@ -182,7 +182,7 @@ fn complexities_are_read_of_files_that_have_an_end() {
     let pipe = file("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
-    // Nobody writes to it.
+    // It has no writer.
     refused(Complexities::read(&pipe), "pipe: it is a pipe or a device");
     let long = fs::File::create(file("long")).unwrap();
     long.set_len((4 << 30) + 1).unwrap();

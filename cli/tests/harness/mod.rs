@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No test comes near it unless something hangs.
+/// Only a hang reaches this limit.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A launcher, killed with its ranks at the end of the test.
@@ -64,7 +64,7 @@ pub(crate) fn hexagram(arguments: &[&str]) -> Command {
     command
 }
 
-/// A folder of this test's own, empty.
+/// An empty folder for one test.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);

@@ -1,5 +1,5 @@
-//! Codecs that round at random, that keep some elements or all, and that are made of several: on the device under test
-//! they give the bytes and the bits that they give on the host, refuse the same elements, and refuse damaged messages.
+//! Codecs that round at random, keep some elements or all, or combine several codecs. On the device under test they
+//! give the host's bytes and bits, refuse the same elements, and refuse damaged messages.
 
 mod device;
 mod numbers;

@@ -1,4 +1,5 @@
-//! Tensors with a codec each: refused elements count from the bucket's beginning, messages follow each other anywhere.
+//! Tensors with a codec each: refused elements count from the bucket's beginning, and messages follow each other at
+//! any offset.
 
 use super::{Comparisons, POLICIES, damaged};
 use hexagram_logical::codec::{Codec, Keep, PerTensor, Qsgd, RandomK, TopK};

@@ -47,7 +47,7 @@ fn scatter_gather_sends_each_chunk_there_and_back() {
         };
         sends(|rank, ranks| scatter_gather(len, rank, ranks, |elements| 2 * elements), run);
     }
-    // About 2(n−1)/n · S/2, as the page says.
+    // About 2(n−1)/n · S/2, as documented.
     let headers = 6 * HEADER_BYTES;
     let size = 2 * 4000;
     assert_eq!(scatter_gather(4000, 0, 4, |elements| 2 * elements), 6 * size / 4 + headers);

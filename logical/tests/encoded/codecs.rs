@@ -5,7 +5,7 @@ use hexagram_logical::codec::{Codec, CodecError, LinearCodec, Noise, Properties,
 const UNKNOWN: Properties =
     Properties { unbiased: false, contraction: None, linear: false, noise: Noise::Relative };
 
-/// The `0` elements of largest magnitude, those that come first among equals, as index and value.
+/// The `0` elements of largest magnitude, the first ones among equals, as index and value.
 #[derive(Debug)]
 pub(crate) struct Largest(pub(crate) usize);
 
@@ -28,7 +28,7 @@ impl Codec for Largest {
         }
         let mut order: Vec<usize> = (0..from.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse(from[*at].abs().to_bits()));
-        // Zeros say nothing, so that sizes differ.
+        // Zeros take no bytes, so sizes differ.
         let kept: Vec<usize> = order.into_iter().take(self.0).filter(|at| from[*at] != 0.0).collect();
         for (at, code) in kept.iter().zip(to.chunks_exact_mut(8)) {
             code[..4].copy_from_slice(&(*at as u32).to_le_bytes());
@@ -145,7 +145,7 @@ impl Codec for Liar {
     }
 }
 
-/// Every second element, the odd ones in odd operations; the first round tells the sum of all, which is remembered.
+/// Every second element, the odd ones in odd operations; the first round sums all elements, and the sum is kept.
 #[derive(Debug)]
 pub(crate) struct Half;
 

@@ -97,7 +97,7 @@ fn what_is_not_finite_is_named_by_rank_and_element() {
     ];
     let check = |rank, error: Error, place: usize, at: usize| match (&error, rank == place) {
         (Error::NotFinite { place, index, tensor: None, .. }, true) => {
-            // On a device the codec refuses later, when only the place within the message is known.
+            // On a device the codec refuses later, and only the place within the message is known.
             assert!(place.rank == rank && (*index == at || on_device()), "{error}");
         }
         // On a device, the queue reports late failures, and counts within a message.

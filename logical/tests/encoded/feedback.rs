@@ -173,8 +173,8 @@ fn difference_feedback_converges_where_the_largest_element_alone_diverges() {
 
 #[test]
 fn error_feedback_converges_where_signs_alone_stay() {
-    // fᵢ = ⟨aᵢ, x⟩² with aᵢ = ±(1, −1) + ½(1, 1): both signs say (1, −1), along which nothing is gained (Karimireddy et
-    // al. 2019, counterexample 3).
+    // fᵢ = ⟨aᵢ, x⟩² with aᵢ = ±(1, −1) + ½(1, 1): both signs are (1, −1), a direction without progress (Karimireddy
+    // et al. 2019, counterexample 3).
     for (transport, ranks) in cases(&[2]) {
         let descend = |comm: &Communicator, feedback| -> Result<f32> {
             let a = if comm.rank() == 0 { [1.5f32, -0.5] } else { [-0.5, 1.5] };

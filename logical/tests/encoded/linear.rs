@@ -136,7 +136,7 @@ fn a_device_gives_the_bits_of_the_host() {
 #[test]
 fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
     matrix(&RANKS, |comm| {
-        // A matrix of 5 × 6, and a vector; every rank has numbers of its own, always the same.
+        // A matrix of 5 × 6, and a vector; every rank has different numbers, the same in every step.
         let codec = Arc::new(PowerSgd::new(&[(5, 6), (3, 1)], 1)?);
         let mut encoding = Encoding::linear(codec).with_feedback(Feedback::Error);
         for _ in 0..200 {

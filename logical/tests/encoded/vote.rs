@@ -66,7 +66,7 @@ fn hosts_that_count_their_votes_come_to_the_same_result() {
     }
 }
 
-/// Two bits an element for up to three ranks of a host, to the other host's leader, and one of its results.
+/// Two bits per element for up to three ranks of a host, to the other host's leader, and one bit for the result.
 #[test]
 fn hosts_send_each_other_counts_and_results() {
     if skipped_under_mpi("its ranks pretend to be on several hosts") {

@@ -1,4 +1,4 @@
-//! How near ranks come to their mean, with each feedback.
+//! How close ranks come to their mean, with each feedback.
 
 use super::lossy::Lossy;
 use super::{DCD, choco, encoding, numbers, remembered};

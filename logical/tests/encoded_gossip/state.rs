@@ -93,7 +93,7 @@ fn what_a_rank_knows_of_a_neighbour_has_the_bits_that_the_neighbour_has() {
     matrix(&RANKS, |comm| {
         let rank = comm.rank();
         let size = comm.size();
-        // Everyone takes all of the next rank's: the sum over neighbours is that rank's copy.
+        // Every rank replaces its numbers by the next rank's: the sum over neighbours is that rank's copy.
         let edge = |to| Edge { from: (to + 1) % size, to, source: 1.0, destination: 1.0 };
         let shift = Mixing::of_edges(vec![0.0; size], &(0..size).map(edge).collect::<Vec<_>>())?;
         for codec in codecs() {

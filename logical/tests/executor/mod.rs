@@ -46,8 +46,8 @@ fn everywhere(body: impl Fn(&Executor) -> Result<()> + Sync) {
     }
 }
 
-/// Runs two ranks on every transport, driven in both ways, from when both have opened their ends: a rank that fails before
-/// would fail the other's opening.
+/// Runs two ranks on every transport, driven in both ways, after both have opened their ends: an earlier failure of
+/// one would fail the other's opening.
 fn on_two(body: impl Fn(Executor) -> Result<()> + Sync) {
     for transport in TRANSPORTS {
         for driving in [Driving::Waiting, Driving::OneThread] {

@@ -3,7 +3,7 @@
 use super::*;
 use hexagram_logical::codec::{LinearCodec, NotFinite, PowerSgd, Round};
 
-/// One all-reduce (mean) while encoded, over ranks that are all here; every rank has a memory of its own.
+/// One encoded all-reduce (mean) over ranks in this thread; every rank has its own memory.
 fn all_reduce(codec: &PowerSgd, ranks: &[Vec<f32>], memories: &mut [Vec<f32>], seed: u64) -> Vec<f32> {
     let len = ranks[0].len();
     codec.fits(len).unwrap();

@@ -57,7 +57,7 @@ fn the_mean_is_right_for_every_number_of_levels() {
         let (variance, mean) = moments(&codec, &v, seeds);
         let bias: f64 = mean.iter().zip(&v).map(|(mean, v)| (mean - f64::from(*v)).powi(2)).sum();
         let want = variance / seeds as f64;
-        // A sum of 700 independent squares with mean `want` in all: one in a million beyond half of it.
+        // A sum of 700 independent squares with mean `want` in all: the error exceeds half of it once in a million.
         assert!((bias / want - 1.0).abs() < 0.5, "{levels} levels: {bias}, not {want}");
     }
 }

@@ -88,7 +88,7 @@ fn two_bits_are_the_means_of_four_bins() {
             for (found, want) in found.iter().zip(binned(&kept)) {
                 assert!((f64::from(*found) - want).abs() <= 1e-6 * want.abs(), "{found} and not {want}");
             }
-            // The bound that the codec's text proves.
+            // The bound in the codec's documentation.
             let k = kept.iter().filter(|x| **x != 0.0).count() as f64;
             assert!(squares(&found) >= 0.32 / k.sqrt() * squares(&kept), "{len}: {found:?}");
         }

@@ -69,7 +69,7 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                 let mut under_way = Vec::new();
                 for _ in 0..40 {
                     under_way.push(pair.exchange(draws.peer(&comm)));
-                    // Now and then this rank takes a step of its own, up or down.
+                    // Sometimes this rank makes a local step, up or down.
                     if draws.below(4) == 0 {
                         let step = testing::buffer(&vec![1f32; len]);
                         pair.blocking().add(1.0, &step)?;
@@ -167,7 +167,7 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
     }
 }
 
-/// The values after all exchanges of a log, one at a time, in the order that the counters tell.
+/// The values after all exchanges of a log, one at a time, in the order of the counters.
 fn replay(ranks: usize, log: &[(usize, &[i64])], start: impl Fn(usize) -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = (0..ranks).map(start).collect();
     let mut count = vec![0; ranks];

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No test comes near it unless something hangs.
+/// Only a hang reaches this limit.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The role of a rank, by a name in `ranks`.
@@ -65,7 +65,7 @@ impl Job {
         Job::of(on_this_host(size), role, transport)
     }
 
-    /// Starts one rank by each command, which says where the ranks meet.
+    /// Starts one rank by each command; the command contains the meeting point.
     pub(crate) fn of(commands: impl Iterator<Item = Command>, role: &str, transport: TransportKind) -> Self {
         let start = |mut command: Command| {
             command.args(["--exact", "processes::one_rank", "--ignored", "--nocapture"]);
@@ -82,7 +82,7 @@ impl Job {
         Job { ranks: commands.map(start).collect() }
     }
 
-    /// Waits until `rank` says a line with `what` in it.
+    /// Waits until `rank` prints a line with `what` in it.
     pub(crate) fn hears(&mut self, rank: usize, what: &str) -> (Instant, String) {
         let deadline = Instant::now() + DEADLINE;
         let Rank { said, log, .. } = &mut self.ranks[rank];

@@ -23,13 +23,14 @@ fn ip(arguments: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Has the interfaces of a host count from a number of its own: names are equal on all hosts, numbers are not.
+/// Numbers the interfaces of a host from a different start: names are equal on all hosts, numbers are not.
 fn number_interfaces_from(host: &str, number: usize) -> bool {
     (0..number).all(|other| ip(&format!("-n {host} link add other{other} type bridge")))
 }
 
 impl Hosts {
-    /// Hosts at 10.99.0.1 and up, each on a switch of its own namespace; `None` where this process may not make them.
+    /// Hosts at 10.99.0.1 and up, each on a switch in a separate namespace; `None` if this process may not create
+    /// them.
     pub(crate) fn start(count: usize) -> Option<Self> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("hxg{}n{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));

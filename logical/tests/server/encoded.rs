@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Keeps the integer part, one byte each: an error that feedback has to make up for.
+/// Keeps the integer part, one byte each: feedback must compensate the error.
 #[derive(Debug)]
 struct Integers;
 

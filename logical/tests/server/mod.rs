@@ -42,7 +42,7 @@ fn vector(elements: &[f32]) -> Buffer {
     testing::buffer(elements)
 }
 
-/// The computation's next random number: which rank is how slow.
+/// The computation's next random number, for the speeds of ranks.
 fn random(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -70,7 +70,8 @@ fn gradient(rank: usize, clock: u64, at: usize, x: f32) -> f32 {
     x / 3.0 + ((rank * 7 + at * 5) as u64 + clock * 11) as f32 % 17.0 / 5.0
 }
 
-/// A clock of bulk synchronous parallelism: everyone's gradient at the same parameters, applied in the order of ranks.
+/// A clock of bulk synchronous parallelism: all ranks' gradients at the same parameters, applied in the order of
+/// ranks.
 fn step(x: &mut [f32], ranks: usize, clock: u64) {
     let seen = x.to_vec();
     for rank in 0..ranks {
@@ -179,7 +180,7 @@ fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
                     let now = clock.tick();
                     let slowest = clock.blocking().wait()?;
                     assert!(now <= slowest + staleness, "at {now} while another is at {slowest}");
-                    // It was not let through before the slow rank went on.
+                    // It passed only after the slow rank continued.
                     assert!(!shared || now <= slow.load(Ordering::SeqCst) + staleness);
                 }
                 Ok(())
@@ -238,8 +239,8 @@ fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
                 let pulled = server.blocking().pull(0..LEN, &mut x)?;
                 let must = now.saturating_sub(staleness);
                 assert!(must <= pulled.clock && pulled.clock <= now, "{pulled:?} at {now}");
-                // Each rank adds 1 a clock: those of others before `must`, at least, and all of one's own; at most what
-                // the fastest rank may have made.
+                // Each rank adds 1 per clock. A pull contains at least the other ranks' before `must`, and all its
+                // own; at most those of the fastest rank.
                 let least = (must * (n as u64 - 1) + now) as f32;
                 let most = ((now + staleness + 1) * (n as u64 - 1) + now) as f32;
                 for x in read(&x) {
@@ -278,7 +279,7 @@ fn a_cached_read_costs_nothing_until_it_is_too_old() {
         }
         assert_eq!(sent(), before);
         comm.blocking().barrier()?;
-        // At clock 3 all pushes of clock 0 have to be in it.
+        // At clock 3 it must contain all pushes of clock 0.
         clock.tick();
         let fresh = server.blocking().pull_cached(LEN / 2..LEN, &mut vector(&[0.0; LEN / 2]))?;
         assert!(fresh.clock >= 1, "{fresh:?}");

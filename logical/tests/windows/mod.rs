@@ -31,7 +31,7 @@ fn neighbour(window: &Window, of_rank: usize, len: usize) -> Vec<f32> {
     of(window, len, |window, buffer| window.blocking().load_neighbour(of_rank, buffer))
 }
 
-/// A window in which everyone may put to everyone, of `len` elements that all are the rank.
+/// A window in which every rank may put to every other, of `len` elements equal to the rank.
 fn complete(
     comm: &Communicator,
     service: &Service,
@@ -75,7 +75,7 @@ fn every_operation_does_what_it_says_at_every_size_and_precision() {
                     assert_eq!(window.version(*other), Some(2));
                 }
                 assert_eq!((value(&window, len), window.mass()), (vec![rank; len], 1.0));
-                // x ← x + Σ y / 2, in which q is 2 + 4 · 0.5 for everyone.
+                // x ← x + Σ y / 2, in which q is 2 + 4 · 0.5 on every rank.
                 window.blocking().update(1.0, &weighted(&others, 0.5), true)?;
                 let sum: f32 = others.iter().map(|other| 2.0 * *other as f32).sum();
                 let mass = 1.0 + 2.0 * others.len() as f64;
@@ -141,7 +141,7 @@ fn bytes_are_those_of_the_formula() {
     }
 }
 
-/// Edges 0→1, 0→2, 1→2, 2→3, 3→0, and from everyone to itself.
+/// Edges 0→1, 0→2, 1→2, 2→3, 3→0, and from every rank to itself.
 const OUT: [&[usize]; 4] = [&[1, 2], &[2], &[3], &[0]];
 
 #[test]

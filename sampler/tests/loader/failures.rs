@@ -184,7 +184,7 @@ fn a_stuck_pinning_stage_is_named() {
     drop(release);
 }
 
-/// Workers that persist have begun with the next epoch when the last sample fails: that epoch has to come all the same.
+/// Persistent workers have begun the next epoch when the last sample fails: that epoch must still be complete.
 #[test]
 fn the_epoch_after_a_failure_is_whole() {
     for workers in 0..=3 {

@@ -1,4 +1,4 @@
-//! Datasets that only come one sample after another.
+//! Datasets that only iterate over their samples.
 
 use super::support::{PATIENCE, options};
 use hexagram_sampler::dataset::{Cause, Iterable, IterableDataset, Pass};
@@ -74,10 +74,11 @@ fn it_goes_on_where_it_stopped() {
     assert!(matches!(error, LoaderError::State { .. }), "{error}");
 }
 
-/// Whoever goes on must get what worker 0 had not brought yet, though worker 1 had brought as many batches.
+/// A resume must get the samples that worker 0 had not delivered yet, although worker 1 had delivered as many
+/// batches.
 #[test]
 fn out_of_order_nothing_is_lost_on_going_on() {
-    /// `0..20`, of which worker 0 keeps one back until it is told to go on.
+    /// `0..20`; worker 0 keeps one item back until the test releases it.
     struct Stuck(usize, Mutex<Option<mpsc::Receiver<()>>>);
     impl IterableDataset for Stuck {
         type Sample = usize;
@@ -98,7 +99,7 @@ fn out_of_order_nothing_is_lost_on_going_on() {
         let given = LoaderOptions { in_order: false, ..options(1, 2) };
         DataLoader::new(Iterable(Stuck(stuck, Mutex::new(told))), given).unwrap()
     };
-    // All that comes without item 0 or 2, and how much of that is in order.
+    // All samples without item 0 or 2, and how many of them are in order.
     for (stuck, come, position) in [(0, vec![1, 3], 0), (2, vec![0, 1, 3, 5], 2)] {
         let (release, told) = mpsc::channel();
         let mut first = loader(stuck, Some(told));

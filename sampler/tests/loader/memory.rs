@@ -6,7 +6,7 @@ use hexagram_sampler::loader::{Array, Bytes, DataLoader, LoaderError, LoaderOpti
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// Memory of which the addresses are known, and of which there are so many pieces.
+/// Memory with known addresses, in a limited number of pieces.
 struct Known {
     pieces: usize,
     given: Mutex<Vec<Range<usize>>>,

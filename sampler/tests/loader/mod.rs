@@ -1,4 +1,4 @@
-//! The loader's promises, in the order of its documentation.
+//! The loader's guarantees, in the order of its documentation.
 mod asynchronous;
 mod failures;
 mod iterable;

@@ -1,4 +1,4 @@
-//! What makes no sense is refused, with the reason and what to do.
+//! Invalid options are rejected, with the reason and the remedy.
 
 use super::support::{numbers, options};
 use hexagram_sampler::SequentialSampler;

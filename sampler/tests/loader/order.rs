@@ -1,4 +1,4 @@
-//! Which batches come, in which order.
+//! The batches and their order.
 
 use super::support::{epoch, numbers, options, uneven};
 use hexagram_sampler::dataset::{Dataset, Fetch};

@@ -1,5 +1,5 @@
-//! Every sample exactly once, for any number of ranks and workers, also when the job stops in mid-epoch and goes on
-//! with others.
+//! Every sample exactly once, for any number of ranks and workers, also when the job stops in mid-epoch and resumes
+//! with different numbers.
 
 use super::support::{numbers, options, uneven};
 use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, LoaderState};
@@ -43,7 +43,7 @@ fn ranks_of_steps<S: Sampler<Item = Vec<usize>> + 'static>(
     (0..count).map(loader).collect()
 }
 
-/// Each rank takes at most so many batches of the next epoch; gives all samples, and where every rank stands.
+/// Each rank takes at most this many batches of the next epoch; returns all samples, and the position of every rank.
 fn steps(loaders: &mut [DataLoader<Array<usize>>], most: usize) -> (Vec<usize>, Vec<LoaderState>) {
     let mut seen = Vec::new();
     let states = loaders.iter_mut().map(|loader| {
@@ -97,7 +97,7 @@ fn a_job_that_stops_goes_on_with_other_ranks_and_workers() {
     }
 }
 
-/// Steps of 13 samples, which is no multiple of the number of ranks: stopped on some ranks, gone on with others.
+/// Steps of 13 samples, which is no multiple of the number of ranks: stopped on some ranks, resumed with others.
 fn assert_steps_are_complete(ranks: impl Fn(usize, usize) -> Vec<DataLoader<Array<usize>>>) {
     for (count, stop, others) in [(1, 3, 8), (4, 0, 3), (3, 5, 4), (8, 7, 5), (5, 8, 2), (2, 1, 7)] {
         let (mut seen, states) = steps(&mut ranks(count, count % 3), stop);
@@ -174,7 +174,7 @@ fn the_state_is_that_of_the_batches_handed_out_not_of_those_prefetched() {
             let tail = super::support::epoch(&mut other).concat();
             assert_eq!([head, tail].concat(), orders[1], "{workers} workers, {stop} batches");
             assert_eq!(super::support::epoch(&mut other).concat(), orders[2], "the epoch after");
-            // Without resuming, an epoch that was left early is over.
+            // Without a resume, an epoch that was left early has ended.
             assert_eq!(super::support::epoch(&mut first).concat(), orders[2]);
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Counts itself while it exists: one in each worker's thread.
+/// Counts its instances: one in each worker's thread.
 struct Present(Arc<AtomicUsize>);
 
 impl Drop for Present {
@@ -84,11 +84,11 @@ fn persistent_workers_begin_the_next_epoch_by_themselves() {
     let given = LoaderOptions { persistent_workers: true, prefetch_factor: Some(3), ..options(1, 1) };
     let mut loader = DataLoader::new(Numbers { len: 4, load }, given).unwrap();
     assert_eq!(epoch(&mut loader).len(), 4);
-    // Nobody has asked for epoch 1 yet.
+    // Epoch 1 is not requested yet.
     let seen: Vec<_> = (0..7).map(|_| loads.recv_timeout(PATIENCE).unwrap()).collect();
     assert_eq!(seen[4..], [(1, 0), (1, 1), (1, 2)]);
     assert_eq!(epoch(&mut loader).len(), 4);
-    // What was loaded ahead was used, and an epoch that was chosen otherwise is loaded instead.
+    // Batches loaded ahead were used; after a different choice of the epoch, that epoch is loaded instead.
     loader.set_epoch(7);
     assert_eq!(epoch(&mut loader).len(), 4);
     let rest: Vec<_> = loads.try_iter().collect();

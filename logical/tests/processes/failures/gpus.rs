@@ -1,5 +1,5 @@
-//! GPUs that fail in the middle of collectives, each rank a process with a fake driver of its own. Without that driver these
-//! say that they are skipped.
+//! GPUs that fail in the middle of collectives, each rank a process with its own fake driver. Without that driver
+//! these tests report that they are skipped.
 
 use super::{PROMPT, all_blame, report, transports};
 use crate::processes::job::{Failed, Job, on_this_host};

@@ -23,7 +23,7 @@ const PROMPT: Duration = Duration::from_secs(60);
 /// The same for a process that has fallen silent, for which 5 s are promised.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// Prints a figure even where the test's output is captured.
+/// Prints a figure even if the test's output is captured.
 fn report(what: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{what}");
 }
@@ -33,8 +33,8 @@ fn transports() -> impl Iterator<Item = TransportKind> {
     testing::TRANSPORTS.into_iter().filter(|transport| *transport != TransportKind::Thread)
 }
 
-/// The longest that one of `ranks` took after `since` to blame `culprit`, and no bystander, with words that contain
-/// `cause`.
+/// The longest time after `since` in which one of `ranks` named `culprit`, and no other rank, in an error that
+/// contains `cause`.
 fn all_blame(
     job: &mut Job,
     ranks: impl Iterator<Item = usize>,
@@ -143,7 +143,7 @@ fn a_rank_that_is_stopped_is_named_and_does_not_go_on() {
                 report(format_args!("rank {victim} stopped over {transport}: named after {worst:.1?}"));
                 assert!(worst < SILENT, "{worst:?}");
                 job.signal(victim, Signal::CONT);
-                // It learns that it was given up; its peers may be gone by then.
+                // It gets an error about itself; its peers may be gone by then.
                 job.failure(victim);
                 job.ends();
             });
@@ -174,7 +174,7 @@ fn a_whole_job_may_be_stopped_and_go_on() {
     }
 }
 
-/// Makes two hosts, unless this process may not, which it says.
+/// Creates two hosts; reports if this process may not.
 fn two_hosts() -> Option<Hosts> {
     let hosts = Hosts::start(2);
     if hosts.is_none() {
@@ -212,7 +212,7 @@ fn both_sides_of_a_cut_link_name_the_other() {
     }
 }
 
-/// The same command under a parent of its own: a shell that is called `name`.
+/// The same command with a separate parent: a shell with the name `name`.
 fn under(name: &str, folder: &Path, command: &Command) -> Command {
     let shell = folder.join(name);
     if !shell.exists() {

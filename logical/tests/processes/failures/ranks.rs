@@ -16,11 +16,11 @@ use std::time::Duration;
 
 /// The heartbeat of roles that do not test its default.
 const BEAT: Duration = Duration::from_millis(100);
-/// After how long these roles warn, and give up: later than a process that says nothing counts as failed.
+/// Time after which these roles warn, and give up: longer than the limit for silent processes.
 pub(crate) const LATE: Duration = Duration::from_millis(1500);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Plays the role, and says how it ended.
+/// Plays the role, and reports how it ended.
 pub(crate) fn play(role: &str) {
     match communicate(role) {
         Ok(()) => eprintln!("finished"),

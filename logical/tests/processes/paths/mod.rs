@@ -77,7 +77,7 @@ fn shared_memory_alone_names_the_hosts_that_call_themselves_the_same() {
     let mut job = Job::of(mistaken(&hosts), "count", TransportKind::Shm);
     for rank in 0..4 {
         let Failed { text, .. } = job.failure(rank);
-        // Whichever rank of the other host comes first.
+        // The rank of the other host that arrives first.
         let names =
             text.contains("rank 0's") && ["rank 2 ", "rank 3 "].iter().any(|name| text.contains(name));
         let tells = text.contains("shared memory does not reach") && text.contains("HEXAGRAM_HOST");

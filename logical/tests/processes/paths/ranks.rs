@@ -13,7 +13,7 @@ pub(crate) const CHUNK: usize = 400_000;
 /// Elements for each rank in an all-to-all.
 pub(crate) const BLOCK: usize = 1000;
 
-/// Plays the role, and says how it ended.
+/// Plays the role, and reports how it ended.
 pub(crate) fn play(role: &str) {
     match communicate(role) {
         Ok(()) => eprintln!("finished"),

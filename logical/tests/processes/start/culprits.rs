@@ -53,7 +53,7 @@ fn a_rank_that_has_too_few_addresses_for_a_thread_is_named_by_every_rank() {
     }
 }
 
-/// Every rank says all of `parts`.
+/// The error of every rank contains all of `parts`.
 fn all_say(mut job: Job, size: usize, parts: &[&str]) {
     for rank in 0..size {
         let said = job.failure(rank).text;
@@ -97,7 +97,7 @@ fn a_variable_with_a_value_that_it_cannot_have_ends_its_rank_at_once() {
         ("HEXAGRAM_SILENCE", "never", TransportKind::Mixed, "1 to 86400 seconds"),
         ("HEXAGRAM_LOG", "loud", TransportKind::Mixed, "use off, error,"),
     ] {
-        // Rank 0 of two never comes: it is not waited for.
+        // Rank 0 of two never comes: the other does not wait for it.
         let mut command = on_this_host(2).nth(1).unwrap();
         command.env(name, value);
         let mut job = Job::of([command].into_iter(), "add", transport);

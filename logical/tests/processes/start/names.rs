@@ -5,7 +5,7 @@ use crate::processes::network::Hosts;
 use hexagram_logical::TransportKind;
 use std::process::Command;
 
-/// Hosts, unless this process may not make them, which it says.
+/// Hosts; reports if this process may not create them.
 pub(crate) fn hosts(count: usize) -> Option<Hosts> {
     let hosts = Hosts::start(count);
     if hosts.is_none() {

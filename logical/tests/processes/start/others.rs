@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest time to join, in seconds, which no test comes near.
+/// Longest time to join, in seconds; no test reaches it.
 const LONG: u64 = 60;
 /// Longest time to join of a rank that is stopped for longer.
 const SHORT: u64 = 10;

@@ -12,7 +12,7 @@ pub(crate) const FILES: &str = "HEXAGRAM_TEST_FILES";
 /// How many MiB of addresses more than it has already this rank may use.
 pub(crate) const ADDRESSES: &str = "HEXAGRAM_TEST_ADDRESSES";
 
-/// Longest time in which this rank has to join, in seconds.
+/// Longest time for this rank to join, in seconds.
 pub(crate) const JOIN: &str = "HEXAGRAM_TEST_JOIN";
 
 /// Joins and adds within the limits that the test has set.
