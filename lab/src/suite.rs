@@ -65,7 +65,8 @@ pub struct Suite {
     pub ranks: Vec<usize>,
     /// Seeds from 0 up to, but without, this one.
     pub seeds: u64,
-    /// Places that published [orderings] need, in the matrix or for variants with options.
+    /// Places that published [orderings] need, in the matrix or for variants with options. They run with
+    /// [`ORDERING_SEEDS`] seeds.
     pub others: Vec<Place>,
 }
 
@@ -190,8 +191,8 @@ impl Cell {
         }
     }
 
-    /// Runs the training. One that diverges until a codec has NaN or infinity to encode, which ends it, is a record,
-    /// too.
+    /// Runs the training. A training also counts as a record if it diverges, and ends when a codec gets NaN or
+    /// infinity.
     ///
     /// # Errors
     /// As [`train`].

@@ -19,7 +19,7 @@ pub type Values = Vec<Vec<f32>>;
 /// Receives the gradient of one parameter, by its number, as soon as it is complete.
 pub type Ready<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
 
-/// Model with data: a loss that is a mean over samples, which are divided among ranks.
+/// Model with data: its loss is a mean over samples, which are divided among ranks.
 ///
 /// It has no notion of ranks. Its results follow only from its arguments, bit for bit.
 pub trait Task: fmt::Debug + Send + Sync {

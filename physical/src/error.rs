@@ -66,7 +66,7 @@ pub enum Error {
         peer: Peer,
     },
 
-    /// A codec that refuses NaN and infinity got such a value to encode.
+    /// A codec that refuses NaN and infinity got such a value to encode. The communicator is poisoned.
     NotFinite {
         /// Rank that has the value.
         place: Peer,

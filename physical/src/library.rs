@@ -1,4 +1,4 @@
-//! Libraries that are loaded while the program runs, and stay: those of NVIDIA and PMIx, which not every machine has.
+//! Libraries that are loaded at run time, and stay loaded: those of NVIDIA and PMIx, which not every machine has.
 //!
 //! The library is not linked, so that a program runs on any machine, and reports a missing library in one line.
 

@@ -157,7 +157,7 @@ impl<M> Matcher<M> {
         Some((early.from, early.label.fingerprint))
     }
 
-    /// Lists the receives that wait for a certain peer, which each names.
+    /// Lists the receives from a certain peer, with that peer.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (Ticket, usize, Label)> {
         self.posted.iter().filter_map(|posted| match posted.source {
             Source::Rank(peer) => Some((posted.ticket, peer, posted.label)),

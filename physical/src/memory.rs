@@ -306,8 +306,8 @@ impl Buffer {
     /// `keeper` is dropped when the last user releases the memory: the thread that drops the buffer or the last view
     /// of it; the thread that polls or cancels the operation with the view (or ends a running copy); or the device.
     /// The device releases an operand when its work is done, on any thread, and holds no lock while it drops the
-    /// keeper. Soon after [`Queue::check`] of this queue and of each queue that reads the memory, only buffer,
-    /// operations and views are left.
+    /// keeper. Call [`Queue::check`] on this queue and on each queue that reads the memory: soon after, only buffer,
+    /// operations and views hold it.
     ///
     /// # Errors
     /// [`Error::Usage`] if the size overflows the address space or `address` is not aligned to the element type.
@@ -331,8 +331,8 @@ impl Buffer {
         Ok(Self::over(Memory::new(address, bytes, Owner::Foreign(keeper)).at(queue), dtype, len))
     }
 
-    /// Returns memory that is shared with other processes, which only read it. `pointer` is that of `bytes` zeroed
-    /// bytes, aligned to [`ALIGNMENT`], that live as long as `keeper`.
+    /// Returns memory shared with other processes; they only read it. `pointer` is that of `bytes` zeroed bytes,
+    /// aligned to [`ALIGNMENT`], that live as long as `keeper`.
     ///
     /// # Safety
     /// As above; and all access in this process is through the buffer.
@@ -401,8 +401,9 @@ impl Buffer {
         self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
     }
 
-    /// `None` for elements that are not in host memory, and while an operation uses any of them. Also `None` for
-    /// constant elements, and for lent ones, whose owner waits for leases only.
+    /// Returns all bytes, for writing, without a lease. `None` for elements that are not in host memory, and while an
+    /// operation uses any of them. Also `None` for constant elements, and for lent ones, whose owner waits for leases
+    /// only.
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {

@@ -32,7 +32,7 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
     }
 }
 
-/// Call this before the work that produces the output.
+/// Checks that [`write()`] could begin. Call this before the work that produces the output.
 ///
 /// # Errors
 /// Those of the system.

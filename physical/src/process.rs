@@ -51,7 +51,7 @@ impl Process {
         Self::of(self.pid).is_none_or(|now| now.ended || now.started != self.started)
     }
 
-    /// Returns the parent of this process, its parent, and so on, as far as they can be seen.
+    /// Returns the parent of this process, its parent, and so on, as far as they are visible.
     pub(crate) fn ancestors() -> impl Iterator<Item = Self> {
         let parent = rustix::process::getppid().and_then(Self::of);
         std::iter::successors(parent, |process| Pid::from_raw(process.parent).and_then(Self::of))

@@ -1,6 +1,8 @@
 //! One way to run a test on several ranks, over any transport: [`spawn`].
 //!
-//! For the tests of this library and of its users.
+//! The ranks are threads of the test process, but over `shm` and `tcp` they meet, connect and communicate exactly
+//! like processes. For the tests of this library and of its users. The feature `testing` adds helpers for tests of
+//! transports, devices and kernels.
 
 mod device;
 #[cfg(any(test, feature = "testing"))]
@@ -280,8 +282,8 @@ pub fn free_port() -> u16 {
     reserve(0).unwrap_or_else(|error| fail(error))
 }
 
-/// Returns the number of mappings of this process that are shared memory of `bytes` bytes. A test
-/// gives its memory a size that no other has, as all share the process.
+/// Returns the number of shared-memory mappings of `bytes` bytes in this process. A test gives its memory a size that
+/// no other has, as all share the process.
 ///
 /// # Panics
 /// If the system does not report it.

@@ -20,8 +20,8 @@ const MOST_RANKS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) rank: usize,
-    /// The operation in which it waits itself, which is the requested one if it waits for its device; `None` if it
-    /// does not wait.
+    /// The operation in which it waits itself: the requested one if it waits for its device; `None` if it does not
+    /// wait.
     pub(crate) within: Option<Label>,
 }
 

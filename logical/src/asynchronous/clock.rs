@@ -17,8 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// > c − min over ranks of c ≤ s
 ///
-/// The clock that other ranks see includes this rank's requests to a [`Server`](super::Server) with this clock. It
-/// does not pass a tick until all requests that the rank made before it are answered.
+/// With s = 0 every wait is a barrier (BSP, bulk synchronous parallelism); with s = [`Clock::UNBOUNDED`] ranks never
+/// wait. The clock that other ranks see includes this rank's requests to a [`Server`](super::Server) with this clock.
+/// It does not pass a tick until all requests that the rank made before it are answered. Therefore a clock that a
+/// rank sees implies that the updates before it are in place.
 ///
 /// *Steps*: a tick sends no message. A wait asks all ranks whose known clock is too low, concurrently. Each answers
 /// when its clock is high enough: one round trip after the slowest. The answer contains the clock of that rank, which

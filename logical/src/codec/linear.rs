@@ -60,8 +60,8 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
     fn encode(&self, round: Round<'_>, memory: &mut [f32], to: &mut [f32]) -> Result<(), CodecError>;
 
     /// Decodes the reduced messages: `to ← decode(reduced)`, where `reduced` is the sum or mean of the messages of
-    /// the last round, and `to` gets the same of the inputs. With error feedback it is first called with the own
-    /// message of this rank and a copy of the memory, to compute the unsent rest. `seed` is that of the rounds.
+    /// the last round, and `to` gets the same of the inputs. With error feedback it is first called with this rank's
+    /// own message and a copy of the memory, to compute the unsent rest. `seed` is that of the rounds.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if a slice has the wrong length.

@@ -38,8 +38,7 @@ pub struct Edge {
 }
 
 impl Mixing {
-    /// Creates the matrix of any graph: `own[i]` is the weight of the own numbers of rank i, and `edges` are all
-    /// others.
+    /// Creates the matrix of any graph: `own[i]` is the weight of rank i's own numbers, and `edges` are all others.
     ///
     /// # Errors
     /// [`Error::Usage`] if a rank is out of range, a weight is not finite, or two edges connect the same ranks in the
@@ -148,8 +147,8 @@ impl Mixing {
         Self::of_edges(own, &edges)
     }
 
-    /// Returns the same graph with new weights: `own` for the own numbers of each rank, and `weight(to, from,
-    /// weight)` for the others.
+    /// Returns the same graph with new weights: `own` for each rank's own numbers, and `weight(to, from, weight)` for
+    /// the others.
     pub(super) fn reweighted(&self, own: Vec<f64>, weight: impl Fn(usize, usize, f64) -> f64) -> Self {
         let mut sources = self.sources.clone();
         for (to, row) in sources.iter_mut().enumerate() {
@@ -204,7 +203,7 @@ impl Mixing {
         &self.destinations[rank]
     }
 
-    /// Returns `wᵢⱼ`, the weight with which rank `to` takes from rank `from`, which may be the same.
+    /// Returns `wᵢⱼ`, the weight with which rank `to` takes from rank `from`, possibly the same rank.
     pub fn weight(&self, to: usize, from: usize) -> f64 {
         if to == from {
             return self.own[to];

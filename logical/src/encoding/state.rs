@@ -79,7 +79,7 @@ impl State {
         self.restored = entries.into_iter().map(|(name, buffer)| (name, Arc::new(buffer))).collect();
     }
 
-    /// Returns the buffer of a name, and true if it is new, and so zeroed. It is created at the first call, on the
+    /// Returns the buffer of a name, and true if it is new and thus zeroed. It is created at the first call, on the
     /// device of `served`, the buffer that it belongs to.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Processes that the ranks of a job have started, wherever they run now.
 //!
-//! Each rank has a mark of its launcher in its environment, and its child processes inherit the mark.
+//! Each rank has a mark of its launcher in its environment, and its child processes inherit the mark. A process with
+//! a different environment, or of a different user, is not found.
 
 use hexagram_physical::bootstrap::variable;
 use hexagram_physical::launcher::{STARTERS, random, signal_all};

@@ -1,4 +1,4 @@
-//! The path of this program, with which it starts its ranks.
+//! The path of this program, used to start its ranks.
 
 use hexagram_physical::{Error, Result};
 use std::env;

@@ -77,7 +77,7 @@ unsafe fn address(socket: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
 }
 
 /// Returns the address for `name`, with port 0: `name` is an address of this host, or an interface, which stands for
-/// its first address.
+/// its first address. IPv4 comes before IPv6, and link-local addresses (`fe80::1%eth0`) come last.
 ///
 /// # Errors
 /// [`Error::Setup`] if this host has no such interface or address.

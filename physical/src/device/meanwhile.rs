@@ -11,7 +11,7 @@ pub(super) const PAUSE: Duration = Duration::from_micros(100);
 pub(crate) type Meanwhile = dyn Fn() -> bool;
 
 thread_local! {
-    /// Work of this thread for which other ranks, and so their devices and this one, may wait.
+    /// Work of this thread that other ranks may wait for, and through them their devices and this one.
     static MEANWHILE: RefCell<Vec<Weak<Meanwhile>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -24,15 +24,15 @@ impl Order {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the own queue of the memory wait for pending reads of other queues, at a place.
+    /// Makes the memory's own queue wait for pending reads of other queues, at a place.
     pub(crate) fn before_write(&self, own: &dyn DeviceQueue, place: WaitPlace) {
         for (_, event) in self.events().read.drain(..) {
             at(place, || own.wait(&event));
         }
     }
 
-    /// Records that the own queue of the memory has work that writes it. Called after that was enqueued, so that an
-    /// event recorded in between for a different range is not mistaken for one after it.
+    /// Records that the memory's own queue has enqueued work that writes it. Called after that, so that an event
+    /// recorded in between for a different range is not mistaken for one after it.
     pub(crate) fn after_write(&self) {
         self.events().written = None;
     }

@@ -97,8 +97,8 @@ impl Queue {
         self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
     }
 
-    /// Charges host arithmetic for memory of this queue in a simulated world. Returns true if the host must do it,
-    /// and false for memory that has sizes and no content, whose elements must not be accessed.
+    /// Charges host arithmetic for memory of this queue in a simulated world. Returns true if the host must do it.
+    /// Returns false for memory that has sizes and no content; its elements must not be accessed.
     ///
     /// ```
     /// use hexagram_physical::Buffer;

@@ -1,5 +1,5 @@
-//! The wait of a thread for a device. In the meantime, the thread continues its operations for which other ranks, and
-//! so their devices and this one, may wait.
+//! The wait of a thread for a device. In the meantime, the thread continues its operations: other ranks may wait for
+//! them, and through them their devices and this one.
 
 use super::meanwhile::{PAUSE, go_on, has_work};
 use super::queue::{DeviceQueue, Event, Failure, Queue};

@@ -26,8 +26,8 @@ impl Buffer {
         Self::lent(NonNull::from(elements), true, work)
     }
 
-    /// Returns a buffer over the elements that `owner` has, which can be read, without a copy. The owner is dropped when
-    /// neither buffer nor view is left, and work that reads the elements on a device is done.
+    /// Returns a readable buffer over the elements of `owner`, without a copy. The owner is dropped when neither
+    /// buffer nor view is left, and work that reads the elements on a device is done.
     ///
     /// ```
     /// use hexagram_physical::Buffer;

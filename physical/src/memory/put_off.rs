@@ -1,8 +1,8 @@
 //! Keepers whose drop is put off.
 //!
-//! A keeper belongs to another library, whose drop code may take a lock, such as that of the Python interpreter,
-//! whose holder waits for us. Therefore a thread that drops views while it holds a lock collects their keepers, and
-//! drops them after it has released the lock.
+//! A keeper belongs to another library. Its drop code may take a lock, such as that of the Python interpreter, and
+//! the lock's holder may wait for this library. Therefore a thread that drops views while it holds a lock collects
+//! their keepers, and drops them after it has released the lock.
 
 use super::Keeper;
 use std::cell::RefCell;

@@ -101,8 +101,8 @@ impl MpiCollectives {
         self.present.insert((rank, label.tag.lane()), *label);
     }
 
-    /// Returns a rank, and the collective in which it waits, which proves that the message of `source` for `mine`
-    /// never comes.
+    /// Returns a rank and the collective in which it waits: proof that the message of `source` for `mine` never
+    /// comes.
     pub(super) fn elsewhere(&self, source: Source, mine: &Label) -> Option<(usize, Label)> {
         let proves = |theirs: &Label| {
             let beyond = theirs.tag.sequence() > mine.tag.sequence() && theirs.tag.same_lane(&mine.tag);
@@ -153,7 +153,7 @@ impl MpiCollectives {
         self.running.iter().filter_map(|native| Some((native.ticket?, native.label)))
     }
 
-    /// Abandons an operation. Returns the message that it waits for, which is no longer needed.
+    /// Abandons an operation. Returns the awaited message, which is no longer needed.
     pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Ticket> {
         let at = self.running.iter().position(|native| native.ticket == Some(ticket))?;
         match &mut self.running[at].phase {

@@ -118,7 +118,7 @@ pub(super) fn world_starting() {
     PEERS_UNCERTAIN.store(true, Ordering::Release);
 }
 
-/// Records that a world has been joined, which proves that all ranks are there.
+/// Records that a world has been joined: proof that all ranks exist.
 pub(super) fn world_joined() {
     WORLDS.fetch_add(1, Ordering::AcqRel);
     PEERS_UNCERTAIN.store(false, Ordering::Release);

@@ -68,7 +68,7 @@ pub struct Cut {
     pub from: Vec<usize>,
     /// Hosts that they cannot send to.
     pub to: Vec<usize>,
-    /// True if those cannot send to the former either.
+    /// True if the second group cannot send to the first either.
     pub both_ways: bool,
 }
 

@@ -19,8 +19,8 @@ thread_local! {
     static WAY_OUT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A fiber dropped before its end never continues, and its stack is leaked: unwinding could not complete, since other
-/// stacks hold values that it waits for.
+/// A suspended thread of a simulated world. A fiber dropped before its end never continues, and its stack is leaked:
+/// unwinding could not complete, since other stacks hold values that it waits for.
 pub(super) struct Fiber(ManuallyDrop<Coroutine<(), (), (), DefaultStack>>);
 
 impl Drop for Fiber {

@@ -29,7 +29,7 @@ pub(super) type CohortNumber = u32;
 /// Largest bandwidth of a link, in bytes per nanosecond: an infinite one cannot be shared.
 const LARGEST: f64 = 1e15;
 
-/// Bytes that count as none: rates are rounded, and so is time.
+/// Bytes that count as none: rates and times are rounded.
 const NOTHING: f64 = 1e-3;
 
 /// Link that limits a flow without rate, and cohort of such a flow.

@@ -177,7 +177,7 @@ pub(in crate::program) fn matrix(elements: usize) -> Vec<usize> {
     width.map_or_else(|| vec![elements], |width| vec![elements / width, width])
 }
 
-/// Returns the error of a file that cannot be read, which may be the name of a model, misspelt.
+/// Returns the error of an unreadable file; the text may be the misspelt name of a model.
 fn unreadable(path: &Path, cause: io::Error) -> Error {
     let names = NAMES.map(|(name, _)| name);
     let word = path.to_string_lossy();

@@ -26,7 +26,7 @@ pub(super) struct StepCost {
     pub(super) sent: Sent,
 }
 
-/// Steps that count of all ranks, which share this.
+/// Counted steps of all ranks, which share this.
 pub(super) struct Repeats {
     ranks: usize,
     counted: usize,

@@ -1,5 +1,5 @@
-//! CPU time that is really spent, so that concurrent communication gets the rest. Or a wait, as for an accelerator,
-//! which leaves the whole processor free.
+//! Computation of a given length: CPU time that is really spent, so that concurrent communication gets the rest. Or a
+//! wait, as for an accelerator, which leaves the whole processor free.
 
 use hexagram::physical::runtime;
 use hexagram::{Error, Result};

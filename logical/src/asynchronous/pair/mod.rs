@@ -46,8 +46,8 @@ pub struct Exchanged {
 /// lock, so that exchanges cannot deadlock, even if all ranks begin one at the same time. But overlapping exchanges
 /// mix values of different times, so that values agree only in the long run. To ensure that they do, a rank begins
 /// one exchange at a time, and queues further ones: several with one old value would feed back on themselves, and
-/// diverge. If two ranks begin an exchange with each other at the same moment, which would swap their values, the
-/// exchange of the lower rank counts for both.
+/// diverge. If two ranks begin an exchange with each other at the same moment, the exchange of the lower rank counts
+/// for both; two exchanges would swap their values.
 ///
 /// *Locked* ([`PairOptions::locked`]), exchanges do not overlap: each value has a lock, and an exchange takes the
 /// locks of both partners, that of the lower rank first. A rank that waits for a lock holds only locks of lower

@@ -117,8 +117,8 @@ impl Linear<'_> {
         OneRound::of(self.codec, buffer.len(), self.seed)
     }
 
-    /// Encodes and reduces, round by round. Returns the reduced message of the last round, and the own message of
-    /// this rank if `keeps_own`.
+    /// Encodes and reduces, round by round. Returns the reduced message of the last round, and this rank's own
+    /// message if `keeps_own`.
     async fn reduce(
         &self,
         from: &Buffer,
@@ -170,7 +170,7 @@ impl Linear<'_> {
         Ok(self.codec.encode(round, floats(&mut memory), &mut to))
     }
 
-    /// Updates the feedback with the own message of this rank; `scratch` gets its decoded value.
+    /// Updates the feedback with this rank's own message; `scratch` gets its decoded value.
     fn remember(&self, link: &FeedbackLink, own: &Buffer, scratch: &mut Buffer) -> Result<()> {
         self.decode_apart(own, scratch)?;
         link.remember_in_place(0..scratch.len(), |weight, error| {

@@ -6,7 +6,7 @@ use hexagram_physical::device::program::{Argument, Code, Launch, Module, Program
 
 static QSGD: Module = Module { name: "qsgd", code: Code::Packed(hexagram_ptx::QSGD) };
 
-/// Threads that work on a piece, which is packed together.
+/// Threads for one piece, which is packed together.
 const THREADS: u32 = 64;
 /// Threads that add the sums of many pieces.
 const NORM_THREADS: u32 = 512;

@@ -1,4 +1,4 @@
-//! Ranks that meet through the store of a launcher, in which only a fence lets the others read.
+//! Ranks that meet through the store of a launcher; written values are visible only after a fence.
 
 use super::*;
 use crate::transport::TransportKind;

@@ -142,7 +142,7 @@ impl Placement {
         Ok(Some(placement))
     }
 
-    /// Returns the facts that the listener of rank 0 needs, which resolves its name within `patience`.
+    /// Returns the facts for the listener of rank 0, which resolves its name within `patience`.
     pub(crate) fn listen_context(&self, patience: Duration) -> ListenContext {
         let alternative = rendezvous::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
         ListenContext { remote_ranks: self.size.saturating_sub(self.local_size), alternative, patience }

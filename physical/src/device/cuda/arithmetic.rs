@@ -87,8 +87,8 @@ pub(super) fn add_scaled(weight: f64, dtype: DType, len: usize) -> Program {
     program(&REDUCE, of_float!("reduce_add_scaled", dtype).map(|entry| over(entry, dtype, len, arguments)))
 }
 
-/// Returns the program of `to ← Σ weight × term`. Its operands are the terms that are not `None`, which stands for
-/// `to`, in their order, and `to`.
+/// Returns the program of `to ← Σ weight × term`. Its operands are the terms in their order, without those that are
+/// `None` (these stand for `to`), and then `to`.
 pub(super) fn weighted_sum<T>(terms: &[(f64, Option<T>)], dtype: DType, len: usize) -> Program {
     let to = Argument::Operand(terms.iter().filter(|(_, term)| term.is_some()).count());
     let mut read = 0;

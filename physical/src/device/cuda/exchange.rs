@@ -55,8 +55,8 @@ pub struct Exchange<T: DeviceTensor> {
 type Returned<T> = Mutex<Vec<T>>;
 
 impl<T: DeviceTensor> Exchange<T> {
-    /// Makes an exchange between a framework that works on `stream` and queues of the same GPU as `queue`, which is for
-    /// this alone.
+    /// Creates an exchange between a framework that works on `stream` and queues of the same GPU as `queue`; `queue`
+    /// must have no other use.
     pub fn new(queue: Queue, stream: ForeignStream) -> Self {
         Exchange { queue, stream, returned: Arc::default() }
     }

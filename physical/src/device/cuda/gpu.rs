@@ -306,7 +306,7 @@ impl Gpu {
         }
     }
 
-    /// Frees the memory kept for later; the context must be current.
+    /// Frees the memory kept for later; the context must be current. May wait for all work of the device.
     pub(super) fn free_kept(&self) {
         self.trim_pool();
         self.free(&self.freed);
@@ -314,7 +314,7 @@ impl Gpu {
         self.free_pinned();
     }
 
-    /// Frees pinned memory kept for later; the context must be current.
+    /// Frees pinned memory kept for later; the context must be current. May wait for all work of the device.
     pub(crate) fn free_pinned(&self) {
         for address in self.pinned.drain() {
             // SAFETY: `cuMemHostAlloc` allocated it, and it is not in use.
@@ -322,7 +322,7 @@ impl Gpu {
         }
     }
 
-    /// Frees kept memory; the context must be current.
+    /// Frees kept memory; the context must be current. Waits for the device.
     fn free(&self, kept: &Pool) {
         for address in kept.drain() {
             // SAFETY: `cuMemAlloc` allocated it, and it is not in use.

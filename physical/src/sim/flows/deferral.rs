@@ -38,7 +38,7 @@ fn earlier(before: Option<Time>, at: Time) -> Option<Time> {
 }
 
 impl Changes {
-    /// Adds links that are shared anew after a wait, which may be none.
+    /// Adds links to share anew after a wait, possibly zero.
     pub(super) fn add(&mut self, now: Time, wait: f64, links: &[LinkNumber]) {
         let at = now.saturating_add(wait as Time);
         if at > now {

@@ -291,7 +291,7 @@ fn refused(late: &Late, queue: &Queue) -> Buffer {
     message
 }
 
-/// Checks that the failure of `message`, which the first queue writes, reaches each queue once that copies its bytes.
+/// Checks that the failure of `message`, which the first queue writes, reaches each queue that copies its bytes.
 pub(crate) fn follow(message: &Buffer, queues: &[Queue; 3], said: &str) {
     let copies = [1, 2].map(|at| Buffer::zeroed_on(&queues[at], DType::U8, message.len()).unwrap());
     copies[0].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
