@@ -160,12 +160,12 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
     let gpu = (2, "CUDA");
     for (arguments, code, what) in [
         (vec!["-b", "2K", "-e", "1K"], 2, "choose -b at most -e"),
-        (vec!["-b", "0", "-e", "1K"], 2, "0 bytes times 4"),
-        (vec!["--codec", "f16", "-o", "sum"], 2, "--codec is for the mean of f32"),
-        (vec!["--codec", "f16", "-d", "f64"], 2, "--codec is for the mean of f32"),
+        (vec!["-b", "0", "-e", "1K"], 2, "-b 0 times -f 4 never reaches -e"),
+        (vec!["--codec", "f16", "-o", "sum"], 2, "--codec needs all_reduce with -d f32 and -o mean"),
+        (vec!["--codec", "f16", "-d", "f64"], 2, "--codec needs all_reduce with -d f32 and -o mean"),
         (vec!["--ranks", "0"], 2, "0 ranks"),
         (vec!["--ranks", "0", "--transport", "thread"], 2, "0 ranks"),
-        (vec!["--ranks", "100000", "--transport", "thread"], 2, "ask for 1 to 1024 ranks"),
+        (vec!["--ranks", "100000", "--transport", "thread"], 2, "use 1 to 1024 ranks"),
         (vec!["--device", "cuda:99"], gpu.0, gpu.1),
         (vec!["--json", missing.to_str().unwrap()], 1, "rows.json"),
         (vec!["--json", folder.to_str().unwrap()], 1, "existing, writable folder"),

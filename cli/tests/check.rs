@@ -138,10 +138,7 @@ fn a_network_that_is_down_is_said_at_once() {
     assert_eq!(ended.code, Some(1));
     says(
         &ended,
-        &[
-            "✗ no loopback address is up",
-            "✗ shm: cannot open a rendezvous at 127.0.0.1: Network is unreachable",
-        ],
+        &["✗ loopback is down", "✗ shm: cannot open a rendezvous at 127.0.0.1: Network is unreachable"],
     );
     says(&ended, &["✗ tcp: cannot open a rendezvous", "(ip link set lo up)"]);
 }

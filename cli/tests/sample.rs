@@ -138,7 +138,7 @@ fn calls_that_cannot_work_are_one_line() {
         (with(&["--complexity", &good, "--random-level", "-0.5"]), 2, "`random_level` cannot be -0.5"),
         (with(&["--complexity", &nan]), 1, "nan: line 2 is NaN instead of a finite number"),
         (with(&["--complexity", &negative]), 1, "negative: line 2 is -2 instead of a finite number"),
-        (with(&["--complexity", &empty]), 1, "empty: it is empty; the file has to hold one number a line"),
+        (with(&["--complexity", &empty]), 1, "empty: it is empty; write one number per line"),
         (with(&["--complexity", "/dev/zero"]), 1, "/dev/zero: it is a pipe or a device"),
         (with(&["--complexity", folder.to_str().unwrap()]), 1, "it is a folder"),
         (with(&["--complexity", &short]), 2, "has 2 numbers instead of 3"),

@@ -293,7 +293,7 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_right() {
 #[test]
 fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
     for (arguments, word) in [
-        ("--ranks 0", "0 ranks cannot be spread evenly over 1 hosts; ask for 1 to"),
+        ("--ranks 0", "0 ranks cannot be spread evenly over 1 hosts; use 1 to"),
         ("--ranks 6 --hosts 4", "6 ranks cannot be spread evenly over 4 hosts"),
         ("--hosts 0", "8 ranks cannot be spread evenly over 0 hosts"),
         (
@@ -307,16 +307,16 @@ fn a_wrong_call_is_refused_in_one_line_before_anything_is_simulated() {
         ("--sweep latency=50us,5ms", "8 ranks on one host never use the link between hosts"),
         ("--algorithm magic", "unknown algorithm `magic`"),
         ("--algorithm powersgd(rank=0)", "rank of powersgd is 0"),
-        ("--algorithm ,", "--algorithm names none"),
+        ("--algorithm ,", "--algorithm is empty"),
         ("--algorithm d-psgd(graph=hypercube) --ranks 3", "3 ranks do not form a hypercube"),
         ("--algorithm d-psgd --overlap forward", "a step of d-psgd cannot be communicated beside"),
         ("--algorithm qadam --optimizer adam", "adam does not fit qadam"),
         ("--optimizer magic", "unknown optimizer `magic`"),
         ("--sweep latency=5ms,50", "`50` is not a value of latency"),
         ("--sweep speed=1", "unknown property `speed`; write bandwidth="),
-        ("--straggler 8:2", "--straggler 8:2 names none of 8 ranks"),
+        ("--straggler 8:2", "--straggler 8:2 does not match 8 ranks"),
         ("--straggler 1:0", "write a rank or a range of them and a factor up to 1e6, as in 3:2.5"),
-        ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 names none of 4 ranks"),
+        ("--straggler 7:2 --sweep ranks=8,4", "--straggler 7:2 does not match 4 ranks"),
         ("--trace /does/not/exist/trace --algorithm qadam", "/does/not/exist/trace"),
         ("--trace trace --algorithm qadam,dgc", "--trace needs one algorithm, and 2 are chosen"),
         ("--compute -3", "--compute -3 is not a valid time of a step; give milliseconds, up to 1e9"),

@@ -144,7 +144,7 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
         (["--train=digits", "--overlap=forward"], "--train runs whole steps"),
         (["--train=digits", "--partition=dirichlet(0)"], "alpha of dirichlet is 0"),
         (["--train=digits", "--lr=0"], "--lr 0 is not a learning rate"),
-        (["--train=digits", "--straggler=8:2"], "--straggler 8:2 names none of 8 ranks"),
+        (["--train=digits", "--straggler=8:2"], "--straggler 8:2 does not match 8 ranks"),
         (["--faults=0", "--seed=1"], "--faults 0 tries no seed"),
         (
             ["--faults=1", "--algorithm=bytegrad,ssp"],

@@ -58,7 +58,7 @@ fn samplers_of_one_rank() {
     refused(weighted(&[1.0, -2.0], 1, true), "`weights` number 1 (from 0) is -2");
     refused(weighted(&[f64::NAN], 1, true), "is NaN");
     refused(weighted(&[f64::INFINITY], 1, true), "is inf");
-    refused(weighted(&[f64::MAX, f64::MAX], 2, true), "`weights` cannot be inf; no share of their sum");
+    refused(weighted(&[f64::MAX, f64::MAX], 2, true), "`weights` cannot be inf; scale the weights down");
     refused(weighted(&[0.0, 0.0], 1, true), "0 samples have a weight above 0, so that 1 cannot be drawn");
     refused(
         weighted(&[1.0, 0.0, 1.0], 3, false),
@@ -139,7 +139,7 @@ fn complexities() {
         refused(Complexities::new(vec![0.0, value]), &format!("`complexities` number 1 (from 0) is {shown}"));
     }
     let failing = |sample: usize| if sample == 700 { Err("torn page") } else { Ok(1.0) };
-    refused(Complexities::evaluate(1000, failing), "complexity of sample 700 is not known: torn page");
+    refused(Complexities::evaluate(1000, failing), "complexity of sample 700 is unknown: torn page");
     refused(
         Complexities::evaluate(1000, |sample| Ok::<_, Infallible>(sample as f64 - 1.0)),
         "number 0 (from 0) is -1",
@@ -152,7 +152,7 @@ fn complexities() {
         ("1\r\n2\r\ninf\r\n", "line 3 is inf instead of"),
         ("1e309\n", "line 1 is 1e309 instead of"),
         ("1\n-2\n", "line 2 is -2 instead of"),
-        ("", "bad: it is empty; the file has to hold one number a line"),
+        ("", "bad: it is empty; write one number per line"),
         ("\r\n \n", "bad: it is empty;"),
     ] {
         fs::write(file("bad"), text).unwrap();

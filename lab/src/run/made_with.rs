@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(made_with(["0.1", "F32"]).compare(&saved, false).unwrap(), [""; 0]);
         let error = made_with(["0.5", "F32"]).compare(&saved, false).unwrap_err().to_string();
         assert!(
-            error.contains("made with --lr 0.1, and now 0.5; give") && error.contains("--change"),
+            error.contains("made with --lr 0.1, and now 0.5; repeat") && error.contains("--change"),
             "{error}"
         );
         assert_eq!(made_with(["0.5", "F32"]).compare(&saved, true).unwrap(), ["--lr 0.1, and now 0.5"]);

@@ -311,6 +311,6 @@ mod tests {
         std::os::unix::fs::symlink("/dev/full", scratch.0.join("metrics.jsonl")).unwrap();
         let mut metrics = Metrics::create(&scratch.0).unwrap();
         let error = metrics.epoch(EPOCH).unwrap_err();
-        assert!(error.to_string().contains("make room"), "{error}");
+        assert!(error.to_string().contains("free disk space"), "{error}");
     }
 }

@@ -161,7 +161,7 @@ fn bad_input_is_one_clear_line() {
     let port = taken.local_addr().unwrap().port().to_string();
     let torchrun =
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
-    refused("", &torchrun, &format!(" has 127.0.0.1:{port}; end it, or choose another MASTER_PORT"));
+    refused("", &torchrun, &format!(" has 127.0.0.1:{port}; end it, or choose a different MASTER_PORT"));
     drop(taken);
     let port = testing::free_port().to_string();
     let torchrun =

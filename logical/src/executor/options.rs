@@ -63,7 +63,8 @@ pub enum Order {
 pub enum Awaited {
     /// At some time, or never: the background thread begins it.
     Later,
-    /// Immediately. No other thread is woken, and the job may make no progress before [`Ticket::wait`].
+    /// Immediately. No other thread is woken, so the waiting thread has the job to itself. It may make no progress before
+    /// [`Ticket::wait`].
     ///
     /// [`Ticket::wait`]: super::Ticket::wait
     AtOnce,

@@ -66,7 +66,7 @@ impl Job {
         let size = self.size();
         if !(1..=MAX_RANKS).contains(&self.ranks) {
             let what = format!("a job of {} ranks cannot be started", self.ranks);
-            return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks")));
+            return Err(Error::usage(what, format!("use 1 to {MAX_RANKS} ranks")));
         }
         if let Some(Node { number, nodes, .. }) = self.node
             && number >= nodes

@@ -223,7 +223,7 @@ mod tests {
         let amount = |left: u64| MemoryAmount { total: 64 * 1024 * MIB, left: left * MIB };
         assert_eq!(refusal("it", amount(2048 + 5), 5 * MIB), None);
         let what = refusal("it", amount(2048 + 4), 5 * MIB).unwrap();
-        assert_eq!(what, "it has 2052 of 65536 MiB left, for 5 MiB here and 2048 MiB to spare");
+        assert_eq!(what, "it has 2052 of 65536 MiB left; 5 MiB and a reserve of 2048 MiB are needed");
         let small = |left: u64| MemoryAmount { total: 100 * MIB, left: left * MIB };
         assert_eq!((refusal("it", small(17), MIB), refusal("it", small(16), MIB).is_some()), (None, true));
         assert!(refusal("it", small(100), u64::MAX).is_some());

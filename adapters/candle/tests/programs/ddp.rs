@@ -28,7 +28,7 @@ fn two_ranks_train_on_a_folder_and_a_bad_one_is_named() {
     let output = run();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && text.contains("data_batch_4.bin: 100 bytes are not records"),
+        !output.status.success() && text.contains("data_batch_4.bin: 100 bytes are not a multiple"),
         "{text}"
     );
     std::fs::remove_dir_all(folder).unwrap();

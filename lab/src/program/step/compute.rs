@@ -73,6 +73,6 @@ mod tests {
     #[test]
     fn a_time_that_has_no_end_is_refused() {
         let text = burn(Duration::MAX).unwrap_err().to_string();
-        assert!(text.contains("has no end; give the layer fewer seconds"), "{text}");
+        assert!(text.contains("is too long; reduce the seconds of the layer"), "{text}");
     }
 }

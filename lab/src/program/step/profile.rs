@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn sizes_that_no_parameter_has_are_refused_with_the_reason() {
         for (sizes, why) in [
-            ("99999999x999", "at most"),
-            ("9999999999x9999999999", "at most"),
-            ("2147483649", "at most"),
+            ("99999999x999", "more than 2147483648"),
+            ("9999999999x9999999999", "more than 2147483648"),
+            ("2147483649", "more than 2147483648"),
             ("3x0", "0 elements"),
         ] {
             let text = Profile::parse(&format!("fc 3,{sizes} 0 0")).unwrap_err().to_string();

@@ -258,8 +258,8 @@ mod tests {
     fn bad_lines_are_named_with_a_remedy() {
         let good = row("1", "1");
         let cases = [
-            (good.clone() + "1,2,3\n", "mine.csv:2: 3 columns; give 65: 64 pixels"),
-            (good.clone() + &good.replace('\n', ",0\n"), "mine.csv:2: 66 columns; give 65"),
+            (good.clone() + "1,2,3\n", "mine.csv:2: 3 columns; write 65: 64 pixels"),
+            (good.clone() + &good.replace('\n', ",0\n"), "mine.csv:2: 66 columns; write 65"),
             (
                 good.clone() + &row("x", "1"),
                 "mine.csv:2: column 1 is \"x\" instead of a number from 0 to 16; correct",
@@ -273,7 +273,7 @@ mod tests {
             (row("2", "-1"), "mine.csv:1: column 65 is \"-1\""),
             (row("2", "1.5"), "mine.csv:1: column 65 is \"1.5\""),
             (row("2", ""), "mine.csv:1: column 65 is \"\""),
-            (String::new(), "mine.csv has 0 rows; give two at least"),
+            (String::new(), "mine.csv has 0 rows; use at least two"),
             ("\n\n".into(), "mine.csv has 0 rows"),
             (good.clone(), "mine.csv has 1 rows"),
         ];

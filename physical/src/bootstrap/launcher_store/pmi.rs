@@ -286,7 +286,13 @@ mod tests {
             connection.send("get kvsname=space_1 key=key", "get_result").unwrap();
             assert_eq!(connection.answer(Duration::from_millis(50)).unwrap_err().kind(), ErrorKind::TimedOut);
             (&theirs).write_all(b"cmd=get_result rc=0 value=late\n").unwrap();
-            assert!(connection.fence(ANSWER).unwrap_err().to_string().contains("owes the answer get_result"));
+            assert!(
+                connection
+                    .fence(ANSWER)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("has not sent the answer get_result")
+            );
         });
     }
 
@@ -299,7 +305,13 @@ mod tests {
             let mut connection = opened.join().unwrap();
             let error = connection.fence(Duration::from_millis(50)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-            assert!(connection.get("key").unwrap_err().to_string().contains("owes the answer barrier_out"));
+            assert!(
+                connection
+                    .get("key")
+                    .unwrap_err()
+                    .to_string()
+                    .contains("has not sent the answer barrier_out")
+            );
             (&theirs).write_all(b"cmd=barr").unwrap();
             assert!(connection.fence(Duration::from_millis(50)).is_err(), "half an answer is none");
             (&theirs).write_all(b"ier_out\n").unwrap();

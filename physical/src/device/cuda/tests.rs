@@ -298,7 +298,7 @@ fn a_program_that_asks_for_what_is_not_there_is_a_failure() {
     };
     failure("whole_scratch", 0).unwrap();
     let error = failure("whole_scratch", 1).unwrap_err();
-    assert!(error.contains("whole_scratch asks for operand 1 of 1"), "{error}");
+    assert!(error.contains("whole_scratch needs operand 1, and there are 1"), "{error}");
     let error = failure("whole_none", 0).unwrap_err();
     assert!(error.contains("find the kernel whole_none of whole on cuda:0: CUDA_ERROR_NOT_FOUND"), "{error}");
 }
