@@ -96,7 +96,7 @@ pub enum Error {
         size: usize,
     },
 
-    /// The caller asked for something that cannot be done. Nothing was sent; correct the call and go on.
+    /// The caller asked for something that cannot be done. Nothing was sent; correct the call and continue.
     Usage {
         /// Description of the incorrect call.
         what: String,

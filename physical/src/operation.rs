@@ -137,7 +137,7 @@ impl<'a> Operation<'a> {
         often && skip && self.terms.transport.health().verdict().is_none()
     }
 
-    /// Returns the reason why a pending operation cannot go on, if there is one.
+    /// Returns the reason why a pending operation cannot continue, if any.
     fn obstacle(&mut self) -> Option<Error> {
         let transport = self.terms.transport;
         let health = transport.health();

@@ -36,9 +36,8 @@ mod tests;
 pub enum Partition {
     /// The same number of random samples for each rank.
     Equal,
-    /// The same number of samples for each rank, with labels from a mix of its own: q ~ Dirichlet(α K p), where K is
-    /// the number of labels and p their shares of the data set. Once a label is exhausted, q is normalized without
-    /// it.
+    /// The same number of samples for each rank, with labels from its own mix: q ~ Dirichlet(α K p), where K is the
+    /// number of labels and p their shares of the data set. Once a label is exhausted, q is normalized without it.
     Dirichlet {
         /// Concentration α, above 0. With 0.1 a rank has one or two labels; with 1 it lacks some; with 100 it has all
         /// labels in similar numbers.

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// other ranks until then. A failed rank ends the wait with an error that names it. Close the service before anything
 /// else that other ranks may wait for, such as the communicator.
 ///
-/// A rank that ends early, with an error of its own, must call [`Communicator::give_up`] before it drops its service.
+/// A rank that ends early, with its own error, must call [`Communicator::give_up`] before it drops its service.
 /// Otherwise the ranks wait for each other until the operation deadline.
 ///
 /// ```

@@ -90,7 +90,7 @@ fn folded<const N: usize>(mut lanes: [[f64; N]; WIDE]) -> [f64; N] {
     lanes[0]
 }
 
-/// Returns the bin of a number of so many widths from the mean; the middle one where there is no width.
+/// Returns the bin of a number this many widths from the mean; the middle one if the width is 0.
 fn bin(widths: f64) -> usize {
     if widths.is_finite() { (widths + 2.0).round_ties_even().clamp(0.0, 3.0) as usize } else { 2 }
 }

@@ -267,11 +267,11 @@ pub trait Spelled: Clone {
     }
 }
 
-/// Values of a struct with options of its own.
+/// Values of a struct with its own options.
 #[derive(Debug, Clone, Copy)]
 pub struct Part;
 
-/// Returns the values of a struct with options of its own, which has the same name; omitted options stay unchanged.
+/// Returns the values of a struct with its own options and the same name; omitted options stay unchanged.
 ///
 /// ```
 /// use hexagram_logical::Result;

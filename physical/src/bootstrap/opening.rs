@@ -91,8 +91,8 @@ impl Opening<'_> {
     /// writes end after [`STEP_TIMEOUT`]; `say` writes the encoded call, with the files that accompany it.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the peer has left or failed or the limit is over, [`Error::System`] if the peer cannot be
-    /// reached.
+    /// [`Error::Setup`] if the peer has left or failed or the limit has passed, [`Error::System`] if the peer cannot
+    /// be reached.
     pub(crate) fn connect<C: Read + Write>(
         &self,
         key: &Key,

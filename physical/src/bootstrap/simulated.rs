@@ -17,7 +17,8 @@ use crate::world::{JoinOptions, World};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
-/// Joins as so many of `size` ranks and keeps the worlds until all have; returns their errors, and when the last came.
+/// Joins as `present` of `size` ranks and keeps the worlds until all have joined. Returns their errors, and the time
+/// of the last.
 fn join(present: usize, size: usize, deadline: Duration) -> (Vec<Option<String>>, Duration) {
     let place = rendezvous();
     VirtualTime::run(|| {
@@ -65,7 +66,7 @@ fn a_rank_that_never_comes_is_missed_after_a_minute_of_virtual_time() {
     assert!(real.elapsed() < Duration::from_secs(300));
 }
 
-/// How long rank 0 takes to give up a rank that holds its connection and says nothing, and what it says then.
+/// Returns the time after which rank 0 gives up a rank that holds its connection and is silent, and its error.
 fn silence() -> (Duration, String) {
     VirtualTime::run(|| {
         let start = runtime::now();

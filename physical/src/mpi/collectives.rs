@@ -71,7 +71,7 @@ struct PendingCollective {
     label: Label,
     phase: CollectivePhase,
     since: Instant,
-    /// Set once the others have been told that this rank is present.
+    /// Set once this rank has announced its presence to the others.
     announced: bool,
 }
 

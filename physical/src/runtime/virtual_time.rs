@@ -62,7 +62,8 @@ struct Schedule {
     /// The thread whose turn it is.
     running: Number,
     started: Number,
-    /// Number of waits so far: of threads that may go on at the same time, the one that has waited longest goes first.
+    /// Number of waits so far: of threads that may continue at the same time, the one that has waited longest goes
+    /// first.
     waits: u64,
     waiting: BTreeMap<(Duration, u64), Number>,
     /// Threads that have not ended.
@@ -149,7 +150,8 @@ impl Turns {
         true
     }
 
-    /// Waits on the thread of the tasks, in the middle of one of them: the others go on, as it may wait for one.
+    /// Waits on the thread of the tasks, in the middle of one of them: the others continue, since it may wait for
+    /// one.
     fn sleep_within_task(&self, duration: Duration) {
         let end = self.lock().now.saturating_add(duration);
         loop {

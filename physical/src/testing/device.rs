@@ -72,7 +72,7 @@ thread_local! {
     static OWN: RefCell<Vec<Queue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records the rank of this thread, which has a device of its own if there are several.
+/// Records the rank of this thread, which has its own device if there are several.
 pub(super) fn take_place(rank: usize) {
     RANK.set(rank);
 }

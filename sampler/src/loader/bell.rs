@@ -27,8 +27,8 @@ impl Bell {
     }
 }
 
-/// Rings a bell at a deadline, from a thread of its own, since executors have no common timer. The thread ends when
-/// the clock is dropped.
+/// Rings a bell at a deadline, from a separate thread, since executors have no common timer. The thread ends when the
+/// clock is dropped.
 pub(super) struct Clock(Sender<Instant>);
 
 impl Clock {

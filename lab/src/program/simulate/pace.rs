@@ -79,7 +79,7 @@ impl PaceOptions {
     }
 }
 
-/// Paces of ranks, drawn step by step as they go on.
+/// Paces of ranks, drawn for one step after the other.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Paces {
     /// Constant factor of each rank.

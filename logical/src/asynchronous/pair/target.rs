@@ -34,7 +34,7 @@ pub(super) struct PairState {
     pub(super) value: Buffer,
     /// True while an exchange has the value.
     pub(super) locked: bool,
-    /// True while this rank runs an exchange of its own.
+    /// True while this rank runs its own exchange.
     pub(super) turn_taken: bool,
     /// Partner, while it has the value of this rank and may change its own.
     pub(super) asking: Option<usize>,

@@ -136,7 +136,7 @@ impl CudaQueue {
     /// that was enqueued after it fails with this error, here and on queues that have waited for it in order to read.
     /// Does not wait.
     ///
-    /// To be called before the stream is let go on.
+    /// Call this before the stream continues.
     pub(crate) fn fail(&self, error: &Error) {
         self.0.doubts.fail(error);
     }

@@ -350,7 +350,7 @@ impl Gpu {
         })
     }
 
-    /// Takes an event back. Queues that still wait for it go on doing so.
+    /// Takes an event back. Queues that still wait for it keep waiting.
     pub(super) fn give_back(&self, event: CUevent) {
         lock(&self.events).push(event);
     }

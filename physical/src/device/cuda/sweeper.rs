@@ -137,7 +137,7 @@ impl Sweeper {
     fn sweep(&self) {
         let swept = self.swept.all();
         let mut done = Vec::new();
-        // Those first that may let a stream go on.
+        // First the ones that may end a stream's wait.
         for swept in &swept {
             if let Swept::Watched(watched) = swept {
                 watched.ask();

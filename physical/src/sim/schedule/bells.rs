@@ -24,7 +24,7 @@ impl Simulator {
         }
     }
 
-    /// Returns how often the threads of a rank were told that something other than mail may have happened.
+    /// Returns the number of notifications to a rank's threads that something other than mail may have happened.
     pub(in crate::sim) fn rings(&self, rank: usize) -> u64 {
         self.lock().rings[rank]
     }

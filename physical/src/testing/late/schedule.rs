@@ -151,7 +151,7 @@ impl Schedule {
         queue
     }
 
-    /// Returns now and then a queue that could go on, needed or not.
+    /// Sometimes returns a queue that could continue, needed or not.
     fn by_chance(&mut self) -> Option<usize> {
         if self.seed == 0 || !self.draw().is_multiple_of(CHANCE) {
             return None;

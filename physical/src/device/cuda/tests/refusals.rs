@@ -68,7 +68,7 @@ impl Codec for Whole {
     }
 }
 
-/// Returns a queue that has refused a number, and has been told of it.
+/// Returns a queue that has refused a number, and has reported it.
 pub(super) fn forgiven(gpu: &Cuda) -> Queue {
     let queue = gpu.queue().unwrap();
     let x = Buffer::from_slice_on(&queue, &[1.0f32, f32::NAN]).unwrap();
