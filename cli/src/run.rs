@@ -72,7 +72,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "RANKS", conflicts_with = "no_prefix")]
     show: Option<Ranks>,
 
-    /// Ranks write directly to the terminal, without a prefix (lines may mix)
+    /// Connect the ranks directly to the terminal, without a prefix (lines may mix)
     #[arg(long)]
     no_prefix: bool,
 
