@@ -95,7 +95,7 @@ fn train(run: &Run, own: &Own, data: &Data, world: &World) -> Result<ExitCode, F
     for epoch in session.epochs() {
         session.begin_epoch(epoch, &trained);
         let mut batches = Uploads::new(loader.iter(), &copies);
-        while let Some(batch) = batches.next() {
+        while let Some(batch) = trained.replica.loading(|| batches.next()) {
             let (images, labels) = batch.map_err(|error| -> Failure { error })?;
             let images = trained.replica.tensor(&images.elements, &images.shape)?.to_dtype(dtype)?;
             let labels = Tensor::from_slice(&labels, labels.len(), &trained.device)?;

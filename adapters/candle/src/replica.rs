@@ -456,6 +456,11 @@ impl Replica {
         Ok(self.engine.trace().begin()?)
     }
 
+    /// Runs `load`, which waits for the next batch, as the span `loading` of a trace that is being recorded.
+    pub fn loading<R>(&mut self, load: impl FnOnce() -> R) -> R {
+        self.engine.trace().loading(load)
+    }
+
     /// Ends the recording, which rank 0 gets of all ranks. A collective call, between steps.
     ///
     /// # Errors

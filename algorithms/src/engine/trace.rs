@@ -66,6 +66,14 @@ impl Tracing<'_> {
         Ok(())
     }
 
+    /// Runs `load`, which waits for the loader's next batch, as the span `loading` of a trace that is being recorded.
+    pub fn loading<R>(&mut self, load: impl FnOnce() -> R) -> R {
+        let before = self.0.enter(Kind::Loading);
+        let loaded = load();
+        self.0.enter(before);
+        loaded
+    }
+
     /// Ends the recording and gathers what all ranks have recorded: rank 0 gets it, the others `None`. A
     /// collective call, between steps.
     ///

@@ -4,7 +4,7 @@
 //! [`collect`](crate::engine::Tracing::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],
 //! which is saved as a file for ui.perfetto.dev and summed up as a [`Report`].
 //!
-//! Recorded are the training thread (forward, backward, waiting, optimizer); each hook; and, from the beginning of each
+//! Recorded are the training thread (loading, forward, backward, waiting, optimizer); each hook; and, from the beginning of each
 //! to its end, what an algorithm leaves to a [`Background`](hexagram_logical::asynchronous::Background) or a
 //! [`Service`](hexagram_logical::asynchronous::Service) beside its hooks. Both count as communication, with the
 //! arithmetic that they do and the other ranks that they wait for; what is under way as the trace is collected does

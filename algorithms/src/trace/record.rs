@@ -13,9 +13,11 @@ use std::time::Duration;
 /// Kind of work of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Training thread, from the end of a step to [`DataParallel::forward`](crate::DataParallel::forward): loading,
-    /// logging, evaluation.
+    /// Training thread, from the end of a step to [`DataParallel::forward`](crate::DataParallel::forward): logging,
+    /// evaluation, and loading in a loop that does not say when it loads.
     Between,
+    /// Training thread, waiting for the loader's next batch: [`Tracing::loading`](crate::engine::Tracing::loading).
+    Loading,
     /// Training thread, from the end of a step to the backward pass, of a loop that does not say where its forward pass
     /// begins: loading and forward pass in one, with the optimizer's step if the loop does not say where that ends.
     LoadingAndForward,
@@ -49,8 +51,9 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds; a kind travels as its place here.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Between,
+        Kind::Loading,
         Kind::LoadingAndForward,
         Kind::Forward,
         Kind::Backward,
@@ -70,6 +73,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Between => "between steps",
+            Kind::Loading => "loading",
             Kind::LoadingAndForward => "loading and forward",
             Kind::Forward => "forward",
             Kind::Backward => "backward",
@@ -329,7 +333,7 @@ mod tests {
                 assert_eq!(Span::from_words(span.to_words()).unwrap(), span);
             }
         }
-        for [kind, place] in [[14, 0], [-1, 0], [0, 2], [0, -1]] {
+        for [kind, place] in [[15, 0], [-1, 0], [0, 2], [0, -1]] {
             assert!(Span::from_words([kind, place, 0, 0, 0, 0, 0, 0]).is_err());
         }
     }

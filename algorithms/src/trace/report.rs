@@ -78,8 +78,8 @@ pub struct RankReport {
     pub steps: Vec<StepReport>,
     /// Time of all its steps together.
     pub shares: Shares,
-    /// Time that this rank takes in a step for what it does by itself, by kind: the mean of forward pass, backward pass
-    /// and optimizer; of the time between steps the median, so that an evaluation now and then does not count.
+    /// Time that this rank takes in a step for what it does by itself, by kind: the mean of loading, forward pass,
+    /// backward pass and optimizer; of the time between steps the median, so that an evaluation now and then does not count.
     pub alone: Vec<(Kind, f64)>,
 }
 
@@ -168,7 +168,8 @@ fn rank_report(rank: &RankTrace) -> RankReport {
 
 /// Returns what the rank does by itself, in one step.
 fn alone(spans: &[&Span], steps: &[StepReport]) -> Vec<(Kind, f64)> {
-    let kinds = [Kind::Between, Kind::LoadingAndForward, Kind::Forward, Kind::Backward, Kind::Optimizer];
+    use Kind::{Backward, Between, Forward, Loading, LoadingAndForward, Optimizer};
+    let kinds = [Between, Loading, LoadingAndForward, Forward, Backward, Optimizer];
     let in_steps = |kind: Kind| {
         let mut parts: BTreeMap<u64, Vec<_>> = steps.iter().map(|step| (step.step, Vec::new())).collect();
         for span in spans.iter().filter(|span| span.kind == kind) {
@@ -181,7 +182,7 @@ fn alone(spans: &[&Span], steps: &[StepReport]) -> Vec<(Kind, f64)> {
         let mut times: Vec<f64> = parts.into_values().map(length).collect();
         times.sort_unstable_by(f64::total_cmp);
         let time = match kind {
-            Kind::Between | Kind::LoadingAndForward => times.get(times.len() / 2).copied().unwrap_or(0.0),
+            Between | LoadingAndForward => times.get(times.len() / 2).copied().unwrap_or(0.0),
             _ => times.iter().sum::<f64>() / times.len().max(1) as f64,
         };
         (kind, time)

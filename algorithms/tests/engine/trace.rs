@@ -34,6 +34,7 @@ fn traced(
         let mut trainer = Trainer::new(&comm, algorithm, setup, &vec![vec![1.0f32; 64]; 3])?;
         trainer.engine().trace().begin()?;
         for step in 0..STEPS {
+            assert_eq!(trainer.engine().trace().loading(|| step), step);
             // The trainer says it only after its function was asked: by then parameters may be lent to hooks.
             if !trainer.engine().algorithm().needs().parameters {
                 trainer.engine().forward()?;
@@ -94,6 +95,8 @@ fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
         for (rank, report) in trace.ranks.iter().zip(&trace.report().ranks) {
             assert_eq!(report.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [0, 1, 2, 3]);
             let of_host = rank.spans.iter().filter(|span| span.place == Place::Host);
+            let loads = of_host.clone().filter(|span| span.kind == Kind::Loading);
+            assert_eq!(loads.map(|span| span.step).collect::<Vec<_>>(), [0, 1, 2, 3]);
             let hooks: Vec<_> = of_host.filter(|span| span.kind == Kind::GradientsReady).collect();
             for step in 0..STEPS as u64 {
                 let mut of_step: Vec<_> = hooks.iter().filter(|span| span.step == step).collect();

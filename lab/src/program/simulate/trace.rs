@@ -82,7 +82,7 @@ fn steps(events: &[Value]) -> Vec<Step> {
 impl Step {
     fn add(&mut self, event: &Value, start: f64, length: f64) {
         match event["name"].as_str() {
-            Some("between steps" | "loading and forward" | "forward") => self.forward += length,
+            Some("between steps" | "loading" | "loading and forward" | "forward") => self.forward += length,
             Some("backward") => self.backward.push([start, start + length]),
             Some("gradients_ready") => {
                 if let Some(bucket) = event["args"]["bucket"].as_u64() {
