@@ -30,7 +30,6 @@ const LAYERS: [(&str, &str, &[&str]); 14] = [
     ("lab", "hexagram-lab", &["hexagram"]),
     ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
     ("python", "hexagram-python", &["hexagram", "hexagram-cli"]),
-    ("examples/balance", "hexagram-balance", &["hexagram", "hexagram-lab"]),
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram", "hexagram-lab"]),
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];

@@ -4,10 +4,12 @@
 //! | file | content |
 //! |---|---|
 //! | `options.rs` | the options of the command line, checked before any rank starts |
+//! | `subject.rs`, `share.rs` | what is trained, and the samplers that give samples to ranks |
 //! | `session.rs` | one training on one rank, from its first step to its report |
 //! | `trained.rs` | the replica that is trained, and the one of a [`Task`](crate::Task) |
 //! | `log.rs` | the output of a training while it runs, and at its end |
 //! | `metrics.rs`, `report.rs` | its figures: a line of JSON a step, and a summary |
+//! | `work.rs` | tokens and waiting of each rank, and what balancing gains |
 //! | `picture.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | progress on the terminal of rank 0 |
 //! | `saves.rs`, `made_with.rs` | its checkpoints, and the options and data that they belong to |
@@ -25,10 +27,15 @@ mod progress;
 mod report;
 mod saves;
 mod session;
+mod share;
+mod subject;
 mod trained;
+mod work;
 
 pub use options::{Run, RunOptions, Subject};
 pub use session::Session;
+pub use share::{Costs, SamplerKind};
+pub use subject::TaskOptions;
 pub use trained::{TaskReplica, Trained, values};
 
 use crate::program::{information, prepare, say};

@@ -1,12 +1,14 @@
 //! Tasks: models with data. Implement [`Task`] to compare algorithms on a problem of your own.
 
 mod digits;
+mod lines;
 mod quadratics;
 #[cfg(test)]
 mod tests;
 mod text;
 
 pub use digits::{CLASSES, Digits, Images, PIXELS, SIDE};
+pub use lines::{Lines, Text as LinesText};
 pub use quadratics::Quadratics;
 pub use text::Text;
 

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
             dtype: if own.dtype == Precision::F64 { "f64" } else { "f32" },
             samples: data.train.len(),
             digest: digest(&data.train)?,
+            costs: None,
         };
         let run = Run::check(options, subject)?;
         device::share_cores()?;

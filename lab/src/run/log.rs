@@ -4,6 +4,7 @@ use super::metrics::{Epoch, Metrics, Step};
 use super::progress::Progress;
 use super::report::Report;
 use super::saves::Saves;
+use super::work::Work;
 use super::{Failure, Run, picture};
 use crate::program::ranks::since_launch;
 use crate::program::say::bytes;
@@ -26,6 +27,8 @@ pub(super) struct Spent {
     pub(super) steps: Duration,
     /// Bytes that this rank sent.
     pub(super) bytes: u64,
+    /// Samples that this rank trained on.
+    pub(super) samples: usize,
 }
 
 /// Result of a training, of all replicas.
@@ -56,6 +59,8 @@ pub(super) struct Log<'a> {
     blocked_s: f64,
     steps_s: f64,
     samples: f64,
+    /// Work of all ranks and epochs, where samples cost differently.
+    work: Option<Work>,
     rate: LearningRate,
     /// Number of steps of each rank, through checkpoints.
     steps: u64,
@@ -94,6 +99,7 @@ impl<'a> Log<'a> {
             blocked_s: 0.0,
             steps_s: 0.0,
             samples: 0.0,
+            work: None,
             rate,
             steps: 0,
             resumed_at: 0,
@@ -132,18 +138,21 @@ impl<'a> Log<'a> {
         comm: &Communicator,
         losses: &[f64],
         evaluation: Evaluation<f64>,
-        spent: Spent,
+        (spent, work): (Spent, Option<Work>),
     ) -> Result<(), Failure> {
-        let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), spent.bytes as f64];
+        let Spent { blocked, steps, bytes, samples } = spent;
+        let mut sums = [blocked.as_secs_f64(), steps.as_secs_f64(), bytes as f64, samples as f64];
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
-        let [blocked, steps, bytes_sent] = sums;
-        let samples = (losses.len() * self.run.options.batch * comm.size()) as f64;
+        let [blocked, steps, bytes_sent, samples] = sums;
         let first_step = self.steps + 1;
         self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
         self.blocked_s += blocked;
         self.steps_s += steps;
         self.bytes += bytes_sent as u64;
         self.samples += samples;
+        if let Some(work) = &work {
+            self.work.get_or_insert_default().add(work.clone());
+        }
         self.steps += losses.len() as u64;
         let epoch = Epoch {
             epoch: self.epoch,
@@ -154,6 +163,7 @@ impl<'a> Log<'a> {
             comm_fraction: blocked / steps,
             bytes_sent: bytes_sent as u64,
             seconds: self.began.elapsed().as_secs_f64(),
+            work,
         };
         self.progress.line(describe(&epoch, self.run.options.epochs));
         self.keep(first_step, losses, epoch);
@@ -166,6 +176,7 @@ impl<'a> Log<'a> {
     fn keep(&mut self, first_step: u64, losses: &[f64], epoch: Epoch) {
         let Some(metrics) = &mut self.metrics else { return };
         let mut kept = Ok(());
+        let mut tokens = epoch.work.iter().flat_map(|work| &work.tokens);
         for (step, (loss, (ended, given))) in (first_step..).zip(losses.iter().zip(&self.ended)) {
             kept = kept.and(metrics.step(Step {
                 epoch: self.epoch,
@@ -174,6 +185,7 @@ impl<'a> Log<'a> {
                 learning_rate: self.rate.at(step - 1),
                 seconds: ended.as_secs_f64(),
                 metrics: given.clone(),
+                tokens: tokens.next().cloned().unwrap_or_default(),
             }));
         }
         let kept = kept.and(metrics.epoch(epoch));
@@ -279,20 +291,22 @@ impl<'a> Log<'a> {
             test_accuracy: result.test_accuracy,
             final_loss: self.loss,
             samples_per_s: self.samples * ranks as f64 / self.steps_s,
-            steps_per_s: self.samples / options.batch as f64 / self.steps_s,
+            steps_per_s: ((self.steps - self.resumed_at) * ranks as u64) as f64 / self.steps_s,
             bytes_sent: self.bytes,
             bytes_of_gradient_all_reduce: of_all_reduce as u64,
             comm_fraction: self.blocked_s / self.steps_s,
             replicas_identical: result.replicas_identical,
             failed_saves,
+            work: self.work.clone(),
             wall_s: since_launch().as_secs_f64(),
         }
     }
 }
 
 fn describe(epoch: &Epoch, epochs: u64) -> String {
+    let work = epoch.work.as_ref().map(|work| format!("\n          {}", work.text())).unwrap_or_default();
     format!(
-        "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  apart {:.3}  {:>6.0} samples/s  {:>4.1} % communication  {} sent",
+        "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  apart {:.3}  {:>6.0} samples/s  {:>4.1} % communication  {} sent{work}",
         epoch.epoch,
         epoch.loss,
         100.0 * epoch.test_accuracy,

@@ -18,7 +18,7 @@ impl MadeWith {
     /// Collects the facts of a training with this learning rate.
     pub(super) fn of(run: &Run, rate: LearningRate) -> Self {
         let Run { options, algorithm, stepper, subject } = run;
-        MadeWith(vec![
+        let mut facts = vec![
             ("--algorithm", algorithm.to_string()),
             ("--model", subject.model.clone()),
             ("--optimizer", stepper.optimizer.spelled()),
@@ -28,8 +28,10 @@ impl MadeWith {
             ("--schedule", rate.short(&stepper.learning_rate.into()).to_string()),
             ("--batch", options.batch.to_string()),
             ("--seed", options.seed.to_string()),
-            ("--data", format!("{} images of digest {:016x}", subject.samples, subject.digest)),
-        ])
+            ("--data", format!("{} samples of digest {:016x}", subject.samples, subject.digest)),
+        ];
+        facts.extend(subject.costs.as_ref().map(|costs| ("--sampler", costs.sampler.to_string())));
+        MadeWith(facts)
     }
 
     /// Notes it in a checkpoint.

@@ -3,9 +3,11 @@
 //! ```text
 //! {"event":"step","epoch":1,"step":12,"loss":2.19,"learning_rate":0.15,"seconds":0.41,"metrics":{"staleness":3.0}}
 //! {"event":"epoch","epoch":1,"loss":2.25,"test_accuracy":0.31,"consensus_distance":0.02,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
+//! {"event":"step",…,"tokens":[480,517]} and {"event":"epoch",…,"tokens_per_s":81000.0,"waiting":[0.1,0.02],…} where samples cost differently
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 
+use super::work::Work;
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,10 +30,12 @@ pub(super) struct Step {
     pub(super) seconds: f64,
     /// Numbers that the algorithm gave out, by name, on rank 0.
     pub(super) metrics: BTreeMap<String, f64>,
+    /// Tokens of each rank; empty if all samples cost the same.
+    pub(super) tokens: Vec<f64>,
 }
 
 /// Figures of one epoch.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Epoch {
     /// Its number.
     pub(super) epoch: u64,
@@ -49,6 +53,8 @@ pub(super) struct Epoch {
     pub(super) bytes_sent: u64,
     /// Seconds since the run began.
     pub(super) seconds: f64,
+    /// Work of each rank, where samples cost differently.
+    pub(super) work: Option<Work>,
 }
 
 /// Makes the directory of a run, with its parents, if it is not there.
@@ -122,6 +128,9 @@ impl Metrics {
         if !step.metrics.is_empty() {
             fields.push(("metrics", json!(step.metrics)));
         }
+        if !step.tokens.is_empty() {
+            fields.push(("tokens", json!(step.tokens)));
+        }
         self.steps.push(step);
         self.write(&fields)
     }
@@ -132,8 +141,7 @@ impl Metrics {
     ///
     /// [`Error::System`] when the disk is full or gone.
     pub(super) fn epoch(&mut self, epoch: Epoch) -> Result<()> {
-        self.epochs.push(epoch);
-        self.write(&[
+        let mut fields = vec![
             ("event", json!("epoch")),
             ("epoch", json!(epoch.epoch)),
             ("loss", json!(epoch.loss)),
@@ -143,7 +151,10 @@ impl Metrics {
             ("comm_fraction", json!(epoch.comm_fraction)),
             ("bytes_sent", json!(epoch.bytes_sent)),
             ("seconds", json!(epoch.seconds)),
-        ])?;
+        ];
+        fields.extend(epoch.work.as_ref().map(Work::fields).unwrap_or_default());
+        self.epochs.push(epoch);
+        self.write(&fields)?;
         self.flush()
     }
 
@@ -200,8 +211,15 @@ mod tests {
     use super::*;
     use std::fs;
 
-    const STEP: Step =
-        Step { epoch: 0, step: 7, loss: 2.5, learning_rate: 0.1, seconds: 0.25, metrics: BTreeMap::new() };
+    const STEP: Step = Step {
+        epoch: 0,
+        step: 7,
+        loss: 2.5,
+        learning_rate: 0.1,
+        seconds: 0.25,
+        metrics: BTreeMap::new(),
+        tokens: Vec::new(),
+    };
     const EPOCH: Epoch = Epoch {
         epoch: 0,
         loss: 2.0,
@@ -211,6 +229,7 @@ mod tests {
         comm_fraction: 0.25,
         bytes_sent: 80,
         seconds: 1.5,
+        work: None,
     };
 
     /// A directory for one test, removed at its end.

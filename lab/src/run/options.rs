@@ -1,6 +1,7 @@
 //! Options that training programs share, checked before any rank starts, so that bad input is one line from one process.
 
-use super::Failure;
+use super::share::distributed;
+use super::{Costs, Failure};
 use crate::program::ranks::{Ran, Ranks, start_of_program};
 use crate::program::{Chosen, Passes, Stepper, Stepping, folder_name, rehearse, say};
 use crate::tuned;
@@ -9,7 +10,6 @@ use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, EngineOptions, LearningRate, Registry};
 use hexagram::physical::device::DeviceChoice;
 use hexagram::sampler::loader::LoaderOptions;
-use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Error, JoinOptions, Result, TransportKind, World};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -97,6 +97,8 @@ pub struct Subject {
     pub samples: usize,
     /// Hash of the training samples.
     pub digest: u64,
+    /// Cost of each training sample; `None` if all cost the same.
+    pub costs: Option<Costs>,
 }
 
 /// Training whose options have been checked.
@@ -189,26 +191,26 @@ impl Run {
         }
     }
 
-    /// Returns the loader options: an equal share of the samples for this rank, in a new order in each epoch.
+    /// Returns a loader's options: this rank's share of the samples, in a new order in each epoch.
     ///
     /// # Errors
-    /// As [`DistributedSampler::new`].
+    /// Those of the sampler.
     pub fn share(&self, world: &World) -> Result<LoaderOptions, Failure> {
-        let sampler = DistributedSampler::new(DistributedOptions {
-            len: self.subject.samples,
-            replicas: world.size(),
-            rank: world.rank(),
-            seed: self.options.seed,
-            drop_last: true,
-            ..DistributedOptions::default()
-        })?;
-        Ok(LoaderOptions {
-            sampler: Some(Box::new(sampler)),
-            batch_size: Some(self.options.batch),
-            seed: self.options.seed,
-            drop_last: true,
-            ..LoaderOptions::default()
-        })
+        let seed = self.options.seed;
+        let rank = (world.rank(), world.size());
+        let order = (self.options.batch, seed);
+        let batches = match &self.subject.costs {
+            None => distributed(self.subject.samples, rank, order)?,
+            Some(costs) => costs.batches(rank, order)?,
+        };
+        Ok(LoaderOptions { batch_sampler: Some(batches), seed, ..LoaderOptions::default() })
+    }
+
+    /// Returns the weight of a batch in the mean over ranks: its cost over that of an average batch, so that each token
+    /// counts the same, whichever rank has it. 1 if all samples cost the same.
+    pub fn weight(&self, samples: &[usize]) -> f64 {
+        let of = |costs: &Costs| costs.sum(samples) / costs.of_batch(self.options.batch);
+        self.subject.costs.as_ref().map_or(1.0, of)
     }
 
     /// Returns the engine options.
@@ -243,9 +245,11 @@ impl Run {
             Some(_) => format!(" --checkpoint --every {}", options.every),
             None => String::new(),
         };
+        let sampler = subject.costs.as_ref().map(|costs| format!(" --sampler {}", costs.sampler));
+        let sampler = sampler.unwrap_or_default();
         format!(
             "{} --algorithm {} --model {} --optimizer {} --lr {} --schedule {} --dtype {} --batch {} --seed {} \
-             --data {:016x} --epochs {}{}{checkpoint}{}{}",
+             --data {:016x} --epochs {}{sampler}{}{checkpoint}{}{}",
             subject.program,
             options.algorithm,
             subject.model,
@@ -298,6 +302,7 @@ mod tests {
             dtype: "f32",
             samples: 1437,
             digest: 0,
+            costs: None,
         };
         let run = options.map_err(|error| error.to_string())?;
         Run::check(run.common, subject).map_err(|error| error.to_string())

@@ -1,4 +1,5 @@
-//! Picture of a run: training loss, accuracy on held-out samples and throughput, side by side in one SVG.
+//! Picture of a run: training loss, accuracy on held-out samples and throughput, side by side in one SVG; and the tokens
+//! of each rank, where samples cost differently.
 
 use super::metrics::{Epoch, Step, not_written};
 use crate::picture::{Axes, Drawn, Panel, Picture};
@@ -9,6 +10,8 @@ use std::path::Path;
 const DRAWN_STEPS: usize = 800;
 /// Steps from which on a smoothed line is drawn too.
 const NOISY: usize = 25;
+/// Steps of which the tokens of each rank are drawn; in a picture of more, ranks could not be told apart.
+const TOLD_APART: usize = 40;
 
 /// Draws a run into a file. The same figures give the same bytes.
 ///
@@ -19,7 +22,8 @@ pub(super) fn save(path: &Path, title: &str, steps: &[Step], epochs: &[Epoch]) -
 }
 
 fn svg(title: &str, steps: &[Step], epochs: &[Epoch]) -> String {
-    let panels = vec![loss(steps, epochs), accuracy(epochs), throughput(epochs)];
+    let mut panels = vec![loss(steps, epochs), accuracy(epochs), throughput(epochs)];
+    panels.extend(tokens(steps, epochs));
     Picture { title, columns: 3, axes: Axes::default(), panels }.svg()
 }
 
@@ -53,6 +57,20 @@ fn throughput(epochs: &[Epoch]) -> Panel<'static> {
     let points = points.into_iter().map(|(x, y)| (x, y / 1e3)).collect();
     let title = format!("Throughput of all ranks: {mean:.0} samples/s");
     Panel { title, axes: Some(axes), drawn: vec![Drawn::line("throughput", points)] }
+}
+
+/// Draws the tokens of each rank in the first steps, where samples cost differently.
+fn tokens(steps: &[Step], epochs: &[Epoch]) -> Option<Panel<'static>> {
+    let balance = epochs.last()?.work.as_ref()?.balance();
+    let steps = &steps[..steps.len().min(TOLD_APART)];
+    let line = |rank: usize| {
+        let point = |step: &Step| Some((step.step as f64, *step.tokens.get(rank)?));
+        Drawn::line(format!("rank {rank}"), steps.iter().filter_map(point).collect())
+    };
+    let drawn = (0..steps.first()?.tokens.len()).map(line).collect();
+    let axes = Axes { x: "step", y: "tokens of each rank", ..Axes::default() };
+    let title = format!("Busiest rank: {:.2} times the mean tokens", balance.mean());
+    Some(Panel { title, axes: Some(axes), drawn })
 }
 
 fn by_epoch(epochs: &[Epoch], value: impl Fn(&Epoch) -> f64) -> Vec<(f64, f64)> {
@@ -95,6 +113,7 @@ fn short(loss: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::work::Work;
     use super::*;
     use std::collections::BTreeMap;
 
@@ -106,6 +125,7 @@ mod tests {
             learning_rate: 0.1,
             seconds: 0.0,
             metrics: BTreeMap::new(),
+            tokens: Vec::new(),
         };
         (0..).zip(losses).map(step).collect()
     }
@@ -120,6 +140,7 @@ mod tests {
             comm_fraction: 0.1,
             bytes_sent: 1000,
             seconds: epoch as f64,
+            work: None,
         };
         (0..count).map(epoch).collect()
     }
@@ -160,6 +181,15 @@ mod tests {
         {
             assert!(!svg("", &steps(losses), &epochs(2)).contains("NaN"));
         }
+    }
+
+    #[test]
+    fn the_tokens_of_each_rank_are_drawn_where_samples_cost_differently() {
+        let mut steps = steps(falling(100, 1.0));
+        steps.iter_mut().for_each(|step| step.tokens = vec![3.0, 1.0]);
+        let work = Work { tokens: vec![vec![3.0, 1.0]], ..Work::default() };
+        let svg = svg("2 ranks", &steps, &[Epoch { work: Some(work), ..epochs(1).remove(0) }]);
+        assert!(svg.contains("Busiest rank: 1.50 times") && svg.contains(">rank 1<"), "{svg}");
     }
 
     #[test]

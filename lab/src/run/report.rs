@@ -1,5 +1,6 @@
 //! Report of a run at its end: a few lines for people, or one line of JSON.
 
+use super::work::Work;
 use crate::program::say::bytes;
 use serde_json::{Map, Value, json};
 
@@ -43,6 +44,8 @@ pub(super) struct Report {
     pub(super) replicas_identical: bool,
     /// Checkpoints that could not be saved.
     pub(super) failed_saves: u64,
+    /// Work of each rank, where samples cost differently.
+    pub(super) work: Option<Work>,
     /// From launch to result, in seconds.
     pub(super) wall_s: f64,
 }
@@ -50,7 +53,7 @@ pub(super) struct Report {
 impl Report {
     /// Returns every field, with its name.
     pub(super) fn fields(&self) -> Vec<(&'static str, Value)> {
-        vec![
+        let mut fields = vec![
             ("ranks", json!(self.ranks)),
             ("algorithm", json!(self.algorithm)),
             ("trigram", json!(self.trigram)),
@@ -70,7 +73,9 @@ impl Report {
             ("replicas_identical", json!(self.replicas_identical)),
             ("failed_saves", json!(self.failed_saves)),
             ("wall_s", json!(self.wall_s)),
-        ]
+        ];
+        fields.extend(self.work.as_ref().map(Work::fields).unwrap_or_default());
+        fields
     }
 
     /// Returns one JSON object.
@@ -88,7 +93,7 @@ impl Report {
         format!(
             "test accuracy {:.2} %, loss {:.4}; {replicas}\n\
              {} ranks over {}, {}: {:.0} samples/s, {:.1} % of the time in communication, {:.1} s in all\n\
-             {} sent{}",
+             {} sent{}{}",
             100.0 * self.test_accuracy,
             self.final_loss,
             self.ranks,
@@ -98,7 +103,8 @@ impl Report {
             100.0 * self.comm_fraction,
             self.wall_s,
             bytes(self.bytes_sent),
-            self.compared()
+            self.compared(),
+            self.work.as_ref().map(|work| format!("\n{}", work.text())).unwrap_or_default()
         )
     }
 

@@ -3,6 +3,8 @@
 use super::log::{Judged, Log, Spent};
 use super::made_with::MadeWith;
 use super::saves::{Resumed, Saves};
+use super::share::by_step;
+use super::work::Work;
 use super::{Failure, Run, Trained, baseline};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
 use hexagram::{Communicator, ReduceOp};
@@ -25,10 +27,28 @@ struct Epoch {
     number: u64,
     /// Losses of this rank's batches so far.
     losses: Vec<f64>,
+    /// Tokens of this rank's batches so far, where samples cost differently, and the number of samples.
+    tokens: Vec<f64>,
+    samples: usize,
     began: Instant,
     blocked_before: Duration,
     /// Position of the loader after the last step.
     position: Option<LoaderState>,
+}
+
+impl Epoch {
+    fn new(number: u64, blocked_before: Duration) -> Self {
+        let began = Instant::now();
+        Epoch {
+            number,
+            losses: Vec::new(),
+            tokens: Vec::new(),
+            samples: 0,
+            began,
+            blocked_before,
+            position: None,
+        }
+    }
 }
 
 impl<'a> Session<'a> {
@@ -59,13 +79,7 @@ impl<'a> Session<'a> {
         replica.set_learning_rate(rate);
         saves.check(replica)?;
         log.resumed(replica.engine().steps());
-        let epoch = Epoch {
-            number: resumed.epoch,
-            losses: Vec::new(),
-            began: Instant::now(),
-            blocked_before: Duration::ZERO,
-            position: None,
-        };
+        let epoch = Epoch::new(resumed.epoch, Duration::ZERO);
         Ok(Session { run, comm, log, saves, first_epoch: resumed.epoch, epoch })
     }
 
@@ -78,8 +92,15 @@ impl<'a> Session<'a> {
     pub fn begin_epoch(&mut self, number: u64, replica: &impl Trained) {
         self.log.begin(number);
         let blocked_before = replica.engine().telemetry().blocked();
-        self.epoch =
-            Epoch { number, losses: Vec::new(), began: Instant::now(), blocked_before, position: None };
+        self.epoch = Epoch::new(number, blocked_before);
+    }
+
+    /// Counts the samples of the next step's batch, where they cost differently.
+    pub fn count(&mut self, samples: &[usize]) {
+        if let Some(costs) = &self.run.subject.costs {
+            self.epoch.tokens.push(costs.sum(samples));
+            self.epoch.samples += samples.len();
+        }
     }
 
     /// Counts a step with the loss of its batch; the loader is then at `position`. Saves the training if a checkpoint
@@ -119,11 +140,41 @@ impl<'a> Session<'a> {
             // Messages in flight are the algorithm's traffic, not the evaluation's.
             replica.settle()?;
         }
-        let spent = Spent { blocked, steps, bytes: self.log.sent() };
-        let mut losses = std::mem::take(&mut self.epoch.losses);
-        self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
+        let ended = Epoch::new(self.epoch.number, Duration::ZERO);
+        let Epoch { mut losses, tokens, samples, .. } = std::mem::replace(&mut self.epoch, ended);
+        let work = self.work(&tokens, blocked, steps)?;
+        match &work {
+            None => self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?,
+            Some(work) => {
+                losses.iter_mut().zip(&tokens).for_each(|(loss, tokens)| *loss *= tokens);
+                self.comm.blocking().all_reduce(&mut losses, ReduceOp::Sum)?;
+                let sums = work.tokens.iter().map(|ranks| ranks.iter().sum::<f64>());
+                losses.iter_mut().zip(sums).for_each(|(loss, tokens)| *loss /= tokens);
+            }
+        }
+        let samples = if work.is_some() { samples } else { losses.len() * self.run.options.batch };
+        let spent = Spent { blocked, steps, bytes: self.log.sent(), samples };
         let evaluation = replica.evaluate()?;
-        self.log.end(self.comm, &losses, evaluation, spent)
+        self.log.end(self.comm, &losses, evaluation, (spent, work))
+    }
+
+    /// Gathers the work of all ranks in the epoch, where samples cost differently.
+    fn work(&self, tokens: &[f64], blocked: Duration, steps: Duration) -> Result<Option<Work>, Failure> {
+        let Some(costs) = &self.run.subject.costs else { return Ok(None) };
+        let ranks = self.comm.size();
+        let own = [tokens, &[blocked.as_secs_f64(), steps.as_secs_f64()]].concat();
+        let mut all = vec![0.0; own.len() * ranks];
+        self.comm.blocking().all_gather(&own, &mut all)?;
+        let of = |rank: &[f64], at: usize| rank[tokens.len() + at];
+        let by_rank: Vec<&[f64]> = all.chunks_exact(own.len()).collect();
+        let steps: Vec<Vec<f64>> = by_rank.iter().map(|rank| rank[..tokens.len()].to_vec()).collect();
+        let options = &self.run.options;
+        Ok(Some(Work {
+            tokens: by_step(&steps),
+            waited: by_rank.iter().map(|rank| of(rank, 0)).collect(),
+            seconds: by_rank.iter().map(|rank| of(rank, 1)).collect(),
+            at_random: costs.at_random(self.epoch.number, ranks, (options.batch, options.seed))?,
+        }))
     }
 
     /// Ends the training: evaluates the mean of the replicas, and reports. Returns the exit code.

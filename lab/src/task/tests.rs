@@ -8,6 +8,7 @@ fn tasks() -> Vec<Box<dyn Task>> {
         Box::new(Quadratics::noisy(3).unwrap()),
         Box::new(Digits::new().unwrap()),
         Box::new(Text::new()),
+        Box::new(Lines::new(LinesText::embedded(), std::time::Duration::ZERO)),
     ]
 }
 

@@ -4,6 +4,7 @@
 
 mod program;
 mod resume;
+mod text;
 
 use hexagram::testing;
 use program::{clean, command, folder, losses, metrics, rates, report, run};
@@ -290,7 +291,12 @@ fn a_trace_of_all_ranks_is_left() {
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().or(trace.as_array()).unwrap();
     for rank in [0, 1] {
-        assert!(events.iter().any(|event| event["pid"] == rank), "rank {rank}");
+        let of_rank = |event: &&Value| event["pid"] == rank && event["name"] == "loading";
+        assert_eq!(
+            events.iter().filter(of_rank).count(),
+            45,
+            "rank {rank}: 44 steps, and the end of the epoch"
+        );
     }
     std::fs::remove_file(file).unwrap();
     clean("trace");

@@ -39,7 +39,7 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
 }
 
 /// The newest checkpoint in a folder.
-fn newest(folder: &Path) -> PathBuf {
+pub(crate) fn newest(folder: &Path) -> PathBuf {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()
 }
 
@@ -82,7 +82,7 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
         ("--lr 100", &["--lr 1, and now 100"][..]),
         ("--batch 8", &["--batch 16, and now 8"]),
         ("--seed 7 --lr 0.1", &["--lr 1, and now 0.1; with", "--seed 0, and now 7"]),
-        (&data, &["--data 1437 images of digest ", ", and now 1437 images of digest "]),
+        (&data, &["--data 1437 samples of digest ", ", and now 1437 samples of digest "]),
     ] {
         let (good, text) = said("change", &format!("{common} --epochs 2 --resume {change}"));
         assert!(!good && text.contains("--resume --change"), "{change}: {text}");
