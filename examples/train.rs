@@ -44,8 +44,8 @@ fn train(run: &Run, task: &dyn Task, world: &World) -> Result<ExitCode, Failure>
         let mut batches = loader.iter();
         while let Some(samples) = replica.engine.trace().loading(|| batches.next()) {
             let samples = samples?;
-            session.count(&samples);
-            let loss = step(&mut replica.engine, task, (&samples, run.weight(&samples) as f32))?;
+            let weight = session.weight(&samples);
+            let loss = step(&mut replica.engine, task, (&samples, weight))?;
             session.step(&mut replica, loss, batches.state())?;
         }
         drop(batches);

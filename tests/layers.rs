@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 14] = [
+const LAYERS: [(&str, &str, &[&str]); 13] = [
     ("cuda/ptx", "hexagram-ptx", &[]),
     ("physical", "hexagram-physical", &["hexagram-ptx"]),
     ("physical/launch", "hexagram-launch", &["hexagram-physical"]),

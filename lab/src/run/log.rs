@@ -248,7 +248,9 @@ impl<'a> Log<'a> {
         let report = self.report(&result, saves.failed());
         let summarized = metrics.summary(&report.fields());
         self.lost(summarized.err());
-        let title = format!("{} on {} ranks over {}", options.algorithm, report.ranks, options.transport);
+        let sampler = report.work.as_ref().map(|(sampler, _)| format!(", {sampler}")).unwrap_or_default();
+        let title =
+            format!("{} on {} ranks over {}{sampler}", options.algorithm, report.ranks, options.transport);
         let directory = metrics.directory().to_owned();
         self.lost(
             picture::save(&directory.join("plot.svg"), &title, metrics.steps(), metrics.epochs()).err(),
@@ -297,7 +299,7 @@ impl<'a> Log<'a> {
             comm_fraction: self.blocked_s / self.steps_s,
             replicas_identical: result.replicas_identical,
             failed_saves,
-            work: self.work.clone(),
+            work: subject.costs.as_ref().map(|costs| costs.sampler).zip(self.work.clone()),
             wall_s: since_launch().as_secs_f64(),
         }
     }

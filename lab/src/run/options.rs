@@ -206,13 +206,6 @@ impl Run {
         Ok(LoaderOptions { batch_sampler: Some(batches), seed, ..LoaderOptions::default() })
     }
 
-    /// Returns the weight of a batch in the mean over ranks: its cost over that of an average batch, so that each token
-    /// counts the same, whichever rank has it. 1 if all samples cost the same.
-    pub fn weight(&self, samples: &[usize]) -> f64 {
-        let of = |costs: &Costs| costs.sum(samples) / costs.of_batch(self.options.batch);
-        self.subject.costs.as_ref().map_or(1.0, of)
-    }
-
     /// Returns the engine options.
     pub fn engine(&self) -> EngineOptions {
         EngineOptions { overlap: self.options.overlap.overlap(), ..self.stepper.engine() }

@@ -1,5 +1,6 @@
 //! Report of a run at its end: a few lines for people, or one line of JSON.
 
+use super::SamplerKind;
 use super::work::Work;
 use crate::program::say::bytes;
 use serde_json::{Map, Value, json};
@@ -44,8 +45,8 @@ pub(super) struct Report {
     pub(super) replicas_identical: bool,
     /// Checkpoints that could not be saved.
     pub(super) failed_saves: u64,
-    /// Work of each rank, where samples cost differently.
-    pub(super) work: Option<Work>,
+    /// Sampler and work of each rank, where samples cost differently.
+    pub(super) work: Option<(SamplerKind, Work)>,
     /// From launch to result, in seconds.
     pub(super) wall_s: f64,
 }
@@ -74,7 +75,10 @@ impl Report {
             ("failed_saves", json!(self.failed_saves)),
             ("wall_s", json!(self.wall_s)),
         ];
-        fields.extend(self.work.as_ref().map(Work::fields).unwrap_or_default());
+        if let Some((sampler, work)) = &self.work {
+            fields.push(("sampler", json!(sampler.to_string())));
+            fields.extend(work.fields());
+        }
         fields
     }
 
@@ -104,7 +108,7 @@ impl Report {
             self.wall_s,
             bytes(self.bytes_sent),
             self.compared(),
-            self.work.as_ref().map(|work| format!("\n{}", work.text())).unwrap_or_default()
+            self.work.as_ref().map(|(name, work)| format!("\n{name}: {}", work.text())).unwrap_or_default()
         )
     }
 

@@ -95,12 +95,15 @@ impl<'a> Session<'a> {
         self.epoch = Epoch::new(number, blocked_before);
     }
 
-    /// Counts the samples of the next step's batch, where they cost differently.
-    pub fn count(&mut self, samples: &[usize]) {
-        if let Some(costs) = &self.run.subject.costs {
-            self.epoch.tokens.push(costs.sum(samples));
-            self.epoch.samples += samples.len();
-        }
+    /// Counts the samples of the next step's batch, and returns the weight of its gradient in the mean over ranks: its
+    /// tokens over those of an average batch, so that each token counts the same, whichever rank has it. 1 if all samples
+    /// cost the same. Needed before each step only if they do not.
+    pub fn weight(&mut self, samples: &[usize]) -> f32 {
+        let Some(costs) = &self.run.subject.costs else { return 1.0 };
+        let tokens = costs.sum(samples);
+        self.epoch.tokens.push(tokens);
+        self.epoch.samples += samples.len();
+        (tokens / costs.of_batch(self.run.options.batch)) as f32
     }
 
     /// Counts a step with the loss of its batch; the loader is then at `position`. Saves the training if a checkpoint
@@ -140,28 +143,36 @@ impl<'a> Session<'a> {
             // Messages in flight are the algorithm's traffic, not the evaluation's.
             replica.settle()?;
         }
-        let ended = Epoch::new(self.epoch.number, Duration::ZERO);
-        let Epoch { mut losses, tokens, samples, .. } = std::mem::replace(&mut self.epoch, ended);
-        let work = self.work(&tokens, blocked, steps)?;
-        match &work {
-            None => self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?,
-            Some(work) => {
-                losses.iter_mut().zip(&tokens).for_each(|(loss, tokens)| *loss *= tokens);
-                self.comm.blocking().all_reduce(&mut losses, ReduceOp::Sum)?;
-                let sums = work.tokens.iter().map(|ranks| ranks.iter().sum::<f64>());
-                losses.iter_mut().zip(sums).for_each(|(loss, tokens)| *loss /= tokens);
-            }
-        }
-        let samples = if work.is_some() { samples } else { losses.len() * self.run.options.batch };
+        let work = self.work(blocked, steps)?;
+        let losses = self.losses(work.as_ref())?;
+        let samples = match work {
+            Some(_) => self.epoch.samples,
+            None => losses.len() * self.run.options.batch,
+        };
         let spent = Spent { blocked, steps, bytes: self.log.sent(), samples };
         let evaluation = replica.evaluate()?;
         self.log.end(self.comm, &losses, evaluation, (spent, work))
     }
 
+    /// Returns the mean loss of each step over all ranks, or over their tokens.
+    fn losses(&mut self, work: Option<&Work>) -> Result<Vec<f64>, Failure> {
+        let mut losses = std::mem::take(&mut self.epoch.losses);
+        let Some(work) = work else {
+            self.comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
+            return Ok(losses);
+        };
+        losses.iter_mut().zip(&self.epoch.tokens).for_each(|(loss, tokens)| *loss *= tokens);
+        self.comm.blocking().all_reduce(&mut losses, ReduceOp::Sum)?;
+        let sums = work.tokens.iter().map(|ranks| ranks.iter().sum::<f64>());
+        losses.iter_mut().zip(sums).for_each(|(loss, tokens)| *loss /= tokens);
+        Ok(losses)
+    }
+
     /// Gathers the work of all ranks in the epoch, where samples cost differently.
-    fn work(&self, tokens: &[f64], blocked: Duration, steps: Duration) -> Result<Option<Work>, Failure> {
+    fn work(&self, blocked: Duration, steps: Duration) -> Result<Option<Work>, Failure> {
         let Some(costs) = &self.run.subject.costs else { return Ok(None) };
         let ranks = self.comm.size();
+        let tokens = &self.epoch.tokens[..];
         let own = [tokens, &[blocked.as_secs_f64(), steps.as_secs_f64()]].concat();
         let mut all = vec![0.0; own.len() * ranks];
         self.comm.blocking().all_gather(&own, &mut all)?;

@@ -45,8 +45,7 @@ impl Work {
         balance
     }
 
-    /// Returns how many times as long the steps would take for a token, by counted tokens, if samples were given to ranks
-    /// at random.
+    /// Returns how many times as fast the steps are, by counted tokens, as if samples were given to ranks at random.
     pub(super) fn gain(&self) -> f64 {
         duration(&self.at_random) / duration(&self.tokens)
     }
@@ -70,7 +69,7 @@ impl Work {
         let balance = self.balance();
         format!(
             "{:.0} tokens/s; ranks wait {} % of the time; the busiest rank has {:.3} times the mean tokens, {:.3} at worst; \
-             balancing makes steps {:.2} times as fast",
+             steps are {:.2} times as fast as at random",
             self.tokens_per_s(),
             waiting.join(", "),
             balance.mean(),

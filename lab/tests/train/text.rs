@@ -22,7 +22,7 @@ fn each_sampler_trains_equal_replicas_and_balanced_ranks_have_fewer_tokens_to_wa
     for sampler in SAMPLERS {
         let arguments = "--task text --ranks 2 --batch 4 --epochs 2 --transport thread";
         let report = report("text", &format!("{arguments} --sampler {sampler} --text {}", file.display()));
-        assert_eq!((&report["replicas_identical"], &report["model"]), (&true.into(), &"text".into()));
+        assert_eq!((&report["replicas_identical"], &report["sampler"]), (&true.into(), &sampler.into()));
         assert_eq!(report["waiting"].as_array().unwrap().len(), 2);
         let lines = metrics("text");
         let first: Vec<Vec<f64>> = lines
