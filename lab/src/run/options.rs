@@ -70,8 +70,8 @@ pub struct RunOptions {
     /// difference is reported, and the run is refused
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// Continue despite a different --lr, --schedule, --batch, --seed or --data. If that changes the order of
-    /// samples, the current epoch begins anew
+    /// Continue despite a different --lr, --schedule, --batch, --seed, --data or --sampler. If that changes the order
+    /// of samples, the current epoch begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
     /// Write the timeline of all ranks for ui.perfetto.dev, and report the slowest rank

@@ -57,7 +57,7 @@ fn a_text_is_resumed_in_the_midst_of_an_epoch_by_the_same_sampler() {
     let (file, _) = text("resumed.txt");
     let common =
         format!("--task text --ranks 2 --batch 4 --every 15 --transport thread --text {}", file.display());
-    for sampler in SAMPLERS {
+    for sampler in &SAMPLERS[1..] {
         let kept = ["whole", "parts"].map(|part| folder(&format!("text-{part}")));
         let run = |name: &str, at: usize, rest: &str| {
             let kept = kept[at].display();
@@ -70,7 +70,7 @@ fn a_text_is_resumed_in_the_midst_of_an_epoch_by_the_same_sampler() {
         std::fs::remove_dir_all(resume::newest(&kept[1])).unwrap();
         let rest = run("text-rest", 1, "--epochs 4 --resume");
         assert!(rest.len() < whole.len() && whole.ends_with(&rest), "{sampler}: {whole:?} {rest:?}");
-        let other = if sampler == "batch" { "distributed" } else { "batch" };
+        let other = if *sampler == "batch" { "distributed" } else { "batch" };
         let kept_parts = kept[1].display();
         let output = super::run(
             "text-other",
