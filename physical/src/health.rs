@@ -338,7 +338,7 @@ mod tests {
         let silence = |silence| Vigilance { silence, ..Vigilance::default() };
         assert!(Vigilance::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
         let error = silence(second / 2).check().unwrap_err().to_string();
-        assert!(error.contains("500ms") && error.contains("every 250ms"), "{error}");
+        assert!(error.contains("500ms") && error.contains("heartbeats of 250ms each"), "{error}");
         for beat in [Duration::ZERO, Duration::MAX] {
             assert!(Vigilance { beat, ..Vigilance::default() }.check().is_err());
         }

@@ -103,7 +103,7 @@ fn shared_memory_alone_does_not_reach_another_host() {
     let outcome = std::panic::catch_unwind(|| spawn_as(&[on("one"), on("other")], |_| ()));
     let panic = outcome.unwrap_err();
     let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-    assert!(text.contains("cannot join") && text.contains("shared memory does not reach"), "{text}");
+    assert!(text.contains("cannot join") && text.contains("cannot share memory"), "{text}");
 }
 
 #[test]

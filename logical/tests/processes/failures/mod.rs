@@ -408,7 +408,7 @@ fn when_rank_0_has_finished_the_others_are_still_watched() {
         let mut job = Job::start("early end", TransportKind::Shm, 3);
         job.all_hear("ready");
         let (_, warning) = job.hears(0, "has finished");
-        assert!(warning.contains("waits for rank 1 (host") && warning.contains("rank 2 (host"), "{warning}");
+        assert!(warning.contains("monitor rank 1 (host") && warning.contains("rank 2 (host"), "{warning}");
         let since = job.signal(2, signal);
         all_blame(&mut job, 1..2, 2, cause, since);
         // A stuck rank does not keep rank 0 from ending.
