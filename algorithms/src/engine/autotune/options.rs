@@ -49,7 +49,7 @@ impl fmt::Debug for Cost {
     }
 }
 
-/// Settings that can change between two steps; each is that of [`EngineOptions`].
+/// Settings that can change between two steps; each is that of [`EngineOptions`](crate::EngineOptions).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
     /// Largest size of a bucket, in bytes.
