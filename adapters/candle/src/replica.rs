@@ -10,7 +10,7 @@ use crate::synchronized::Synchronized;
 use crate::tap::Engine;
 use crate::values::dtype;
 use candle_core::backprop::GradStore;
-use candle_core::{Device, Shape, Tensor};
+use candle_core::{Shape, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReadView, hash};
 use hexagram_algorithms::trace::Trace;
