@@ -165,7 +165,7 @@ def serve(world, push_codec):
         state = pickle.loads(pickle.dumps(server.state_dict()))
         assert bool(state) == bool(push_codec)
         server.load_state_dict(state)
-        with pytest.raises(hexagram.UsageError, match="fit"):
+        with pytest.raises(hexagram.UsageError, match="do not match"):
             server.pull(parameters, start=1)
     return parameters[99].item(), middle[0].item()
 
