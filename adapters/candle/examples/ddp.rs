@@ -84,7 +84,7 @@ fn demo_basic(world: &World, options: &Options) -> Result<(), Failure> {
 
     let mut batches = Uploads::new(train_loader.iter(), &copies);
     for _ in 0..options.steps.unwrap_or(usize::MAX) {
-        let Some(batch) = batches.next() else { break };
+        let Some(batch) = replica.loading(|| batches.next()) else { break };
         let (inputs, labels) = batch.map_err(|error| -> Failure { error })?;
         let inputs = replica.tensor(&inputs.elements, &inputs.shape)?;
         let labels = Tensor::from_slice(&labels, labels.len(), &device)?;

@@ -231,6 +231,20 @@ impl Plan {
         self.buckets.iter().map(|bucket| first(bucket).unwrap_or_default()).collect()
     }
 
+    /// Returns the names of the first and the last parameter of each bucket, by the model's order.
+    pub(super) fn outlines(&self) -> Vec<String> {
+        let outline = |bucket: &BucketPlan| {
+            let mut members: Vec<usize> = bucket.members.iter().map(|(index, _)| *index).collect();
+            members.sort_unstable();
+            let name = |index: &usize| self.parameters[*index].name.clone();
+            match (members.first().map(name), members.last().map(name)) {
+                (Some(first), Some(last)) if first != last => format!("{first} to {last}"),
+                (first, _) => first.unwrap_or_default(),
+            }
+        };
+        self.buckets.iter().map(outline).collect()
+    }
+
     /// Returns the tensors of each bucket.
     pub(super) fn tensors(&self) -> Vec<Arc<[Tensor]>> {
         let tensor = |(index, range): &(usize, Range<usize>)| Tensor {

@@ -1,7 +1,7 @@
 //! The engine's side of a trace: what is recorded when.
 
-use super::DataParallel;
 use super::traced::OpenTrace;
+use super::{DataParallel, hooks};
 use crate::plugin::StepInfo;
 use crate::trace::{Clock, Kind, Recorded, Recorder, Timeline, Trace, align, gather};
 use hexagram_logical::device::Timestamp;
@@ -96,8 +96,11 @@ impl Tracing<'_> {
         training.settle(limit);
         communication.settle(limit);
         let recorded = Recorded { clock, training, communication, first };
-        let gathered = gather(&self.0.comm, self.0.algorithm.name(), recorded);
-        self.0.checked(gathered)
+        let gathered = gather(&self.0.comm, recorded);
+        let ranks = self.0.checked(gathered)?;
+        let algorithm = self.0.algorithm.name().to_owned();
+        let buckets = hooks::lock(&self.0.backward).plan().outlines();
+        Ok(ranks.map(|ranks| Trace { algorithm, buckets, ranks }))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The gathering of all ranks' spans at rank 0.
 
+use super::RankTrace;
 use super::clock::{Alignment, Clock, Offset, align};
 use super::record::{LIMIT, Recorder, Span};
-use super::{RankTrace, Trace};
 use crate::record::announced;
 use hexagram_logical::{Communicator, Result};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct Recorded {
 /// Brings together what the ranks have recorded; rank 0 gets it. A collective call.
 ///
 /// Messages: those of an alignment, and two from every rank to rank 0, of 24 bytes and of 64 bytes a span.
-pub(crate) fn gather(comm: &Communicator, algorithm: &str, mine: Recorded) -> Result<Option<Trace>> {
+pub(crate) fn gather(comm: &Communicator, mine: Recorded) -> Result<Option<Vec<RankTrace>>> {
     let last = align(comm, &mine.clock)?;
     let Recorded { training, communication, first, .. } = mine;
     let Recorder { spans: training, device: enqueued, dropped, .. } = training;
@@ -50,7 +50,7 @@ pub(crate) fn gather(comm: &Communicator, algorithm: &str, mine: Recorded) -> Re
             clock_error: Duration::from_nanos(alignment.error().saturating_add(error).unsigned_abs()),
         });
     }
-    Ok(Some(Trace { algorithm: algorithm.to_owned(), ranks }))
+    Ok(Some(ranks))
 }
 
 fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64, i64)> {

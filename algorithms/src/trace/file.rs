@@ -52,7 +52,7 @@ impl Trace {
         )?;
         writeln!(out, "\"report\":{}}},", Text(&report.to_string()))?;
         writeln!(out, "\"traceEvents\":[")?;
-        let mut events = Events { out, first, begun: false };
+        let mut events = Events { out, buckets: &self.buckets, first, begun: false };
         for (rank, (trace, report)) in self.ranks.iter().zip(&report.ranks).enumerate() {
             events.rank(rank, trace, report)?;
         }
@@ -89,6 +89,8 @@ fn clock_error(rank: &RankTrace) -> Micros {
 
 struct Events<'a, W> {
     out: &'a mut W,
+    /// Parameters of each bucket.
+    buckets: &'a [String],
     /// Earliest moment.
     first: i64,
     begun: bool,
@@ -112,7 +114,11 @@ impl<W: Write> Events<'_, W> {
         if !beside.is_empty() {
             named.push((BACKGROUND, "background".to_owned()));
         }
-        let buckets = buckets.into_iter().map(|bucket| (BUCKETS + bucket, format!("bucket {bucket}")));
+        let buckets = buckets.into_iter().map(|bucket| {
+            let outline = self.buckets.get(bucket).map_or_else(String::new, |outline| format!(": {outline}"));
+            (BUCKETS + bucket, format!("bucket {bucket}{outline}"))
+        });
+        let buckets: Vec<(usize, String)> = buckets.collect();
         for (track, name) in named.into_iter().chain(buckets) {
             self.track(rank, track, &name)?;
         }

@@ -38,6 +38,8 @@ use std::time::Duration;
 pub struct Trace {
     /// Name of the algorithm in use as the trace was collected.
     pub algorithm: String,
+    /// Parameters of each bucket, as the trace was collected: the first and the last by the model's order.
+    pub buckets: Vec<String>,
     /// Records of each rank.
     pub ranks: Vec<RankTrace>,
 }
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     pub(super) fn trace(ranks: Vec<RankTrace>) -> Trace {
-        Trace { algorithm: "local-sgd".to_owned(), ranks }
+        Trace { algorithm: "local-sgd".to_owned(), buckets: vec!["fc.weight to fc.bias".to_owned()], ranks }
     }
 
     /// A rank with spans of kind, step, start and end; hooks are of bucket 3.

@@ -59,6 +59,7 @@ fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
     for algorithm in sampled(registry::all()) {
         let trace = traced(TransportKind::Thread, 4, || algorithm.clone(), |_, _| ());
         assert_eq!((trace.algorithm.as_str(), trace.ranks.len()), (algorithm.name(), 4));
+        assert!(trace.buckets.concat().contains("p0"), "{:?}", trace.buckets);
         for rank in &trace.ranks {
             let in_place = |place: Place, kind: Kind| {
                 rank.spans.iter().filter(|span| (span.place, span.kind) == (place, kind)).count()

@@ -176,7 +176,7 @@ mod tests {
 
     fn read(ranks: Vec<RankTrace>) -> Result<Vec<Layer>, String> {
         let mut text = Vec::new();
-        Trace { algorithm: "bytegrad".to_owned(), ranks }.write(&mut text).unwrap();
+        Trace { algorithm: "bytegrad".to_owned(), buckets: Vec::new(), ranks }.write(&mut text).unwrap();
         layers(&String::from_utf8(text).unwrap())
     }
 
