@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// This rank's copy of a model, and its connection to the others.
 ///
-/// A step is [`Replica::step`], with the engine's own optimizer ([`EngineOptions::optimizer`]), or
+/// A step is [`Replica::step`], with the engine's own optimizer ([`EngineOptions::optimizer`](hexagram_algorithms::EngineOptions::optimizer)), or
 /// [`Replica::backward_step`], with one of candle's. The first is faster: the engine steps on flat memory, from where
 /// the parameters reach `Var` and model in one pass.
 ///
@@ -137,7 +137,7 @@ impl Replica {
     }
 
     /// Begins a training forward pass: call it before that. Running statistics become the same on all ranks, as
-    /// [`EngineOptions::buffers`] says, for which ranks wait for each other if the model has any; and algorithms that
+    /// [`EngineOptions::buffers`](hexagram_algorithms::EngineOptions::buffers) says, for which ranks wait for each other if the model has any; and algorithms that
     /// communicate parameters begin to, beside that pass. Without this call statistics become the same after each step,
     /// and such algorithms begin only with the backward pass.
     ///
@@ -181,7 +181,7 @@ impl Replica {
     /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
     ///
     /// # Errors
-    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate, and under
+    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`](hexagram_algorithms::EngineOptions::optimizer) or learning rate, and under
     /// an algorithm that takes several gradients of a batch: see [`Replica::step_with`].
     pub fn step(&mut self, loss: &Tensor) -> Result<()> {
         self.computed(loss, Mode::Synchronize)?;
