@@ -70,14 +70,19 @@ fn a_training_that_diverges_is_a_record_and_no_end_of_the_suite() {
 fn compare(run: &Record, kept: &Record) {
     let tolerance = if run.place.task == "digits" { 0.1 } else { 1e-4 };
     let near = |one: f64, other: f64| (one - other).abs() <= tolerance * one.abs() + 1e-9;
-    let same = near(run.own_loss, kept.own_loss) && near(run.last().bytes, kept.last().bytes);
+    // Ranks may agree on a little more before the first step. One number more in each of 200 steps is no longer that.
+    let bytes = (run.last().bytes - kept.last().bytes).abs();
+    let same = near(run.own_loss, kept.own_loss) && bytes <= tolerance * kept.last().bytes + 1024.0;
     let seed = run.seed;
     assert!(
         same && run.learning_rate == kept.learning_rate,
-        "{}, seed {seed}, is not as docs/which-algorithm.jsonl.gz has it: loss {} and was {}; run the suite with it anew",
+        "{}, seed {seed}, is not as docs/which-algorithm.jsonl.gz has it: loss {} and was {}, {} bytes and were {}; run the \
+         suite with it anew",
         run.place,
         run.own_loss,
-        kept.own_loss
+        kept.own_loss,
+        run.last().bytes,
+        kept.last().bytes
     );
 }
 
