@@ -216,7 +216,7 @@ impl<'a> Call<'a> {
 
     /// Returns the rank in the group of a rank of the world.
     pub(crate) fn in_group(&self, world_rank: usize) -> Option<usize> {
-        self.group.members().iter().position(|member| *member == world_rank)
+        self.group.rank_of(world_rank)
     }
 
     /// Encodes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.

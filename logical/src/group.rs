@@ -54,8 +54,10 @@ impl Group {
     /// Returns the group of all ranks that an endpoint connects.
     pub(crate) fn over(endpoint: &dyn Transport, members: Arc<[usize]>) -> Self {
         let is_world = members.iter().copied().eq(0..endpoint.size());
-        let rank = members.iter().position(|member| *member == endpoint.rank()).unwrap_or_default();
-        Group { number: u32::from(!is_world), rank, members }
+        let group = Group { number: u32::from(!is_world), rank: 0, members };
+        // An endpoint is open among ranks of which this one is one.
+        let rank = group.rank_of(endpoint.rank()).unwrap_or_default();
+        Group { rank, ..group }
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -64,6 +66,14 @@ impl Group {
 
     pub(crate) fn size(&self) -> usize {
         self.members.len()
+    }
+
+    /// Returns the rank in the group of a rank of the world.
+    pub(crate) fn rank_of(&self, world_rank: usize) -> Option<usize> {
+        match self.members.get(world_rank) == Some(&world_rank) {
+            true => Some(world_rank),
+            false => self.members.iter().position(|member| *member == world_rank),
+        }
     }
 
     pub(crate) fn members(&self) -> &Arc<[usize]> {

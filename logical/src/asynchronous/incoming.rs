@@ -1,8 +1,7 @@
 //! Requests of other ranks, and the replies to them: the serving half of the protocol in [`super::dispatcher`].
 
 use super::dispatcher::{Dispatcher, Incoming, PAYLOADS, REPLIES, bytes_of, label, request_label};
-use super::handler::Payload;
-use super::handler::{Handler, Landed, Reply, Served};
+use super::handler::{Handler, Landed, Payload, Reply, Served};
 use super::wire::{Head, LEAVE, Request};
 use crate::{Buffer, DType, Error, Land, Result};
 use hexagram_physical::stopwatch::Stopwatch;

@@ -1,8 +1,7 @@
 //! Requests of this rank, and their replies: the requesting half of the protocol in [`super::dispatcher`].
 
 use super::dispatcher::{Dispatcher, Outgoing, PAYLOADS, REPLIES, Response, bytes_of, label, request_label};
-use super::handler::Payload;
-use super::handler::{Landed, Reply};
+use super::handler::{Landed, Payload, Reply};
 use super::wire::{Head, REPLY_BYTES, Request};
 use crate::{Buffer, DType, Land, Result};
 use hexagram_physical::stopwatch::Stopwatch;

@@ -1,8 +1,7 @@
 //! The service alone, with a handler that adds.
 
 use super::dispatcher::{Outgoing, request_label};
-use super::handler::Payload;
-use super::handler::{Handler, Landed, Member, Reply, Served};
+use super::handler::{Handler, Landed, Member, Payload, Reply, Served};
 use super::pending::Pending;
 use super::service::Service;
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};

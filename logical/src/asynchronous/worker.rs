@@ -2,6 +2,7 @@
 //! tasks.
 
 use super::dispatcher::{Dispatcher, mailbox, request_label};
+use super::wire::violation;
 use crate::runtime::{self, Instant};
 use crate::{Buffer, Error, Land, Result};
 use hexagram_physical::error::{During, Straggler};
@@ -117,9 +118,10 @@ impl Worker {
     fn receive(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
         let message = mailbox.host::<u8>()?;
         let got = got.checked(self.dispatcher.comm.endpoint(), message.len())?;
-        // Only the service's ranks have connections here.
-        let ranks = self.dispatcher.comm.world_ranks();
-        let from = ranks.iter().position(|rank| *rank == got.peer).unwrap_or_default();
+        let comm = &self.dispatcher.comm;
+        let from = comm.group().rank_of(got.peer).ok_or_else(|| {
+            violation(&comm.world().health().peers()[got.peer], "a request to a service that it is not in")
+        })?;
         if let Some(task) = self.dispatcher.receive(from, &message[..got.bytes])? {
             self.theirs.push(Box::pin(task));
         }

@@ -5,8 +5,7 @@ mod target;
 
 use super::agree::{check, tell_everyone};
 use super::dispatcher::{Dispatcher, Outgoing};
-use super::handler::Payload;
-use super::handler::{Landed, Member};
+use super::handler::{Landed, Member, Payload};
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
 use super::service::Service;

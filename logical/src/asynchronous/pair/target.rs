@@ -1,7 +1,6 @@
 //! Serves the requests of other ranks for the value of this rank.
 
-use crate::asynchronous::handler::Payload;
-use crate::asynchronous::handler::{Handler, Landed, Member, Reply, Served};
+use crate::asynchronous::handler::{Handler, Landed, Member, Payload, Reply, Served};
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::shared::{Shared, SharedGuard};

@@ -1,8 +1,7 @@
 //! The client side of a server: the pushes and pulls of a rank.
 
 use super::super::dispatcher::{Outgoing, Response};
-use super::super::handler::Landed;
-use super::super::handler::Payload;
+use super::super::handler::{Landed, Payload};
 use super::super::pending::Pending;
 use super::super::wire::violation;
 use super::cache::Cache;

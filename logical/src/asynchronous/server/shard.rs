@@ -8,8 +8,7 @@
 //! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server codecs.
 //! `settled` is a clock: all pushes of all ranks before it have arrived.
 
-use super::super::handler::Payload;
-use super::super::handler::{Handler, Landed, Member, Reply, Served};
+use super::super::handler::{Handler, Landed, Member, Payload, Reply, Served};
 use super::super::shared::Shared;
 use super::super::wire::{Request, violation};
 use super::terms::Terms;
