@@ -1,5 +1,5 @@
-//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which
-//! is not asked when it suits. With a codec it is `compressed-ad-psgd`.
+//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with the replica of one other rank,
+//! which need not agree. With a codec it is `compressed-ad-psgd`.
 //!
 //! ```text
 //! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ
@@ -11,21 +11,22 @@
 //! d ← D(C((hᵢⱼ − xⱼ)/2));       xᵢ ← xᵢ − d; xⱼ ← xⱼ + d
 //! ```
 //!
-//! Any rank may average with any other at any time: [pair exchanges](PairExchange) lock both replicas in the order of
-//! ranks, so that no circle of ranks can block, and each rank's service answers whatever its program does. So ranks
-//! need no roles, and their number may be odd. Nobody waits for another's step: where the last average is not over in
-//! time, the next is left out. All averages together are a product of pairwise ones, in one order, which keeps the mean
-//! of the replicas: encoded too, whatever the codec loses, since both add the same d.
+//! Any rank may average with any other at any time: [pair exchanges](PairExchange) lock both replicas in rank order, so
+//! that no cycle of ranks can deadlock, and the service of each rank answers even while the program computes. So ranks
+//! need no roles, and their number may be odd. No rank waits for the step of another rank: if the last average has not
+//! ended in time, the next is skipped. All averages together are a product of pairwise ones, in one order, which
+//! preserves the mean of the replicas. Encoded averages preserve it too, whatever the codec loses, since both ranks add
+//! the same d.
 //!
-//! State: x and y, the exchange's room for what travels, some 5 S in all, S being the size of the parameters; encoded
+//! State: x and y, the message buffers of the exchange, some 5 S in all, S being the size of the parameters; encoded
 //! two h for every partner, 2(n−1) S. Bytes sent per rank: 2 S for each average that the rank begins, S of them by
-//! itself and S by its partner, and a request with its reply of 96 bytes, or two where the partner's rank is the lower;
-//! so 2 S / P in a step, or less. Encoded, 2 messages of C in place of 2 S, in 8 bits 2 (d + 8⌈d/2048⌉). Defaults: P =
-//! 1; 8 bits of min-max for `compressed-ad-psgd`. Elements: f32 and f64; encoded f32. Asynchronous: replicas differ,
-//! and no run is like another; use a final mean. A [settle](crate::DataParallel::settle), and so a checkpoint, forgets
-//! h on both sides: the next message of a pair is of x itself, for which C is to be fine. Deviation from the sources:
-//! in the first a rank waits for its average before it begins the next step; the second, Moniqua, sends x modulo a
-//! bound on the replicas' distance, and remembers nothing, but is wrong without a sign where the bound does not hold.
+//! itself and S by its partner, and a request with its reply of 96 bytes, or two if the partner has the lower rank; so
+//! 2 S / P in a step, or less. Encoded, 2 messages of C in place of 2 S, in 8 bits 2 (d + 8⌈d/2048⌉). Defaults: P = 1;
+//! 8 bits of min-max for `compressed-ad-psgd`. Elements: f32 and f64; encoded f32. Asynchronous: replicas differ, and
+//! runs are not reproducible; use a final mean. A [settle](crate::DataParallel::settle), and so a checkpoint, forgets h
+//! on both sides: the next message of a pair is of x itself, so C must be a fine codec. Deviations from the sources: in
+//! the first, a rank waits for its average before it begins the next step; the second, Moniqua, sends x modulo a bound
+//! on the replicas' distance, and has no state, but gives wrong results without an error where the bound does not hold.
 //! Sources: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018;
 //! Lu and De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020.
 
@@ -39,10 +40,10 @@ use hexagram_logical::spelling::{Options, or};
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 
-/// Averages of two replicas, whenever it suits one of them.
+/// Averages of two replicas, requested by either rank at any time.
 #[derive(Debug, Clone)]
 pub struct AdPsgd {
-    /// Number P of steps from one average that a rank asks for to the next, 1 or more. Default: 1.
+    /// Number P of steps between the averages that a rank requests, at least 1. Default: 1.
     pub interval: u64,
     /// Seed of the choice of partners. Default: 0.
     pub seed: u64,
@@ -57,7 +58,7 @@ impl Default for AdPsgd {
 }
 
 impl AdPsgd {
-    /// Creates `compressed-ad-psgd`, with eight bits for each parameter.
+    /// Creates `compressed-ad-psgd`, with 8 bits per parameter.
     pub fn compressed() -> Self {
         AdPsgd { codec: Some(Arc::new(MinMax8::default())), ..AdPsgd::default() }
     }
@@ -65,13 +66,13 @@ impl AdPsgd {
 
 /// State of one bucket.
 pub struct AdPsgdState {
-    /// Replica that others reach, between the first step and the end, or a [`settle`](Algorithm::settle).
+    /// Replica that other ranks access, between the first step and the end, or a [`settle`](Algorithm::settle).
     shared: Option<SharedReplica>,
     /// Last known parameters y, and then the change.
     y: Buffer,
 }
 
-/// Replica that other ranks reach.
+/// Replica that other ranks access.
 struct SharedReplica {
     x: PairExchange,
     under_way: Option<Pending<Exchanged>>,
@@ -141,7 +142,7 @@ impl Algorithm for AdPsgd {
         context.copy(&bucket.parameters, y)
     }
 
-    /// Ends all averages: the replica is the engine's alone again.
+    /// Ends all averages, so that only the engine accesses the replica.
     async fn settle(&self, _: &Context, state: &mut AdPsgdState, bucket: &mut Bucket) -> Result<()> {
         let Some(SharedReplica { x, under_way, service }) = state.shared.take() else { return Ok(()) };
         if let Some(under_way) = under_way {
@@ -151,14 +152,14 @@ impl Algorithm for AdPsgd {
         x.load(&mut bucket.parameters).await
     }
 
-    /// Names nothing: what is under way was ended, and partners follow from the step.
+    /// Saves nothing: no average is in progress, and partners follow from the step number.
     fn checkpoint(&self, _: &mut AdPsgdState, _: &mut Fields) -> Result<()> {
         Ok(())
     }
 }
 
 impl AdPsgd {
-    /// Returns any other rank, each as likely.
+    /// Returns a random other rank, with uniform probability.
     fn partner(&self, context: &Context) -> usize {
         let words = [context.rank() as u64, context.bucket() as u64, context.step()];
         let draw = words.iter().fold(self.seed, |hash, word| mix(hash ^ word));
@@ -168,7 +169,7 @@ impl AdPsgd {
 }
 
 impl SharedReplica {
-    /// Makes the replica reachable. All ranks call it together.
+    /// Makes the replica accessible to other ranks. A collective call.
     async fn open(context: &Context, parameters: &Buffer, encoding: Option<Encoding>) -> Result<Self> {
         let service = Service::start(context.comm()).await?;
         let options = PairOptions { locked: true, encoding };
@@ -176,7 +177,7 @@ impl SharedReplica {
         Ok(SharedReplica { x, under_way: None, service })
     }
 
-    /// Returns true if the last average that this rank has asked for is over.
+    /// Returns true if the last average that this rank requested has ended.
     async fn is_free(&mut self) -> Result<bool> {
         if self.under_way.as_ref().is_some_and(|exchange| !exchange.is_done()) {
             return Ok(false);

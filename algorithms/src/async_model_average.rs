@@ -1,5 +1,5 @@
-//! Asynchronous model average: every rank steps on its own, while a thread beside it averages the replicas over and
-//! over. With a codec it is `compressed-async-model-average`.
+//! Asynchronous model average: every rank steps on its own, while a background thread averages the replicas repeatedly.
+//! With a codec it is `compressed-async-model-average`.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)        every step, with this rank's own gradient
@@ -14,25 +14,25 @@
 //!     xᵢ ← xᵢ + α (H − hᵢ), and of the own chunk + α n (m − H)
 //! ```
 //!
-//! What a rank adds to its replica meanwhile is kept, and the mean of the replicas stays as it is, up to rounding,
-//! since Σᵢ (r − sᵢ) = 0; encoded too, whatever the codec loses, since Σᵢ (H − hᵢ) + n (m − H) = 0. No rank waits for
-//! another: the k-th average begins when the slowest rank has come to it, and the others go on. A step in which no
-//! average begins or ends costs nothing but the question. The first W steps, if asked for, are plain gradient
+//! The updates of a rank during an average are kept. The mean of the replicas is preserved, up to rounding, since Σᵢ (r
+//! − sᵢ) = 0; encoded averages preserve it too, whatever the codec loses, since Σᵢ (H − hᵢ) + n (m − H) = 0. No rank
+//! waits for another: the k-th average begins when the slowest rank has reached it; the other ranks continue. A step in
+//! which no average begins or ends costs only the check. The first W steps, if requested, are plain gradient
 //! all-reduce.
 //!
-//! State: s and r, 2 S in all, S being the size of the parameters; with a codec h, H, and of the own chunk m and
-//! everyone's h besides, 3 S and S/n, which checkpoints have. Bytes sent per rank: for an average, at most once in τ
+//! State: s and r, 2 S in all, S being the size of the parameters; with a codec h, H, and for the own chunk m and the h
+//! of every rank, in all 3 S + S/n; checkpoints contain them. Bytes sent per rank: for an average, at most every τ
 //! seconds, 2(n−1)/n · S, or (n−1) · S if n · S ≤ 64 KiB, and n − 1 to agree on it (without hierarchy); in 8 bits
-//! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; for a step of the warm-up as without
-//! a codec, which is never encoded. Hierarchical communication is for averages without a codec. Defaults: τ = 0.1 s, which
-//! leaves the network idle half of the time where an average takes 50 ms; 0 averages without a pause, and on a small
-//! model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for `compressed-async-model-average`; a
-//! coarse codec, of contraction δ, needs α of about δ. Asynchronous: replicas differ, and no run is like another; a
-//! checkpoint loses nothing.
-//! [`DataParallel::settle`](crate::DataParallel::settle) aborts what has not begun and applies what has; the next step
-//! resumes. Metric: `staleness`, the steps that an average took. Elements: floats; encoded f32. Sources: Gan et al.,
-//! "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021, where τ is 0.5 s; encoded
-//! [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi,
+//! 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c elements, B = 2048, and n − 1; a step of the warm-up is never
+//! encoded, and sends the bytes of full precision. Hierarchical communication is for averages without a codec.
+//! Defaults: τ = 0.1 s, at which the network is idle half of the time if an average takes 50 ms; 0 averages without a
+//! pause, which keeps a processor busy on a small model; W = 0; α = 1, and 8 bits of min-max for
+//! `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ. Asynchronous: replicas
+//! differ, and runs are not reproducible; a checkpoint loses nothing.
+//! [`DataParallel::settle`](crate::DataParallel::settle) aborts an average that has not begun and applies one that has;
+//! the next step resumes. Metric: `staleness`, the number of steps that an average took. Elements: floats; encoded f32.
+//! Sources: Gan et al., "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021, where τ is 0.5 s;
+//! encoded [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi,
 //! "CHOCO", 2019.
 
 use crate::plugin::{
@@ -47,16 +47,17 @@ use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Mean of the parameters, beside the training.
+/// Averages of the parameters in the background.
 #[derive(Debug, Clone)]
 pub struct AsyncModelAverage {
-    /// Seconds τ from the start of an average to that of the next, if it is over; 0 for at once. Default: 0.1.
+    /// Seconds τ from the start of an average to the start of the next, if the first has ended by then; 0 for no pause.
+    /// Default: 0.1.
     pub interval: f64,
-    /// Number W of steps of gradient all-reduce in the beginning. Default: 0.
+    /// Number W of steps of gradient all-reduce at the beginning. Default: 0.
     pub warm_up: u64,
     /// Codec C of the averages; `None`, the default, averages in full precision.
     pub codec: Option<Arc<dyn Codec>>,
-    /// Part α of the way to the mean, above 0 and at most 1. Default: 1.
+    /// Fraction α of the distance to the mean that an average moves a replica, above 0 and at most 1. Default: 1.
     pub approach: f64,
 }
 
@@ -67,13 +68,14 @@ impl Default for AsyncModelAverage {
 }
 
 impl AsyncModelAverage {
-    /// Creates `compressed-async-model-average`, with eight bits for each parameter.
+    /// Creates `compressed-async-model-average`, with 8 bits per parameter.
     pub fn compressed() -> Self {
         AsyncModelAverage { codec: Some(Arc::new(MinMax8::default())), ..AsyncModelAverage::default() }
     }
 }
 
-/// Average under way: `s` as it was, or as all know it, and `r`, which becomes the mean.
+/// Average in progress: `s`, a copy of the parameters (encoded: the estimate that all ranks share), and `r`, which
+/// becomes the mean.
 struct Average {
     s: Buffer,
     r: Buffer,
@@ -86,11 +88,11 @@ pub struct Averaging {
     under_way: Option<Pending<Option<Average>>>,
     /// Buffers for the next average.
     spare: Option<Average>,
-    /// Moment at which the last average was posted.
+    /// Time at which the last average was posted.
     posted: Option<Instant>,
-    /// Steps before that.
+    /// Number of steps before that time.
     posted_after: u64,
-    /// Encoding of the averages, which the other thread has while one is under way.
+    /// Encoding of the averages; the background thread owns it during an average.
     encoding: Option<Arc<Mutex<Encoding>>>,
 }
 
@@ -173,7 +175,7 @@ impl Algorithm for AsyncModelAverage {
         Ok(())
     }
 
-    /// Names what an encoding remembers: what is in flight was settled.
+    /// Saves the state of an encoding; averages in progress have been settled.
     fn checkpoint(&self, state: &mut Averaging, fields: &mut Fields) -> Result<()> {
         let encoding = state.encoding.as_ref();
         encoding.map_or(Ok(()), |encoding| fields.encoding("encoding", &mut lock(encoding)))
@@ -181,12 +183,13 @@ impl Algorithm for AsyncModelAverage {
 }
 
 impl Averaging {
-    /// Returns true if there is an average to be applied.
+    /// Returns true if an average is ready to be applied.
     fn has_come(&self) -> bool {
         self.under_way.as_ref().is_some_and(Pending::is_done)
     }
 
-    /// Copies `s ← x`, and makes `r ← mean(s)` on the other thread; encoded, s becomes what all know of it.
+    /// Copies `s ← x`, and computes `r ← mean(s)` on the background thread; encoded, s becomes the estimate that all
+    /// ranks share.
     fn post(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
         let new = || Ok(Average { s: context.zeros_like(parameters)?, r: context.zeros_like(parameters)? });
         let Average { mut s, mut r } = self.spare.take().map_or_else(new, Ok)?;
@@ -209,7 +212,7 @@ impl Averaging {
         Ok(())
     }
 
-    /// Applies an average, if there is one and it was not aborted: `x ← (x − α s) + α r`. Waits for it.
+    /// Waits for an average and applies it, if there is one and it was not aborted: `x ← (x − α s) + α r`.
     async fn apply(&mut self, context: &Context, parameters: &Buffer, approach: f64) -> Result<()> {
         let Some(under_way) = self.under_way.take() else { return Ok(()) };
         let Some(average) = under_way.await? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! ByteGrad: synchronous data-parallel SGD whose gradients travel as 8 bits a number.
+//! ByteGrad: synchronous data-parallel SGD whose gradients are sent in 8 bits per element.
 //!
 //! ```text
 //! cᵢ ← Q(gᵢ)                       each rank's gradient, in a message for the owner of each chunk
@@ -7,17 +7,18 @@
 //! ```
 //!
 //! Q gives every number of a block one of 256 values between the block's smallest and largest ([`MinMax8`]). It rounds
-//! to the nearest, so that the result is biased, twice, by at most 1/510 of a block's range each time; there is no
-//! error feedback, and so no proof of convergence: where gradients are so small beside others of their block that they
-//! round to nothing, take `qadam-8bit`. In practice 8 bits are fine enough to train as full precision does, which makes
-//! this the first thing to try on a slow network.
+//! to nearest, so the result is biased, twice, by at most 1/510 of the range of a block each time. It has no error
+//! feedback, and so no proof of convergence: if gradients are so small compared to others of their block that they
+//! round to zero, use `qadam-8bit`. In practice 8 bits are as accurate as full precision, so this is the first
+//! algorithm to try on a slow network.
 //!
 //! State: none. With blocks of B elements, bytes sent per rank and step: 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of
-//! c elements that a bucket is cut into: 1/4 of full precision. Hierarchically, only what hosts send to each other is
-//! encoded. Default: B = 2048, which one outlier spoils; Bagua has one range for a whole chunk.
+//! c elements that a bucket is cut into: 1/4 of full precision. Hierarchically, only messages between hosts are
+//! encoded. Default: B = 2048, in which one outlier makes all elements of its block coarse; Bagua uses one range per
+//! chunk.
 //!
-//! Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32. Source: Bagua,
-//! Gan et al., VLDB 2022.
+//! Replicas: bit-identical. Optimizer: the same as in full precision, with the same learning rate. Elements: f32.
+//! Source: Bagua, Gan et al., VLDB 2022.
 
 use crate::plugin::{About, Algorithm, Bucket, Context, Trigram, check_f32};
 use hexagram_logical::Result;

@@ -1,8 +1,8 @@
-//! Elements of model data in host memory, wherever the data is: for what files and messages of mixed types need.
+//! Elements of model data in host memory, wherever the data is: for files and for messages of mixed types.
 
 use hexagram_logical::{Buffer, DType, ReadView, Result};
 
-/// Returns elements of type `dtype` in host memory, with these bytes.
+/// Returns elements of type `dtype` with these bytes, in host memory.
 pub(crate) fn from_bytes(dtype: DType, bytes: &[u8]) -> Result<Buffer> {
     let buffer = Buffer::zeroed(dtype, bytes.len() / dtype.size())?;
     buffer.write_all()?.copy_from_bytes(bytes)?;

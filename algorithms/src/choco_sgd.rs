@@ -1,4 +1,5 @@
-//! CHOCO-SGD: gossip in which every rank sends, however coarsely, how its parameters differ from what is known of them.
+//! CHOCO-SGD: gossip in which every rank sends, in any lossy encoding, the difference between its parameters and its
+//! neighbours' estimate of them.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
@@ -7,12 +8,12 @@
 //! xᵢ ← xᵢ + γ_c (Σⱼ wᵢⱼ x̂ⱼ − x̂ᵢ)
 //! ```
 //!
-//! C may be any codec with a contraction, such as top-k or the sign: what it leaves out is still in xᵢ − x̂ᵢ and comes
-//! later, and meanwhile nobody acts on it. W is static. The mean over ranks follows the mean gradient. Nothing overlaps
-//! with the passes, since the stepped parameters are what is encoded. Momentum stays each rank's own; replicas differ,
-//! evaluate their mean.
+//! C may be any codec with a contraction, such as top-k or the sign: the part that it drops remains in xᵢ − x̂ᵢ, and is
+//! sent later; until then no rank uses it. W is static. The mean over ranks follows the mean gradient. Nothing overlaps
+//! with the passes, since the parameters are encoded after the optimizer step. Each rank keeps its own momentum;
+//! replicas differ, evaluate their mean.
 //!
-//! γ_c is to suit the codec; too large a one diverges. It can be measured ([`gossip`](crate::gossip) says how);
+//! γ_c must suit the codec; too large a value diverges. It can be measured (see [`gossip`](crate::gossip));
 //! constructors choose it:
 //!
 //! | codec | γ_c | message, for d parameters |
@@ -21,15 +22,16 @@
 //! | [`ChocoSgd::top_k`] of a share k/d | 2 k/d, at most 1 | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most |
 //! | [`ChocoSgd::min_max8`] | 1: nearly exact | d + 8⌈d/2048⌉ |
 //!
-//! (Tuned for top-k of 1 % on a ring of 9 was .04; on one of 4, ranks without gradients stall with 4 k/d and agree with
-//! half of it. Sums x̂ are of f32: with values about 1, the mean over ranks moves by some 10⁻⁷ a step on its own.)
+//! (The value tuned for top-k of 1 % on a ring of 9 was .04. On a ring of 4 without gradients, ranks stall with 4 k/d
+//! and agree with 2 k/d. The sums x̂ are in f32: with values of about 1, the mean over ranks drifts by some 10⁻⁷ per
+//! step.)
 //!
 //! Bytes sent per rank and step: deg messages, with the sign deg · (⌈d/8⌉ + 4⌈d/2048⌉); deg is 2 on the ring, the
-//! default as that of the paper, so that it is S/16 and some, S being the size of the parameters. State: x̂ᵢ and Σⱼ wᵢⱼ
-//! x̂ⱼ, 2 S, whatever the graph; it begins where all ranks are, by one gossip in full precision whenever it is made.
-//! Elements: f32. To be run with plain SGD. Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization
-//! and gossip algorithms with compressed communication", ICML 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized
-//! deep learning with arbitrary communication compression", ICLR 2020.
+//! default here and in the paper, so it is slightly more than S/16, S being the size of the parameters. State: x̂ᵢ and
+//! Σⱼ wᵢⱼ x̂ⱼ, 2 S for any graph; it starts from the parameters of all ranks, by one gossip in full precision whenever
+//! it is created. Elements: f32. Use it with plain SGD. Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic
+//! optimization and gossip algorithms with compressed communication", ICML 2019; Koloskova, Lin, Stich and Jaggi,
+//! "Decentralized deep learning with arbitrary communication compression", ICLR 2020.
 
 use crate::gossip::{Gossip, GossipState, consensus};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -44,28 +46,28 @@ use std::sync::Arc;
 pub struct ChocoSgd {
     /// Codec C of the differences.
     pub codec: Arc<dyn Codec>,
-    /// Step γ_c towards the neighbours' mean, above 0 and at most 1; `None` to have it measured: see
+    /// Step γ_c towards the mean of the neighbours, above 0 and at most 1; `None` to measure it: see
     /// [`gossip`](crate::gossip).
     pub consensus: Option<f64>,
-    /// Mixing weights W; the same in every round.
+    /// Mixing weights W, the same in every round.
     pub schedule: Arc<dyn Schedule>,
 }
 
 impl ChocoSgd {
-    /// Creates the algorithm with one bit for each parameter.
+    /// Creates the algorithm with one bit per parameter.
     pub fn sign() -> Self {
         Self::on_ring(Arc::new(Sign::default()), 0.45)
     }
 
-    /// Creates the algorithm with the largest differences, as a share of all, above 0 and at most 1.
+    /// Creates the algorithm with top-k; `share` is k/d, above 0 and at most 1.
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) for another share.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) for a share out of range.
     pub fn top_k(share: f64) -> Result<Self> {
         Ok(Self::on_ring(Arc::new(TopK::new(Keep::Ratio(share))?), (2.0 * share).min(1.0)))
     }
 
-    /// Creates the algorithm with eight bits for each parameter.
+    /// Creates the algorithm with eight bits per parameter.
     pub fn min_max8() -> Self {
         Self::on_ring(Arc::new(MinMax8::default()), 1.0)
     }

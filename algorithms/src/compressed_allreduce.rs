@@ -1,5 +1,5 @@
-//! Compressed all-reduce: synchronous data-parallel SGD whose mean is made by any codec, with any feedback that suits
-//! it.
+//! Compressed all-reduce: synchronous data-parallel SGD whose mean is computed with any codec and any feedback that
+//! suits it.
 //!
 //! ```text
 //! gᵢ ← γ gᵢ                             with error or two-level feedback, so that e is in units of x; γ = 1 without
@@ -7,7 +7,7 @@
 //! x  ← optimizer(x, ḡ/γ)                the same on every rank
 //! ```
 //!
-//! | codec | feedback | bytes for d elements, against 4d | where from |
+//! | codec | feedback | bytes for d elements (f32: 4d) | source |
 //! |---|---|---|---|
 //! | bf16, f16 | none | 2d | PyTorch's `bf16_compress_hook`, `fp16_compress_hook` |
 //! | E4M3 | none | d + 4⌈d/B⌉ | Peng et al., "FP8-LM", 2023 |
@@ -17,14 +17,16 @@
 //! | top-k | error or difference | see `topk-ef` | `topk-ef`, `ef21` |
 //! | low rank | error | see `powersgd` | `powersgd` |
 //!
-//! What a dense codec encodes is encoded twice, by the ranks and by the owner of each chunk; error feedback makes up
-//! for the first loss, two-level feedback for both. State: none without feedback; with it e, or hᵢ and h, of the
-//! bucket's size, and of an n-th with two levels. Bytes sent per rank and step: with dense codecs 2(n−1)/n times the
-//! sum of those of the table over the n chunks that a bucket is cut into, so 2(n−1)/n · 2d with bf16; with sparse ones
-//! (n−1) times the sum over all tensors. Hierarchically, only what hosts send to each other is encoded.
+//! Values are encoded twice with a dense codec, by the ranks and by the owner of each chunk; error feedback makes up
+//! for the first loss, two-level feedback for both. State: none without feedback; error feedback has e, difference
+//! feedback hᵢ and h, each of the size of the bucket; two-level feedback has 1/n of that in addition. Bytes sent per
+//! rank and step: with dense codecs 2(n−1)/n times the bytes of the table, summed over the n chunks that a bucket is
+//! cut into, for example 2(n−1)/n · 2d with bf16; with sparse ones (n−1) times the sum over all tensors.
+//! Hierarchically, only messages between hosts are encoded.
 //!
-//! Default: bf16 without feedback. Replicas: bit-identical. Optimizer: the one of full precision, with its learning
-//! rate; with error feedback and sparse codecs as those algorithms say. Elements: f32. Source: the papers of the table.
+//! Default: bf16 without feedback. Replicas: bit-identical. Optimizer: the same as in full precision, with the same
+//! learning rate; for error feedback and sparse codecs, see those algorithms. Elements: f32. Sources: the papers in the
+//! table.
 //!
 //! # `topk-ef`
 //!
@@ -37,19 +39,19 @@
 //! x  ← x − (1/n) Σᵢ cᵢ                       all-gather of the cᵢ
 //! ```
 //!
-//! Nothing is lost, only late: x − (1/n) Σᵢ eᵢ is where SGD would be with the same gradients. k = d is synchronous SGD.
-//! e is in units of x, so that γ may change.
+//! Nothing is lost, only delayed: x − (1/n) Σᵢ eᵢ equals the parameters of SGD with the same gradients. k = d is
+//! synchronous SGD. e is in units of x, so that γ may change.
 //!
-//! To be run with plain SGD: a momentum would multiply what arrives late (`dgc` has the remedy). Where all elements of
-//! a tensor are alike, each is sent every d/k steps, and steps d/k times as far: on quadratics of curvature L it
-//! converges up to γ L d/k = 2, and ranks whose minima are D apart leave x some γ L D/4 · d/k off. Replicas stay
-//! bit-identical. State: e, of the bucket's size. Bytes sent per rank and step: n−1 messages of the sum over all
-//! tensors of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l =
-//! ⌊log₂(d/k)⌋; f32. That is less than an all-reduce sends if k/d is below some 1.6/n. Vectors are tensors like all
-//! others: of a bias one element is sent at least. Default: 2 % of the elements, which on small data costs no accuracy;
-//! large models bear .1 %. Trigram: centralized, synchronous, low precision. Sources: Aji and Heafield, "Sparse
-//! communication for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD with
-//! memory", NeurIPS 2018.
+//! Use it with plain SGD: momentum would multiply the delayed elements (`dgc` has the remedy). If all elements of a
+//! tensor have the same size, each is sent every d/k steps, and moves d/k times as far: on quadratics of curvature L it
+//! converges up to γ L d/k = 2, and ranks whose minima are D apart leave an error of some γ L D/4 · d/k in x. Replicas
+//! stay bit-identical. State: e, of the size of the bucket. Bytes sent per rank and step: n−1 messages of the sum over
+//! all tensors of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l =
+//! ⌊log₂(d/k)⌋; f32. That is less than an all-reduce sends if k/d is below some 1.6/n. Vectors are treated like all
+//! other tensors: at least one element of a bias is sent. Default: 2 % of the elements, which costs no accuracy on
+//! small data; large models tolerate .1 %. Trigram: centralized, synchronous, low precision. Sources: Aji and Heafield,
+//! "Sparse communication for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD
+//! with memory", NeurIPS 2018.
 //!
 //! # `powersgd`
 //!
@@ -65,21 +67,21 @@
 //! eᵢ ← eᵢ − P Qᵢᵀ
 //! ```
 //!
-//! Q is remembered: the iteration goes on from step to step (warm start). A tensor with more than two dimensions is a
-//! matrix of its first by all others; vectors, and matrices with saving · r · (rows + columns) ≥ rows · columns, go as
-//! they are, and have no e. That is PyTorch's rule, with its 2 (`min_compression_rate`); the authors' code, which sends
-//! one of the factors a step, counts half of r · (rows + columns), so that its 2 is 1 here. The first steps are plain
-//! all-reduces, because Q has to find its directions from gradients that do not change too fast.
+//! Q is kept: the iteration continues from step to step (warm start). A tensor with more than two dimensions is a
+//! matrix of its first by all others; vectors, and matrices with saving · r · (rows + columns) ≥ rows · columns, are
+//! sent uncompressed, and have no e. That is the rule of PyTorch, with its 2 (`min_compression_rate`); the authors'
+//! code, which sends one of the factors a step, counts half of r · (rows + columns), so that its 2 is 1 here. The first
+//! steps are plain all-reduces, because Q needs gradients that do not change too fast to find its directions.
 //!
-//! e is what this rank's own Qᵢ leaves, as in the paper (its algorithm 2). The authors' code subtracts P Qᵀ, the
-//! mean's: x moves the same, but every eᵢ then grows by gᵢ − ḡ in each step, until rounding it disturbs x.
+//! e is the residual of this rank's own Qᵢ, as in the paper (its algorithm 2). The authors' code subtracts P Qᵀ of the
+//! mean: x moves the same, but every eᵢ then grows by gᵢ − ḡ in each step, until rounding disturbs x.
 //!
-//! To be run with SGD, with momentum or without. Replicas stay bit-identical. State: e, of the bucket's size, and r ·
-//! (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows and
-//! of 4 (r Σ columns + what goes as it is), each with 2(n−1)/n times its size, or n−1 times if n times its size is 64
-//! KiB at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain steps. Trigram:
-//! centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank
-//! gradient compression for distributed optimization", NeurIPS 2019.
+//! Use it with SGD, with or without momentum. Replicas stay bit-identical. State: e, of the size of the bucket, and r ·
+//! (rows + columns) elements per matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows
+//! and of 4 (r Σ columns + the elements of uncompressed tensors), each with 2(n−1)/n times its size, or n−1 times if n
+//! times its size is 64 KiB at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain
+//! steps. Trigram: centralized, synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical
+//! low-rank gradient compression for distributed optimization", NeurIPS 2019.
 
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram,
@@ -89,23 +91,23 @@ use hexagram_logical::codec::{Half, Keep, TopK};
 use hexagram_logical::encoding::Feedback;
 use hexagram_logical::spelling::{Options, above};
 
-/// Mean of the gradients, by any codec. Presets are algorithms with a name and options of their own.
+/// Mean of the gradients, with any codec. Presets are algorithms with a name and options of their own.
 #[derive(Debug, Clone)]
 pub enum CompressedAllReduce {
-    /// `compressed-allreduce`: a codec, and what becomes of its error.
+    /// `compressed-allreduce`: a codec and its feedback.
     Any(Averaging),
     /// `topk-ef`: the largest elements, with error feedback.
     TopK {
-        /// Share k/d of a tensor's elements that are sent: above 0, and at most 1.
+        /// Share k/d of the elements of a tensor to send, above 0 and at most 1.
         fraction: f64,
     },
-    /// `powersgd`: matrices in low rank, with error feedback.
+    /// `powersgd`: low-rank matrices, with error feedback.
     LowRank {
         /// Rank r of the approximation, at least 1.
         rank: usize,
-        /// Number of times by which a matrix has to be larger than its factors to be compressed, at least 1.
+        /// A matrix is compressed only if it is this many times larger than its factors; at least 1.
         saving: f64,
-        /// Number of the algorithm's first steps, which are plain all-reduces.
+        /// Number of plain all-reduces at the start, in steps.
         start: u64,
     },
 }

@@ -5,21 +5,21 @@
 //! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ gⱼ(xⱼ))        adapt then combine: gossip follows the step, and nothing hides it
 //! ```
 //!
-//! W is that of any [`Schedule`]; the mean over ranks follows the mean gradient if it is doubly stochastic. The
-//! optimizer steps from the mixture with each rank's own gradient, and its memory (momentum) stays each rank's own.
-//! Replicas differ, the less the better the graph and the smaller γ; evaluate their mean. Adapt then combine allows for
-//! a larger γ and, with all peers, is averaged SGD.
+//! W is given by any [`Schedule`]; the mean over ranks follows the mean gradient if it is doubly stochastic. The
+//! optimizer steps from the mixture with each rank's own gradient, and each rank keeps its own momentum. Replicas
+//! differ, less with a better connected graph and a smaller γ; evaluate their mean. Adapt then combine allows for a
+//! larger γ and, with all peers, is averaged SGD.
 //!
-//! With a codec what is gossiped are encoded differences, over a static graph and in either order:
-//! [`gossip`](crate::gossip) has the rule, and adapt then combine is CHOCO-SGD then.
+//! With a codec, ranks gossip encoded differences, over a static graph and in either order: [`gossip`](crate::gossip)
+//! has the rule. Adapt then combine is CHOCO-SGD then.
 //!
 //! Bytes sent per rank and step: deg · S ÷ interval, or deg messages of the codec ÷ interval, S being the size of the
-//! parameters and deg how many others take from the rank (2 on a ring of 3 ranks or more); with all peers as
-//! [all-reduce](crate::gradient_all_reduce). State: none, with a codec 2 S; a mixture under way takes S. Defaults: the
-//! ring of the paper, every step; more ranks agree sooner over `Topology::Exponential`, or at half of a ring's bytes
-//! with [`Decentralized`](crate::decentralized::Decentralized)'s. Source: Lian et al., "Can decentralized algorithms
-//! outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion adaptation
-//! strategies for distributed optimization and learning over networks", 2012.
+//! parameters and deg the number of neighbours that take from the rank (2 on a ring of 3 ranks or more); with all peers
+//! as [all-reduce](crate::gradient_all_reduce). State: none, with a codec 2 S; a mixture in progress takes S. Defaults:
+//! the ring of the paper, every step. Larger worlds agree sooner over `Topology::Exponential`, or with half the bytes
+//! of a ring over the graph of [`Decentralized`](crate::decentralized::Decentralized). Source: Lian et al., "Can
+//! decentralized algorithms outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed,
+//! "Diffusion adaptation strategies for distributed optimization and learning over networks", 2012.
 
 use crate::gossip::{Gossip, GossipState, codec_fields};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -29,12 +29,12 @@ use hexagram_logical::spelling::{Options, or, truth};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
-/// Ranks with which parameters are averaged.
+/// Ranks to average with.
 #[derive(Debug, Clone)]
 pub enum Peers {
-    /// All other ranks alike, by all-reduce.
+    /// All other ranks, with equal weights, by all-reduce.
     All,
-    /// The ranks that a schedule names; its rounds count communications, not steps.
+    /// The ranks given by a schedule; its rounds count communications, not steps.
     By(Arc<dyn Schedule>),
 }
 
@@ -47,34 +47,34 @@ impl<S: Schedule + 'static> From<S> for Peers {
 /// Gossip of the parameters over any graph.
 #[derive(Debug, Clone)]
 pub struct DPsgd {
-    /// Ranks whose parameters are taken, with their weights.
+    /// Ranks to average with, and their weights.
     pub peers: Peers,
-    /// Number of steps from one communication to the next, 1 or more.
+    /// Number of steps from one communication to the next, at least 1.
     pub interval: u64,
-    /// True if gossip follows the optimizer's step instead of running beside the passes before it.
+    /// True to gossip after the optimizer step, instead of during the forward and backward pass before it.
     pub adapt_then_combine: bool,
     /// Codec of the differences, with peers by a static graph; `None` for full precision.
     pub codec: Option<Arc<dyn Codec>>,
-    /// Step γ towards the neighbours' mean with a codec, as [`Gossip::consensus`].
+    /// Step γ towards the mean of the neighbours with a codec, like [`Gossip::consensus`].
     pub consensus: Option<f64>,
 }
 
 /// State of one bucket.
 pub struct Mixture {
-    /// Mixture under way.
+    /// Mixture in progress.
     mixture: Buffer,
     /// State of the mixing.
     gossip: GossipState,
 }
 
 impl DPsgd {
-    /// Creates the algorithm that mixes with `peers` beside the passes of every step, in full precision.
+    /// Creates the algorithm that mixes with `peers` during the passes of every step, in full precision.
     pub fn with(peers: impl Into<Peers>) -> Self {
         let peers = peers.into();
         DPsgd { peers, interval: 1, adapt_then_combine: false, codec: None, consensus: None }
     }
 
-    /// Returns the graph, unless all ranks average alike.
+    /// Returns the graph; `None` if all ranks average with equal weights.
     pub(crate) fn graph(&self) -> Option<Arc<dyn Schedule>> {
         match &self.peers {
             Peers::All => None,
@@ -82,7 +82,7 @@ impl DPsgd {
         }
     }
 
-    /// Returns the mixing, unless all ranks average alike.
+    /// Returns the mixing; `None` if all ranks average with equal weights.
     fn gossip(&self) -> Option<Gossip> {
         let graph = self.graph()?;
         Some(Gossip { graph, codec: self.codec.clone(), consensus: self.consensus })

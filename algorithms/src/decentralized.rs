@@ -1,26 +1,26 @@
-//! Decentralized SGD as Bagua has it: parameters are averaged with few others, hidden behind the forward and backward
+//! Decentralized SGD as in Bagua: parameters are averaged with few other ranks, hidden behind the forward and backward
 //! pass.
 //!
 //! ```text
 //! xᵢ ← Σⱼ wᵢⱼ xⱼ − γ gᵢ(xᵢ)          W of the round: pairs, one peer, all, or any schedule
 //! ```
 //!
-//! That is [`DPsgd`] with other defaults, in one bucket of all parameters, and with its remarks on the optimizer and on
-//! what becomes of replicas. With the engine's hierarchical option hosts take the place of ranks, each with the mean of
-//! its ranks and weighed by their number. Between communications, every `interval` steps, each rank steps on its own.
+//! This is [`DPsgd`] with other defaults, and with all parameters in one bucket; its notes on the optimizer and on
+//! replicas apply. With hierarchical communication, hosts take the place of ranks, each with the mean of its ranks,
+//! weighted by their number. Between communications, every `interval` steps, each rank steps on its own.
 //!
 //! | peers | bytes sent per rank and communication | replicas agree |
 //! |---|---|---|
-//! | `Topology::OnePeerExponential`, default | S | exactly after log₂ n rounds, n a power of two; soon otherwise |
+//! | `Topology::OnePeerExponential`, default | S | exactly after log₂ n rounds if n is a power of two; quickly otherwise |
 //! | `Topology::XorPairs` | S; 0 while without a partner | the same; bit-equal partners |
-//! | `Topology::ShiftOne`, Bagua's, n even | S | slowly from n = 8 on: .77 to .98 a round at n = 8 to 32 |
-//! | [`Peers::All`] | 2(n−1)/n · S | at once |
+//! | `Topology::ShiftOne`, Bagua's, n even | S | slowly for n ≥ 8: .77 to .98 per round at n = 8 to 32 |
+//! | [`Peers::All`] | 2(n−1)/n · S | immediately |
 //!
-//! S: the size of the parameters; a step sends deg · S ÷ interval, deg being 1 but for [`Peers::All`], which sends
-//! (n−1) · S if n · S ≤ 64 KiB. State: none; a mixture under way takes S. Default: the one-peer exponential graph,
-//! because of all that send S it is the fastest, and with it no rank waits without sending for any n. Sources: Bagua
-//! (its `decentralized`); Ying et al., "Exponential graph is provably efficient for decentralized deep training",
-//! NeurIPS 2021.
+//! S: the size of the parameters; a step sends deg · S ÷ interval, deg being 1 except for [`Peers::All`], which sends
+//! (n−1) · S if n · S ≤ 64 KiB. State: none; a mixture in progress takes S. Default: the one-peer exponential graph,
+//! because it agrees fastest of those that send S, and every rank sends in every round for any n. Sources: Bagua (its
+//! `decentralized`); Ying et al., "Exponential graph is provably efficient for decentralized deep training", NeurIPS
+//! 2021.
 
 pub use crate::d_psgd::Peers;
 use crate::d_psgd::{DPsgd, Mixture};

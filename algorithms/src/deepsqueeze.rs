@@ -1,4 +1,4 @@
-//! DeepSqueeze: gossip of encoded parameters, in which every rank remembers what its last message lacked.
+//! DeepSqueeze: gossip of encoded parameters, in which every rank keeps the error of its last message.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
@@ -6,18 +6,18 @@
 //! xᵢ ← xᵢ + η (Σⱼ wᵢⱼ qⱼ − qᵢ)
 //! ```
 //!
-//! Nothing is remembered of neighbours, so that W may change from round to round. In exchange the parameters themselves
-//! are encoded and not their differences: the error of C is of their size, ranks come no nearer to each other than
-//! about η times that, and coarse codecs ask for a small η. The mean over ranks follows the mean gradient. Nothing
-//! overlaps with the passes. Momentum stays each rank's own; replicas differ, evaluate their mean.
+//! Ranks keep no state of their neighbours, so W may change from round to round. In exchange the parameters themselves
+//! are encoded, not their differences: the error of C is proportional to their size, the distance of ranks stays above
+//! about η times that, and coarse codecs need a small η. The mean over ranks follows the mean gradient. Nothing
+//! overlaps with the passes. Each rank keeps its own momentum; replicas differ, evaluate their mean.
 //!
 //! C has to be a contraction, or e grows without bound: with QSGD of few levels it diverges, and with the sign or top-k
-//! ranks stay far apart. Defaults: 8 bits and η = .5, at which ranks stay nearest to each other in training; the
-//! one-peer exponential graph, as near as a ring at half of its bytes.
+//! ranks stay far apart. Defaults: 8 bits and η = .5, at which the distance of ranks in training is smallest; the
+//! one-peer exponential graph, which matches a ring at half the bytes.
 //!
 //! Bytes sent per rank and step: deg messages of C, in 8 bits deg · (d + 8⌈d/2048⌉) for d parameters; deg = 1 with the
-//! default, a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et
-//! al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
+//! default, slightly more than a quarter of their size S. State: e, S. Elements: f32. Use it with plain SGD. Source:
+//! Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
 
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub struct DeepSqueeze {
     /// Codec C of the parameters.
     pub codec: Arc<dyn Codec>,
-    /// Step η towards the neighbours' mean, above 0 and at most 1.
+    /// Step η towards the mean of the neighbours, above 0 and at most 1.
     pub consensus: f64,
     /// Mixing weights W.
     pub schedule: Arc<dyn Schedule>,

@@ -1,4 +1,4 @@
-//! Deep gradient compression: top-k of what was not sent yet, with the momentum on the senders' side.
+//! Deep gradient compression: top-k of the gradients not yet sent, with the momentum on the senders' side.
 //!
 //! ```text
 //! uᵢ ← μ uᵢ + gᵢ                             Nesterov: uᵢ ← μ (uᵢ + gᵢ)
@@ -9,28 +9,27 @@
 //! x  ← x − (1/n) Σᵢ cᵢ − γ w                 all-gather of the cᵢ; Nesterov: λ x + μ w instead of w
 //! ```
 //!
-//! An element that arrives late brings the momentum it would have had (momentum correction); once it was sent, its
-//! momentum begins anew (masking), so that what is stale does not drive it on. k = d is SGD with momentum without
-//! masking, and plain SGD with it. In the beginning, when gradients change fast, more is kept: a quarter, then a
-//! quarter of that, down to the fraction asked for. v is in units of x, so that γ may change. Weight decay has a
-//! momentum as it has in SGD; all ranks have the same w, so that it need not be sent, and is never late.
+//! A delayed element includes the momentum that it would have had (momentum correction). After it is sent, its momentum
+//! is cleared (masking), so that stale momentum does not drive it. k = d is SGD with momentum without masking, and
+//! plain SGD with it. In the beginning, when gradients change fast, more elements are sent: a quarter, then a quarter
+//! of that, down to the chosen fraction. v is in units of x, so that γ may change. Weight decay has momentum, as in
+//! SGD; all ranks have the same w, so it is not sent, and never delayed.
 //!
-//! As in the authors' code, biases and other vectors are sent whole, and are stepped with SGD with momentum; of a
-//! matrix at least one element is sent, and weight decay is as above. A tensor of more than two dimensions counts as a
-//! matrix.
+//! As in the authors' code, biases and other vectors are sent whole, and are stepped by SGD with momentum; at least one
+//! element of a matrix is sent, and weight decay is as above. A tensor of more than two dimensions counts as a matrix.
 //!
-//! To be run with plain SGD, at the learning rate of momentum SGD: some (1−μ) times that of plain SGD. Where all
-//! elements of a matrix are alike, each is sent every T = d/k steps, with the momentum of all of them, which makes a
-//! step as long as γ S, S = Σₜ (1−μᵗ)/(1−μ) with t = 1 … T: 910 γ with μ = .9 and 1 %. On quadratics of curvature L it
-//! then converges up to γ L S = 2 and diverges from 3 to 6 on, and ranks whose minima are D apart leave x some γ L S
-//! D/4 off, be hosts equal or not. Real gradients are not alike, and their large elements are sent often.
+//! Use it with plain SGD, at the learning rate of momentum SGD: some (1−μ) times that of plain SGD. If all elements of
+//! a matrix have the same size, each is sent every T = d/k steps, with the momentum of all of them, so its step has
+//! length γ S, S = Σₜ (1−μᵗ)/(1−μ) with t = 1 … T: 910 γ with μ = .9 and 1 %. On quadratics of curvature L it then
+//! converges up to γ L S = 2 and diverges from 3 to 6 on, and ranks whose minima are D apart leave an error of some γ L
+//! S D/4 in x. Elements of real gradients differ in size, and large ones are sent often.
 //!
-//! Replicas stay bit-identical. State: u and v, and w with weight decay, each of the bucket's size. Bytes sent per rank
-//! and step: n−1 messages of the sum over all matrices of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the
-//! matrix, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋, and of 4 for each element of a vector; f32. Gradients are clipped
-//! before all of this, on all ranks by one factor, as the authors' code can; the paper clips by each rank's own norm.
-//! Defaults: μ = .9, masking; 1 % of the elements after three stages of 16 steps, for small models (the paper: .1 %
-//! after four epochs). Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and Dally, "Deep
+//! Replicas stay bit-identical. State: u and v, and w with weight decay, each of the size of the bucket. Bytes sent per
+//! rank and step: n−1 messages of the sum over all matrices of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in
+//! the matrix, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋, and of 4 for each element of a vector; f32. Gradients are
+//! clipped before all of this, on all ranks by one factor, as the authors' code can; the paper clips by each rank's own
+//! norm. Defaults: μ = .9, masking; 1 % of the elements after three stages of 16 steps, for small models (the paper: .1
+//! % after four epochs). Trigram: centralized, synchronous, low precision. Source: Lin, Han, Mao, Wang and Dally, "Deep
 //! gradient compression", ICLR 2018.
 
 #[cfg(feature = "cuda")]
@@ -53,19 +52,20 @@ pub(crate) static MODULE: Module = Module { name: "dgc", code: Code::Packed(hexa
 /// Mean of the largest accumulated momenta.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dgc {
-    /// Share k/d of a matrix' elements that are sent after the warm-up: above 0, and at most 1.
+    /// Share k/d of the elements of a matrix to send after the warm-up, above 0 and at most 1.
     pub fraction: f64,
-    /// Number of steps of each stage of the warm-up, which begins with the algorithm's first step; 0 for none.
+    /// Number of steps in each stage of the warm-up, which begins with the first step of the algorithm; 0 for no
+    /// warm-up.
     pub warm_up: u64,
     /// Momentum coefficient μ, in [0, 1).
     pub momentum: f64,
-    /// True for Nesterov's momentum, which looks ahead.
+    /// True for Nesterov momentum, which looks ahead.
     pub nesterov: bool,
-    /// True if elements that are sent lose their momentum.
+    /// True to clear the momentum of elements that are sent.
     pub masking: bool,
-    /// Weight decay λ, at least 0. The optimizer's own would have no momentum.
+    /// Weight decay λ, at least 0. The weight decay of the optimizer would have no momentum.
     pub weight_decay: f64,
-    /// True if vectors are compressed as matrices are.
+    /// True to compress vectors like matrices.
     pub vectors: bool,
 }
 
@@ -89,14 +89,14 @@ pub struct DgcState {
     momentum: Buffer,
     /// Momentum w of the weight decay, if there is one.
     decay: Option<Buffer>,
-    /// Encoding that remembers v as its error.
+    /// Encoding that stores v as its error.
     encoding: Encoding,
     /// Share k/d of the elements that the encoding keeps.
     kept: f64,
 }
 
 impl Dgc {
-    /// Returns k/d in a step: ¼, ¹⁄₁₆, … until it is the fraction asked for.
+    /// Returns k/d in a step: ¼, ¹⁄₁₆, … down to the chosen fraction.
     fn kept(&self, step: u64) -> f64 {
         let Some(stage) = step.checked_div(self.warm_up) else { return self.fraction };
         self.fraction.max(0.25f64.powf(1.0 + stage as f64))
@@ -112,7 +112,7 @@ impl Dgc {
         Ok(context.encoding(Arc::new(codec), Feedback::Error))
     }
 
-    /// Goes on with another k, if that changes in this step.
+    /// Switches to the k of this step, if it changes.
     fn warm_up(&self, context: &Context, state: &mut DgcState, bucket: &Bucket) -> Result<()> {
         let kept = self.kept(context.own_step());
         if kept != state.kept {
@@ -124,7 +124,7 @@ impl Dgc {
         Ok(())
     }
 
-    /// Replaces the gradients by what v grows by.
+    /// Replaces the gradients by the increments of v.
     fn accelerate(&self, context: &Context, u: &Buffer, gradients: &Buffer) -> Result<()> {
         if self.nesterov {
             context.blend(self.momentum, u, self.momentum, gradients)?;
@@ -135,7 +135,7 @@ impl Dgc {
         }
     }
 
-    /// Clears the momentum of what was sent: u ← 0 where v = 0.
+    /// Clears the momentum of the elements that were sent: u ← 0 where v = 0.
     fn mask(&self, tensors: &[Tensor], momentum: &Buffer, encoding: &Encoding) -> Result<()> {
         let Some(unsent) = encoding.state().get("error") else { return Ok(()) };
         let compressed = tensors.iter().filter(|tensor| self.is_compressed(tensor));
@@ -143,7 +143,7 @@ impl Dgc {
         elementwise::each(parts.collect(), [unsent], [momentum])
     }
 
-    /// Adds the weight decay and its momentum to what the optimizer steps with.
+    /// Adds the weight decay and its momentum to the gradients of the optimizer.
     fn decay(&self, context: &Context, decay: &Buffer, bucket: &Bucket) -> Result<()> {
         context.blend(self.momentum, decay, self.weight_decay, &bucket.parameters)?;
         if self.nesterov {
@@ -155,7 +155,7 @@ impl Dgc {
     }
 }
 
-/// Masking of momenta: 0 where nothing is left to be sent.
+/// Masking of momenta: 0 where no unsent value is left.
 #[derive(Debug)]
 struct Mask;
 

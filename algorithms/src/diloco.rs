@@ -1,5 +1,4 @@
-//! DiLoCo: every rank steps on its own for a long while, and an outer optimizer steps with the mean of what has
-//! changed.
+//! DiLoCo: every rank makes many local steps, then an outer optimizer steps with the mean change of the parameters.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
@@ -10,33 +9,33 @@
 //!     xᵢ ← θ
 //! ```
 //!
-//! θ is the same on all ranks, and so are the replicas after every H-th step. η = 1, μ = 0 is local SGD. The inner
-//! optimizer's memory stays each rank's own; the source has AdamW. What becomes of Δ in few bits is
-//! [`sparse_loco`](crate::sparse_loco)'s subject.
+//! θ is the same on all ranks, and so are the replicas after every H-th step. η = 1, μ = 0 is local SGD. Each rank
+//! keeps its own state of the inner optimizer, AdamW in the source. [`sparse_loco`](crate::sparse_loco) sends Δ in few
+//! bits.
 //!
 //! State: θ and v, 2 S, S being the size of the parameters; without momentum θ alone. Bytes sent per rank and step:
-//! 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB. With a codec ([`Averaging`]) it is Δᵢ that is encoded, with
-//! its feedback in units of the parameters and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H.
-//! Elements: f32 and f64.
+//! 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB. With a codec ([`Averaging`]), Δᵢ is encoded, with its feedback
+//! in units of the parameters and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32
+//! and f64.
 //!
-//! A codec that leaves elements out sends each of them in every 1/δ-th round only, δ being the share that it sends, and
-//! 1/δ times as far; the momentum multiplies that by 1/(1 − μ). Where all elements are alike, with curvature L, that
-//! settles up to γ H L η / ((1 − μ) δ) = 2: with difference feedback at the optimum, with error feedback beside it, as
-//! in `topk-ef`. So a tenth of the elements bears γ H L = 0.028 with these defaults.
+//! A sparse codec that sends a share δ of the elements sends each element in every 1/δ-th round, with a change 1/δ
+//! times as large; the momentum multiplies that by 1/(1 − μ). If all elements have the same size, with curvature L,
+//! that converges up to γ H L η / ((1 − μ) δ) = 2: to the optimum with difference feedback, close to it with error
+//! feedback, as in `topk-ef`. So a tenth of the elements tolerates γ H L = 0.028 with these defaults.
 //!
-//! Defaults: η = 0.7 and μ = 0.9 as in the source; H = 16 for data on which a training has some hundred steps, since v
-//! needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al.,
-//! "DiLoCo: distributed low-communication training of language models", 2023.
+//! Defaults: η = 0.7 and μ = 0.9 as in the source; H = 16 for trainings of some hundred steps, since v needs ten outer
+//! steps to reach its full size; the source has 500 for a language model. Source: Douillard et al., "DiLoCo:
+//! distributed low-communication training of language models", 2023.
 //!
 //! # `muloco`
 //!
-//! [`DiLoCo::muon`] is DiLoCo with [`Muon`](crate::Muon) as the inner optimizer: the engine steps with it where it is
-//! given no optimizer, and refuses all others. Muon's steps have singular values of one size, so that changes of
-//! different ranks point in more alike directions than AdamW's, and less is lost of them in few bits. The source's 10 %
-//! of the elements is `muloco(codec=top-k(10%), feedback=error(decay=0.9))`. Defaults: η = 0.9, μ = 0.8 and Muon without
-//! Nesterov's momentum, of 0.9, as in the source's code; H = 16, the source has 30. The factor of a step is the one that
-//! matches AdamW's size, so that one γ does for both. Source: Thérien, Huang, Defazio, Rish and Belilovsky, "MuLoCo: Muon
-//! is a practical inner optimizer for DiLoCo", 2025 (2505.23725).
+//! [`DiLoCo::muon`] is DiLoCo with [`Muon`](crate::Muon) as the inner optimizer: the engine uses it by default, and
+//! refuses all others. The singular values of a Muon step are equal, so the changes of different ranks have more
+//! similar directions than with AdamW, and lose less in few bits. The source's 10 % of the elements is
+//! `muloco(codec=top-k(10%), feedback=error(decay=0.9))`. Defaults: η = 0.9, μ = 0.8 and Muon without Nesterov
+//! momentum, of 0.9, as in the code of the source; H = 16, the source has 30. Steps are scaled to the size of AdamW
+//! steps, so that one γ suits both. Source: Thérien, Huang, Defazio, Rish and Belilovsky, "MuLoCo: Muon is a practical
+//! inner optimizer for DiLoCo", 2025 (2505.23725).
 
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
@@ -47,13 +46,13 @@ use hexagram_logical::{Buffer, Result};
 /// An outer optimizer on top of local steps.
 #[derive(Debug, Clone)]
 pub struct DiLoCo {
-    /// Optimizer of the local steps, by which the algorithm has its name.
+    /// Optimizer of the local steps, which gives the algorithm its name.
     pub inner: Inner,
     /// Number H of local steps of a round.
     pub period: u64,
     /// Outer optimizer, which steps with the mean change.
     pub outer: Outer,
-    /// Way to make the mean change. Default: in full precision.
+    /// Method of computing the mean change. Default: in full precision.
     pub averaging: Averaging,
 }
 
@@ -75,13 +74,13 @@ impl DiLoCo {
 /// Optimizer of the local steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inner {
-    /// Any: `diloco`.
+    /// Any optimizer: `diloco`.
     Any,
     /// Muon: `muloco`.
     Muon,
 }
 
-/// Outer optimizer: SGD with Nesterov's momentum, whose gradient is the mean change.
+/// Outer optimizer: SGD with Nesterov momentum; its gradient is the mean change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outer {
     /// Outer learning rate η.
@@ -98,7 +97,7 @@ pub struct Global {
     pub(crate) velocity: Buffer,
 }
 
-/// State of one bucket, of all algorithms that make an outer step after every so many local ones.
+/// State of one bucket, for all algorithms with outer steps.
 pub struct DiLoCoState {
     global: Global,
     averager: Averager,
@@ -159,7 +158,7 @@ impl Algorithm for DiLoCo {
 }
 
 impl DiLoCoState {
-    /// Makes the state of a bucket, whose parameters are equal on all ranks.
+    /// Creates the state of a bucket, whose parameters are equal on all ranks.
     pub(crate) fn new(
         outer: &Outer,
         averaging: &Averaging,

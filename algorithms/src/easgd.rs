@@ -1,4 +1,4 @@
-//! Elastic averaging SGD: replicas explore on their own, held by springs to a centre that they draw along.
+//! Elastic averaging SGD: replicas explore on their own; springs tie them to a centre, which follows them.
 //!
 //! ```text
 //! eᵢ ← xᵢ − c                                every τ-th step, before the optimizer's
@@ -6,27 +6,29 @@
 //! xᵢ ← optimizer(xᵢ, gᵢ) − α eᵢ
 //! ```
 //!
-//! The centre, the product of the training, moves by β = nα towards the replicas' mean. Springs that are too strong
+//! The centre, the result of the training, moves by β = nα towards the replicas' mean. Springs that are too strong
 //! oscillate: with γ times the curvature = η and τ = 1, it diverges for α > (4 − 2η)/(2 + n(2 − η)), some 2/n. The
-//! all-reduce begins as soon as the gradients are ready, beside the backward pass of the other buckets.
+//! all-reduce begins as soon as the gradients are ready, during the backward pass of the other buckets.
 //!
-//! With a `momentum` δ above 0 it is EAMSGD, Nesterov's momentum between the springs:
+//! With `momentum` δ above 0 it is EAMSGD, Nesterov momentum between the springs:
 //!
 //! ```text
 //! vᵢ ← δ vᵢ − γ gᵢ(xᵢ + δ vᵢ)                every step, with plain SGD as the optimizer
 //! xᵢ ← xᵢ + vᵢ − α eᵢ                        −α eᵢ every τ-th step
 //! ```
 //!
-//! The parameters between steps are xᵢ + δ vᵢ then, where the gradient is taken; springs and centre see xᵢ. SGD's own
-//! Nesterov momentum beside δ = 0 is not quite that: springs would pull at xᵢ + δ vᵢ, and γ would reach back into vᵢ.
+//! Between steps the parameters are xᵢ + δ vᵢ then, where the gradient is taken; springs and centre use xᵢ. The
+//! Nesterov momentum of SGD with δ = 0 is not the same: springs would pull at xᵢ + δ vᵢ, and a change of γ would also
+//! scale vᵢ.
 //!
-//! Replicas differ; their mean stays near the centre, and both meet as γ falls. State: c, and a spring's extension,
-//! each of the bucket's size; with momentum v, too. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1) · S / τ if
-//! n · S ≤ 64 KiB, S being the size of the parameters; with a codec ([`Averaging`]) it is eᵢ that is encoded, in f32,
-//! with the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / τ. Otherwise f32 or f64. Defaults: β = .9,
-//! the paper's, τ = 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper counts its steps from one in which all are
-//! at the centre; here it is the last of every τ steps. Trigram: centralized, synchronous, full precision. Source:
-//! Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, the synchronous form.
+//! Replicas differ; their mean stays near the centre, and both meet as γ falls. State: c and the extension of the
+//! spring, each of the size of the bucket; with momentum, v too. Bytes sent per rank and step: 2(n−1)/n · S / τ, or
+//! (n−1) · S / τ if n · S ≤ 64 KiB, S being the size of the parameters; with a codec ([`Averaging`]) eᵢ is encoded, in
+//! f32, with the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / τ. Without a codec: f32 or f64.
+//! Defaults: β = .9, the paper's, τ = 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper communicates in the first
+//! of every τ steps, where all replicas start at the centre; here it is the last. Trigram: centralized, synchronous,
+//! full precision. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NeurIPS 2015, the
+//! synchronous form.
 
 use crate::plugin::{
     About, Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
@@ -37,13 +39,13 @@ use hexagram_logical::{Buffer, Result};
 /// Springs between replicas and a centre.
 #[derive(Debug, Clone)]
 pub struct Easgd {
-    /// Number τ of steps from one exchange with the centre to the next, at least 1. Default: 4.
+    /// Number τ of steps between two exchanges with the centre, at least 1. Default: 4.
     pub period: u64,
-    /// Strength β = nα of the springs together, above 0. Default: 0.9.
+    /// Strength β = nα of all springs together, above 0. Default: 0.9.
     pub beta: f64,
-    /// Momentum δ of EAMSGD, in [0, 1), which is run with plain SGD. Default: 0, which is EASGD.
+    /// Momentum δ of EAMSGD, in [0, 1); use plain SGD with it. Default: 0, which is EASGD.
     pub momentum: f64,
-    /// Way to make the mean extension of the springs. Default: in full precision.
+    /// Method of computing the mean extension of the springs. Default: in full precision.
     pub averaging: Averaging,
 }
 
@@ -134,13 +136,13 @@ impl Algorithm for Easgd {
         context.add_scaled(-1.0, centre, extension)?;
         let mut mean = context.copy_of(extension)?;
         averager.mean(context, &mut mean).await?;
-        // α Σᵢ eᵢ = β ē, with bits that are equal on all ranks.
+        // α Σᵢ eᵢ = β ē, with the same bits on all ranks.
         context.add_scaled(self.beta, &mean, centre)
     }
 
     async fn after_step(&self, context: &Context, state: &mut EasgdState, bucket: &mut Bucket) -> Result<()> {
         if let Some(velocity) = &state.velocity {
-            // SGD has made xᵢ + δ vᵢ − γ gᵢ of xᵢ + δ vᵢ, which is the new xᵢ, and lacks the new δ vᵢ.
+            // SGD has made xᵢ + δ vᵢ − γ gᵢ of xᵢ + δ vᵢ: the new xᵢ, which lacks the new δ vᵢ.
             context.blend(self.momentum, velocity, -context.learning_rate()?, &bucket.gradients)?;
             context.add_scaled(self.momentum, velocity, &bucket.parameters)?;
         }

@@ -1,8 +1,7 @@
-//! Arithmetic on the elements at one place of several buffers, done where the buffers are: what steps of optimizers and
-//! moments are.
+//! Elementwise arithmetic over several buffers, on the device of the buffers: the steps of optimizers and moments.
 //!
-//! The host's loop is in Rust, and an entry of a `.cu` file beside it has its bits: what both store is canonical where
-//! it may be NaN.
+//! The host loop is in Rust. The entry of a `.cu` file next to it gives the same bits: where a stored value may be NaN,
+//! both make it canonical.
 
 use crate::real::Real;
 use hexagram_logical::device::kernels::widest;
@@ -15,20 +14,21 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Arithmetic on elements of type `T`, of which `R` are read at each place, and `W` written.
+/// Arithmetic on elements of type `T`: reads `R` elements and writes `W` elements at each index.
 pub(crate) trait Elementwise<T, const R: usize, const W: usize>:
     Debug + Send + Sync + 'static
 {
-    /// Does the work on the host, on runs of equal length. Always inlined, so that it has the instructions of the machine.
+    /// Computes on the host, on runs of equal length. Always inlined, so that it uses the vector instructions of the
+    /// machine.
     fn run(&self, reads: [&[T]; R], writes: [&mut [T]; W]);
 
-    /// Returns the entry that does it on a GPU.
+    /// Returns the entry for a GPU.
     #[cfg(feature = "cuda")]
     fn entry(&self) -> Entry;
 }
 
-/// Entry of a module that does some work on elements. Its parameters are pointers to the runs, those that are read
-/// first, their length, and then the scalars.
+/// Entry of a GPU module for elementwise work. Its parameters are pointers to the runs, inputs first, then the length
+/// and the scalars.
 #[cfg(feature = "cuda")]
 pub(crate) struct Entry {
     /// Module of the entry.
@@ -45,10 +45,10 @@ pub(crate) fn name_for<T: Real>([narrow, wide]: [&'static str; 2]) -> &'static s
     if T::DTYPE == hexagram_logical::DType::F64 { wide } else { narrow }
 }
 
-/// Does work on parts of buffers: each on a range of the elements of all of them.
+/// Runs elementwise work on parts of buffers; each part covers the same range of elements in all of them.
 ///
 /// # Errors
-/// [`Error::Usage`] unless the buffers are of one type and length, and the ranges within it.
+/// [`Error::Usage`] unless the buffers have the same type and length, and the ranges are within it.
 pub(crate) fn each<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize>(
     parts: Vec<(Range<usize>, E)>,
     reads: [&Buffer; R],
@@ -72,7 +72,7 @@ pub(crate) fn run(kernel: Arc<dyn Kernel>, reads: &[&Buffer], writes: &[&Buffer]
     apply_all(kernel, &reads, &mut writes)
 }
 
-/// Returns the length that all buffers have; fails unless they have one, and elements of type `T`.
+/// Returns the common length of all buffers; fails unless they have one, and elements of type `T`.
 pub(crate) fn alike<T: Real>(reads: &[&Buffer], writes: &[&Buffer]) -> Result<usize> {
     let mut all = reads.iter().chain(writes);
     let len = all.next().map_or(0, |buffer| buffer.len());
@@ -85,7 +85,7 @@ pub(crate) fn alike<T: Real>(reads: &[&Buffer], writes: &[&Buffer]) -> Result<us
     }
 }
 
-/// Fails unless all ranges are of `len` elements.
+/// Fails unless all ranges have `len` elements.
 pub(crate) fn within<'a>(len: usize, mut ranges: impl Iterator<Item = &'a Range<usize>>) -> Result<()> {
     let outside = ranges.find(|range| range.start > range.end || range.end > len);
     outside.map_or(Ok(()), |range| Err(not_within(len, range)))
@@ -96,7 +96,7 @@ fn not_within(len: usize, range: &Range<usize>) -> Error {
     Error::usage(what, "give sections and tensors of the bucket")
 }
 
-/// Kernel that does work on parts of its operands.
+/// Kernel that works on parts of its operands.
 #[derive(Debug)]
 struct Parts<T, E, const R: usize, const W: usize> {
     parts: Vec<(Range<usize>, E)>,
@@ -127,7 +127,7 @@ impl<T: Real, E: Elementwise<T, R, W>, const R: usize, const W: usize> Kernel fo
     }
 }
 
-/// Returns some operands of a kernel from the beginning of a range on, as arguments.
+/// Returns the operands of a kernel, from the start of a range, as arguments.
 #[cfg(feature = "cuda")]
 pub(crate) fn runs<T: Real>(
     operands: Range<usize>,

@@ -1,5 +1,5 @@
-//! Exact diffusion, or D²: gossip that corrects what the last mixing has done to a rank, and so reaches the optimum of
-//! all.
+//! Exact diffusion, or D²: gossip that corrects the effect of the last mixing on a rank, and so reaches the global
+//! optimum.
 //!
 //! ```text
 //! ψᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
@@ -7,15 +7,15 @@
 //! xᵢ ← Σⱼ āᵢⱼ φⱼ,  cᵢ ← xᵢ − ψᵢ              Ā = (I + W) / 2
 //! ```
 //!
-//! With plain SGD of a constant γ that is D² with the weights Ā: x ← Ā (2x − x′ − γ (g − g′)), primes being the step
-//! before. D-PSGD comes to rest where a rank's gradient and the mixing cancel; here c takes the mixing's part, and
-//! ranks come to rest only where they agree and the gradients' mean is 0. It needs W static and symmetric; Ā has no
-//! negative eigenvalue then. What it removes is heterogeneity, not the noise of mini-batches. It sends half of what
-//! gradient tracking sends, and ends nearer than D-PSGD where data differ. Nothing overlaps with the passes. Replicas
-//! differ; evaluate their mean.
+//! With plain SGD of a constant γ, this is D² with the weights Ā: x ← Ā (2x − x′ − γ (g − g′)), primes denoting the
+//! step before. D-PSGD converges to a point where the gradient of a rank and the mixing cancel; here c cancels the
+//! mixing, so ranks converge only where they agree and the mean of the gradients is 0. It needs W static and symmetric;
+//! Ā has no negative eigenvalue then. It removes the error from heterogeneous data, not the noise of mini-batches. It
+//! sends half the bytes of gradient tracking, and ends nearer to the optimum than D-PSGD where data differ. Nothing
+//! overlaps with the passes. Replicas differ; evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: c,
-//! S. Its theory is of plain SGD; any optimizer may step. Sources: Yuan, Ying, Zhao and Sayed, "Exact diffusion for
+//! S. Its theory covers plain SGD; any optimizer can be used. Sources: Yuan, Ying, Zhao and Sayed, "Exact diffusion for
 //! distributed optimization and learning", IEEE Trans. Signal Processing 2019; Tang, Lian, Yan, Zhang and Liu, "D²:
 //! decentralized training over decentralized data", ICML 2018.
 

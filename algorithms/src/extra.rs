@@ -1,20 +1,20 @@
-//! EXTRA: D-PSGD with the sum of all that mixing has moved a rank by, which brings it to the optimum of all.
+//! EXTRA: D-PSGD with the sum of all changes by mixing as a correction, which leads each rank to the global optimum.
 //!
 //! ```text
 //! xᵢ ← Σⱼ wᵢⱼ xⱼ + dᵢ − γ gᵢ(xᵢ)             gossip of xᵢ runs beside the forward and backward pass at xᵢ
 //! dᵢ ← dᵢ + (Σⱼ wᵢⱼ xⱼ − xᵢ) / 2              of the x before the step; 0 at first
 //! ```
 //!
-//! That is the authors' x⁺⁺ = (I + W) x⁺ − (I + W)/2 x − γ (g⁺ − g), added up. Where D-PSGD comes to rest beside the
-//! optimum, d grows until mixing and gradient cancel at the optimum itself, and replicas agree there. It needs W static
-//! and symmetric, and with plain SGD γ below 2 (1 + λ)/2 ÷ L, λ being the least eigenvalue of W and L the curvature:
-//! 2/3 ÷ L on a ring. The optimizer steps from the mixture with each rank's own gradient. Against
-//! [`exact_diffusion`](crate::exact_diffusion), which bears a larger γ, its communication is hidden. Replicas differ;
-//! evaluate their mean.
+//! This is the authors' x⁺⁺ = (I + W) x⁺ − (I + W)/2 x − γ (g⁺ − g), summed over steps. D-PSGD converges to a point
+//! near the optimum; here d grows until mixing and gradient cancel at the optimum itself, where replicas agree. It
+//! needs W static and symmetric, and with plain SGD γ below 2 (1 + λ)/2 ÷ L, λ being the smallest eigenvalue of W and L
+//! the curvature: 2/3 ÷ L on a ring. The optimizer steps from the mixture with the gradient of each rank.
+//! [`exact_diffusion`](crate::exact_diffusion) tolerates a larger γ, but the communication of EXTRA is hidden. Replicas
+//! differ; evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: d,
-//! S; a mixture under way takes S. Its theory is of plain SGD; any optimizer may step. Source: Shi, Ling, Wu and Yin,
-//! "EXTRA: an exact first-order algorithm for decentralized consensus optimization", SIAM J. Optim. 2015.
+//! S; a mixture in progress takes S. Its theory covers plain SGD; any optimizer can be used. Source: Shi, Ling, Wu and
+//! Yin, "EXTRA: an exact first-order algorithm for decentralized consensus optimization", SIAM J. Optim. 2015.
 
 use crate::gossip::check_symmetric;
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -38,9 +38,9 @@ impl Default for Extra {
 
 /// State of one bucket.
 pub struct Moved {
-    /// Mixture under way.
+    /// Mixture in progress.
     mixture: Buffer,
-    /// Sum d of half of what mixing has changed.
+    /// Sum d of half of the changes by mixing.
     sum: Buffer,
 }
 
@@ -75,7 +75,7 @@ impl Algorithm for Extra {
         std::mem::swap(mixture, &mut bucket.parameters);
         let before = mixture;
         context.add_scaled(1.0, sum, &bucket.parameters)?;
-        // The parameters are Wx + d by now: d + (Wx − x) / 2 is half of them and d, less half of x.
+        // The parameters are Wx + d now: d + (Wx − x) / 2 is half of them plus d/2, less half of x.
         context.combine(0.5, sum, &[(0.5, &bucket.parameters), (-0.5, before)])
     }
 

@@ -1,4 +1,4 @@
-//! Gossip-PGA: gossip in which all ranks average exactly now and then.
+//! Gossip-PGA: gossip with a periodic exact average over all ranks.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                                with this rank's own gradient
@@ -6,14 +6,14 @@
 //! xᵢ ← Σⱼ wᵢⱼ xⱼ            in the others
 //! ```
 //!
-//! Gossip keeps replicas near each other between exact means, and these end what gossip over a sparse graph would carry
-//! on for long: with H = 1 it is averaged SGD, without exact means D-PSGD (adapt then combine), and with a graph of no
-//! edges local SGD. The mean over ranks follows the mean gradient. Nothing overlaps with the passes. Momentum stays
-//! each rank's own; replicas differ between exact means.
+//! Gossip keeps replicas close between exact means, which remove the differences that gossip over a sparse graph would
+//! keep for long. With H = 1 it is averaged SGD, without exact means D-PSGD (adapt then combine), and with a graph
+//! without edges local SGD. The mean over ranks follows the mean gradient. Nothing overlaps with the passes. Each rank
+//! keeps its own momentum; replicas differ between exact means.
 //!
 //! Bytes sent per rank and step: (H − 1)/H · deg · S + 2(n−1)/n · S / H, or + (n−1) · S / H if n · S ≤ 64 KiB, S being
-//! the size of the parameters; with a codec deg messages of it in place of deg · S. State: none, with a codec 2 S.
-//! Defaults: the ring, H = 6. Source: Chen, Yuan, Zhang, Pan, Xu and Yin, "Accelerating gossip SGD with periodic global
+//! the size of the parameters; with a codec, deg messages instead of deg · S. State: none, with a codec 2 S. Defaults:
+//! the ring, H = 6. Source: Chen, Yuan, Zhang, Pan, Xu and Yin, "Accelerating gossip SGD with periodic global
 //! averaging", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
@@ -27,7 +27,7 @@ use hexagram_logical::spelling::Options;
 pub struct GossipPga {
     /// Mixing in the steps between exact means.
     pub gossip: Gossip,
-    /// Number H of steps from one exact mean to the next, 1 or more.
+    /// Number H of steps from one exact mean to the next, at least 1.
     pub period: u64,
 }
 

@@ -1,25 +1,27 @@
-//! Gradient tracking: gossip in which every rank also keeps an estimate of the mean gradient, and steps with that.
+//! Gradient tracking: gossip in which every rank also keeps an estimate of the mean gradient, and steps with it.
 //!
 //! ```text
 //! yᵢ ← Σⱼ wᵢⱼ yⱼ + gᵢ − gᵢ′          gᵢ′: gᵢ of the step before; gossip of y runs beside the forward and backward pass
 //! xᵢ ← Σⱼ wᵢⱼ (xⱼ − γ yⱼ)            the optimizer's direction is yᵢ; gossip of x follows its step
 //! ```
 //!
-//! (W of y's gossip is the one that x had in the step before; y = g′ = 0 at first, so that the first direction is g₁.)
-//! The mean of all yᵢ is the mean gradient at every step. Where D-PSGD, with data that differ between ranks, comes to
-//! rest beside the optimum, by about γ times the difference, this reaches it, and replicas agree there. What it removes
-//! is heterogeneity, not the noise of mini-batches, which y carries through two rounds of gossip more.
+//! (The gossip of y uses the W of x in the step before; y = g′ = 0 at first, so that the first direction is g₁.) The
+//! mean of all yᵢ is the mean gradient at every step. If data differ between ranks, D-PSGD converges to a point near
+//! the optimum, at a distance of about γ times the difference; this algorithm reaches the optimum, and replicas agree
+//! there. It removes the error from heterogeneous data, not the noise of mini-batches, which y carries through two more
+//! rounds of gossip.
 //!
-//! With a codec both mixings are of encoded differences, as [`gossip`](crate::gossip) says, each with estimates of its
-//! own: ranks reach the optimum all the same, but later. The graph is static then.
+//! With a codec, both mixings are of encoded differences, as in [`gossip`](crate::gossip), each with its own estimates:
+//! ranks still reach the optimum, but later. The graph must be static then.
 //!
 //! Bytes sent per rank and step: 2 deg · S, or 2 deg messages of the codec, S being the size of the parameters: twice
-//! D-PSGD's. State: y and g′, 2 S; with a codec 4 S more. Default: the one-peer exponential graph, deg = 1, as of all
-//! with few bytes ranks agree soonest over it; any doubly stochastic schedule. To be run with plain SGD, or with
-//! momentum on y. Replicas differ; evaluate their mean. Sources: Di Lorenzo and Scutari, "NEXT: in-network nonconvex
-//! optimization", 2016; Nedić, Olshevsky and Shi, "Achieving geometric convergence for distributed optimization over
-//! time-varying graphs", SIAM J. Optim. 2017 (DIGing); with a codec: Liao, Li, Huang and Pu, "A compressed gradient
-//! tracking method for decentralized optimization with linear convergence", IEEE Trans. Automatic Control 2022 (C-GT).
+//! the bytes of D-PSGD. State: y and g′, 2 S; with a codec 4 S more. Default: the one-peer exponential graph, deg = 1,
+//! over which ranks agree soonest of all graphs with few bytes; any doubly stochastic schedule is valid. Use it with
+//! plain SGD, or with momentum on y. Replicas differ; evaluate their mean. Sources: Di Lorenzo and Scutari, "NEXT:
+//! in-network nonconvex optimization", 2016; Nedić, Olshevsky and Shi, "Achieving geometric convergence for distributed
+//! optimization over time-varying graphs", SIAM J. Optim. 2017 (DIGing); with a codec: Liao, Li, Huang and Pu, "A
+//! compressed gradient tracking method for decentralized optimization with linear convergence", IEEE Trans. Automatic
+//! Control 2022 (C-GT).
 
 use crate::gossip::{Gossip, GossipState};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
@@ -46,9 +48,9 @@ pub struct Tracked {
     direction: Buffer,
     /// Last gradient g′.
     last: Buffer,
-    /// State of the directions' mixing.
+    /// State of the mixing of directions.
     directions: GossipState,
-    /// State of the parameters' mixing.
+    /// State of the mixing of parameters.
     parameters: GossipState,
 }
 

@@ -1,9 +1,9 @@
-//! hexagram's algorithms: distributed SGD variants, each one file that reads like its update rule.
+//! The algorithms of hexagram: distributed SGD variants, each in one file that reads like its update rule.
 //!
-//! An algorithm is a plugin ([`Algorithm`]): it says what is communicated, in which buckets, with which primitive, and
-//! when. The engine ([`DataParallel`]) gives every plugin the rest: flat buckets, overlap with the backward pass, the
-//! broadcast of the initial state, gradient accumulation, hierarchical communication, and errors that name the
-//! parameter or the rank.
+//! An algorithm is a plugin ([`Algorithm`]): it defines the data to communicate, in which buckets, with which
+//! primitive, and when. The engine ([`DataParallel`]) provides the rest to every plugin: flat buckets, overlap with the
+//! backward pass, the broadcast of the initial state, gradient accumulation, hierarchical communication, and errors
+//! that name the parameter or the rank.
 //!
 //! ```
 //! use hexagram::logical::testing::spawn;
@@ -12,7 +12,7 @@
 //! use std::sync::Arc;
 //!
 //! fn main() -> Result<()> {
-//!     // Two ranks, here as threads, minimize the mean of (x − 1)² and (x − 2)²: each knows one of them.
+//!     // Two ranks, here as threads, minimize the mean of (x − 1)² and (x − 2)²: each has one of the terms.
 //!     let found = spawn(TransportKind::Thread, 2, |comm| {
 //!         let x = Parameter { name: "x".to_owned(), dtype: DType::F32, shape: vec![1] };
 //!         let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
@@ -35,14 +35,14 @@
 //! ```
 //!
 //! Reading order: [`plugin`] (the trait), [`gradient_all_reduce`] and [`local_sgd`] (the simplest plugins, one for
-//! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
+//! gradients and one for parameters), [`engine`]. Test your own plugin with [`testing`].
 //!
 //! # Features
 //! None is on by default.
 //!
 //! | feature | adds | needs |
 //! |---|---|---|
-//! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//! | `mpi` | the `mpi` transport: ranks that are started by mpirun and connected by MPI | mpicc and libclang |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -5,21 +5,21 @@
 //! xᵢ ← (1/n) Σⱼ xⱼ                           after every H-th step: all-reduce of the parameters
 //! ```
 //!
-//! H = 1 with plain SGD is synchronous SGD. The optimizer's memory (momentum) stays each rank's own. Bytes sent per
-//! rank and step: 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB, S being the size of the parameters. State:
-//! none. With a codec ([`Averaging`]), changes since the last mean travel, as [`ParameterMean`] says, with the last
-//! mean as the state, what its feedback remembers, and the bytes of
-//! [`compressed_allreduce`](crate::compressed_allreduce) / H. Default: H = 4, which on small data costs no accuracy; 16
-//! and more on large. Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019.
+//! H = 1 with plain SGD is synchronous SGD. Each rank keeps its own optimizer state (momentum). Bytes sent per rank and
+//! step: 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB, S being the size of the parameters. State: none. With a
+//! codec ([`Averaging`]), ranks send their changes since the last mean ([`ParameterMean`]); the state is the last mean
+//! and the feedback, and the bytes are those of [`compressed_allreduce`](crate::compressed_allreduce) / H. Default: H =
+//! 4, which costs no accuracy on small data; use 16 and more on large data. Source: Stich, "Local SGD converges fast
+//! and communicates little", ICLR 2019.
 //!
 //! # `post-local-sgd`
 //!
-//! [`LocalSgd::post`] makes its first steps as synchronous SGD: `ḡ ← (1/n) Σᵢ gᵢ; x ← optimizer(x, ḡ)`. In the beginning
-//! gradients are large and replicas would drift far apart; later, local steps cost nothing, and often generalize better.
-//! start = 0 is local SGD, and without end it is synchronous SGD. Replicas are bit-identical until `start`, and then after
-//! every H-th step, counted from the first of all. Bytes sent per rank and step: before `start` 2(n−1)/n · S, or (n−1) · S
-//! if n · S ≤ 64 KiB, S being the size of the gradients. Defaults: 100 steps, then H = 4, as in PyTorch's example. Source:
-//! Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
+//! [`LocalSgd::post`] starts with steps of synchronous SGD: `ḡ ← (1/n) Σᵢ gᵢ; x ← optimizer(x, ḡ)`. In the beginning
+//! gradients are large and replicas would drift far apart; later, local steps do no harm, and often generalize better.
+//! start = 0 is local SGD, start = ∞ synchronous SGD. Replicas are bit-identical until `start`, and then after every
+//! H-th step, counted from the first step. Bytes sent per rank and step: before `start` 2(n−1)/n · S, or (n−1) · S if n
+//! · S ≤ 64 KiB, S being the size of the gradients. Defaults: 100 steps, then H = 4, as in the example of PyTorch.
+//! Source: Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
 
 use crate::plugin::{
     About, Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, ParameterMean, Trigram,
@@ -30,11 +30,11 @@ use hexagram_logical::spelling::Options;
 /// Mean of the parameters, every `period` steps.
 #[derive(Debug, Clone)]
 pub struct LocalSgd {
-    /// Number of first steps, of synchronous SGD: an option of `post-local-sgd`; `None` is `local-sgd`.
+    /// Number of initial steps of synchronous SGD: an option of `post-local-sgd`; `None` for `local-sgd`.
     pub start: Option<u64>,
-    /// Number H of steps from one mean to the next; 1 or more.
+    /// Number H of steps from one mean to the next, at least 1.
     pub period: u64,
-    /// Way to make the mean. Default: in full precision.
+    /// Method of computing the mean. Default: in full precision.
     pub averaging: Averaging,
 }
 
@@ -45,7 +45,7 @@ impl Default for LocalSgd {
 }
 
 impl LocalSgd {
-    /// Creates `post-local-sgd`, whose first `start` steps are of synchronous SGD.
+    /// Creates `post-local-sgd`, whose first `start` steps are synchronous SGD.
     pub fn post(start: u64) -> Self {
         LocalSgd { start: Some(start), ..LocalSgd::default() }
     }
@@ -69,7 +69,7 @@ impl Algorithm for LocalSgd {
         })
         // Replicas are equal only after every H-th step.
         .keeps_replicas_identical(false)
-        // With a codec, whose changes are those since the last mean.
+        // With a codec, which encodes changes since the last mean.
         .remembers_parameters(!self.averaging.is_exact())
         .period(self.period)
         .needs(Needs { buckets: Buckets::BySize, parameters: true })

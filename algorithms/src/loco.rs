@@ -1,4 +1,4 @@
-//! LoCo: gradients in four bits, to which the mean error of the steps before is added.
+//! LoCo: gradients in four bits, corrected by the mean error of earlier steps.
 //!
 //! ```text
 //! hᵢ ← gᵢ + eᵢ
@@ -8,27 +8,27 @@
 //! x  ← optimizer(x, ḡ)                     the same on every rank
 //! ```
 //!
-//! C gives every number of a block one of 15 values up to the block's largest ([`Int4`]). e is a moving average of
-//! errors where error feedback has their sum (β = 0 here): it adds the error that is to be expected, so that the mean
-//! of what is sent is that of the gradients, and no step has to make up for many others at once. That is why it suits
-//! Adam, whose second moment such bursts would fill. From time to time e is forgotten, since it is of old gradients.
+//! C gives every number of a block one of 15 values up to the largest of the block ([`Int4`]). e is a moving average of
+//! errors, where error feedback has their sum (β = 0 here): it adds the expected error, so that the mean of the
+//! messages is the mean of the gradients, and no step has to correct many others. So it suits Adam, whose second moment
+//! such bursts would inflate. Every T steps e is cleared, since it stems from old gradients.
 //!
-//! The paper and its implementation in DeepSpeed keep e in eight bits, this in f32; and in their sharded training a
-//! mean stays with the owner of a chunk, while here all ranks have whole replicas, so that it goes back, in four bits
-//! too, with an error feedback s of the owner's. Without e the way there is ZeRO++'s quantized reduce-scatter, β = 1
+//! The paper and its implementation in DeepSpeed keep e in eight bits, here it is f32. In their sharded training a mean
+//! stays with the owner of a chunk; here all ranks have whole replicas, so the mean is sent back, in four bits too,
+//! with an error feedback s of the owner. Without e, the first half is the quantized reduce-scatter of ZeRO++, β = 1
 //! with e = 0.
 //!
-//! State: e, of the bucket's size, and s, an n-th of it. With blocks of B elements, bytes sent per rank and step:
+//! State: e, of the size of the bucket, and s, 1/n of it. With blocks of B elements, bytes sent per rank and step:
 //! 2(n−1)/n · Σ (⌈c/2⌉ + 4⌈c/B⌉) over the n chunks of c elements that a bucket is cut into: .13 of full precision with
-//! B = 128. Hierarchically, only what hosts send to each other is encoded. e is of gradients, not of steps: a sudden
-//! change of γ applies to it as to them.
+//! B = 128. Hierarchically, only messages between hosts are encoded. e is in units of gradients, not of steps: a sudden
+//! change of γ scales both alike.
 //!
 //! Defaults: β = .8 and T = 1024, those of DeepSpeed's option `zeropp_loco_param` (pull request 6730, of the paper's
 //! first author; removed since), whose kernels update e by the rule above, within hosts and between them. Its counter
-//! for T goes on with each tensor, this one with each step, as its documentation says. B = 128 is ours; DeepSpeed has
-//! as many blocks as a matrix has rows or columns. Replicas: bit-identical. Optimizer: the one of full precision, with
-//! its learning rate. Elements: f32. Trigram: centralized, synchronous, low precision. Sources: Xie, Lin, Toh and Zhou,
-//! "LoCo: low-bit communication adaptor for large-scale model training", 2024 (2407.04480); Wang et al., "ZeRO++", 2023
+//! for T counts tensors; ours counts steps, as documented there. B = 128 is our choice; DeepSpeed uses one block per
+//! row or column of a matrix. Replicas: bit-identical. Optimizer: the same as in full precision, with the same learning
+//! rate. Elements: f32. Trigram: centralized, synchronous, low precision. Sources: Xie, Lin, Toh and Zhou, "LoCo:
+//! low-bit communication adaptor for large-scale model training", 2024 (2407.04480); Wang et al., "ZeRO++", 2023
 //! (2306.10209).
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
@@ -41,9 +41,9 @@ use std::sync::Arc;
 /// Mean of the gradients in four bits, with the mean of earlier errors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoCo {
-    /// Share β of the error that is kept in a step, in [0, 1).
+    /// Share β of the error that is kept in each step, in [0, 1).
     pub memory: f64,
-    /// Number T of steps after which the error is forgotten, at least 1.
+    /// Number T of steps after which the error is cleared, at least 1.
     pub reset: u64,
     /// Number B of elements that share a scale, at least 1.
     pub block: usize,
@@ -59,7 +59,7 @@ impl Default for LoCo {
 pub struct LoCoState {
     /// Number of steps so far.
     steps: u64,
-    /// Encoding that remembers e as its error.
+    /// Encoding that stores e as its error.
     encoding: Encoding,
 }
 

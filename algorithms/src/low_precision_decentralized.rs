@@ -1,5 +1,5 @@
-//! Low-precision decentralized SGD as Bagua has it: on a ring, every rank tells its neighbours in eight bits how its
-//! parameters have changed.
+//! Low-precision decentralized SGD as in Bagua: on a ring, every rank sends its neighbours the change of its parameters
+//! in eight bits.
 //!
 //! ```text
 //! x½ ← optimizer(xᵢ, gᵢ)                                      with this rank's own gradient
@@ -7,21 +7,21 @@
 //! xᵢ ← xᵢ + q,  and at both neighbours  x̂ᵢ ← x̂ᵢ + q           x̂ᵢ = xᵢ, bit by bit
 //! ```
 //!
-//! The mixture of ring neighbours, a third each (half each between two ranks), of which only the difference to what
-//! neighbours know already is sent: DCD-PSGD. Another codec and any static graph can be had, with its weights in place
-//! of the thirds; coarse codecs diverge (QSGD of 4 levels does), for which [`ChocoSgd`](crate::choco_sgd::ChocoSgd) is.
-//! Nothing of it overlaps with the passes, since it needs the stepped parameters. Momentum stays each rank's own;
-//! replicas differ, evaluate their mean.
+//! The mixture of ring neighbours, with weights of 1/3 (1/2 between two ranks), for which only the difference to the
+//! neighbours' copies is sent: DCD-PSGD. Other codecs and any static graph are supported, with its weights instead of
+//! 1/3; with coarse codecs it diverges (for example QSGD of 4 levels): use [`ChocoSgd`](crate::choco_sgd::ChocoSgd) for
+//! them. Nothing overlaps with the passes, since it needs the parameters after the optimizer step. Each rank keeps its
+//! own momentum; replicas differ, evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · (d + 8⌈d/2048⌉) ÷ interval for d parameters, deg being 2 for 3 ranks or more,
-//! S/2 in all: a quarter of a ring's in full precision. State: xᵢ and the weighted sum of what is known of neighbours,
-//! 2 S. They begin where all ranks are, by one gossip in full precision whenever the state is made, so that neither a
-//! switch nor another cut of the buckets leaves a rank with a wrong idea of its neighbours. Default: every step.
-//! Elements: f32.
+//! S/2 in all: a quarter of the bytes of a ring in full precision. State: xᵢ and the weighted sum of the copies of the
+//! neighbours, 2 S. They start from the present parameters, by one gossip in full precision whenever the state is
+//! created, so that the copies are correct after a switch or a change of the buckets. Default: every step. Elements:
+//! f32.
 //!
 //! Sources: Bagua (its `low_precision_decentralized`); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for
-//! decentralized training", NeurIPS 2018. C rounds, and so is not unbiased as the proof there asks; with 8 bits the
-//! differences it makes are sent with the next ones.
+//! decentralized training", NeurIPS 2018. C rounds, so it is biased, unlike in their proof; with 8 bits the rounding
+//! errors are sent with the next differences.
 
 use crate::gossip::check_static;
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
@@ -32,14 +32,14 @@ use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::spelling::Options;
 use std::sync::Arc;
 
-/// Gossip of differences, by default on a ring and in eight bits.
+/// Gossip of differences, by default on a ring in eight bits.
 #[derive(Debug, Clone)]
 pub struct LowPrecisionDecentralized {
-    /// Number of steps from one communication to the next, 1 or more.
+    /// Number of steps from one communication to the next, at least 1.
     pub interval: u64,
-    /// Codec C of the differences; a fine one, since parameters become what it says of them.
+    /// Codec C of the differences: a fine one, since parameters are replaced by their decoded values.
     pub codec: Arc<dyn Codec>,
-    /// Mixing weights; the same in every round.
+    /// Mixing weights, the same in every round.
     pub schedule: Arc<dyn Schedule>,
 }
 
@@ -51,7 +51,7 @@ impl Default for LowPrecisionDecentralized {
 }
 
 impl Algorithm for LowPrecisionDecentralized {
-    /// Copies of this rank's and its neighbours' parameters, as all of them know them.
+    /// Copies of the parameters of this rank and of its neighbours, equal on all of them.
     type State = Encoding;
 
     fn about(&self) -> About {

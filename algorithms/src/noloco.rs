@@ -1,4 +1,4 @@
-//! NoLoCo: long local phases, after which ranks exchange with one random other rank each, and never with all.
+//! NoLoCo: long local phases, after which each rank exchanges with one random other rank, and never with all.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                                        every step, with this rank's own gradient
@@ -8,30 +8,29 @@
 //!     xᵢ ← θᵢ
 //! ```
 //!
-//! One message says both means, since η ⟨x − θ⟩ + γ ⟨θ⟩ = ⟨η x + (γ − η) θ⟩; the authors' code, whose γ is η, sends
-//! two. Partners are drawn anew in every round, by [`Topology::RandomPairs`], whose seed all ranks share. If the number
-//! of ranks is odd, one is left over: it steps with its own change, and nothing pulls it. Any other graph does, too:
+//! One message gives both means, since η ⟨x − θ⟩ + γ ⟨θ⟩ = ⟨η x + (γ − η) θ⟩; the authors' code, whose γ is η, sends
+//! two. Partners are drawn again in every round, by [`Topology::RandomPairs`], whose seed all ranks share. If the
+//! number of ranks is odd, one has no partner: it steps with its own change, and is not pulled. Other graphs work, too:
 //! with [`Topology::Complete`] every rank has θ of an outer SGD with heavy-ball momentum.
 //!
-//! The mean of θ over ranks is that of such an SGD, whatever the pairs and γ are. The ranks' distances from it, when no
-//! gradient drives them apart, vanish in the mean square where
+//! The mean of θ over ranks is that of such an SGD, for any pairs and γ. The distances of the ranks from it, if no
+//! gradient drives them apart, converge to 0 in the mean square if
 //!
 //! ```text
 //! γ < 2 (1 − μ²) / (1 + μ − μ n / (n − 1))      n ranks, even, in random pairs: 2 (1 + μ) for two
 //! γ < 2 (1 − μ²)                                many ranks, or an odd number
 //! ```
 //!
-//! which follows from the recursion of E(θ − θ̄)², E(θ − θ̄) m and E m². So γ ≥ 2 (1 − μ²) is refused, and γ > 1, which
-//! graphs other than pairs may not bear.
+//! which follows from the recursion of E(θ − θ̄)², E(θ − θ̄) m and E m². So γ ≥ 2 (1 − μ²) is refused, and γ > 1, with
+//! which other graphs than pairs may diverge.
 //!
-//! There is no codec: encoded gossip keeps estimates of neighbours, which have to stay the same, and its bounds on how
-//! far ranks may go do not hold with a momentum in the loop. Replicas differ; evaluate their mean.
+//! There is no variant with a codec: encoded gossip keeps estimates of neighbours, which must stay the same, and its
+//! bounds on the step do not hold with a momentum in the loop. Replicas differ; evaluate their mean.
 //!
-//! Bytes sent per rank and step: S / H, S being the size of the parameters, whatever that is; deg · S / H on other
-//! graphs, and 0 of a rank that is left over. State: θ and m, 2 S. Elements: f32 and f64. Defaults: η = γ = .7 and μ =
-//! .5, as in the authors' code; H = 8 for data on which a training has some hundred steps, where they have 50. Source:
-//! Kolehmainen, Blagoev, Donaghy, Ersoy and Nies, "NoLoCo: no-all-reduce low communication training method for large
-//! models", 2025 (arXiv 2506.10911).
+//! Bytes sent per rank and step: S / H, S being the size of the parameters; deg · S / H on other graphs, and 0 for a
+//! rank without a partner. State: θ and m, 2 S. Elements: f32 and f64. Defaults: η = γ = .7 and μ = .5, as in the
+//! authors' code; H = 8 for trainings of some hundred steps; the authors use 50. Source: Kolehmainen, Blagoev, Donaghy,
+//! Ersoy and Nies, "NoLoCo: no-all-reduce low communication training method for large models", 2025 (arXiv 2506.10911).
 
 use crate::diloco::Global;
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -43,15 +42,15 @@ use std::sync::Arc;
 /// Local steps, and outer steps with the changes of two ranks at a time.
 #[derive(Debug, Clone)]
 pub struct NoLoCo {
-    /// Graph of the rounds, one matrix each. Default: random pairs.
+    /// Graph of the rounds, one matrix per round. Default: random pairs.
     pub graph: Arc<dyn Schedule>,
-    /// Number H of local steps of a round, 1 or more.
+    /// Number H of local steps in a round, at least 1.
     pub period: u64,
     /// Outer learning rate η, above 0.
     pub outer_rate: f64,
     /// Outer momentum coefficient μ, in [0, 1).
     pub outer_momentum: f64,
-    /// Strength γ at which slow parameters are pulled together, above 0 and at most 1, and below 2 (1 − μ²).
+    /// Strength γ of the pull between slow parameters, above 0 and at most 1, and below 2 (1 − μ²).
     pub pull: f64,
 }
 

@@ -1,4 +1,4 @@
-//! One-bit Adam: Adam in full precision until its variance has settled, and then momenta of one bit an element.
+//! One-bit Adam: Adam in full precision until its variance has settled, then with momenta of one bit per element.
 //!
 //! ```text
 //! t ≤ W   g ← (1/n) Σᵢ gᵢ                                all-reduce in full precision
@@ -9,27 +9,28 @@
 //!         x  ← x − γ D m / (1 − β₁ᵗ)
 //! ```
 //!
-//! C is one bit an element with a scale for each block of B ([`Sign`], the mean of the magnitudes), or, as
-//! `qadam-8bit`, eight ([`MinMax8`]). The first moment's bias correction goes on, as the first moment does; the paper's
-//! formula has neither correction, which is another γ. Errors are remembered in units of m, so that γ may change.
+//! C is one bit per element with a scale for each block of B ([`Sign`], the mean of the magnitudes), or, as
+//! `qadam-8bit`, eight ([`MinMax8`]). The bias correction of the first moment continues, like the first moment itself;
+//! the formula of the paper has neither correction, which amounts to a different γ. Errors are stored in units of m, so
+//! that γ may change.
 //!
-//! Three options of [`Frozen`] are not the paper's. All of a block get a momentum of one size, which D then divides by
-//! deviations that differ by orders of magnitude, without limit next to 0. So the **floor** φ is 0.1 here: on the
-//! digits the paper's φ = 0 diverges at γ = 0.001 and 0.002, some 25 steps after the warm-up, and reaches 97.5 % at
-//! 0.0005, where φ = 0.1 reaches 98.9 % at 0.002. A **clip** of |D gᵢ| bounds what elements can do that get their first
-//! gradient after the warm-up, and **scaled** encodes D m instead of m, so that all of a block are of a like size: with
-//! both, no element steps further than with Adam, and the digits reach 98.3 %. Elements of a tensor without any
-//! gradient so far have D = 0.
+//! Three options of [`Frozen`] are not in the paper. All elements of a block get a momentum of one size, which D then
+//! divides by deviations that differ by orders of magnitude, without limit close to 0. So the **floor** φ is 0.1 here:
+//! on the digits, φ = 0 of the paper diverges at γ = 0.001 and 0.002, some 25 steps after the warm-up, and reaches 97.5
+//! % at 0.0005, while φ = 0.1 reaches 98.9 % at 0.002. A **clip** of |D gᵢ| bounds elements that get their first
+//! gradient after the warm-up, and **scaled** encodes D m instead of m, so that all elements of a block have similar
+//! size: with both, no element steps further than with Adam, and the digits reach 98.3 %. Elements of a tensor without
+//! any gradient so far have D = 0.
 //!
-//! State: m, v and e, three elements for each parameter, and s, 1/n. Bytes sent per rank and step: those of
+//! State: m, v and e, three elements per parameter, and s, 1/n. Bytes sent per rank and step: those of
 //! [all-reduce](crate::gradient_all_reduce) during the warm-up, then 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks of
 //! c elements that a bucket is cut into, 1/31.5 of full precision, or with 8 bits 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n
-//! chunks of c elements, 1/4. Hierarchically, only what hosts send to each other is encoded.
+//! chunks of c elements, 1/4. Hierarchically, only messages between hosts are encoded.
 //!
-//! Defaults: W = 100 as in Bagua, enough for some thousand steps; the paper takes 15 to 25 % of long trainings.
-//! B = 2048. Replicas: bit-identical. To be run with plain SGD and a learning rate for Adam; SGD's weight decay is then
-//! decoupled, as AdamW's, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021;
-//! QAdam is Bagua's name of it.
+//! Defaults: W = 100 as in Bagua, enough for some thousand steps; the paper takes 15 to 25 % of long trainings. B =
+//! 2048. Replicas: bit-identical. Use it with plain SGD and a learning rate for Adam; the weight decay of SGD is then
+//! decoupled, as in AdamW, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021;
+//! Bagua calls it QAdam.
 
 use crate::optimizer::moments::{Frozen, Moments};
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
@@ -48,7 +49,7 @@ pub struct QAdam {
     pub warmup: u64,
     /// Constants β₁, β₂ and ε.
     pub moments: Moments,
-    /// Use of the frozen variance. Default: a floor of 0.1, otherwise the paper's.
+    /// Use of the frozen variance. Default: a floor of 0.1, otherwise as in the paper.
     pub frozen: Frozen,
     /// Number B of elements that share a scale or a range.
     pub block: usize,
@@ -59,7 +60,7 @@ pub struct QAdam {
 pub enum Bits {
     /// One bit, its sign: `qadam`.
     One,
-    /// Eight bits, its place in the range of its block: `qadam-8bit`.
+    /// Eight bits, its position in the range of its block: `qadam-8bit`.
     Eight,
 }
 

@@ -1,4 +1,5 @@
-//! QG-DSGDm: gossip with a momentum of where the rank has gone in truth, mixing included, instead of its own gradients.
+//! QG-DSGDm: gossip with a momentum of the actual change of the parameters, mixing included, instead of local
+//! gradients.
 //!
 //! ```text
 //! xᵢ′ ← xᵢ − γ gᵢ − β pᵢ
@@ -7,16 +8,16 @@
 //! pᵢ ← pᵢ · γ / γ′                            first, where γ has fallen from γ′
 //! ```
 //!
-//! The paper keeps m = p / γ, which is the same while γ does not rise. Ranks that still differ when γ is next to 0
-//! would make m as large as one likes; p stays of the size of a step.
+//! The paper keeps m = p / γ, which is equivalent while γ does not rise. If ranks still differ when γ is near 0, m
+//! would grow without bound; p stays of the size of a step.
 //!
-//! Momentum of local gradients drives ranks apart where their data differ. The change of the parameters over a whole
-//! step is near that of the mean of all, so that m is near a momentum of the mean gradient, without a further message.
+//! Momentum of local gradients drives ranks apart if their data differ. The change of the parameters over a whole step
+//! is close to that of the mean of all, so m is close to a momentum of the mean gradient, without further messages.
 //! With β = 0 it is D-PSGD, adapt then combine. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · S, S being the size of the parameters, or deg messages of the codec. State: p
 //! and the parameters before the step, 2 S; with a codec 2 S more. Defaults: β = μ = .9, and the one-peer exponential
-//! graph. To be run with plain SGD, with the learning rate of SGD with momentum .9. Source: Lin, Karimireddy, Stich and
+//! graph. Use it with plain SGD, at the learning rate of SGD with momentum .9. Source: Lin, Karimireddy, Stich and
 //! Jaggi, "Quasi-global momentum: accelerating decentralized deep learning on heterogeneous data", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};

@@ -1,4 +1,4 @@
-//! Arithmetic in either float type, for optimizers that do more than one line an element.
+//! Arithmetic in either float type, for optimizers with more than one line per element.
 
 use hexagram_logical::Element;
 use hexagram_logical::device::kernels::{Float, sums};
@@ -14,7 +14,7 @@ pub(crate) trait Real:
     /// Zero.
     const ZERO: Self;
 
-    /// Returns the number of this type that is nearest to another.
+    /// Returns the nearest number of this type.
     fn of(number: f64) -> Self;
 
     /// Returns the square root.

@@ -1,4 +1,4 @@
-//! The algorithms by the names that users type, with their options.
+//! The algorithms by name, with their options.
 //!
 //! ```
 //! use hexagram::algorithms::registry;
@@ -53,8 +53,7 @@ use hexagram_logical::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// Algorithms by the names that users type, each with its defaults; and the codecs and graphs that their options may
-/// be.
+/// Algorithms by name, each with its defaults; and the codecs and graphs for their options.
 ///
 /// ```
 /// use hexagram::algorithms::{Registry, slowmo::SlowMo};
@@ -75,14 +74,14 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Creates a registry of the built-in algorithms, codecs and graphs: Bagua's algorithms first, then those that came
-    /// after it.
+    /// Creates a registry of the built-in algorithms, codecs and graphs: first the algorithms of Bagua, then later
+    /// ones.
     pub fn built_in() -> Self {
         let prototypes = [of_bagua(), of_papers(), asynchronous_low_precision()].concat();
         Registry { prototypes, known: Catalogues::default() }
     }
 
-    /// Adds an algorithm under its name, with these options as its defaults, instead of what had this name.
+    /// Adds an algorithm under its name, with these options as its defaults. Replaces an existing one with this name.
     #[must_use]
     pub fn with(mut self, prototype: impl Into<AnyAlgorithm>) -> Self {
         let prototype = prototype.into();
@@ -93,8 +92,8 @@ impl Registry {
         self
     }
 
-    /// Adds a codec, with these options as its defaults, instead of what had this name. Its [`Codec::name`] is to spell
-    /// it, as [`Spelled::short`] does.
+    /// Adds a codec, with these options as its defaults. Replaces an existing one with this name. Its [`Codec::name`]
+    /// must be its spelling, as returned by [`Spelled::short`].
     #[must_use]
     pub fn with_codec<C: Codec + Spelled + 'static>(mut self, prototype: C, about: &'static str) -> Self {
         let codecs = self.known.of().cloned().unwrap_or_else(codec::catalogue);
@@ -103,8 +102,8 @@ impl Registry {
         self
     }
 
-    /// Adds a graph or schedule, with these options as its defaults, instead of what had this name. Its
-    /// [`Schedule::spelling`] is to be [`Spelled::full`].
+    /// Adds a graph or schedule, with these options as its defaults. Replaces an existing one with this name. Its
+    /// [`Schedule::spelling`] must be [`Spelled::full`].
     #[must_use]
     pub fn with_graph<S: Schedule + Spelled + 'static>(mut self, prototype: S, about: &'static str) -> Self {
         let graphs = self.known.of().cloned().unwrap_or_else(decentralized::catalogue);
@@ -118,11 +117,11 @@ impl Registry {
         &self.prototypes
     }
 
-    /// Returns the algorithm that a text spells: a name, or `choco-sgd(codec=top-k(5%), graph=torus)`.
+    /// Returns the algorithm with a spelling: a name, or `choco-sgd(codec=top-k(5%), graph=torus)`.
     ///
     /// # Errors
-    /// [`Error::Usage`] of one line: with the nearest names for one that there is not,
-    /// and with its name, value and range for an option that is out of its range.
+    /// [`Error::Usage`] of one line: for an unknown name with the nearest names, and for an option out of range with
+    /// its name, value and range.
     pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
         let spelling: Spelling = text.parse()?;
         self.prototype(spelling.word())?.with_known(&spelling, &self.catalogues())
@@ -135,7 +134,7 @@ impl Registry {
         prototype.map_or(full.clone(), |prototype| full.without(&prototype.spelling()))
     }
 
-    /// Returns the help on an algorithm, a codec or a graph: its options with their defaults, ranges and meanings.
+    /// Returns the help for an algorithm, a codec or a graph: its options with their defaults, ranges and meanings.
     ///
     /// # Errors
     /// [`Error::Usage`] with the nearest names.
@@ -158,7 +157,7 @@ impl Registry {
         Ok(Help { name: name.to_owned(), kind, source: algorithm.source(), fields })
     }
 
-    /// Creates the error of help on a name that nothing has.
+    /// Creates the error of help for an unknown name.
     fn no_help(&self, name: &str) -> Error {
         let codecs = self.known.of::<Arc<dyn Codec>>().into_iter().flat_map(Catalogue::names);
         let graphs = self.known.of::<Arc<dyn Schedule>>().into_iter().flat_map(Catalogue::names);
@@ -167,7 +166,8 @@ impl Registry {
         no_such("algorithm, codec or graph", name, names)
     }
 
-    /// Returns what options are read with: codecs, graphs, and the algorithms themselves, for those with one inside.
+    /// Returns the catalogues for parsing options: codecs, graphs, and the algorithms themselves, for those that
+    /// contain one.
     fn catalogues(&self) -> Catalogues {
         let algorithms = self.prototypes.iter().fold(Catalogue::new("algorithm"), |listed, prototype| {
             listed.with(prototype.clone(), prototype.source(), |algorithm: AnyAlgorithm| algorithm)
@@ -181,7 +181,7 @@ impl Registry {
     }
 }
 
-/// Returns the algorithms that Bagua has.
+/// Returns the algorithms of Bagua.
 fn of_bagua() -> Vec<AnyAlgorithm> {
     vec![
         GradientAllReduce.into(),
@@ -194,7 +194,7 @@ fn of_bagua() -> Vec<AnyAlgorithm> {
     ]
 }
 
-/// Returns the algorithms that go beyond Bagua's.
+/// Returns the algorithms beyond those of Bagua.
 fn of_papers() -> Vec<AnyAlgorithm> {
     vec![
         LocalSgd::default().into(),
@@ -231,13 +231,13 @@ fn of_papers() -> Vec<AnyAlgorithm> {
     ]
 }
 
-/// Returns the asynchronous algorithms with their messages encoded.
+/// Returns the asynchronous algorithms with encoded messages.
 fn asynchronous_low_precision() -> Vec<AnyAlgorithm> {
     vec![AsyncModelAverage::compressed().into(), Ssp::compressed().into(), AdPsgd::compressed().into()]
 }
 
-/// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name;
-/// with all options as `{:#}`.
+/// Prints the spelling of the algorithm, without the options that have the defaults of the built-in one with this name;
+/// with all options for `{:#}`.
 ///
 /// ```
 /// use hexagram::algorithms::registry;
@@ -253,14 +253,14 @@ impl fmt::Display for AnyAlgorithm {
     }
 }
 
-/// Help on something that has a name and options. It prints as some lines of text.
+/// Help for something that has a name and options. It prints as lines of text.
 #[derive(Debug, Clone)]
 pub struct Help {
-    /// Name, as users type it.
+    /// Name, for users.
     pub name: String,
     /// Kind of thing: the trigram of an algorithm, or `codec` or `graph`.
     pub kind: String,
-    /// Paper that it is from; empty if none is known.
+    /// Source; empty if none is known.
     pub source: &'static str,
     /// Options, with their defaults.
     pub fields: Vec<FieldHelp>,
@@ -289,7 +289,7 @@ pub fn all() -> Vec<AnyAlgorithm> {
     Registry::built_in().prototypes
 }
 
-/// Returns the built-in algorithm that a text spells.
+/// Returns the built-in algorithm with a spelling.
 ///
 /// # Errors
 /// As [`Registry::named`].

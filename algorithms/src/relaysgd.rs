@@ -1,4 +1,5 @@
-//! RelaySGD: on a tree, ranks relay what they hear, so that everyone's parameters reach everyone unweakened, if late.
+//! RelaySGD: on a tree, ranks relay received parameters, so that the parameters of every rank reach all others with
+//! full weight, but delayed.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
@@ -6,18 +7,18 @@
 //! xᵢ ← (xᵢ + Σ mⱼᵢ over neighbours j) / n
 //! ```
 //!
-//! mⱼᵢ is the sum of the parameters of all ranks on neighbour j's side of the tree, each as it was as many steps ago as it
-//! is hops away, less one; at first, what all began with. So xᵢ becomes the mean of all, in equal weights and of different
-//! age, where gossip lets those nearby weigh more: ranks come to the optimum of all, however their data differ, and an edge
-//! carries one message each way. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
+//! mⱼᵢ is the sum of the parameters of all ranks on the side of neighbour j of the tree; the parameters of a rank h
+//! hops away are h − 1 steps old, and initially the common start. So xᵢ becomes the mean of all, with equal weights but
+//! of different age; gossip gives nearby ranks more weight. Ranks reach the global optimum, whatever the differences in
+//! their data, and an edge carries one message each way. Nothing overlaps with the passes. Replicas differ; evaluate
+//! their mean.
 //!
-//! Where all ranks have curvature L, it settles up to γ L = 1 + n/2 on any tree, where neighbours swing against each other:
-//! a γ that was tuned with 8 ranks may diverge with 3. Where curvatures differ, γ has to be the smaller the longer the
-//! paths are.
+//! If all ranks have curvature L, it converges up to γ L = 1 + n/2 on any tree, where neighbours oscillate against each
+//! other: a γ tuned with 8 ranks may diverge with 3. If curvatures differ, longer paths need a smaller γ.
 //!
 //! Bytes sent per rank and step: 2(n−1)/n · S on average, S being the size of the parameters: S to every neighbour.
-//! State: m of every neighbour, and as much again for what is sent: 2 deg · S. Default: the binary tree, with paths of
-//! 2 log₂ n hops at most. Its theory is of plain SGD; any optimizer may step. Source: Vogels, He, Koloskova, Lin,
+//! State: m of every neighbour, and the same for the messages sent: 2 deg · S. Default: the binary tree, with paths of
+//! at most 2 log₂ n hops. Its theory covers plain SGD; any optimizer can be used. Source: Vogels, He, Koloskova, Lin,
 //! Karimireddy, Stich and Jaggi, "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021.
 
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -27,14 +28,14 @@ use hexagram_logical::{Buffer, Result};
 /// Tree over which ranks relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tree {
-    /// Rank after rank.
+    /// Each rank connected to the next.
     Chain,
-    /// Rank i below rank (i − 1) / 2, rounded down.
+    /// The parent of rank i is rank (i − 1) / 2, rounded down.
     Binary,
 }
 
 impl Tree {
-    /// Returns the neighbours of a rank among `size`, ascending.
+    /// Returns the neighbours of a rank among `size`, in ascending order.
     pub fn neighbours(self, rank: usize, size: usize) -> Vec<usize> {
         let above = |rank: usize| match self {
             Tree::Chain => rank - 1,
@@ -68,7 +69,7 @@ impl Default for RelaySgd {
     }
 }
 
-/// State of one bucket; empty on ranks that do not speak for their host.
+/// State of one bucket; empty on ranks that are not the leader of their host.
 #[derive(Default)]
 pub struct Relays {
     neighbours: Vec<usize>,
@@ -87,7 +88,7 @@ impl Algorithm for RelaySgd {
             .source(
                 "Vogels et al., RelaySum for decentralized deep learning on heterogeneous data, NeurIPS 2021",
             )
-            // The relays bring those of earlier steps.
+            // The relays contain parameters of earlier steps.
             .remembers_parameters(true)
             .needs(Needs { buckets: Buckets::Whole, parameters: true })
     }

@@ -1,4 +1,5 @@
-//! Stochastic gradient push: gossip over directed graphs, in which a rank need not know who takes from it, nor when.
+//! Stochastic gradient push: gossip over directed graphs, in which a rank need not know which ranks take from it, or
+//! when.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ(zᵢ))                              the model computes with zᵢ
@@ -6,15 +7,15 @@
 //! zᵢ ← xᵢ / wᵢ
 //! ```
 //!
-//! Every rank shares out all that it has, so that the sums of all xᵢ and of all wᵢ are kept; what it gets may be of
-//! less than one rank or of more, and wᵢ says of how many. wᵢ = 1 at first, and stays 1 where as much is taken as is
-//! given, such as with the default. The parameters between steps are zᵢ; xᵢ = wᵢ zᵢ takes their place for the
-//! optimizer's step, whose memory (momentum) stays each rank's own. Replicas differ; evaluate their mean, Σ wᵢ zᵢ / n,
-//! which follows the mean gradient as Σ xᵢ / n does.
+//! Every rank distributes its full values, so the sums of all xᵢ and of all wᵢ are preserved. The received total may be
+//! that of less or more than one rank; wᵢ is the number of ranks. wᵢ = 1 at first, and stays 1 if every rank receives
+//! as much as it sends, as with the default. The parameters between steps are zᵢ; xᵢ = wᵢ zᵢ replaces them for the
+//! optimizer step. Each rank keeps its own momentum. Replicas differ; evaluate their mean, Σ wᵢ zᵢ / n, which follows
+//! the mean gradient as Σ xᵢ / n does.
 //!
 //! Bytes sent per rank and step: deg · (S + 8), S being the size of the parameters. State: wᵢ. Default: the one-peer
 //! exponential graph of the paper, deg = 1, exact after log₂ n steps for n a power of two, and good for odd n. Any
-//! schedule whose columns add up to 1 and whose graphs, taken together over some steps, connect everyone: see
+//! schedule is valid whose columns add up to 1 and whose graphs, combined over some steps, connect all ranks: see
 //! `Mixing::push`. Source: Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning",
 //! ICML 2019.
 
@@ -27,7 +28,7 @@ use std::sync::Arc;
 /// Push-sum of the parameters.
 #[derive(Debug, Clone)]
 pub struct Sgp {
-    /// Column-stochastic weights at which ranks share out to others.
+    /// Column-stochastic weights with which ranks send to others.
     pub schedule: Arc<dyn Schedule>,
 }
 

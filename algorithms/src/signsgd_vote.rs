@@ -5,28 +5,29 @@
 //! x  ← x − γ sgn(Σᵢ sgn(mᵢ))                the votes are counted by the owner of each chunk
 //! ```
 //!
-//! Every step changes every parameter by γ, however small its gradient is. Few broken or lying ranks cannot change what
-//! most say. A tie, and a vote on zeros, has no sign: it counts as + in even steps and as − in odd ones, so that it
-//! moves nothing in the long run.
+//! Every step changes every parameter by γ, for any size of its gradient. A few broken or malicious ranks cannot
+//! overrule the majority. A tie, or a vote on zeros, has no sign: it counts as + in even steps and as − in odd ones, so
+//! that it moves nothing in the long run.
 //!
-//! It converges where the noise of gradients is symmetric around one maximum. Where it is not, as with rare large
-//! gradients against frequent small ones, the sign of most gradients is not that of their mean, and it may walk uphill;
-//! `qadam` sends as little and does not.
+//! It converges if the noise of gradients is unimodal and symmetric. Otherwise, for example with rare large gradients
+//! against frequent small ones, the majority sign differs from the sign of the mean, and the loss may rise; `qadam`
+//! sends equally few bytes and does not have this problem.
 //!
-//! State: m, one element for each parameter, if β > 0. Bytes sent per rank and step: 2(n−1)/n · Σ ⌈c/8⌉ over the n
-//! chunks of c elements that a bucket is cut into: 1/32 of full precision. In hierarchical communication every rank still
-//! has its vote, and the result is the same: votes are added up within hosts in f32, S bytes of every rank but leaders, and a
-//! leader sends the counts, of ⌊log₂ k⌋ + 1 bits an element on hosts of at most k ranks, and one bit of the result.
+//! State: m, one element per parameter, if β > 0. Bytes sent per rank and step: 2(n−1)/n · Σ ⌈c/8⌉ over the n chunks of
+//! c elements that a bucket is cut into: 1/32 of full precision. In hierarchical communication every rank still has one
+//! vote, and the result is the same: votes are summed within hosts in f32, S bytes from every rank except leaders, and
+//! a leader sends the counts, ⌊log₂ k⌋ + 1 bits per element on hosts of at most k ranks, and one bit per element of the
+//! result.
 //!
-//! Default: β = .9. Replicas: bit-identical. To be run with plain SGD, at a learning rate like Adam's or below, that
-//! falls to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
-//! communication efficient and fault tolerant", ICLR 2019.
+//! Default: β = .9. Replicas: bit-identical. Use it with plain SGD, at a learning rate of the size for Adam or below,
+//! that falls to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority
+//! vote is communication efficient and fault tolerant", ICLR 2019.
 
 use crate::plugin::{About, Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 
-/// Synchronous SGD by signs: each element steps in the direction of most ranks' gradients.
+/// Synchronous SGD by signs: each element steps in the direction of the majority of gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SignSgdVote {
     /// Momentum coefficient β, in [0, 1).

@@ -1,4 +1,4 @@
-// SlowMo's step at the end of a period: the twin of slowmo.rs.
+// The SlowMo step at the end of a period: the twin of slowmo.rs.
 
 #include "device.cuh"
 #include "elements.cuh"

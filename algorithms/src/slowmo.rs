@@ -1,4 +1,4 @@
-//! SlowMo: local SGD, with a momentum over what whole periods change.
+//! SlowMo: local SGD, with a momentum over the changes of whole periods.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
@@ -7,24 +7,24 @@
 //! x₀ ← x₀ − α γ̄ u;  xᵢ ← x₀
 //! ```
 //!
-//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the periods' changes. u is in units of
-//! gradients, so that γ may change in any step: in the source, where it changes between periods only, γ̄ is γ. If γ was
-//! 0 in all of a period, it ends with the mean, and u stays.
+//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the changes of the periods. u is in units of
+//! gradients, so that γ may change in any step: in the source it changes only between periods, and γ̄ is γ. If γ was 0
+//! in all of a period, the period ends with the mean, and u stays.
 //!
-//! To be run with any optimizer that fits the base; what it remembers, such as a momentum, stays each rank's own.
-//! Replicas are bit-identical after every τ-th step.
+//! Use it with any optimizer that fits the base; each rank keeps its own optimizer state, such as a momentum. Replicas
+//! are bit-identical after every τ-th step.
 //!
-//! The steps of a period may be another synchronous algorithm's, the `base`, as in the source: `SlowMo` over
-//! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. One that remembers parameters, such as
-//! DiLoCo its θ, would take the slow step for a change that its ranks have made, and is refused. With a codec
-//! ([`Averaging`]) it is x₀ − xᵢ that is encoded, with its feedback in units of the parameters.
+//! The steps of a period may be those of another synchronous algorithm, the `base`, as in the source: for example
+//! [`Sgp`](crate::sgp::Sgp), whose push-sum weights apply to replicas in x̄. A base that remembers parameters, such as
+//! θ of DiLoCo, would treat the slow step as a change by its ranks, and is refused. With a codec ([`Averaging`]), x₀ −
+//! xᵢ is encoded, with its feedback in units of the parameters.
 //!
-//! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1)
-//! · S / τ if n · S ≤ 64 KiB, S being the size of the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α =
-//! 1 and β = .5, as fairscale's for eight ranks; it has .2 for four, .6 for sixteen, and τ = 48 for large data. A β
-//! multiplies the learning rate by 1/(1−β) in the long run. Trigram: centralized, synchronous, full precision. Source:
-//! Wang, Tantia, Ballas and Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum",
-//! ICLR 2020.
+//! State: u and x₀, each of the size of the bucket, and that of the base. Bytes sent per rank and step: 2(n−1)/n · S /
+//! τ, or (n−1) · S / τ if n · S ≤ 64 KiB, S being the size of the parameters, and the bytes of the base; f32 or f64.
+//! Defaults: τ = 8, and α = 1 and β = .5, as in fairscale for eight ranks, which has .2 for four, .6 for sixteen, and τ
+//! = 48 for large data. A β multiplies the learning rate by 1/(1−β) in the long run. Trigram: centralized, synchronous,
+//! full precision. Source: Wang, Tantia, Ballas and Rabbat, "SlowMo: improving communication-efficient distributed SGD
+//! with slow momentum", ICLR 2020.
 
 use crate::elementwise::{self, Elementwise};
 #[cfg(feature = "cuda")]
@@ -46,16 +46,16 @@ pub(crate) static MODULE: Module = Module { name: "slowmo", code: Code::Packed(h
 /// Local SGD with slow momentum.
 #[derive(Debug, Clone)]
 pub struct SlowMo {
-    /// Number τ of steps of a period, at least 1.
+    /// Number τ of steps in a period, at least 1.
     pub period: u64,
     /// Slow learning rate α, above 0.
     pub slow_rate: f64,
     /// Slow momentum coefficient β, in [0, 1).
     pub slow_momentum: f64,
-    /// Way to make the mean at the end of a period. Default: in full precision.
+    /// Method of computing the mean at the end of a period. Default: in full precision.
     pub averaging: Averaging,
-    /// Algorithm of the steps of a period, which is synchronous and [remembers no
-    /// parameters](crate::About#structfield.remembers_parameters). Default: none, each rank on its own.
+    /// Algorithm of the steps of a period, which must be synchronous and [remember no
+    /// parameters](crate::About#structfield.remembers_parameters). Default: none; each rank steps on its own.
     pub base: Option<AnyAlgorithm>,
 }
 
@@ -65,7 +65,7 @@ impl Default for SlowMo {
     }
 }
 
-/// Base of ranks that step on their own: it does nothing.
+/// Base for ranks that step on their own, without communication.
 #[derive(Debug, Clone)]
 struct Alone;
 
@@ -81,8 +81,8 @@ impl Algorithm for Alone {
     }
 }
 
-/// Values of the base: the algorithms of the registry that reads the text, if their ranks wait for each other, and if
-/// they can be moved by what is around them.
+/// Values of the base: the algorithms of the registry that parses the text, if they are synchronous and remember no
+/// parameters.
 struct Bases;
 
 impl Values<AnyAlgorithm> for Bases {
@@ -118,7 +118,7 @@ pub struct SlowMoState {
     start: Buffer,
     /// Slow momentum u.
     momentum: Buffer,
-    /// Number of steps of the period so far, and below it the sum of their γ.
+    /// Number of steps of the period so far; the next field is the sum of their γ.
     steps: u64,
     rates: f64,
     averager: Averager,
@@ -132,7 +132,7 @@ impl Algorithm for SlowMo {
     fn about(&self) -> About {
         let base = self.base();
         let full_precision = self.averaging.is_exact() && base.trigram().full_precision;
-        // The least common multiple of τ and the base's period.
+        // The least common multiple of τ and the period of the base.
         let period = base.period().map(|of_base| {
             (self.period / greatest_common_divisor(self.period, of_base)).saturating_mul(of_base)
         });
@@ -304,7 +304,7 @@ impl SlowMo {
         self.base.clone().unwrap_or_else(|| Alone.into())
     }
 
-    /// Replaces the parameters by their mean over all ranks, weighted as the base weighs replicas.
+    /// Replaces the parameters by their mean over all ranks, weighted as in the base.
     async fn average(
         &self,
         context: &Context,

@@ -1,5 +1,5 @@
-//! SparseLoCo: DiLoCo whose changes are sent as their largest elements in two bits, and whose outer momentum is what
-//! each rank has not sent yet.
+//! SparseLoCo: DiLoCo that sends the largest elements of its changes in two bits, with the unsent part of each rank as
+//! outer momentum.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
@@ -11,20 +11,20 @@
 //!     xᵢ ← θ
 //! ```
 //!
-//! Elements that all changes agree in grow in e until they are sent, as in a momentum; β forgets those that are never
+//! Elements on which all changes agree grow in e until they are sent, as in a momentum; β removes those that are never
 //! large. θ is the same on all ranks, and so are the replicas after every H-th step. β = 1 and cᵢ = eᵢ is DiLoCo with
-//! plain outer SGD. The code of [`TopK`] has Q and the layout of a message; any other codec may take its place.
+//! plain outer SGD. Q and the layout of a message are in the code of [`TopK`]; other codecs can be used instead.
 //!
 //! State: θ and e, 2 S, S being the size of the parameters. Bytes sent per rank and step: (n−1) / H · Σ (16 + ⌈k/4⌉ +
 //! ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1) over the tensors of d elements, of which k are sent (the sum over its chunks of the
-//! share, rounded up in each), with l = ⌊log₂(d/k)⌋. Hierarchically, only what hosts send to each other is encoded.
-//! Elements: f32. e is in units of the parameters, so that γ may change.
+//! share, rounded up in each), with l = ⌊log₂(d/k)⌋. Hierarchically, only messages between hosts are encoded. Elements:
+//! f32. e is in units of the parameters, so that γ may change.
 //!
-//! Defaults: β = 0.95, η = 1, C = 4096 of which 64 are sent, and four bins over 6σ, as in the source's code (which has
-//! 64 × 64 elements of a matrix in a chunk, where here it is 4096 in a row, and 12 bits an index, where here it is 8);
-//! H = 16 as in [`diloco`](crate::diloco), the source has 15 to 250. Trigram: centralized, synchronous, low precision.
-//! Source: Sarfi, Thérien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025
-//! (2508.15706), with AdamW inside.
+//! Defaults: β = 0.95, η = 1, C = 4096 of which 64 are sent, and four bins over 6σ, as in the code of the source (where
+//! a chunk is 64 × 64 elements of a matrix, here 4096 consecutive ones, and an index has 12 bits, here 8); H = 16 as in
+//! [`diloco`](crate::diloco), the source has 15 to 250. Trigram: centralized, synchronous, low precision. Source:
+//! Sarfi, Thérien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (2508.15706),
+//! with AdamW inside.
 
 use crate::diloco::{DiLoCoState, Outer};
 use crate::plugin::{About, Algorithm, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram};
@@ -33,14 +33,15 @@ use hexagram_logical::codec::TopK;
 use hexagram_logical::encoding::Feedback;
 use hexagram_logical::spelling::{Options, above};
 
-/// An outer step with the largest elements of what ranks have changed.
+/// An outer step with the largest elements of the changes of the ranks.
 #[derive(Debug, Clone)]
 pub struct SparseLoCo {
-    /// Number H of local steps of a round.
+    /// Number H of local steps in a round.
     pub period: u64,
     /// Outer learning rate η.
     pub learning_rate: f64,
-    /// Way to make the mean change. Default: 1/64 of every 4096 elements in two bits, of whose error 0.95 is kept.
+    /// Method of computing the mean change. Default: 1/64 of every 4096 elements in two bits, keeping 0.95 of the
+    /// error.
     pub averaging: Averaging,
 }
 

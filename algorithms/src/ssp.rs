@@ -1,5 +1,5 @@
-//! SSP: parameters live in shards on all ranks; every rank pushes what its steps change, and may be some steps ahead of
-//! the slowest, but no more. With codecs it is `compressed-ssp`.
+//! SSP: parameters are stored in shards on all ranks; every rank pushes its changes, and may be at most `staleness`
+//! steps ahead of the slowest. With codecs it is `compressed-ssp`.
 //!
 //! ```text
 //! dᵢ ← optimizer(xᵢ, gᵢ) − xᵢ   every step c, with this rank's own gradient
@@ -13,25 +13,26 @@
 //! ```
 //!
 //! s = 0 is bulk synchronous: with plain SGD it is synchronous SGD with the mean of the gradients, up to the rounding
-//! of the shards' f32, and the same on every rank, bit for bit. With any s, a rank that is slow for a while keeps
-//! nobody waiting until the others are s steps ahead; a rank that is slower all the time does in the end, by
-//! definition. The optimizer's memory (momentum) stays each rank's own. Encoded, x + (1/n) Σᵢ eᵢ is what x would be
-//! without C, whatever C loses: error feedback. What P loses of a pull is not in x, and does not add up, but a gradient
-//! is taken there: P is to be fine.
+//! of the f32 shards, and bit-identical on every rank. With any s, the other ranks wait for a temporarily slow rank
+//! only when they are s steps ahead; they always wait in the end for a rank that is permanently slower. Each rank keeps
+//! its own optimizer state (momentum). With codecs, x + (1/n) Σᵢ eᵢ equals x without C, whatever C loses: error
+//! feedback. The error of P in a pull does not enter x, and does not accumulate, but gradients are taken at the pulled
+//! values: P must be a fine codec.
 //!
-//! Shards: one on each rank; among more than 16 ranks as many as have 16,384 elements, 64 KiB, but 16 at least. Smaller
-//! ones take longer for their messages than for their bytes.
+//! Shards: one per rank; with more than 16 ranks, one per 16,384 elements (64 KiB), but at least 16. With smaller ones,
+//! the latency of messages exceeds the transfer time.
 //!
-//! State: the shards, S/n for each rank on average, and copies of S for the parameters pulled, the change pushed, and what
-//! travels; S: the size of the parameters; encoded e, S, which checkpoints have. Bytes sent per rank and step, the mean over
-//! ranks: 2(n−1)/n · S, and with each rank that has a shard 3 requests and replies at most, of 96 bytes together; f32. Of
-//! these a codec leaves its share: `compressed-ssp` sends (n−1)/n · Σ (3c + 8⌈c/2048⌉) over the n shards of c elements, 3/8
-//! of 2(n−1)/n · S and some, and as many requests. To settle costs an all-reduce of S in either. Defaults: s = 3, with which a hiccup of three
-//! steps costs nothing, and gradients stay young; C: 8 bits of min-max, P: f16 for `compressed-ssp`. Asynchronous:
-//! replicas differ, unless s = 0; to [settle](crate::DataParallel::settle) makes them all the servers' parameters,
-//! after which a checkpoint loses nothing, but no run is like another. Sources: Ho et al., "More effective distributed
-//! ML via a stale synchronous parallel parameter server", NeurIPS 2013; with the mean over ranks, so that one learning
-//! rate does for any number of them; error feedback as Seide et al., "1-bit stochastic gradient descent", 2014.
+//! State: the shards, S/n for each rank on average, and copies of S for the parameters pulled, the change pushed, and
+//! the messages, S being the size of the parameters; with codecs e, S, which checkpoints contain. Bytes sent per rank
+//! and step, the mean over ranks: 2(n−1)/n · S, and at most 3 requests with replies to each rank that has a shard, of
+//! 96 bytes per pair; f32. A codec reduces the first part: `compressed-ssp` sends (n−1)/n · Σ (3c + 8⌈c/2048⌉) over the
+//! n shards of c elements, slightly more than 3/8 of 2(n−1)/n · S, and the same number of requests. A settle costs an
+//! all-reduce of S in both. Defaults: s = 3, with which a delay of three steps costs nothing, and gradients stay fresh;
+//! C: 8 bits of min-max, P: f16 for `compressed-ssp`. Asynchronous: replicas differ, unless s = 0;
+//! [settle](crate::DataParallel::settle) sets them all to the parameters of the servers, after which a checkpoint loses
+//! nothing, but runs are not reproducible. Sources: Ho et al., "More effective distributed ML via a stale synchronous
+//! parallel parameter server", NeurIPS 2013; with the mean over ranks, so that one learning rate suits any number of
+//! ranks; error feedback as Seide et al., "1-bit stochastic gradient descent", 2014.
 
 use crate::plugin::{
     About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step,
@@ -46,11 +47,11 @@ use std::sync::Arc;
 /// A parameter server on all ranks, with bounded staleness.
 #[derive(Debug, Clone)]
 pub struct Ssp {
-    /// Number s of steps that a rank may be ahead of the slowest. Default: 3.
+    /// Maximum number s of steps that a rank may be ahead of the slowest. Default: 3.
     pub staleness: u64,
-    /// Codec C of what is pushed, with error feedback; `None`, the default, pushes in full precision.
+    /// Codec C of the pushes, with error feedback; `None`, the default, pushes in full precision.
     pub codec: Option<Arc<dyn Codec>>,
-    /// Codec P of what is pulled, which is to be fine; `None`, the default, pulls in full precision.
+    /// Codec P of the pulls, which must be fine; `None`, the default, pulls in full precision.
     pub pulled: Option<Arc<dyn Codec>>,
 }
 
@@ -61,7 +62,7 @@ impl Default for Ssp {
 }
 
 impl Ssp {
-    /// Creates `compressed-ssp`: pushes of eight bits for each parameter, and pulls of sixteen.
+    /// Creates `compressed-ssp`: pushes of 8 bits per parameter, and pulls of 16.
     pub fn compressed() -> Self {
         let codec: Arc<dyn Codec> = Arc::new(MinMax8::default());
         Ssp { codec: Some(codec), pulled: Some(Arc::new(Half::F16)), ..Ssp::default() }
@@ -71,7 +72,7 @@ impl Ssp {
         self.codec.is_some() || self.pulled.is_some()
     }
 
-    /// Fails for a codec whose pushes error feedback does not suit.
+    /// Fails for a push codec that error feedback does not suit.
     fn check_pushes(&self) -> Result<()> {
         let Some(codec) = &self.codec else { return Ok(()) };
         let Properties { unbiased, contraction, .. } = codec.properties();
@@ -90,9 +91,9 @@ impl Ssp {
 pub struct Pulling {
     /// Servers, between the first step and the end, or a [`settle`](Algorithm::settle).
     session: Option<Session>,
-    /// Parameters xᵢ as they were pulled, and then the change.
+    /// Parameters xᵢ as pulled, and then the change.
     pulled: Buffer,
-    /// Error eᵢ of the pushes, while there are no servers that have it.
+    /// Error eᵢ of the pushes, while no servers hold it.
     error: encoding::State,
 }
 
@@ -174,7 +175,7 @@ impl Algorithm for Ssp {
         context.copy(&bucket.parameters, pulled)
     }
 
-    /// Ends the servers, once all ranks have come here; nobody waits for this rank's clock meanwhile.
+    /// Stops the servers, once all ranks have arrived; no rank waits for the clock of this rank meanwhile.
     async fn settle(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
         let Some(Session { mut server, clock, service }) = state.session.take() else { return Ok(()) };
         clock.finish();
@@ -188,14 +189,14 @@ impl Algorithm for Ssp {
         context.comm().all_reduce(&mut bucket.parameters, ReduceOp::Sum).await
     }
 
-    /// Names the error of the pushes: once settled, the parameters are all there is beside it.
+    /// Saves the error of the pushes: after a settle, the parameters are the only other state.
     fn checkpoint(&self, state: &mut Pulling, fields: &mut Fields) -> Result<()> {
         if self.codec.is_some() { fields.memory("error", &mut state.error) } else { Ok(()) }
     }
 }
 
 impl Session {
-    /// Starts the servers. All ranks call it together, with the same parameters.
+    /// Starts the servers. A collective call, with the same parameters on all ranks.
     async fn open(
         context: &Context,
         parameters: &Buffer,

@@ -1,4 +1,4 @@
-//! Streaming DiLoCo: DiLoCo one fragment of the parameters after another, each on its way while the ranks go on.
+//! Streaming DiLoCo: DiLoCo one fragment of the parameters after another; each is averaged while the ranks continue.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
@@ -8,10 +8,10 @@
 //!     after those: v ← μ v + Δ;  θ ← θ − η (Δ + μ v);  xᵢ ← α xᵢ + (1 − α) θ
 //! ```
 //!
-//! P = 1, τ = 0, α = 0 is DiLoCo. A rank waits only where an all-reduce takes longer than τ steps, or another rank is τ
-//! steps behind. To settle leaves what has come for the step in which it is due, so that it changes nothing of what
-//! follows. Fragments are runs of equal length in the bucket's order; in the source they are every so many layers,
-//! which does the same for the peak of the traffic.
+//! P = 1, τ = 0, α = 0 is DiLoCo. A rank waits only if an all-reduce takes longer than τ steps, or another rank is τ
+//! steps behind. A settle keeps a change that has arrived for the step in which it is due, so it does not affect later
+//! steps. Fragments are runs of equal length in the order of the bucket; in the source a fragment is every P-th layer,
+//! with the same effect on peak traffic.
 //!
 //! State: θ, v and Δ, 3 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H, or (n−1)
 //! · S / H if n · S ≤ P · 64 KiB, and (n−1) P / H to agree on it (without hierarchy), spread over P messages of S/P.
@@ -19,14 +19,15 @@
 //! others its message, and all add them up in f32: (n−1) · S/8 · (1 + 1/64) / H, fewer bytes than with 8 bits for n
 //! < 4. Both are exact for fragments of whole blocks of 512 a rank, and f32 only; otherwise f32 and f64.
 //!
-//! In hierarchical communication only leaders encode, the sums of their hosts, and only they send to all others.
+//! In hierarchical communication only leaders encode (the sums of their hosts), and only they send to all others.
 //!
-//! Without feedback, as in the source, 4 bits ([`E3M0`]) change a round by at most a third of its Δᵢ, and by a fifth as
-//! a rule. The source does not say how a sum travels back; to encode it again would lose as much once more.
+//! Without feedback, as in the source, 4 bits ([`E3M0`]) change a round by at most a third of its Δᵢ, and typically by
+//! a fifth. The source does not specify the encoding of the sum on the way back; encoding it again would double the
+//! error.
 //!
 //! Defaults: η = 0.4, μ = 0.9 and α = 0.5 as in the source; H = 16 as in [`diloco`](crate::diloco); P = 4, τ = 2, and Δ
-//! as it is. Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free
-//! lunch", 2025 (2501.18512), with Δ in 4 bits.
+//! in full precision. Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed
+//! free lunch", 2025 (2501.18512), with Δ in 4 bits.
 
 use crate::diloco::{Global, Outer};
 use crate::plugin::{About, Algorithm, Bucket, Buckets, Context, Fields, Needs, Ranks, Trigram, check_f32};
@@ -38,32 +39,32 @@ use hexagram_logical::{Buffer, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// DiLoCo in fragments, behind the steps.
+/// DiLoCo in fragments, overlapped with the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamingDiLoCo {
     /// Number H of local steps of a round. Default: 16.
     pub period: u64,
     /// Number P of fragments. Default: 4.
     pub fragments: u64,
-    /// Number τ of steps from the sending of a change to its use, below H. Default: 2.
+    /// Number τ of steps from the start of an all-reduce to the use of its result, below H. Default: 2.
     pub delay: u64,
-    /// Share α that a rank keeps of its own parameters, in [0, 1]. Default: 0.5.
+    /// Share α of its own parameters that a rank keeps, in [0, 1]. Default: 0.5.
     pub own: f64,
     /// Outer optimizer, which steps with the mean change. Default: η = 0.4, μ = 0.9.
     pub outer: Outer,
-    /// Precision in which the change travels. Default: [`Precision::Full`].
+    /// Precision of the changes sent. Default: [`Precision::Full`].
     pub precision: Precision,
 }
 
-/// Precision in which a change travels.
+/// Precision of the changes sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// The parameters' own precision.
+    /// The precision of the parameters.
     #[default]
     Full,
-    /// 8 bits between the smallest and the largest of 512.
+    /// 8 bits between the smallest and the largest of 512 values.
     Bits8,
-    /// 4 bits, a floating-point number without mantissa relative to the largest of 512: [`E3M0`], encoded once.
+    /// 4 bits: a floating-point number without mantissa, relative to the largest of 512 values: [`E3M0`], encoded once.
     Bits4,
 }
 
@@ -84,9 +85,9 @@ struct Fragment {
     /// Range of the fragment in the bucket.
     elements: Range<usize>,
     global: Global,
-    /// Number of steps after which the change under way is due; 0 without one.
+    /// Number of steps after which the change in progress is due; 0 without one.
     due: u64,
-    /// Change; `None` while it is under way.
+    /// Change; `None` while it is in progress.
     change: Option<FragmentChange>,
     under_way: Option<Pending<Option<FragmentChange>>>,
 }
@@ -110,7 +111,7 @@ impl Algorithm for StreamingDiLoCo {
             },
         )
         .source("Douillard et al., Streaming DiLoCo with overlapping communication, 2025")
-        // Replicas are never quite equal, as long as α is not 0.
+        // Replicas are not equal at any step unless α is 0.
         .keeps_replicas_identical(false)
         // θ.
         .remembers_parameters(true)
@@ -180,7 +181,7 @@ impl StreamingDiLoCo {
         if self.precision == Precision::Full { Ok(()) } else { check_f32(bucket) }
     }
 
-    /// Returns the number of steps before the first at which a fragment starts.
+    /// Returns the offset in the round at which a fragment starts.
     fn offset(&self, fragment: u64) -> u64 {
         fragment * self.period / self.fragments
     }
@@ -192,7 +193,7 @@ impl StreamingDiLoCo {
         let global = Global { parameters: room()?, velocity: room()? };
         global.parameters.write_all()?.copy_from(&bucket.parameters.read(elements.clone())?)?;
         let encoding = self.codec().map(|codec| {
-            // Fragments draw apart, as buckets do.
+            // Fragments have different random numbers, like buckets.
             let seed = at << 32 | context.bucket() as u64;
             Encoding::new(codec).with_feedback(Feedback::None).with_seed(seed)
         });
@@ -210,7 +211,7 @@ impl StreamingDiLoCo {
 }
 
 impl Fragment {
-    /// Sends `Δᵢ ← θ − xᵢ` on its way to the mean.
+    /// Starts the average of `Δᵢ ← θ − xᵢ`.
     fn send(
         &mut self,
         precision: Precision,
@@ -229,7 +230,7 @@ impl Fragment {
             let ranks = Ranks::of(comm, hierarchical).await?;
             match &mut encoding {
                 None => ranks.mean(&mut values).await?,
-                // Every message is added up in f32 by everyone, and the sum is not rounded again.
+                // Every rank sums all messages in f32, and the sum is not rounded again.
                 Some(encoding) if precision == Precision::Bits4 => {
                     ranks.mean_sparse(&mut values, encoding).await?;
                 }
@@ -240,7 +241,7 @@ impl Fragment {
         Ok(())
     }
 
-    /// Waits until the change has come.
+    /// Waits until the change has arrived.
     async fn land(&mut self) -> Result<()> {
         if let Some(under_way) = self.under_way.take() {
             self.change = under_way.await?;
@@ -248,7 +249,7 @@ impl Fragment {
         Ok(())
     }
 
-    /// Makes the outer step, and mixes its share into this rank's replica.
+    /// Makes the outer step, and mixes its result into the replica of this rank.
     async fn take_in(
         &mut self,
         rule: &StreamingDiLoCo,
@@ -264,7 +265,7 @@ impl Fragment {
         parameters.write(self.elements.clone())?.weighted_sum(&terms)
     }
 
-    /// Names the fragment's state, with a change that has come and is not due yet.
+    /// Declares the state of the fragment, including a change that has arrived and is not due yet.
     fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         self.global.checkpoint(fields)?;
         fields.count("due", &mut self.due)?;

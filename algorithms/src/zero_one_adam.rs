@@ -1,4 +1,4 @@
-//! 0/1 Adam: one-bit Adam that measures its variance ever more seldom, and then communicates ever more seldom.
+//! 0/1 Adam: one-bit Adam that updates its variance at growing intervals, and then communicates at growing intervals.
 //!
 //! ```text
 //! t ≤ F, every kᵥ-th step    g ← (1/n) Σᵢ gᵢ                in full precision
@@ -13,24 +13,23 @@
 //!                            x₀ ← x₀ − D u;  xᵢ ← x₀;  mᵢ ← u / Σ γ/(1 − β₁ᵗ), over the steps since the last time
 //! ```
 //!
-//! kᵥ is 1 and doubles after every 16 updates of v; kₗ is 1 and doubles every L steps up to a largest. e and s are what
-//! was lost, by ranks and by the owners of chunks; after F in units of γ m, so that γ may change. (x₀ − xᵢ)/D is the
-//! sum of the local γ mᵢ. Local steps are taken back by returning to x₀, exactly. C is that of [`qadam`](crate::qadam),
-//! and so are the floor φ, which the paper has not, and the other options of [`Frozen`], with their reasons: on the
-//! digits φ = 0 diverges at γ = 0.001 and reaches 98.1 % at 0.0003, and φ = 0.1 reaches 98.9 % at 0.001. As in the
-//! authors' code it is gradients that are encoded up to F, and never beside an exact one; the paper's pseudocode
-//! encodes γ m there, too.
+//! kᵥ is 1 and doubles after every 16 updates of v; kₗ is 1 and doubles every L steps up to a maximum. e and s are the
+//! errors of ranks and of the owners of chunks; after F in units of γ m, so that γ may change. (x₀ − xᵢ)/D is the sum
+//! of the local γ mᵢ. Local steps are undone exactly by returning to x₀. C, the floor φ (not in the paper) and the
+//! other options of [`Frozen`] are those of [`qadam`](crate::qadam), for the same reasons: on the digits φ = 0 diverges
+//! at γ = 0.001 and reaches 98.1 % at 0.0003, and φ = 0.1 reaches 98.9 % at 0.001. As in the authors' code, gradients
+//! are encoded up to F, and never together with an exact one; the pseudocode of the paper encodes γ m there, too.
 //!
-//! State: m, D, e, and v or x₀, four elements for each parameter, and s, 1/n. Bytes sent per rank: those of
+//! State: m, D, e, and v or x₀, four elements per parameter, and s, 1/n. Bytes sent per rank: those of
 //! [all-reduce](crate::gradient_all_reduce) in a step that updates v; 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks
 //! of c elements that a bucket is cut into in the other steps up to F, and after that in every kₗ-th. Hierarchically,
-//! only what hosts send to each other is encoded.
+//! only messages between hosts are encoded.
 //!
 //! Defaults: F = 200, of which 60 update v; L = 200 and kₗ ≤ 4, for trainings of about a thousand steps. For long ones
 //! the authors' code has F = 100 000, L = 32 678 and kₗ ≤ 16. B = 2048.
 //!
-//! Replicas: bit-identical up to F, and after that in every kₗ-th step. To be run with plain SGD, without weight decay,
-//! which would be taken for a gradient, and a learning rate for Adam. Elements: f32. Source: Lu et al., "Maximizing
+//! Replicas: bit-identical up to F, and after that in every kₗ-th step. Use it with plain SGD, without weight decay,
+//! which would be treated as a gradient, and a learning rate for Adam. Elements: f32. Source: Lu et al., "Maximizing
 //! communication efficiency for large-scale training via 0/1 Adam", ICLR 2023 (arXiv 2202.06009).
 
 use crate::optimizer::moments::{self, Frozen, Moments};
@@ -52,11 +51,11 @@ pub struct ZeroOneAdam {
     pub variance_doubling: u64,
     /// Number L of steps after which the interval kₗ of communication doubles, at least 1.
     pub local_doubling: u64,
-    /// Largest kₗ, at least 1.
+    /// Maximum kₗ, at least 1.
     pub local_largest: u64,
     /// Constants β₁, β₂ and ε.
     pub moments: Moments,
-    /// Use of the variance. Default: a floor of 0.1, otherwise the paper's.
+    /// Use of the variance. Default: a floor of 0.1, otherwise as in the paper.
     pub frozen: Frozen,
     /// Number B of elements that share a scale.
     pub block: usize,
@@ -99,7 +98,7 @@ pub struct ZeroOneAdamState {
     updates: u64,
     /// Step that updates the variance next.
     next_update: u64,
-    /// Number of steps since the replicas were the same.
+    /// Number of steps since the replicas were last equal.
     local: u64,
     /// Sum of γ/(1 − β₁ᵗ) over these steps.
     moved: f64,
@@ -122,9 +121,9 @@ impl Algorithm for ZeroOneAdam {
             .source("Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023")
             // Replicas are equal only up to the freeze, and in every kₗ-th step after it.
             .keeps_replicas_identical(false)
-            // x₀, to which local steps are taken back.
+            // x₀, to which local steps are undone.
             .remembers_parameters(true)
-            // Its moment, from gradients of this rank alone.
+            // Its moment, which contains gradients of this rank.
             .remembers_gradients(true)
             .period(self.local_largest)
             .needs(Needs { buckets: Buckets::BySize, parameters: true })
@@ -132,7 +131,7 @@ impl Algorithm for ZeroOneAdam {
             .optimizers(Optimizers::BareSgd(reason))
     }
 
-    /// Returns it with the largest interval of communication from its fourth step on.
+    /// Returns it with the maximum interval of communication from its fourth step on.
     fn without_warm_up(&self) -> Option<Self> {
         let without = Self { freeze: 1, local_doubling: 1, ..*self };
         (without != *self).then_some(without)
@@ -218,7 +217,7 @@ impl Algorithm for ZeroOneAdam {
 }
 
 impl ZeroOneAdam {
-    /// Makes Adam's own step, which updates the variance.
+    /// Makes a step of Adam itself, which updates the variance.
     async fn exact_step(
         &self,
         context: &Context,
@@ -236,7 +235,7 @@ impl ZeroOneAdam {
         self.moments.frozen_direction(*steps, (first, scale), &mut bucket.gradients)
     }
 
-    /// Makes a step with the variance as it is, and the gradient in one bit.
+    /// Makes a step with the present variance, and the gradient in one bit.
     async fn encoded_step(
         &self,
         context: &Context,
@@ -250,7 +249,7 @@ impl ZeroOneAdam {
         self.moments.frozen_direction(*steps, (first, scale), &mut bucket.gradients)
     }
 
-    /// Makes a step of this rank alone.
+    /// Makes a local step of this rank.
     fn local_step(&self, context: &Context, state: &mut ZeroOneAdamState, bucket: &mut Bucket) -> Result<()> {
         let ZeroOneAdamState { steps, first, second, scale, .. } = state;
         if *steps == self.freeze + 1 {
@@ -264,7 +263,7 @@ impl ZeroOneAdam {
         self.moments.frozen_direction(*steps, (first, scale), &mut bucket.gradients)
     }
 
-    /// Moves all replicas to where the mean of their ways from x₀ leads, as far as one bit an element can say it.
+    /// Moves all replicas by the mean of their displacements from x₀, up to the error of one bit per element.
     async fn synchronize(
         &self,
         context: &Context,

@@ -1,4 +1,5 @@
-//! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
+//! The checkpoint file of one rank: a record in the safetensors format, which other tools read, with a checksum of the
+//! whole content.
 
 use super::SAVED_AS;
 use super::safetensors::{LONGEST_HEADER, Tensor, decode, encode};
@@ -9,12 +10,12 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Names of the facts that belong to the format itself, which records do not show.
+/// Names of the facts that belong to the format itself, and are hidden from records.
 const FORMAT: &str = "format";
 const VERSION: &str = "hexagram 2";
 const CHECKSUM: &str = "checksum";
 
-/// Writes a record, and returns when the disk has it.
+/// Writes a record, and returns when it is on disk.
 pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     let mut facts = record.facts.clone();
     facts.insert(FORMAT.to_owned(), VERSION.to_owned());
@@ -34,8 +35,8 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
 }
 
-/// Makes a new file. A file or link of that name, which a run that was killed has left or somebody has put there, is
-/// removed and never written into; anything else stays, and is an error.
+/// Creates a file. A file or link of that name, left by a killed run or another user, is removed and never written
+/// into; any other entry stays, and is an error.
 fn create(path: &Path) -> io::Result<File> {
     let is_left_over = |about: fs::Metadata| about.is_file() || about.is_symlink();
     if fs::symlink_metadata(path).is_ok_and(is_left_over) {
@@ -44,13 +45,13 @@ fn create(path: &Path) -> io::Result<File> {
     File::create_new(path)
 }
 
-/// Writes all bytes, and returns when the disk has them.
+/// Writes all bytes, and returns when they are on disk.
 fn store(mut file: File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-/// Returns the name that a file says it was saved as, and reads no more than its header; `None` if that cannot be read.
+/// Returns the name under which a file was saved, and reads only its header; `None` if it cannot be read.
 pub(super) fn saved_as(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut len = [0; 8];
@@ -58,12 +59,12 @@ pub(super) fn saved_as(path: &Path) -> Option<String> {
     let mut header = Vec::new();
     file.take(u64::from_le_bytes(len).min(LONGEST_HEADER)).read_to_end(&mut header).ok()?;
     let header = String::from_utf8(header).ok()?;
-    // In a name or a value of JSON these quotes would have a backslash, and so it is the fact itself.
+    // These quotes cannot be part of a JSON name or value, where they would be escaped: this is the fact itself.
     let (_, fact) = header.split_once(&format!("\"{SAVED_AS}\":\""))?;
     Some(fact.split_once('"')?.0.to_owned())
 }
 
-/// Reads what [`write`] has written.
+/// Reads a file written by [`write`].
 pub(super) fn read(path: &Path) -> Result<Record> {
     let bytes = std::fs::read(path).map_err(|cause| {
         Error::system(format!("read {}", path.display()), cause, "see whether it may be read")

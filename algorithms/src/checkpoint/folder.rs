@@ -1,4 +1,4 @@
-//! A directory of checkpoints: one directory for each saved step, which has its name only when it is complete.
+//! A directory of checkpoints: one directory per saved step, which is given its name only when it is complete.
 //!
 //! ```text
 //! step-000120/rank-00000-of-00002.safetensors       complete
@@ -8,8 +8,8 @@
 //! .step-000110.gone/…                               being deleted, or the same
 //! ```
 //!
-//! Which checkpoint a directory holds, its files say. A name that says otherwise was given by a person, who must not
-//! make an older checkpoint look newer: such a directory counts as what is in it, and is never deleted.
+//! The files state which checkpoint a directory holds. A different directory name was given by a user, and must not
+//! make an older checkpoint look newer: such a directory counts as the checkpoint in its files, and is never deleted.
 
 use super::file;
 use crate::record::does_not_fit;
@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Name of a checkpoint: its step, and the number of checkpoints of that step before it.
+/// Name of a checkpoint: its step, and the number of earlier checkpoints of that step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) step: u64,
@@ -48,18 +48,18 @@ impl FromStr for Name {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) path: PathBuf,
-    /// Name that the files were saved as, or that of the directory if they do not say.
+    /// Name under which the files were saved, or the directory name if the files have none.
     pub(super) name: Name,
 }
 
 impl Kept {
-    /// Returns true if the directory's name is not that of the checkpoint in it.
+    /// Returns true if the directory name differs from the name of the checkpoint in it.
     pub(super) fn is_renamed(&self) -> bool {
         self.path.file_name() != Some(self.name.to_string().as_ref())
     }
 }
 
-/// Directory of checkpoints, as one rank sees it.
+/// Directory of checkpoints, as seen by one rank.
 pub(super) struct Folder<'a> {
     root: &'a Path,
     rank: usize,
@@ -83,17 +83,17 @@ impl<'a> Folder<'a> {
         format!("rank-{:05}-of-{:05}.safetensors", self.rank, self.ranks)
     }
 
-    /// Fails if this rank cannot write in the directory, which is made if it is not there.
+    /// Creates the directory if it does not exist. Fails if this rank cannot write to it.
     pub(super) fn try_writing(&self) -> Result<()> {
         let draft = self.root.join(format!(".{}.draft", self.file()));
         self.make()?;
-        // One that is there was left by a rank that was killed, or leads elsewhere.
+        // An existing file was left by a killed rank, or is a link.
         let _ = fs::remove_file(&draft);
         let written = File::create_new(&draft).and_then(|_| fs::remove_file(&draft));
         written.map_err(|cause| refused("write in", self.root, cause))
     }
 
-    /// Makes the directory, if it is not there.
+    /// Creates the directory, if it does not exist.
     pub(super) fn make(&self) -> Result<()> {
         fs::create_dir_all(self.root).map_err(|cause| refused("make", self.root, cause))
     }
@@ -111,7 +111,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Returns the checkpoints that are complete.
+    /// Returns the complete checkpoints.
     pub(super) fn kept(&self) -> Result<Vec<Kept>> {
         let kept = |(entry, called): (String, Name)| {
             let path = self.root.join(entry);
@@ -120,7 +120,7 @@ impl<'a> Folder<'a> {
         Ok(self.named()?.into_iter().filter_map(kept).collect())
     }
 
-    /// Returns the names of the checkpoints that are complete, in order and each once.
+    /// Returns the names of the complete checkpoints, sorted and without duplicates.
     pub(super) fn names(&self) -> Result<Vec<Name>> {
         let mut names: Vec<Name> = self.kept()?.into_iter().map(|kept| kept.name).collect();
         names.sort_unstable();
@@ -128,26 +128,26 @@ impl<'a> Folder<'a> {
         Ok(names)
     }
 
-    /// Returns the names that no new checkpoint can have: those of all directories, and those of the checkpoints in
+    /// Returns the names that a new checkpoint cannot have: those of all directories, and those of the checkpoints in
     /// them.
     pub(super) fn taken(&self) -> Result<Vec<Name>> {
         Ok(self.named()?.into_iter().map(|(_, name)| name).chain(self.names()?).collect())
     }
 
-    /// Returns the entries whose names are those of checkpoints.
+    /// Returns the entries that are named like a checkpoint.
     fn named(&self) -> Result<Vec<(String, Name)>> {
         let named = |entry: String| entry.parse().ok().map(|name| (entry, name));
         Ok(self.entries()?.into_iter().filter_map(named).collect())
     }
 
-    /// Returns the directory that holds a checkpoint: the one of its name, if it exists.
+    /// Returns the directory that holds a checkpoint: the one with its name, if it exists.
     fn holding(&self, name: Name) -> PathBuf {
         let mut kept = self.kept().unwrap_or_default();
         kept.retain(|kept| kept.name == name);
         kept.into_iter().min_by_key(Kept::is_renamed).map_or(self.path(name), |kept| kept.path)
     }
 
-    /// Removes what a run that was killed has left, if it may. Not while anybody writes.
+    /// Removes the leftovers of a killed run, if permitted. Must not be called while a rank writes.
     pub(super) fn sweep(&self) -> Result<()> {
         for entry in self.entries()?.iter().filter(|entry| entry.starts_with(".step-")) {
             delete(&self.root.join(entry));
@@ -155,20 +155,20 @@ impl<'a> Folder<'a> {
         Ok(())
     }
 
-    /// Makes room for a checkpoint that is not complete yet, and says where this rank's file belongs.
+    /// Creates the directory of an incomplete checkpoint, and returns the path for the file of this rank.
     pub(super) fn begin(&self, name: Name) -> Result<PathBuf> {
         let partial = self.partial(name);
         fs::create_dir_all(&partial).map_err(|cause| refused("make", &partial, cause))?;
         Ok(partial.join(self.file()))
     }
 
-    /// Waits until the disk knows this rank's file by its name.
+    /// Waits until the directory entry of this rank's file is on disk.
     pub(super) fn written(&self, name: Name) -> Result<()> {
         sync(&self.partial(name))
     }
 
-    /// Gives a checkpoint its name, once all ranks have written their files. Every rank that sees this directory does
-    /// it; one is first.
+    /// Gives a checkpoint its name, once all ranks have written their files. Every rank that sees this directory calls
+    /// it; the first one succeeds.
     pub(super) fn complete(&self, name: Name) -> Result<()> {
         let partial = self.partial(name);
         let path = self.path(name);
@@ -178,30 +178,29 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Returns true if a checkpoint lacks nothing but its name on this host.
+    /// Returns true if a checkpoint on this host lacks only its name.
     pub(super) fn is_partial(&self, name: Name) -> bool {
         self.partial(name).join(self.file()).is_file()
     }
 
-    /// Leaves out what a save that failed has written so far.
+    /// Discards the files of a save that failed.
     pub(super) fn abandon(&self, name: Name) {
         delete(&self.partial(name));
     }
 
-    /// Removes a checkpoint, which is complete until it is no checkpoint any more. Not a directory that somebody has
-    /// renamed.
+    /// Removes a checkpoint, in one step: it is complete or gone. Does not remove a renamed directory.
     pub(super) fn remove(&self, name: Name) {
         if inside(&self.path(name), name).is_some_and(|inside| inside != name) {
             return;
         }
         let gone = self.root.join(format!(".{name}.gone"));
-        // Another rank may have been first.
+        // Another rank may have removed it first.
         if fs::rename(self.path(name), &gone).is_ok() {
             delete(&gone);
         }
     }
 
-    /// Returns the path of this rank's file of a complete checkpoint.
+    /// Returns the path of the file of this rank in a complete checkpoint.
     pub(super) fn find(&self, name: Name) -> Result<PathBuf> {
         let path = self.holding(name);
         let file = path.join(self.file());
@@ -225,8 +224,8 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Returns the name that the files of a directory, which is `called` so, were saved as, if one can be read and the
-/// others say the same. All are looked at only where the directory's name says otherwise.
+/// Returns the name under which the files of the directory `called` were saved, if one can be read and the others
+/// agree. Reads all files only if the directory name differs.
 fn inside(directory: &Path, called: Name) -> Option<Name> {
     let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =
@@ -238,7 +237,7 @@ fn inside(directory: &Path, called: Name) -> Option<Name> {
     (name == called || saved.all(|other| other == first)).then_some(name)
 }
 
-/// Deletes a directory; if it cannot, it only takes space.
+/// Deletes a directory; on failure it only takes space.
 fn delete(path: &Path) {
     match fs::remove_dir_all(path) {
         Err(cause) if cause.kind() != ErrorKind::NotFound => {
@@ -248,7 +247,7 @@ fn delete(path: &Path) {
     }
 }
 
-/// Returns when the disk has a directory's entries.
+/// Returns when the entries of a directory are on disk.
 fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(|cause| refused("sync", path, cause))
 }

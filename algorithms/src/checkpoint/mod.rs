@@ -1,4 +1,4 @@
-//! Checkpoints: everything a training depends on, saved so that the next steps equal those of an uninterrupted run, bit
+//! Checkpoints: the complete state of a training, saved so that the next steps equal those of an uninterrupted run, bit
 //! for bit, if the algorithm is deterministic.
 //!
 //! ```no_run
@@ -19,18 +19,19 @@
 //! # }
 //! ```
 //!
-//! Each rank writes one file in the safetensors format: the engine's part ([`Checkpoint::save`]) and, below `own/`,
-//! whatever the program adds. A checkpoint is a directory `step-000123`, which has that name only when every rank of
-//! the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete.
-//! Hosts need not share a file system: each has the files of its ranks, and ranks agree on the newest checkpoint that
-//! all have.
+//! Each rank writes one file in the safetensors format: the engine's part ([`Checkpoint::save`]) and, below `own/`, the
+//! records that the program adds. A checkpoint is a directory `step-000123`, which is given that name only when every
+//! rank of the job has written its file to disk. So the newest directory is complete, whenever a job is killed. Hosts
+//! need not share a file system: each holds the files of its ranks, and ranks agree on the newest checkpoint that all
+//! of them have.
 //!
-//! Before a directory is given its name, ranks have agreed that all files are written; the name is then given on each
-//! host, and a job may be killed when only some have done that. The others' files wait in `.step-000123.partial`, and
-//! `load` finishes what was begun.
+//! Before a directory is given its name, ranks agree that all files are written. Then each host renames its directory.
+//! If a job is killed between two such renames, the files of the other hosts remain in `.step-000123.partial`, and
+//! `load` renames them.
 //!
-//! Which checkpoint is the newest, the files say: a directory that somebody has renamed counts as what is in it, with a
-//! warning, and is never deleted. While a training saves in a directory, another one is refused there.
+//! The files state which checkpoint is the newest: a directory that a user has renamed counts as the checkpoint in its
+//! files, with a warning, and is never deleted. While a training saves in a directory, a second training is refused
+//! there.
 
 mod file;
 mod folder;
@@ -47,7 +48,7 @@ use hexagram_logical::{Communicator, Error, Result};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
-/// Directory of checkpoints, and how many are kept there.
+/// Directory of checkpoints, and the number of checkpoints to keep.
 ///
 /// ```
 /// # use hexagram::logical::{Communicator, DType, Result, TransportKind, testing::spawn};
@@ -75,22 +76,20 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoints {
-    /// Path of the directory, which is made when needed. Use one for each training.
+    /// Path of the directory, which is created when needed. Use a separate one for each training.
     pub root: PathBuf,
-    /// Number of checkpoints that are kept, at least 1; older ones are deleted when a newer one is complete. Default:
-    /// 2.
+    /// Number of checkpoints to keep, at least 1; older ones are deleted when a newer one is complete. Default: 2.
     pub keep: usize,
 }
 
-/// Prefix of the part of a file that is the program's.
+/// Prefix of the records that the program adds to a file.
 const OWN: &str = "own";
 
-/// Name of the fact that all files of one checkpoint have in common, and no others: its name, and a number drawn for
-/// it.
+/// Name of the fact that all files of one checkpoint share, and no others: its name, and a random number.
 const SAVED_AS: &str = "saved-as";
 
 impl Checkpoints {
-    /// Creates checkpoints in this directory, of which two are kept.
+    /// Creates checkpoints in this directory, and keeps two.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Checkpoints { root: root.into(), keep: 2 }
     }
@@ -99,18 +98,17 @@ impl Checkpoints {
         Folder::new(&self.root, comm.rank(), comm.size())
     }
 
-    /// Saves the engine's state and what the program adds to it. A collective call, between steps. Returns where: a
-    /// directory that is complete, on every host, and that the disk has.
+    /// Saves the state of the engine and the records that the program adds. A collective call, between steps. Returns
+    /// the path of the directory, which is complete and on disk on every host.
     ///
-    /// Ranks that have made different numbers of steps save under the highest.
+    /// Ranks that have made different numbers of steps save under the largest.
     ///
     /// # Errors
     /// [`Error::Usage`] on every rank, if the directory has checkpoints that this engine has neither saved nor loaded:
     /// those of another training would be pruned, or be taken for this one's. On every rank, if one cannot write:
-    /// [`Error::System`] there, [`Error::Usage`] that names it elsewhere. Nothing has
-    /// changed then: earlier checkpoints are still there, and training can go on. As [`Checkpoint::save`];
-    /// errors of the communication. While one rank writes, the others wait for it: keep the communicator's deadline
-    /// above the time that takes.
+    /// [`Error::System`] there, [`Error::Usage`] that names it elsewhere. Nothing has changed then: earlier checkpoints
+    /// are still there, and training can continue. As [`Checkpoint::save`]; errors of the communication. While one rank
+    /// writes, the others wait for it: keep the deadline of the communicator above the time of a write.
     pub fn save(&self, engine: &mut DataParallel, own: Record) -> Result<PathBuf> {
         let mut record = engine.checkpoint().save()?;
         record.absorb(OWN, own);
@@ -135,12 +133,12 @@ impl Checkpoints {
         Ok(path)
     }
 
-    /// Checks, at the start of a training, that [`save`](Self::save) can work here: the directory, which is made if
-    /// need be, can be written in, and has no checkpoints but those that this engine goes on from. A collective call,
-    /// after [`load`](Self::load) if the training is to go on.
+    /// Checks, at the start of a training, that [`save`](Self::save) can work here: that the directory, which is
+    /// created if needed, is writable, and contains only checkpoints from which this engine continues. A collective
+    /// call, after [`load`](Self::load) if the training continues an earlier one.
     ///
     /// # Errors
-    /// On every rank, if one is refused, as [`save`](Self::save).
+    /// The errors of [`save`](Self::save), on every rank, if any rank is refused.
     pub fn check(&self, engine: &DataParallel) -> Result<()> {
         let comm = engine.communicator();
         let folder = self.folder(comm);
@@ -148,7 +146,7 @@ impl Checkpoints {
         all_or_none(comm, fit.and_then(|()| self.claim(engine, &folder)))
     }
 
-    /// Keeps other trainings out, from now on.
+    /// Locks out other trainings from now on.
     fn claim(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<()> {
         if engine.communicator().rank() > 0 {
             return Ok(());
@@ -157,7 +155,7 @@ impl Checkpoints {
         engine.claims.claim(&self.root)
     }
 
-    /// Fails if there are checkpoints that are not this training's own.
+    /// Fails if the directory contains checkpoints of other trainings.
     fn admits(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<()> {
         if self.keep == 0 {
             return Err(Error::usage("no checkpoint is to be kept", "keep 1 or more"));
@@ -175,40 +173,40 @@ impl Checkpoints {
         }
     }
 
-    /// Notes that the checkpoints here are of this training from now on.
+    /// Records that the checkpoints here belong to this training from now on.
     fn adopt(&self, engine: &mut DataParallel) {
         if !engine.kept_in.contains(&self.root) {
             engine.kept_in.push(self.root.clone());
         }
     }
 
-    /// Removes the oldest of those that all ranks had before the newest.
+    /// Removes the oldest of the checkpoints that all ranks had before the newest.
     fn prune(&self, folder: &Folder<'_>, newest: Name, mut common: Vec<Name>) {
         common.sort_unstable();
         let surplus = (common.len() + 1).saturating_sub(self.keep);
         let kept = &common[surplus..];
         let outdated = |name: &Name| *name < newest && !kept.contains(name);
-        // Those that only some ranks had are of no use any more either. What cannot be read is not removed.
+        // Checkpoints of only some ranks are no longer useful either. Unreadable ones are not removed.
         folder.names().unwrap_or_default().into_iter().filter(outdated).for_each(|name| folder.remove(name));
     }
 
-    /// Loads the newest checkpoint that all ranks have into an engine: as [`Checkpoint::load`], before the first step
-    /// or between steps. Returns what the program had added; `None`, and nothing done, if there is no checkpoint on any
-    /// rank. A collective call.
+    /// Loads the newest checkpoint that all ranks have into an engine, like [`Checkpoint::load`], before the first step
+    /// or between steps. Returns the records that the program added; `None`, without any effect, if no rank has a
+    /// checkpoint. A collective call.
     ///
     /// # Errors
-    /// On every rank, if one cannot read its file, or it is damaged, of another training, or not of the save that the
-    /// others' files are of: the message says what to do. An older checkpoint is never taken silently. [`Error::Usage`]
-    /// if there are checkpoints, but none that all ranks have.
+    /// On every rank, if a file of any rank cannot be read, is damaged, belongs to another training, or is from a
+    /// different save than the files of the other ranks: the message states the remedy. An older checkpoint is never
+    /// loaded silently. [`Error::Usage`] if there are checkpoints, but none that all ranks have.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
         self.load_if(engine, |_| Ok(()))
     }
 
-    /// Loads as [`load`](Self::load), if `fits` accepts what the program had added: for programs that note with what
-    /// options they train, and go on only with the same.
+    /// Loads like [`load`](Self::load), if `fits` accepts the records that the program added: for programs that save
+    /// their options, and continue only with the same.
     ///
     /// # Errors
-    /// As [`load`](Self::load); those of `fits`, on every rank if it fails on one. The engine is as it was then.
+    /// As [`load`](Self::load); the errors of `fits`, on every rank if it fails on any. The engine is unchanged then.
     pub fn load_if(
         &self,
         engine: &mut DataParallel,
@@ -228,16 +226,16 @@ impl Checkpoints {
     }
 }
 
-/// Returns a number that no other save has: rank 0's.
+/// Returns a number that identifies a save, drawn by rank 0.
 fn draw_id(comm: &Communicator) -> Result<String> {
-    // The standard library's hasher has keys that the system drew at random.
+    // The hasher of the standard library has random keys from the system.
     let keys = RandomState::new();
     let drawn = format!("{:016x}{:016x}", keys.hash_one(0), keys.hash_one(1));
     Ok(gather_texts(comm, &drawn)?.swap_remove(0))
 }
 
-/// Fails on every rank unless all files were written by one call of [`Checkpoints::save`]. Files of different moments
-/// would hang or train on with replicas that differ.
+/// Fails on every rank unless all files were written by one call of [`Checkpoints::save`]. Files of different saves
+/// would hang, or train with replicas that differ.
 fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> {
     let mine = all_or_none(comm, record.noted::<String>(SAVED_AS))?;
     let saves = gather_texts(comm, &mine)?;
@@ -259,7 +257,7 @@ fn agree_on_name(comm: &Communicator, steps: u64, folder: &Folder<'_>) -> Result
     Ok(Name { step, before: taken.max().unwrap_or(0) })
 }
 
-/// Returns the names of each rank's checkpoints.
+/// Returns the names of the checkpoints of each rank.
 fn gather_names(comm: &Communicator, names: &[Name]) -> Result<Vec<Vec<Name>>> {
     let mine: Vec<String> = names.iter().map(Name::to_string).collect();
     let texts = gather_texts(comm, &mine.join(" "))?;
@@ -271,12 +269,12 @@ fn in_all(lists: &[Vec<Name>]) -> Vec<Name> {
     first.iter().copied().filter(|name| others.iter().all(|list| list.contains(name))).collect()
 }
 
-/// Returns the newest checkpoint that all ranks have, after those that lack only their name have got it.
+/// Renames the checkpoints that lack only their name, and returns the newest one that all ranks have.
 fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
     let names = all_or_none(comm, folder.names())?;
     for name in gather_names(comm, &names)?.into_iter().flatten() {
         if !names.contains(&name) && folder.is_partial(name) {
-            // If it cannot, the checkpoint does not count.
+            // On failure, the checkpoint does not count.
             let _ = folder.complete(name);
         }
     }

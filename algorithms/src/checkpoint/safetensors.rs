@@ -1,21 +1,21 @@
-//! The safetensors format, which other tools read: the length of a header, the header, then the bytes of all tensors.
+//! The safetensors format, which other tools read: header length, header, then the bytes of all tensors.
 //!
 //! ```text
 //! len:u64 {"__metadata__":{"fact":"text"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}} bytes
 //! ```
 //!
 //! Offsets count from the end of the header. Tensors of larger elements come first, so that all are aligned. The header
-//! is compact JSON, as the safetensors crate writes it: spaces stand only behind it, up to a multiple of eight bytes.
+//! is compact JSON, as written by the safetensors crate: spaces only pad its end to a multiple of eight bytes.
 
 use hexagram_logical::DType;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Largest size of the header, in bytes, as the format allows it. The header lists all tensors.
+/// Largest size of the header, in bytes, as defined by the format. The header lists all tensors.
 pub(super) const LONGEST_HEADER: u64 = 100_000_000;
 
-/// Name under which the header has the facts.
+/// Name of the entry for the facts in the header.
 const FACTS: &str = "__metadata__";
 
 /// One tensor of a file.
@@ -30,7 +30,7 @@ pub(super) struct Tensor<'a> {
 /// Returns the bytes of a file.
 ///
 /// # Errors
-/// The reason why no file can have this content.
+/// The reason why a file cannot have this content.
 pub(super) fn encode(
     facts: &BTreeMap<String, String>,
     mut tensors: Vec<Tensor<'_>>,
@@ -48,7 +48,7 @@ pub(super) fn encode(
         let start = end;
         end += bytes.len();
         let dtype = name_of(*dtype);
-        // Writing to a text cannot fail. A list is written as Rust prints it, without spaces.
+        // Writing to a string cannot fail. A list is written as Rust prints it, without spaces.
         let shape = format!("{shape:?}").replace(' ', "");
         let name = quoted(name);
         let _ = write!(
@@ -88,7 +88,7 @@ pub(super) fn decode(file: &[u8]) -> Option<(BTreeMap<String, String>, Vec<Tenso
     (json.0.is_empty() && bytes == data.len()).then_some((facts, tensors))
 }
 
-/// Reads what the header says of a tensor.
+/// Reads the header entry of a tensor.
 fn tensor<'a>(json: &mut Json<'_>, name: String, data: &'a [u8]) -> Option<Tensor<'a>> {
     let (mut dtype, mut shape, mut place) = (None, None, None);
     json.object(|json, key| {
@@ -109,12 +109,12 @@ fn tensor<'a>(json: &mut Json<'_>, name: String, data: &'a [u8]) -> Option<Tenso
     (elements.checked_mul(dtype.size())? == bytes.len()).then_some(Tensor { name, dtype, shape, bytes })
 }
 
-/// Returns the format's name of a type: `F32`.
+/// Returns the name of a type in the format, such as `F32`.
 fn name_of(dtype: DType) -> String {
     dtype.to_string().to_uppercase()
 }
 
-/// Returns a text as JSON.
+/// Returns a string as JSON.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for letter in text.chars() {
@@ -129,11 +129,11 @@ fn quoted(text: &str) -> String {
     quoted + "\""
 }
 
-/// JSON that is still to be read. Every function returns `None` for what it does not expect.
+/// The rest of a JSON text. Every function returns `None` for unexpected input.
 struct Json<'a>(&'a str);
 
 impl Json<'_> {
-    /// Reads a mark, if it comes next.
+    /// Consumes `mark`, if it is the next character.
     fn has(&mut self, mark: char) -> bool {
         let rest = self.0.strip_prefix(mark);
         self.0 = rest.unwrap_or(self.0);
@@ -144,7 +144,7 @@ impl Json<'_> {
         self.has(mark).then_some(())
     }
 
-    /// Reads what stands between two marks, separated by commas.
+    /// Reads a list between two marks, separated by commas.
     fn list(
         &mut self,
         open: char,
@@ -164,7 +164,7 @@ impl Json<'_> {
         }
     }
 
-    /// Reads an object, of which `value` reads what a name stands for.
+    /// Reads an object, with `value` for the value of each name.
     fn object(&mut self, mut value: impl FnMut(&mut Self, String) -> Option<()>) -> Option<()> {
         self.list('{', '}', |json| {
             let name = json.text()?;

@@ -1,5 +1,5 @@
-//! Cuts tensors into blocks for the transform: for weights, matrices of up to 64 × 64; for vectors, runs of up to
-//! 64; all of a tensor's blocks of one size.
+//! Cuts tensors into blocks for the transform: matrices of up to 64 × 64 for weights, runs of up to 64 for vectors. All
+//! blocks of a tensor have the same size.
 
 use super::dct::{Dct, transform, transform_back};
 use crate::plugin::Tensor;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Longest side of a block.
 const LONGEST: usize = 64;
 
-/// Blocks of a bucket. Their coefficients lie in the order of the bucket's tensors, one block after another.
+/// Blocks of a bucket. Their coefficients are stored in the order of the tensors of the bucket, one block after
+/// another.
 #[derive(Debug)]
 pub(super) struct Blocks {
     grids: Vec<Grid>,
@@ -50,8 +51,8 @@ impl Blocks {
         })
     }
 
-    /// Returns the multiplications and additions of a transform of all blocks: in each of two passes as many of each for
-    /// an element as its block has along that side.
+    /// Returns the number of multiplications and additions of a transform of all blocks: each of two passes takes as
+    /// many of each per element as the block is long along that side.
     pub(super) fn operations(&self) -> u64 {
         let of_grid = |grid: &Grid| 2 * (grid.elements.len() * (grid.down.len() + grid.across.len())) as u64;
         self.grids.iter().map(of_grid).sum()
@@ -71,8 +72,8 @@ impl Blocks {
         }
     }
 
-    /// Transforms all blocks back: `elements ← inverse transform of coefficients`, which become the elements, too,
-    /// block by block.
+    /// Transforms all blocks back: `elements ← inverse transform of coefficients`. Overwrites the coefficients with the
+    /// elements, too, block by block.
     pub(super) fn transform_back(&self, coefficients: &mut [f32], elements: &mut [f32]) {
         for grid in &self.grids {
             let to = &mut elements[grid.elements.clone()];
@@ -88,12 +89,12 @@ impl Blocks {
 }
 
 impl Grid {
-    /// Returns the number of elements of a block.
+    /// Returns the number of elements in a block.
     fn block(&self) -> usize {
         self.down.len() * self.across.len()
     }
 
-    /// Returns the ranges of a block's rows in the tensor.
+    /// Returns the ranges of the rows of a block in the tensor.
     fn rows_of(&self, block: usize) -> impl Iterator<Item = Range<usize>> {
         let height = self.down.len();
         let width = self.across.len();

@@ -1,4 +1,4 @@
-//! The message of DeMo: of each block the largest coefficients, which the receiver adds up, and counts.
+//! The message of DeMo: the largest coefficients of each block, which the receiver adds up and counts.
 //!
 //! ```text
 //! runs of 2d numbers: d coefficients, and of how many senders each is          (the latter is not read)
@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Size of an entry, in bytes.
 const ENTRY: usize = 6;
 
-/// Codec that keeps the largest coefficients of every block; where they are equally large, those of lower indices.
+/// Codec that keeps the largest coefficients of every block; of equally large ones, those of lower indices.
 #[derive(Debug)]
 pub(super) struct LargestOfEach {
     keep: usize,

@@ -5,8 +5,8 @@
 //! Y = C X C′ᵀ        X = Cᵀ Y C′                                             C of X's rows, C′ of its columns
 //! ```
 //!
-//! Sums run in a fixed order, so that every rank gets the same bits (of the same program: the table is made by the
-//! machine's cosine).
+//! Sums run in a fixed order, so that every rank gets the same bits (with the same program: the table uses the cosine
+//! function of the machine).
 
 /// Discrete cosine transform of vectors of one length.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +54,7 @@ fn sandwich(left: &[f32], right: &[f32], (rows, columns): (usize, usize), block:
     block.copy_from_slice(&multiply(&product, right, columns, columns));
 }
 
-/// Multiplies two matrices: `inner` columns by as many rows of `columns`.
+/// Multiplies two matrices: `inner` columns by `inner` rows of `columns`.
 fn multiply(left: &[f32], right: &[f32], inner: usize, columns: usize) -> Vec<f32> {
     let mut product = vec![0.0; left.len() / inner * columns];
     for (to, factors) in product.chunks_exact_mut(columns).zip(left.chunks_exact(inner)) {

@@ -1,4 +1,4 @@
-//! DeMo: every rank keeps its momentum to itself, and sends only its strongest frequencies.
+//! DeMo: every rank keeps its momentum local, and sends only its strongest frequencies.
 //!
 //! ```text
 //! Δᵢ ← β Δᵢ + γ DCT(gᵢ)                      blockwise and orthonormal; Δ is kept as coefficients
@@ -8,13 +8,13 @@
 //! x  ← x − γ sign(DCT⁻¹(Q))
 //! ```
 //!
-//! A block is 64 × 64 of a weight, taken as a matrix of its first dimension by all others, or 64 of a vector; or less:
-//! the largest divisors of the tensor's sizes. The transform is linear and orthonormal, so that keeping Δ as
-//! coefficients makes one transform of the gradient, and no more of Δ, of what the paper writes with Δ as elements.
+//! A block is 64 × 64 elements of a weight, viewed as a matrix of its first dimension by all others, or 64 elements of
+//! a vector; or fewer: the largest divisors of the tensor sizes. The transform is linear and orthonormal. So Δ is
+//! stored as coefficients, and a step transforms only the gradient; the paper stores Δ as elements.
 //!
-//! To be run with plain SGD, with a weight decay if wanted, at the learning rate of a sign method: about 1/100 of
-//! SGD's. Replicas stay bit-identical, if all ranks run the same program on the same kind of machine: the sign has to
-//! be of the same bits. State: Δ and what the codec's memory takes, twice the bucket's size. Bytes sent per rank and
+//! Use it with plain SGD, optionally with weight decay, at the learning rate of a sign method: about 1/100 of that of
+//! SGD. Replicas stay bit-identical, if all ranks run the same program on the same kind of machine: the sign must be
+//! taken of the same bits. State: Δ and the memory of the codec, twice the size of the bucket. Bytes sent per rank and
 //! step: (n−1) · 6 · Σ min(k, elements of the block) over all blocks; f32. Defaults: β = .999 and k = 32, the authors',
 //! which for blocks of 64 × 64 is .8 % of the coefficients. Trigram: centralized, synchronous, low precision. Source:
 //! Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024.
@@ -35,9 +35,9 @@ use std::sync::Arc;
 /// Signs of the strongest frequencies of all ranks' momenta.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeMo {
-    /// Decay β of what was not sent, at least 0 and at most 1.
+    /// Decay β of the momentum, at least 0 and at most 1.
     pub decay: f64,
-    /// Number k of coefficients that a block keeps, at least 1.
+    /// Number k of coefficients to send per block, at least 1.
     pub keep: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct DeMoState {
     blocks: Blocks,
     /// Coefficients that are sent and received, followed by the number of senders of each.
     exchanged: Buffer,
-    /// Encoding that remembers Δ as the first half of its error; the other half is the codec's, and of no use.
+    /// Encoding that stores Δ as the first half of its error; the other half belongs to the codec, and is unused.
     encoding: Encoding,
 }
 
@@ -106,7 +106,7 @@ impl Algorithm for DeMo {
     }
 }
 
-/// Stores the gradient's coefficients, of no sender yet.
+/// Stores the coefficients of the gradient, with zero senders.
 fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> Result<()> {
     if !gradients.queue().computes(|| Work::Product { operations: blocks.operations() }) {
         return Ok(());
@@ -119,7 +119,7 @@ fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> R
     Ok(())
 }
 
-/// Stores the sign of each element that the mean coefficients make.
+/// Stores the sign of each element of the inverse transform of the mean coefficients.
 fn direction(blocks: &Blocks, exchanged: &mut Buffer, gradients: &mut Buffer) -> Result<()> {
     if !gradients.queue().computes(|| Work::Product { operations: blocks.operations() }) {
         return Ok(());
@@ -129,7 +129,7 @@ fn direction(blocks: &Blocks, exchanged: &mut Buffer, gradients: &mut Buffer) ->
     let (coefficients, senders) = exchanged.split_at_mut(gradients.len());
     coefficients.iter_mut().zip(senders).for_each(|(sum, senders)| *sum /= senders.max(1.0));
     blocks.transform_back(coefficients, &mut gradients);
-    // Unlike `signum`, 0 of 0: where nothing was sent, nothing moves.
+    // Unlike `signum`, 0 for 0: elements without a coefficient do not move.
     gradients.iter_mut().for_each(|x| *x = if *x == 0.0 { 0.0 } else { x.signum() });
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Dion: matrices move along orthonormal directions of low rank, found by one step of power iteration on a momentum of
-//! which every rank keeps its own part.
+//! Dion: matrices move along orthonormal directions of low rank, found by one power iteration on a momentum that is
+//! distributed over the ranks.
 //!
 //! ```text
 //! Mᵢ ← Mᵢ + gᵢ
@@ -14,25 +14,25 @@
 //! ```
 //!
 //! A tensor with more than two dimensions is a matrix of its first by all others. It is the paper's algorithm with
-//! compressed synchronization (decoupled momentum): all is linear in Mᵢ but P and Q, which are of the means, so that
-//! (1/n) Σᵢ Mᵢ, P, Q and X are those of one machine with the mean gradient. The authors' code subtracts P times the
-//! mean R, not the rank's own: the mean is the same, but every Mᵢ then grows by gᵢ − ḡ in each step, until rounding it
-//! disturbs X.
+//! compressed synchronization (decoupled momentum): all steps are linear in Mᵢ, except P and Q, which are computed from
+//! means. So (1/n) Σᵢ Mᵢ, P, Q and X are those of one machine with the mean gradient. The authors' code subtracts P
+//! times the mean R, not P times the R of the rank: the mean is the same, but every Mᵢ then grows by gᵢ − ḡ in each
+//! step, until rounding disturbs X.
 //!
-//! A matrix whose factors are no smaller, r · (rows + columns) ≥ rows · columns, sends its gradient, and has a momentum
-//! that is equal on all ranks; its step is the same. Q begins with columns drawn from the tensor's name; columns of P
-//! without a direction are 0, and their Q is drawn anew. ‖R‖ is divided by with 1e-8 added, as the authors do.
+//! A matrix whose factors are not smaller, r · (rows + columns) ≥ rows · columns, sends its gradient; its momentum is
+//! equal on all ranks, and its step is the same. Q starts with random columns, seeded by the tensor name; columns of P
+//! without a direction are 0, and their Q is drawn again. Columns of R are divided by ‖R‖ + 1e-8, as in the authors'
+//! code.
 //!
-//! To be run with plain SGD, with a weight decay if wanted, which is decoupled then; γ is that of Muon with its
-//! original scale, or of Lion for vectors: .01 in the authors' code. Embeddings and last layers are stepped as
-//! matrices, too, where the authors have Lion. Replicas stay bit-identical, if all ranks run on the same kind of
-//! machine.
+//! Use it with plain SGD, optionally with weight decay, which is decoupled then; γ is that of Muon with its original
+//! scale, and that of Lion for vectors: .01 in the authors' code. Embeddings and last layers are stepped as matrices,
+//! too, where the authors use Lion. Replicas stay bit-identical, if all ranks run on the same kind of machine.
 //!
-//! State: M, of the bucket's size, and Q, r · columns elements a matrix. Bytes sent per rank and step: two all-reduces,
-//! of 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each with 2(n−1)/n times its size, or n−1 times if n
-//! times its size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the authors report next to no loss at
-//! 3·10⁹ parameters; μ = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn, Xu,
-//! Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv
+//! State: M, of the size of the bucket, and Q, r · columns elements per matrix. Bytes sent per rank and step: two
+//! all-reduces, of 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each with 2(n−1)/n times its size, or n−1
+//! times if n times its size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the authors report almost no
+//! loss at 3·10⁹ parameters; μ = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn,
+//! Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv
 //! 2504.05295).
 
 mod plan;
@@ -43,12 +43,12 @@ use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Error, Result};
 use plan::{Moments, Plan};
 
-/// Orthonormal steps of low rank, of which the factors are averaged.
+/// Orthonormal steps of low rank, with averaged factors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dion {
-    /// Rank of the steps as a share of a matrix' smaller side, above 0 and at most 1.
+    /// Rank of the steps as a share of the smaller side of a matrix, above 0 and at most 1.
     pub fraction: f64,
-    /// Share μ of what a step has used that stays in the momentum, in [0, 1).
+    /// Share μ of the direction of a step that stays in the momentum, in [0, 1).
     pub momentum: f64,
     /// Weight β₁ of the momentum in the direction of vectors, in [0, 1).
     pub beta1: f64,
@@ -65,7 +65,7 @@ impl Default for Dion {
 /// State of one bucket.
 pub struct DionState {
     plan: Plan,
-    /// Momenta: this rank's part M in matrices that are sent in factors, Lion's m in vectors.
+    /// Momenta: the local part M of matrices that are sent in factors, and m of Lion for vectors.
     momentum: Buffer,
     /// Factors Q, matrix by matrix.
     right: Buffer,
@@ -147,7 +147,7 @@ impl Algorithm for Dion {
 }
 
 impl DionState {
-    /// Returns the first message, with the gradient in the momentum.
+    /// Adds the gradient to the momentum, and returns the first message.
     fn first_message(&mut self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
         let DionState { plan, momentum, right } = self;
         let [operations, ..] = plan.operations();
@@ -165,7 +165,7 @@ impl DionState {
     }
 }
 
-/// Fails if a gradient would make a momentum NaN for good.
+/// Fails if a gradient would make a momentum NaN permanently.
 fn check_finite(context: &Context, bucket: &Bucket) -> Result<()> {
     let gradients = bucket.gradients.host::<f32>()?;
     let Some(at) = gradients.iter().position(|x| !x.is_finite()) else { return Ok(()) };

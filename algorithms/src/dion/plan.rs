@@ -1,5 +1,5 @@
-//! Places of a bucket's matrices and vectors in Dion's momenta, factors and messages, and the arithmetic of a step
-//! there.
+//! Layout of the matrices and vectors of a bucket in the momenta, factors and messages of Dion, and the arithmetic of a
+//! step.
 //!
 //! ```text
 //! first message     P of every matrix that is sent in factors, then the gradients of all other tensors
@@ -13,7 +13,7 @@ use hexagram_logical::encoding::mix;
 use hexagram_logical::hash;
 use std::ops::Range;
 
-/// Number added to the length of a column before it is divided by.
+/// Number added to the length of a column before the division by it.
 const EPSILON: f64 = 1e-8;
 
 /// Order of a bucket's tensors in messages and factors.
@@ -41,7 +41,7 @@ struct Matrix {
     seed: u64,
 }
 
-/// Places of a vector: in the bucket, and in the first message.
+/// Places of a vector, in the bucket and in the first message.
 struct Plain {
     elements: Range<usize>,
     first: Range<usize>,
@@ -55,7 +55,7 @@ pub(super) struct Moments {
 }
 
 impl Plan {
-    /// Creates the plan of steps whose rank is a fraction of each matrix' smaller side.
+    /// Creates the plan for steps whose rank is a fraction of the smaller side of each matrix.
     pub(super) fn new(tensors: &[Tensor], fraction: f64) -> Self {
         let mut plan = Plan { sent: vec![], whole: vec![], vectors: vec![], first: 0, second: 0, right: 0 };
         let saves = |tensor: &Tensor| {
@@ -121,7 +121,8 @@ impl Plan {
         [sent, 2 * sent + 3 * whole + matrices.map(orthonormal).sum::<u64>(), sent + whole]
     }
 
-    /// Makes the first message: `M ← M + g; P ← M Q` of what is sent in factors, and the other gradients.
+    /// Computes the first message: `M ← M + g; P ← M Q` of matrices that are sent in factors, and the gradients of the
+    /// rest.
     pub(super) fn project(&self, g: &[f32], momentum: &mut [f32], right: &mut [f32], message: &mut [f32]) {
         for matrix in self.sent.iter().chain(&self.whole) {
             let columns = right[matrix.right.clone()].chunks_exact_mut(matrix.cols);
@@ -139,8 +140,8 @@ impl Plan {
         }
     }
 
-    /// Makes the second message, `R ← Mᵀ P` of what is sent in factors, lets `M ← M − used · P Rᵀ`, and returns all P,
-    /// orthonormal. R of the other matrices takes the place of their Q.
+    /// Computes the second message, `R ← Mᵀ P` of matrices that are sent in factors, then `M ← M − used · P Rᵀ`, and
+    /// returns all P, orthonormal. R of the other matrices replaces their Q.
     pub(super) fn project_back(
         &self,
         mean: &[f32],
@@ -199,7 +200,7 @@ impl Plan {
     }
 }
 
-/// Returns the sizes of a tensor that is stepped as a matrix.
+/// Returns the dimensions of a tensor that is stepped as a matrix.
 fn shape(tensor: &Tensor) -> Option<(usize, usize)> {
     tensor.matrix().filter(|_| !tensor.elements.is_empty())
 }

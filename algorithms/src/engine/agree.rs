@@ -17,13 +17,13 @@ use hexagram_logical::spelling::{Argument, Spelling};
 use hexagram_logical::{Communicator, Error, ReduceOp, Result, hash};
 use std::fmt::Debug;
 
-/// Largest number of statements that are compared one by one.
+/// Maximum number of statements that are compared one by one.
 const MOST: usize = 1 << 20;
 
-/// Largest number of characters of a value in an error.
+/// Maximum number of characters of a value in an error.
 const LONGEST: usize = 100;
 
-/// Something that all ranks must say alike: what it is of, and its value.
+/// Something on which all ranks must agree: subject and value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Statement {
     subject: String,
@@ -39,7 +39,7 @@ impl Statement {
         hash::of_bytes(hash::of_bytes(hash::START, self.subject.bytes()), self.value.bytes())
     }
 
-    /// Returns subject and value in two lines; of a long value its beginning, and its hash.
+    /// Returns subject and value in two lines; a long value is replaced by its beginning and its hash.
     fn shortened(&self) -> String {
         let line = |text: &str| text.replace('\n', " ").chars().take(LONGEST).collect::<String>();
         let more = match self.value.chars().count() > LONGEST {
@@ -50,7 +50,7 @@ impl Statement {
     }
 }
 
-/// Fails on all ranks, and names what differs, unless all have the same parameters, algorithm and options.
+/// Fails on all ranks, with the difference, unless all have the same parameters, algorithm and options.
 pub(super) fn agree(
     comm: &Communicator,
     parameters: &[Parameter],
@@ -81,16 +81,16 @@ pub(super) fn are_alike(comm: &Communicator, mine: &[i64]) -> Result<bool> {
     Ok(which_are_alike(comm, mine)?.into_iter().all(|alike| alike))
 }
 
-/// Returns for each number whether all ranks have the same. A collective call.
+/// Returns for each number whether it is the same on all ranks. A collective call.
 pub(super) fn which_are_alike(comm: &Communicator, mine: &[i64]) -> Result<Vec<bool>> {
-    // The complement of the least number is the largest of the complements.
+    // The complement of the smallest number is the largest complement.
     let mut most: Vec<i64> = mine.iter().copied().chain(mine.iter().map(|number| !number)).collect();
     comm.blocking().all_reduce(&mut most, ReduceOp::Max)?;
     let (most, of_complements) = most.split_at(mine.len());
     Ok(most.iter().zip(of_complements).map(|(most, complement)| *most == !complement).collect())
 }
 
-/// Returns what a rank and rank 0 say differently. A collective call.
+/// Returns the statement on which a rank and rank 0 differ. A collective call.
 fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<String> {
     let mut count = [list.len() as i64];
     comm.blocking().broadcast(&mut count, 0)?;
@@ -129,14 +129,14 @@ fn model(parameters: &[Parameter]) -> Vec<Statement> {
 fn settings(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Vec<Statement> {
     let mut list = vec![Statement::new("the algorithm", algorithm.name())];
     list.extend(spelled(algorithm.name(), &algorithm.spelling()));
-    // What it has beside its options.
+    // The fields of the algorithm that are not options.
     list.push(Statement::new("the algorithm", format!("{algorithm:?}")));
     list.extend(engine_settings(options));
     list.extend(optimizer_settings(options.optimizer.as_deref()));
     list
 }
 
-/// Returns what a spelling says of each option.
+/// Returns a statement for each option of a spelling.
 fn spelled(name: &str, spelling: &Spelling) -> Vec<Statement> {
     let said = |argument: &Argument| {
         let subject = argument.field().map_or(name.to_owned(), |field| format!("`{field}` of {name}"));
@@ -145,7 +145,7 @@ fn spelled(name: &str, spelling: &Spelling) -> Vec<Statement> {
     spelling.arguments().iter().map(said).collect()
 }
 
-/// Returns what the engine's options say, but for the optimizer and for the device, which is a rank's own.
+/// Returns the statements of the engine options, except the optimizer and the device, which may differ between ranks.
 fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
     let EngineOptions {
         bucket_bytes,
@@ -191,7 +191,7 @@ fn said(field: &str, value: &dyn Debug) -> Statement {
     Statement::new(subject(field), format!("{value:?}"))
 }
 
-/// Returns what an option says that may be left out.
+/// Returns the statement of an optional setting.
 fn said_if(field: &str, value: Option<&impl Debug>) -> Statement {
     value.map_or_else(|| Statement::new(subject(field), "left out"), |value| said(field, value))
 }

@@ -4,7 +4,7 @@ use super::{DataParallel, hooks};
 use hexagram_logical::{Result, Span};
 use std::ops::Range;
 
-/// Memory of one bucket, and what lies where in it: see [`DataParallel::bucket_memory`].
+/// Memory and layout of one bucket: see [`DataParallel::bucket_memory`].
 ///
 /// ```text
 /// between                              gradients in their bucket           parameters in theirs
@@ -19,28 +19,27 @@ use std::ops::Range;
 /// any other call of DataParallel       the engine's, until it returns      the engine's, until it returns
 /// ```
 ///
-/// Where something is the engine's, other threads may be writing it: a framework that touches it then has a data race.
-/// Algorithms read parameters beside the forward pass, and write them only where the table gives them to the engine.
+/// While the engine owns memory, its threads may write it: an access by the framework is a data race then. Algorithms
+/// read parameters during the forward pass, and write them only while the engine owns them, as the table shows.
 pub struct BucketMemory {
     /// Gradients of the bucket.
     pub gradients: Span,
-    /// Parameters of the bucket, in the same places; `None` unless the
-    /// [engine has them](DataParallel::works_on_parameters).
+    /// Parameters of the bucket, at the same offsets; `None` unless the [engine owns
+    /// them](DataParallel::works_on_parameters).
     pub parameters: Option<Span>,
-    /// Numbers of the parameters in the bucket, each with its elements there, row by row. Those of 16 bits lie there
-    /// in f32.
+    /// Index of each parameter in the bucket, with the range of its elements, in row-major order. Parameters of 16 bits
+    /// are stored in f32.
     pub members: Vec<(usize, Range<usize>)>,
 }
 
 impl DataParallel {
-    /// Returns the memory of all buckets. The spans keep it; when their bytes may be touched is said in the table of
-    /// [`BucketMemory`], and it is `unsafe` of whoever follows an address to keep to that.
+    /// Returns the memory of all buckets. The spans keep it alive. The table of [`BucketMemory`] states when their
+    /// bytes may be accessed; accesses through an address are `unsafe`, and the caller must respect the table.
     ///
-    /// The buckets are made anew by the first pass, by [`switch`](Self::switch), by loading a checkpoint and by
-    /// autotune; and hooks may put another buffer in the place of a bucket's, rather than copy, in any
-    /// [`finish`](Self::finish), [`step`](Self::step) or [`settle`](Self::settle). As soon as
-    /// [`generation`](Self::generation) has changed, what was there is in the new ones, and the old memory means nothing
-    /// any more.
+    /// The buckets are recreated by the first pass, by [`switch`](Self::switch), by loading a checkpoint and by
+    /// autotune; and hooks may replace the buffer of a bucket, instead of copying, in any [`finish`](Self::finish),
+    /// [`step`](Self::step) or [`settle`](Self::settle). When [`generation`](Self::generation) has changed, the values
+    /// are in the new buffers, and the old memory is no longer in use.
     ///
     /// ```
     /// # use hexagram::logical::{DType, TransportKind, testing::spawn};
@@ -52,18 +51,18 @@ impl DataParallel {
     /// let memory = engine.bucket_memory()?;
     /// let gradient = memory[0].gradients.address().cast::<f32>();
     /// engine.begin(Mode::Synchronize)?;
-    /// // SAFETY: there are two numbers, which are the framework's until they are ready.
+    /// // SAFETY: there are two numbers, which the framework owns until they are ready.
     /// unsafe { gradient.write(comm.rank() as f32) };
     /// engine.hooks().ready_as_it_lies(0)?;
     /// engine.finish()?;
-    /// // SAFETY: they are again, after `finish`.
+    /// // SAFETY: the framework owns them again after `finish`.
     /// assert_eq!(unsafe { gradient.read() }, 0.5);
     /// # engine.stepped()
     /// # }).unwrap();
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) while the communication thread has gradients or parameters.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) while the communication thread owns gradients or parameters.
     pub fn bucket_memory(&self) -> Result<Vec<BucketMemory>> {
         self.wait_for_all()?;
         let backward = hooks::lock(&self.backward);

@@ -1,4 +1,4 @@
-//! Between steps: how the buckets become final, and how one algorithm follows another.
+//! Between steps: the final buckets after the first pass, and the switch to another algorithm.
 
 use super::agree::agree;
 use super::hooks;
@@ -9,7 +9,7 @@ use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Fills buckets, from here on, in the order in which the first pass of rank 0 completed the gradients.
+    /// Fixes the order of the buckets: that in which the first pass of rank 0 completed the gradients.
     pub(super) fn fix_order(&mut self) -> Result<()> {
         let plan = hooks::lock(&self.backward).plan().clone();
         let Some(order) = hooks::lock(&self.backward).observed() else { return Ok(()) };
@@ -24,11 +24,11 @@ impl DataParallel {
             return Ok(());
         }
         let plan = hooks::lock(&self.backward).plan().clone();
-        // The algorithm may be another than the plan was made for.
+        // The plan may have been made for another algorithm.
         self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }
 
-    /// Goes on with these buckets, moves what is there into them, and has the algorithm make its states.
+    /// Continues with these buckets, moves the values into them, and makes the algorithm create its states.
     pub(super) fn install(&mut self, plan: Plan) -> Result<()> {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
@@ -52,10 +52,10 @@ impl DataParallel {
     }
 
     /// Switches to another algorithm, from the next step on. A collective call, between steps. The old algorithm
-    /// settles, and its states are gone. Parameters and the optimizer's state stay, but where the old algorithm let
-    /// replicas differ: there every replica's parameters become their mean, as the new one's states may count on equal
-    /// ones, and so does what the optimizer remembers, if the new one is to keep replicas identical; and where ranks
-    /// have made different numbers of steps, all count on from the largest.
+    /// settles, and its states are dropped. Parameters and optimizer state stay if replicas were identical. If the old
+    /// algorithm allowed replicas to differ, all parameters become their mean, since the states of the new one may
+    /// require equal parameters; so does the optimizer state, if the new one keeps replicas identical. If ranks have
+    /// made different numbers of steps, all continue from the largest.
     ///
     /// # Errors
     /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
@@ -93,10 +93,9 @@ impl DataParallel {
         self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }
 
-    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that
-    /// ranks may make after different numbers of them; training goes on afterwards as if nothing had been. Call it
-    /// after the last step: a rank of an asynchronous training that ends without it has ended early, which ends the
-    /// others too.
+    /// Completes the background work of the algorithm. A collective call, between steps; ranks may call it after
+    /// different numbers of steps, and training continues afterwards without a difference. Call it after the last step:
+    /// a rank that ends an asynchronous training without it counts as ended early, which ends the other ranks too.
     ///
     /// # Errors
     /// Errors of the communication.

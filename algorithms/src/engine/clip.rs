@@ -1,4 +1,4 @@
-//! Clipping of gradients by their norm, before the algorithm's hooks or after them, as it [declares](Clipping).
+//! Clipping of gradients by their norm, before or after the hooks of the algorithm, as it [declares](Clipping).
 //!
 //! ```text
 //! ‖g‖ ← √ Σ g²                       over all buckets, in f64, in the order of `device::kernels::sums`, then the plan's
@@ -7,13 +7,12 @@
 //!           gᵢ ← gᵢ · min(1, c / R)
 //! ```
 //!
-//! After the hooks no rank has to be asked: where all have the same gradients they find the same norm, bit for bit. R
-//! is at least the norm of the mean gradient, and equal to it where all ranks have the same; the factor is one for all
-//! ranks, so that their mean keeps its direction. A clipping of each rank by its own norm would move the minimum where
-//! data differ.
+//! After the hooks no communication is needed: ranks with the same gradients compute the same norm, bit for bit. R is
+//! at least the norm of the mean gradient, and equal to it if all ranks have the same gradients. All ranks use the same
+//! factor, so the mean keeps its direction. Clipping by the norm of each rank would move the minimum where data differ.
 //!
-//! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is
-//! that of the code of Lin et al., "Deep gradient compression", ICLR 2018.
+//! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is the
+//! one in the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
 use super::hooks::Results;
 use super::overflow::{not_finite, views};
@@ -25,7 +24,7 @@ use hexagram_logical::device::measure;
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Returns the largest norm of the gradients, if they are clipped and the algorithm declares this clipping.
+    /// Returns the maximum norm of the gradients, if they are clipped and the algorithm declares this clipping.
     fn limit(&self, clipping: Clipping) -> Option<f64> {
         self.options.clip_norm.filter(|_| self.algorithm.clipping() == clipping)
     }
@@ -40,8 +39,8 @@ impl DataParallel {
         self.limit(Clipping::Outcome).is_some()
     }
 
-    /// Clips the gradients of all ranks by one factor, if that is asked for before the first hook. Returns true if they
-    /// have overflowed instead, where that is no error, and are NaN.
+    /// Clips the gradients of all ranks by one factor, if that is requested before the first hook. Returns true if they
+    /// have overflowed instead, where an overflow is no error; they are NaN then.
     pub(super) fn clip_before(&mut self) -> Result<bool> {
         let Some(limit) = self.limit(Clipping::Together) else { return Ok(false) };
         let backward = hooks::lock(&self.backward);
@@ -60,12 +59,12 @@ impl DataParallel {
         scale_down(&backward.buffers()?, mean[0].sqrt(), limit).map(|()| false)
     }
 
-    /// Clips what the hooks have left, if that is asked for.
+    /// Clips the gradients after the hooks, if requested.
     pub(super) fn clip_after(&mut self) -> Result<()> {
         let Some(limit) = self.limit(Clipping::Outcome) else { return Ok(()) };
         let backward = hooks::lock(&self.backward);
         let gradients = backward.buffers()?;
-        // Where replicas are identical, all ranks find it.
+        // If replicas are identical, all ranks find it.
         if self.options.skip_overflows
             && self.algorithm.keeps_replicas_identical()
             && not_finite(&gradients)?.is_some()
@@ -85,7 +84,7 @@ fn norm(plan: &Plan, gradients: &[&Buffer]) -> Result<f64> {
     if norm.is_finite() { Ok(norm) } else { Err(no_norm(plan, gradients, norm)) }
 }
 
-/// Scales gradients by what brings `norm` down to the limit.
+/// Scales gradients by the factor that reduces `norm` to the limit.
 fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
     if norm <= limit {
         return Ok(());
@@ -104,7 +103,7 @@ fn no_norm(plan: &Plan, gradients: &[&Buffer], norm: f64) -> Error {
     }
 }
 
-/// Names the first element that is not finite.
+/// Returns the first element that is not finite.
 fn strange_element(plan: &Plan, gradients: &[&Buffer]) -> Result<Option<String>> {
     let Some((bucket, at)) = not_finite(gradients)? else { return Ok(None) };
     let one = on_host(&gradients[bucket].read(at..at + 1)?)?;

@@ -1,5 +1,5 @@
-//! An algorithm under a framework that cuts buckets and steps by itself, such as PyTorch's `DistributedDataParallel` with
-//! a communication hook: only the hooks of gradients run, on the framework's own memory.
+//! An algorithm under a framework that cuts buckets and makes the step itself, such as PyTorch's
+//! `DistributedDataParallel` with a communication hook: only the gradient hooks run, on the memory of the framework.
 //!
 //! ```text
 //! pass by pass     the framework hands over bucket 0, 1, …, each as soon as its gradients are there
@@ -9,8 +9,8 @@
 //! the last one     is handed over by a call that waits for all
 //! ```
 //!
-//! DDP cuts its buckets anew after its first pass: so states that it makes in that pass are made again in the second, and
-//! communication overlaps with the backward pass from the third on.
+//! DDP recreates its buckets after its first pass. So the states created in that pass are created again in the second,
+//! and communication overlaps with the backward pass from the third on.
 
 use super::EngineOptions;
 use super::agree::agree;
@@ -25,17 +25,17 @@ use std::sync::Arc;
 /// Options of a [`CommunicationHook`]. All ranks must use the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HookOptions {
-    /// Seed of the random numbers that algorithms draw. Default: 0.
+    /// Seed of the random numbers of the algorithm. Default: 0.
     pub seed: u64,
-    /// Number of buckets that may be communicated at once, 1 to 65535. Default: no limit,
-    /// [`usize::MAX`].
+    /// Maximum number of buckets that are communicated at the same time, 1 to 65535. Default: no limit, [`usize::MAX`].
     pub streams: usize,
     /// True to communicate within each host first, and then between hosts. Default: false.
     pub hierarchical: bool,
-    /// True to take gradients that are not finite for an overflow, as [`EngineOptions::skip_overflows`]. Default: false.
+    /// True to treat gradients that are not finite as an overflow, like [`EngineOptions::skip_overflows`]. Default:
+    /// false.
     pub skip_overflows: bool,
-    /// Learning rate γ of the first steps, for algorithms that ask for it; later ones are told by
-    /// [`CommunicationHook::set_learning_rate`]. Default: none.
+    /// Learning rate γ of the first steps, for algorithms that need it; [`CommunicationHook::set_learning_rate`] sets
+    /// later ones. Default: none.
     pub learning_rate: Option<f64>,
 }
 
@@ -53,13 +53,13 @@ impl Default for HookOptions {
 
 /// Bucket of a framework, whose gradients are complete.
 pub struct FrameworkBucket {
-    /// Number of the bucket: in every pass, buckets come as 0, 1, and so on.
+    /// Index of the bucket: in every pass, buckets arrive as 0, 1, and so on.
     pub index: usize,
-    /// True if it is the last of the pass.
+    /// True for the last bucket of the pass.
     pub is_last: bool,
-    /// Gradients. What the algorithm makes of them is put in their place.
+    /// Gradients. The algorithm replaces them with its result.
     pub gradients: Buffer,
-    /// Names and shapes of the bucket's tensors, in the order in which they lie there without gaps.
+    /// Names and shapes of the tensors of the bucket, in the order of memory, without gaps.
     pub tensors: Vec<(Arc<str>, Vec<usize>)>,
 }
 
@@ -68,28 +68,28 @@ type Layout = (DType, Arc<[Tensor]>);
 
 /// Algorithm that works on a framework's buckets of gradients.
 ///
-/// Free to move between threads. The state of the algorithm, such as an error feedback, is by the bucket's number.
+/// Can move between threads. The state of the algorithm, such as an error feedback, belongs to the index of the bucket.
 pub struct CommunicationHook {
     scheduler: Scheduler,
     algorithm: AnyAlgorithm,
     present: StepInfo,
-    /// Buckets of which there are states.
+    /// Buckets with states.
     layout: Vec<Layout>,
-    /// True if two passes in a row had these buckets.
+    /// True if two consecutive passes had these buckets.
     is_settled: bool,
-    /// Buckets of the pass under way.
+    /// Buckets of the current pass so far.
     arrived: Vec<Layout>,
-    /// Gradients of those whose hooks wait for the last bucket.
+    /// Gradients of the buckets whose hooks wait for the last bucket.
     held: Vec<Buffer>,
 }
 
 impl CommunicationHook {
-    /// Makes the hook of an algorithm. A collective call: it opens a channel for the communication thread, and compares
-    /// the ranks' algorithms and options.
+    /// Creates the hook of an algorithm. A collective call: it opens a channel for the communication thread, and
+    /// compares the algorithms and options of the ranks.
     ///
     /// # Errors
-    /// [`Error::Usage`] on all ranks for an algorithm that works on parameters, or names its optimizer, which takes the
-    /// engine; if ranks ask for different things; errors of joining.
+    /// [`Error::Usage`] on all ranks for an algorithm that works on parameters or names its optimizer (use the engine
+    /// for it), or if options differ between ranks; errors of joining.
     pub fn new(
         comm: &Communicator,
         algorithm: impl Into<AnyAlgorithm>,
@@ -132,27 +132,28 @@ impl CommunicationHook {
         &self.algorithm
     }
 
-    /// Sets the learning rate γ of the steps from here on, the same on all ranks, for algorithms that ask for it.
+    /// Sets the learning rate γ of later steps, the same on all ranks, for algorithms that need it.
     pub fn set_learning_rate(&mut self, rate: f64) {
         self.present.learning_rate = Some(rate);
     }
 
-    /// Returns the number of passes so far.
+    /// Returns the number of completed passes.
     pub fn passes(&self) -> u64 {
         self.present.step
     }
 
-    /// Takes a bucket. The call with the last one of a pass waits until the hooks of all are done; then their gradients
-    /// are what the algorithm made of them. Returns true from that call.
+    /// Takes a bucket. The call with the last one of a pass waits until the hooks of all buckets are done; then the
+    /// algorithm has replaced their gradients. Returns true from that call.
     ///
     /// # Errors
     /// [`Error::Usage`] for a bucket out of order, tensors that do not cover it, or buckets that differ from those of
-    /// the last passes but for the first; what ended the communication thread. No rank can go on after an error.
+    /// earlier passes, except the first; the error that ended the communication thread. Ranks cannot continue after an
+    /// error.
     pub fn ready(&mut self, bucket: FrameworkBucket) -> Result<bool> {
         let outcome = self.take(bucket);
         outcome.inspect_err(|error| {
             let told = error.clone();
-            // A thread that has ended has told the others itself.
+            // A thread that has ended has notified the others itself.
             let _ = self.scheduler.call(async move |runner| {
                 runner.give_up(&told);
                 Ok(())
@@ -187,7 +188,7 @@ impl CommunicationHook {
         Ok(is_last)
     }
 
-    /// Waits for the hooks of all buckets, and makes the states before them where buckets are new.
+    /// Waits for the hooks of all buckets; creates the states first where buckets are new.
     fn end_pass(&mut self) -> Result<()> {
         let arrived = std::mem::take(&mut self.arrived);
         if !self.is_settled {
@@ -204,7 +205,7 @@ impl CommunicationHook {
         for _ in 0..self.layout.len() {
             overflowed |= self.scheduler.wait()?.1.overflowed;
         }
-        // The framework's scaler skips its step.
+        // The gradient scaler of the framework skips its step.
         self.present.step += u64::from(!overflowed);
         Ok(())
     }
@@ -236,7 +237,7 @@ impl CommunicationHook {
     }
 }
 
-/// Returns where the tensors of a bucket lie.
+/// Returns the places of the tensors in a bucket.
 fn placed(index: usize, gradients: &Buffer, tensors: Vec<(Arc<str>, Vec<usize>)>) -> Result<Arc<[Tensor]>> {
     let mut end = 0;
     let mut placed = Vec::with_capacity(tensors.len());
@@ -256,7 +257,7 @@ fn placed(index: usize, gradients: &Buffer, tensors: Vec<(Arc<str>, Vec<usize>)>
     Err(Error::usage(what, "name the tensors that a bucket of floats consists of"))
 }
 
-/// Fails unless all that an algorithm works on are gradients.
+/// Fails unless the algorithm works only on gradients.
 fn check_works_on_gradients(algorithm: &AnyAlgorithm) -> Result<()> {
     check_is_free(algorithm)?;
     if !algorithm.needs().parameters {

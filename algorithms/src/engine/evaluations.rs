@@ -1,5 +1,5 @@
-//! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and asks for the
-//! gradient there.
+//! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and needs the gradient
+//! there.
 //!
 //! ```text
 //! x as the last step left it
@@ -9,8 +9,8 @@
 //!                                             optimizer; after_step
 //! ```
 //!
-//! How many gradients a step takes follows from its number alone, so that ranks agree on it. A loop that does not ask
-//! is refused at the end of its first pass: its step would be made with parameters that are not the model's.
+//! The number of gradients of a step follows from the step number alone, so ranks agree on it. A loop that does not ask
+//! for it is refused at the end of its first pass: its step would use parameters that are not those of the model.
 
 use super::hooks::{self, Results};
 use super::stage::Stage;
@@ -19,11 +19,11 @@ use crate::trace::Kind;
 use hexagram_logical::{Error, Result};
 
 impl DataParallel {
-    /// Ends a backward pass, but for the step's last, and returns true: the algorithm has moved the parameters, and
-    /// wants the gradient of the same batch there, by another forward and backward pass. Returns false, and does
-    /// nothing, where the pass under way is the step's last. A loop calls it in the place of [`finish`](Self::finish)
-    /// until it returns false; most algorithms take one gradient a step, and need none of it. Gradients that are
-    /// accumulated over several passes are taken anew, too.
+    /// Ends a backward pass that is not the last of the step, and returns true: the algorithm has moved the parameters,
+    /// and needs the gradient of the same batch there, by another forward and backward pass. Returns false, without any
+    /// effect, if the current pass is the last of the step. Call it instead of [`finish`](Self::finish) until it
+    /// returns false. Most algorithms take one gradient per step, and do not need it. If gradients are accumulated over
+    /// several passes, accumulate them again.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -52,12 +52,12 @@ impl DataParallel {
         self.checked(outcome).map(|()| true)
     }
 
-    /// Makes a step, with as many gradients as the algorithm takes: `pass` reads the parameters, and makes the forward
+    /// Makes a step, with as many gradients as the algorithm needs: `pass` reads the parameters, and makes the forward
     /// and backward passes of one batch, from [`forward`](Self::forward) to the last of [`hooks`](Self::hooks).
     ///
     /// # Errors
-    /// Those of `pass`; [`Error::Usage`] after one that has ended between two gradients, whose other gradient would be
-    /// of another batch; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
+    /// The errors of `pass`; [`Error::Usage`] after one that ended between two gradients, as the other gradient would
+    /// be of another batch; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut pass: impl FnMut(&mut Self) -> std::result::Result<(), E>,
@@ -71,17 +71,17 @@ impl DataParallel {
         }
     }
 
-    /// Returns the number of gradients that the step under way takes.
+    /// Returns the number of gradients in the current step.
     fn evaluations(&self) -> u32 {
         self.algorithm.evaluations(self.present.own_step()).max(1)
     }
 
-    /// Returns true if the next gradient, or the one under way, is the step's last.
+    /// Returns true if the next or current gradient is the last of the step.
     pub(super) fn is_last_evaluation(&self) -> bool {
         self.present.evaluation + 1 >= self.evaluations()
     }
 
-    /// Ends a pass that is not the step's last, with the algorithm's part after it.
+    /// Ends a pass that is not the last of the step, with the algorithm hook after it.
     pub(super) fn end_evaluation(&mut self, unused: Unused) -> Result<()> {
         if self.scaler.is_some() {
             let what =
@@ -106,7 +106,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Fails if the pass under way is to be ended by [`evaluate_again`](Self::evaluate_again).
+    /// Fails if the current pass must end with [`evaluate_again`](Self::evaluate_again).
     pub(super) fn check_last_evaluation(&self) -> Result<()> {
         if self.is_last_evaluation() || !hooks::lock(&self.backward).synchronizes() {
             return Ok(());
@@ -120,8 +120,8 @@ impl DataParallel {
         Err(Error::usage(what, remedy))
     }
 
-    /// Fails between two gradients of a step, where one of another batch would be taken for the second: for an adapter
-    /// whose loop is not [`step_with`](Self::step_with).
+    /// Fails between two gradients of a step, where a gradient of another batch would be taken for the second: for an
+    /// adapter whose loop is not [`step_with`](Self::step_with).
     ///
     /// # Errors
     /// [`Error::Usage`] after an [`evaluate_again`](Self::evaluate_again) that returned true, until the step has ended.

@@ -1,12 +1,12 @@
-//! Checks that an algorithm and the engine's options fit each other, before the first step: on every rank alike, as all
-//! have the same of both.
+//! Checks that an algorithm and the engine options fit each other, before the first step: on every rank, as all have
+//! the same.
 
 use super::{EngineOptions, Overlap};
 use crate::optimizer::{self, Optimizer, ParameterGroup};
 use crate::plugin::{AnyAlgorithm, Clipping, Optimizers};
 use hexagram_logical::{Error, Result};
 
-/// Fails if an algorithm cannot work as it is written, or with these options.
+/// Fails if an algorithm contradicts itself or these options.
 pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
     algorithm.check()?;
     check_hooks(algorithm)?;
@@ -22,7 +22,7 @@ pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions)
 }
 
 impl Optimizers {
-    /// Returns true if an optimizer of the engine is among them.
+    /// Returns true if an optimizer of the engine is one of them.
     pub fn fit(self, optimizer: &dyn Optimizer) -> bool {
         match self {
             Optimizers::Named { optimizer: named, .. } => word(named) == word(&optimizer.spelled()),
@@ -31,12 +31,12 @@ impl Optimizers {
     }
 }
 
-/// Returns the name at the beginning of a spelling, or of `Debug` output.
+/// Returns the name at the beginning of a spelling or of `Debug` output.
 fn word(spelling: &str) -> &str {
     spelling.split(['(', '{']).next().unwrap_or_default().trim()
 }
 
-/// Returns the options with the optimizer that an algorithm asks for by name, if they have none.
+/// Returns the options with the optimizer that an algorithm names, if they have none.
 pub(super) fn with_named_optimizer(
     algorithm: &AnyAlgorithm,
     options: EngineOptions,
@@ -47,7 +47,7 @@ pub(super) fn with_named_optimizer(
     }
 }
 
-/// Fails if an algorithm does not go with an optimizer that is not the engine's.
+/// Fails if an algorithm does not fit an optimizer outside the engine.
 pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
     if algorithm.optimizers().by_default().is_some() {
         return Err(unfit(algorithm, "the framework's optimizer"));
@@ -62,7 +62,7 @@ pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
     Ok(())
 }
 
-/// Returns the error of an optimizer that does not fit an algorithm.
+/// Returns the error for an optimizer that does not fit an algorithm.
 pub(super) fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
     let (reason, remedy) = match algorithm.optimizers() {
         Optimizers::Any => ("it fits any", "report this defect of the engine".to_owned()),
@@ -77,7 +77,7 @@ pub(super) fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
     Error::usage(format!("{optimizer} does not fit {}, since {reason}", algorithm.name()), remedy)
 }
 
-/// Fails if parameters have learning rates of their own under an algorithm that counts on one for all.
+/// Fails if parameter groups have different learning rates under an algorithm that requires one for all.
 pub(super) fn check_groups(algorithm: &AnyAlgorithm, groups: &[ParameterGroup]) -> Result<()> {
     let Optimizers::BareSgd(reason) = algorithm.optimizers() else { return Ok(()) };
     let Some(group) = groups.iter().find(|group| group.learning_rate != 1.0) else { return Ok(()) };
@@ -96,7 +96,7 @@ fn check_hooks(algorithm: &AnyAlgorithm) -> Result<()> {
     ))
 }
 
-/// Fails if a step's communication is to run beside the next forward pass, and cannot.
+/// Fails if the communication of a step cannot overlap with the next forward pass, but the options require it.
 fn check_overlap(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
     if options.overlap == Overlap::Backward {
         return Ok(());

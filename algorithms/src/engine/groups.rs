@@ -1,4 +1,5 @@
-//! The optimizer's parameter groups and its state while training, for a framework that has both in objects of its own.
+//! The parameter groups and the state of the optimizer during training, for a framework that has both in objects of its
+//! own.
 
 use super::fit::{check_groups, check_is_free, unfit};
 use super::{DataParallel, EngineOptions, hooks};
@@ -8,18 +9,19 @@ use hexagram_logical::{Buffer, Error, Result};
 
 /// State of the engine's optimizer: see [`DataParallel::optimizer_state`].
 pub struct OptimizerState {
-    /// Number of the steps that it has made on this rank.
+    /// Number of steps that it has made on this rank.
     pub steps: u64,
-    /// Values of each slot and parameter: the slot's name, the parameter's number, and a copy.
+    /// Values of each slot and parameter: slot name, parameter index, and a copy.
     pub slots: Vec<(String, usize, Buffer)>,
 }
 
 impl DataParallel {
-    /// Gives the groups of [`EngineOptions::groups`], or all parameters where there are none, other factors of learning
-    /// rate and weight decay, in their order, from the next [`step`](Self::step) on. All ranks must give the same.
+    /// Sets the factors of learning rate and weight decay of the groups in [`EngineOptions::groups`], or of all
+    /// parameters if there are no groups, in their order, from the next [`step`](Self::step) on. All ranks must set the
+    /// same.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless there are two factors for each group, of 0 or more, and the algorithm allows them.
+    /// [`Error::Usage`] unless there are two factors per group, at least 0, and the algorithm allows them.
     pub fn set_group_factors(&mut self, factors: &[(f64, f64)]) -> Result<()> {
         let all = [ParameterGroup::of(Members::Named("*".to_owned()))];
         let groups = if self.options.groups.is_empty() { &all[..] } else { &self.options.groups };
@@ -37,7 +39,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns what the engine's optimizer remembers, on this rank. Between steps.
+    /// Returns the state of the engine's optimizer on this rank. Call it between steps.
     ///
     /// # Errors
     /// [`Error::Usage`] while the algorithm works on parameters; errors of the communication of the last step.
@@ -57,10 +59,10 @@ impl DataParallel {
         Ok(OptimizerState { steps: self.present.updates, slots })
     }
 
-    /// Puts back what [`optimizer_state`](Self::optimizer_state) returned. Between steps, on all ranks.
+    /// Restores a state that [`optimizer_state`](Self::optimizer_state) returned. Call it between steps, on all ranks.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is of another optimizer or model, and then nothing is changed.
+    /// [`Error::Usage`] if it belongs to another optimizer or model; nothing is changed then.
     pub fn set_optimizer_state(&mut self, state: &OptimizerState) -> Result<()> {
         let own = self.optimizer_state()?;
         let outline = |state: &OptimizerState| {
@@ -90,15 +92,15 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns the options that the engine was made with, and the optimizer that the algorithm names.
+    /// Returns the options of the engine, including the optimizer that the algorithm names.
     pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 }
 
 impl DataParallel {
-    /// Fails if an optimizer of the framework, whose steps have this form, does not fit the algorithm. The engine does
-    /// not know that optimizer: the training loop, or an adapter, calls it before the first step.
+    /// Fails if an optimizer of the framework, whose steps have this form, does not fit the algorithm. The engine has
+    /// no access to that optimizer: the training loop, or an adapter, calls this before the first step.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason.

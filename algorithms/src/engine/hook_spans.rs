@@ -5,14 +5,14 @@ use crate::plugin::StepInfo;
 use crate::trace::{Kind, Place, Recorder, Span, Stamp};
 use hexagram_logical::{Communicator, Queue};
 
-/// Hook that is under way while a trace is recorded.
+/// Hook in progress while a trace is recorded.
 pub(super) struct OpenHook {
     span: Span,
-    /// Queue of the bucket, and the point at which the hook begins there, if that is a device's.
+    /// Queue of the bucket, and the start of the hook on that queue, if it belongs to a device.
     device: Option<(Queue, Stamp)>,
 }
 
-/// Returns the span of a hook that begins now.
+/// Starts the span of a hook.
 pub(super) fn hook_begins(
     recorder: &Recorder,
     stage: Stage,
@@ -37,7 +37,7 @@ pub(super) fn hook_begins(
     OpenHook { span, device: queue.timestamp().map(|begun| (queue.clone(), begun)) }
 }
 
-/// Keeps the span of a hook that has ended.
+/// Records the span of a hook that has ended.
 pub(super) fn hook_ends(recorder: &mut Recorder, open: Option<OpenHook>, comm: &Communicator) {
     let Some(OpenHook { span, device }) = open else { return };
     recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });

@@ -1,5 +1,5 @@
-//! Parameters that a step leaves as they are: those that no rank has used, and those whose gradient the training loop has
-//! taken away.
+//! Parameters that a step leaves unchanged: those that no rank has used, and those whose gradient the training loop has
+//! removed.
 //!
 //! ```text
 //! Unused::Zero, synchronous algorithms    which parameters does any rank use: an all-reduce of a byte for each, after
@@ -8,25 +8,24 @@
 //! used by none                            idle: neither the parameter nor what the optimizer remembers of it changes
 //! ```
 //!
-//! As PyTorch's DDP does with `find_unused_parameters`. A rank of an asynchronous algorithm leaves what it has not used
-//! itself.
+//! Like PyTorch's DDP with `find_unused_parameters`. With an asynchronous algorithm, each rank decides by its own use.
 
 use super::widths::widen;
 use super::{DataParallel, Unused, hooks};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Returns true if the step after the last pass leaves a parameter as it is: with [`Unused::Zero`], one that no rank
-    /// has used. A framework's own optimizer is then not to be given its gradient.
+    /// Returns true if the step after the last pass leaves a parameter unchanged: with [`Unused::Zero`], a parameter
+    /// that no rank has used. Do not pass its gradient to an optimizer of the framework then.
     pub fn is_idle(&self, parameter: usize) -> bool {
         hooks::lock(&self.backward).idle().get(parameter).is_some_and(|idle| *idle)
     }
 
-    /// Lets the next [`step`](Self::step) leave these parameters as they are, with what the optimizer remembers of them,
-    /// as if no rank had used them. All ranks must name the same.
+    /// Makes the next [`step`](Self::step) leave these parameters and their optimizer state unchanged, as if no rank
+    /// had used them. All ranks must name the same.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such parameter.
+    /// [`Error::Usage`] for an index out of range.
     pub fn leave_idle(&mut self, parameters: &[usize]) -> Result<()> {
         let mut backward = hooks::lock(&self.backward);
         parameters.iter().try_for_each(|parameter| {
@@ -36,12 +35,11 @@ impl DataParallel {
         })
     }
 
-    /// Puts a gradient in the place of the one that the algorithm left, between [`finish`](Self::finish) and
-    /// [`step`](Self::step): clipped or otherwise changed, and alike on all ranks where replicas are to stay so.
+    /// Replaces the gradient that the algorithm left, between [`finish`](Self::finish) and [`step`](Self::step), for
+    /// example by a clipped one. If replicas are to stay identical, it must be equal on all ranks.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such parameter, for another type or length than announced, and where there are no
-    /// gradients.
+    /// [`Error::Usage`] for an index out of range, for a type or length other than announced, and without gradients.
     pub fn set_gradient(&mut self, parameter: usize, values: &Buffer) -> Result<()> {
         self.gradient(parameter)?;
         let backward = hooks::lock(&self.backward);
@@ -58,7 +56,7 @@ impl DataParallel {
         widen(&values.read_all()?, &mut backward.buffer(bucket)?.write(range)?, false)
     }
 
-    /// Finds out, at the end of a pass, which parameters no rank has used.
+    /// Determines, at the end of a pass, which parameters no rank has used.
     pub(super) fn agree_on_idle(&mut self) -> Result<()> {
         let mut backward = hooks::lock(&self.backward);
         if self.options.unused == Unused::Error {

@@ -1,4 +1,4 @@
-//! The start of all ranks: rank 0's state, and buckets and states before the first pass.
+//! The start of all ranks: the state of rank 0, and buckets and states before the first pass.
 
 use super::shared::flat_broadcast;
 use super::{DataParallel, hooks};
@@ -9,14 +9,15 @@ use hexagram_logical::{Buffer, Result};
 pub struct Initial<'a>(&'a mut DataParallel);
 
 impl DataParallel {
-    /// Returns what is called before the first step, by every rank.
+    /// Returns the methods that every rank calls before the first step.
     pub fn initial(&mut self) -> Initial<'_> {
         Initial(self)
     }
 }
 
 impl Initial<'_> {
-    /// Makes a tensor of the model, parameter or not, equal to rank 0's. Call it for all of them before the first step.
+    /// Copies a tensor of the model, parameter or not, from rank 0 to all ranks. Call it for all tensors before the
+    /// first step.
     ///
     /// # Errors
     /// As [`Communicator::broadcast`](hexagram_logical::Communicator::broadcast).
@@ -25,9 +26,9 @@ impl Initial<'_> {
         comm.block_on(comm.broadcast(tensor, 0))
     }
 
-    /// Broadcasts the state that training begins with from rank 0: the engine's parameters, what its optimizer
-    /// remembers, the number of steps, the scale of the loss; and these tensors, which are the model's buffers, and its
-    /// parameters where the framework steps. A collective call, before the first step; the tensors go as one message.
+    /// Broadcasts the initial state of the training from rank 0: the parameters of the engine, the state of its
+    /// optimizer, the number of steps and the loss scale; and `tensors`: the buffers of the model, and its parameters
+    /// if the framework makes the steps. A collective call, before the first step; the tensors are sent as one message.
     ///
     /// # Errors
     /// As [`Communicator::broadcast`](hexagram_logical::Communicator::broadcast).
@@ -36,9 +37,9 @@ impl Initial<'_> {
         self.0.checked(outcome)
     }
 
-    /// Makes the algorithm's states before the first pass, with buckets in the order of
-    /// [`Order::Listed`](super::Order::Listed). A collective call, after all parameters were set. Otherwise the first
-    /// pass does it.
+    /// Creates the states of the algorithm before the first pass, with buckets in the order of
+    /// [`Order::Listed`](super::Order::Listed). A collective call, after all parameters were set. Without it, the first
+    /// pass creates them.
     ///
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) within a backward pass; those of the algorithm's
@@ -69,7 +70,7 @@ impl DataParallel {
         }
         flat_broadcast(&self.comm, tensors.iter_mut().collect())?;
         if self.started && self.present.step == 0 && self.algorithm.needs().parameters {
-            // Its states were made of what each rank had.
+            // Its states were made from the values of each rank.
             let plan = hooks::lock(&self.backward).plan().clone();
             self.install(plan)?;
         }

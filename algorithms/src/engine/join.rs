@@ -1,4 +1,4 @@
-//! Uneven inputs: a rank that has run out of data takes part in the steps of the others, with gradients of zero.
+//! Uneven inputs: a rank that has run out of data participates in the steps of the others, with zero gradients.
 //!
 //! ```text
 //! each step, synchronous algorithms:   every rank says whether it trains, and with which γ: 16(n−1) bytes from each
@@ -6,13 +6,13 @@
 //! none trains any more:                all are done
 //! ```
 //!
-//! Means stay over all n ranks: a step in which k of them train is k/n as long. Because the joined ranks make every
-//! step, with the learning rate of those that train, replicas of centralized synchronous algorithms stay identical on
-//! all n. As `Join` of PyTorch's DDP, without its option to divide by k.
+//! Means are still over all n ranks: a step in which k of them train is k/n as long. Because joined ranks make every
+//! step, with the learning rate of the training ranks, replicas of centralized synchronous algorithms stay identical on
+//! all n. Like `Join` of PyTorch's DDP, without its option to divide by k.
 //!
-//! Of asynchronous algorithms nobody waits for a joined rank: it settles, and so serves the others until they settle
-//! too. But what they have in the background all ranks begin together, in their first step: a rank that has not made
-//! any makes one, of zeros.
+//! With asynchronous algorithms, no rank waits for a joined rank: it settles, and so serves the others until they
+//! settle too. But all ranks begin the background work together, in their first step: a rank that has not made a step
+//! makes one with zero gradients.
 
 use super::{DataParallel, Mode, Unused};
 use hexagram_logical::{Error, Result};
@@ -21,7 +21,7 @@ use hexagram_logical::{Error, Result};
 pub struct Uneven<'a>(&'a mut DataParallel);
 
 impl DataParallel {
-    /// Returns what a rank calls that has run out of data before others, with
+    /// Returns the methods for a rank that has run out of data before others, with
     /// [`EngineOptions::uneven`](super::EngineOptions::uneven).
     pub fn uneven(&mut self) -> Uneven<'_> {
         Uneven(self)
@@ -29,9 +29,9 @@ impl DataParallel {
 }
 
 impl Uneven<'_> {
-    /// Takes part in the steps of the others until all have run out of data, as this rank has. Every rank calls it
-    /// after its last step. Gradients that were only accumulated count in the next step. Of an asynchronous algorithm
-    /// it is what [`DataParallel::settle`] is; such ranks must not run out before a synchronous warm-up is over.
+    /// Participates in the steps of the other ranks until all have run out of data, like this rank. Every rank calls it
+    /// after its last step. Accumulated gradients count in the next step. With an asynchronous algorithm it is
+    /// equivalent to [`DataParallel::settle`]; no rank may run out before the end of a synchronous warm-up.
     ///
     /// # Errors
     /// [`Error::Usage`] without [`EngineOptions::uneven`](super::EngineOptions::uneven), or without an optimizer of the
@@ -43,9 +43,9 @@ impl Uneven<'_> {
         Ok(())
     }
 
-    /// Makes one backward pass of zeros, if any rank still trains: [`Uneven::join`] for a training loop whose framework
-    /// has the optimizer. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls this
-    /// again until it returns false. The learning rate is that of the ranks that train.
+    /// Makes one backward pass of zeros, if any rank still trains: [`Uneven::join`] for a training loop that uses an
+    /// optimizer of the framework. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls
+    /// this again until it returns false. The learning rate is that of the ranks that train.
     ///
     /// # Errors
     /// As [`Uneven::join`].
@@ -54,8 +54,8 @@ impl Uneven<'_> {
         self.0.checked(outcome)
     }
 
-    /// Returns the learning rate of the step that [`Uneven::shadow`] has begun, that of the ranks that train; `None` if
-    /// they have told none. It is for loops whose framework has the optimizer.
+    /// Returns the learning rate of the step that [`Uneven::shadow`] has begun, which is that of the training ranks;
+    /// `None` if they have not set one. For loops that use an optimizer of the framework.
     pub fn learning_rate(&self) -> Option<f64> {
         self.0.present.learning_rate
     }
@@ -85,7 +85,7 @@ impl DataParallel {
         Ok(true)
     }
 
-    /// Tells the other ranks, before a step, whether this one trains; returns whether any does.
+    /// Notifies the other ranks, before a step, whether this one trains; returns whether any does.
     pub(super) fn announce(&mut self, trains: bool) -> Result<bool> {
         if !self.options.uneven || !self.algorithm.trigram().synchronous {
             return Ok(trains);

@@ -1,4 +1,5 @@
-//! The scale of the loss: its options, and how it follows overflows. [`precision`](super::precision) says what it is for.
+//! The scale of the loss: its options, and its changes after overflows. [`precision`](super::precision) states its
+//! purpose.
 
 use super::overflow::not_finite;
 use crate::plugin::Fields;
@@ -23,7 +24,7 @@ impl Default for LossScale {
     }
 }
 
-/// Smallest scale of use: below it the loss is not finite whatever it is multiplied with.
+/// Smallest useful scale: below it, no multiple of the loss is finite.
 const SMALLEST: f64 = 1e-30;
 
 impl LossScale {
@@ -44,7 +45,7 @@ impl LossScale {
     }
 }
 
-/// Scale under way: the same on all ranks, unless these are asynchronous.
+/// Current scale: the same on all ranks, unless the algorithm is asynchronous.
 pub(super) struct Scaler {
     options: LossScale,
     scale: f64,
@@ -61,8 +62,8 @@ impl Scaler {
         self.scale
     }
 
-    /// Returns true if a gradient has overflowed, of any rank of `comm` if there is one; if none has, divides them
-    /// again.
+    /// Returns true if a gradient has overflowed, on any rank of `comm` if it is given; otherwise divides the gradients
+    /// by the scale.
     pub(super) fn undo(&self, comm: Option<&Communicator>, gradients: &[&Buffer]) -> Result<bool> {
         let mut overflow = [i32::from(not_finite(gradients)?.is_some())];
         if let Some(comm) = comm {
@@ -90,7 +91,7 @@ impl Scaler {
         Ok(())
     }
 
-    /// Names what the next steps depend on.
+    /// Saves the state on which the next steps depend.
     pub(super) fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         fields.number("scale", &mut self.scale)?;
         fields.count("clean", &mut self.clean)

@@ -1,5 +1,4 @@
-//! The mean of all replicas, to look at while each goes on as it is: what to evaluate in the middle of a training whose
-//! replicas differ.
+//! The mean of all replicas, temporarily: for evaluation during a training whose replicas differ.
 
 use super::DataParallel;
 use super::widths::widen;
@@ -11,16 +10,16 @@ use hexagram_logical::{Buffer, Communicator, DType, Error, ReadView, ReduceOp, R
 pub struct Evaluation<R> {
     /// Value that the given function returned.
     pub result: R,
-    /// Root mean square of the replicas' distances from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½, the same on all ranks; 0
-    /// where the algorithm keeps replicas identical.
+    /// Root mean square distance of the replicas from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½, the same on all ranks; 0 if
+    /// the algorithm keeps replicas identical.
     pub consensus_distance: f64,
 }
 
 impl DataParallel {
-    /// Runs `evaluate` while the mean of all replicas is in the place of each, as [`average`](Self::average) makes it,
-    /// and puts every replica back: parameters, optimizer state and the algorithm's state are bit for bit what they
-    /// were. An asynchronous algorithm is [settled](Self::settle) first, and its replicas are put back to what that
-    /// leaves. A collective call, between steps.
+    /// Runs `evaluate` while every replica is replaced by the mean of all, as [`average`](Self::average) computes it,
+    /// then restores every replica: parameters, optimizer state and algorithm state have the same bits as before. An
+    /// asynchronous algorithm is [settled](Self::settle) first, and its replicas are restored to their state after
+    /// that. A collective call, between steps.
     ///
     /// ```
     /// use hexagram::algorithms::local_sgd::LocalSgd;
@@ -54,8 +53,7 @@ impl DataParallel {
         Ok(Evaluation { result, consensus_distance })
     }
 
-    /// Puts the mean in the place of this replica; returns what was there, if that may be something else, and the
-    /// consensus distance.
+    /// Replaces this replica by the mean; returns the original, if replicas may differ, and the consensus distance.
     fn replace_by_mean(&mut self) -> Result<(Vec<Buffer>, f64)> {
         self.complete()?;
         if self.algorithm.trigram().synchronous { self.between_passes() } else { self.settle() }?;
@@ -79,8 +77,8 @@ impl DataParallel {
     }
 }
 
-/// Returns (1/n Σᵢ ‖xᵢ − x̄‖²)^½ of pairs of this rank's values and their mean, all together, the same on all ranks.
-/// A collective call.
+/// Returns (1/n Σᵢ ‖xᵢ − x̄‖²)^½ over all given pairs of a value of this rank and its mean, the same on all ranks. A
+/// collective call.
 ///
 /// # Errors
 /// [`Error::Usage`] unless the values are floats; as [`Communicator::all_reduce`].
@@ -95,7 +93,7 @@ pub fn consensus_distance<'a>(
     Ok(square[0].sqrt())
 }
 
-/// Returns the numbers of a buffer, those of 16 bits in f32.
+/// Returns the numbers of a buffer; those of 16 bits in f32.
 fn wide(buffer: &Buffer) -> Result<ReadView> {
     let view = buffer.read_all()?;
     if !buffer.dtype().is_half() {

@@ -1,4 +1,4 @@
-//! The engine: it runs any [`Algorithm`](crate::Algorithm) beside a training loop, whatever the framework.
+//! The engine: it runs any [`Algorithm`](crate::Algorithm) during the training loop of any framework.
 //!
 //! ```text
 //! training thread                       communication thread
@@ -12,18 +12,19 @@
 //!       wait                       ◄──  bucket done
 //! ```
 //!
-//! A framework's adapter lists the [`Parameter`]s, calls [`Hooks::ready`] from inside the backward pass for each
-//! gradient that is complete, and either lets the engine's optimizer step ([`DataParallel::step`]) and reads the
-//! parameters, or hands [`DataParallel::gradient`] to the framework's own. Before the first step it calls
-//! [`Initial::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
-//! [`DataParallel::settle`] or [`DataParallel::average`]; in between, [`DataParallel::with_mean`] evaluates.
+//! The adapter of a framework lists the [`Parameter`]s, and calls [`Hooks::ready`] during the backward pass for each
+//! complete gradient. Then it either calls [`DataParallel::step`] for a step of the engine's optimizer and reads the
+//! parameters, or passes [`DataParallel::gradient`] to an optimizer of the framework. It calls
+//! [`Initial::broadcast_state`] before the first step, [`DataParallel::synchronize_buffers`] before each forward pass,
+//! and [`DataParallel::settle`] or [`DataParallel::average`] after the last step; [`DataParallel::with_mean`] evaluates
+//! in between.
 //!
-//! With [`Overlap::Forward`] `finish` and `step` wait for nothing, and the next forward pass for one bucket after another
+//! With [`Overlap::Forward`], `finish` and `step` do not wait; the next forward pass waits for one bucket after another
 //! ([`DataParallel::wait_for`]).
 //!
-//! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no
-//! two can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an
-//! error that names it, or counts as zero where [`Unused::Zero`] asks for that.
+//! Hooks of one stage start in plan order on every rank, and each bucket has a lane with numbered operations, so that
+//! two buckets cannot mix. A gradient is never left out silently: a parameter that was not ready at
+//! [`DataParallel::finish`] is an error with its name, or counts as zero with [`Unused::Zero`].
 
 mod agree;
 pub mod autotune;
@@ -107,13 +108,13 @@ use traced::Traced;
 ///
 /// A step is [`forward`](Self::forward), [`begin`](Self::begin), gradients by [`hooks`](Self::hooks),
 /// [`finish`](Self::finish) and [`step`](Self::step); at the end [`settle`](Self::settle) or
-/// [`average`](Self::average), and in between, to evaluate, [`with_mean`](Self::with_mean). What is not part of the
-/// loop stands in groups:
+/// [`average`](Self::average), and in between, to evaluate, [`with_mean`](Self::with_mean). The other methods are in
+/// groups:
 ///
-/// | group | for |
+/// | group | purpose |
 /// |---|---|
-/// | [`initial`](Self::initial) | rank 0's state for all, before the first step |
-/// | [`checkpoint`](Self::checkpoint) | state to be saved and put back |
+/// | [`initial`](Self::initial) | the state of rank 0 for all ranks, before the first step |
+/// | [`checkpoint`](Self::checkpoint) | saving and restoring the state |
 /// | [`loss_scaling`](Self::loss_scaling) | gradients in 16 bits |
 /// | [`uneven`](Self::uneven) | ranks that run out of data at different times |
 /// | [`trace`](Self::trace) | a recording of all ranks |
@@ -149,21 +150,21 @@ pub struct DataParallel {
     queues: Queues,
     backward: Arc<Mutex<Backward>>,
     replica: RefCell<Replica>,
-    /// Buckets that the last step has left on their way.
+    /// Buckets of the last step that are still in progress.
     pending: RefCell<Pending>,
     scheduler: Scheduler,
     /// Scale of the loss, with [`EngineOptions::loss_scale`].
     scaler: Option<Scaler>,
     present: StepInfo,
-    /// Learning rate, as it was told.
+    /// Learning rate, as last set.
     rate: Option<LearningRate>,
-    /// True if the hooks before the forward pass were called for this step.
+    /// True if the hooks before the forward pass have been called for this step.
     forwarded: bool,
-    /// True if the other ranks know that this step is made.
+    /// True if the other ranks have been notified of this step.
     announced: bool,
     /// True if the buckets are final and the algorithm has its states.
     started: bool,
-    /// True if the algorithm may have something in the background.
+    /// True if the algorithm may have background work.
     unsettled: bool,
     blocked: Cell<Duration>,
     /// Metrics of the hooks since the last step ended, and those of that step.
@@ -172,24 +173,24 @@ pub struct DataParallel {
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
     tracing: Traced,
-    /// Folders that have checkpoints of this training.
+    /// Folders that contain checkpoints of this training.
     pub(crate) kept_in: Vec<PathBuf>,
-    /// Folders in which no other training may save meanwhile.
+    /// Folders in which no other training may save.
     pub(crate) claims: Claims,
 }
 
 impl DataParallel {
-    /// Prepares to train a model with these parameters, listed in the order in which the forward pass uses them.
+    /// Prepares the training of a model with these parameters, listed in the order in which the forward pass uses them.
     ///
-    /// The ranks of `comm` train together: all ranks of the world, or a group of some, as [`Communicator::split`] and
-    /// [`Communicator::group_of`] return it. A rank may train several models, each in a group of its own; it makes their
-    /// engines in the order in which the other ranks of these groups make them.
+    /// The ranks of `comm` train together: all ranks of the world, or a group from [`Communicator::split`] or
+    /// [`Communicator::group_of`]. A rank may train several models, each in its own group; all ranks of these groups
+    /// must create the engines in the same order.
     ///
-    /// A collective call of these ranks: it opens a channel for the communication thread, and compares the ranks' models
-    /// and options.
+    /// A collective call of these ranks: it opens a channel for the communication thread, and compares the models and
+    /// options of the ranks.
     ///
     /// # Errors
-    /// [`Error::Usage`] on all ranks if one has other parameters, options or another algorithm; errors of opening a
+    /// [`Error::Usage`] on all ranks if parameters, options or algorithm differ between ranks; errors of opening a
     /// channel.
     pub fn new(
         comm: &Communicator,
@@ -238,31 +239,31 @@ impl DataParallel {
         &self.algorithm
     }
 
-    /// Returns the training thread's communicator.
+    /// Returns the communicator of the training thread.
     pub fn communicator(&self) -> &Communicator {
         &self.comm
     }
 
-    /// Returns the calls that the framework makes from inside its backward pass.
+    /// Returns the calls that the framework makes during its backward pass.
     pub fn hooks(&self) -> Hooks {
         Hooks::new(Arc::clone(&self.backward))
     }
 
-    /// Returns true if the engine is to be given the parameters: its optimizer changes them, or the algorithm works on
-    /// them.
+    /// Returns true if the engine needs the parameters: its optimizer changes them, or the algorithm works on them.
     pub fn works_on_parameters(&self) -> bool {
         self.replica.borrow().has_parameters()
     }
 
-    /// Tells the algorithm this rank's loss of the step under way, before [`DataParallel::begin`]. Only algorithms that
-    /// ask for it, by [`Context::loss`](crate::Context::loss), need it; it holds for one step.
+    /// Passes the loss of the current step on this rank to the algorithm, before [`DataParallel::begin`]. Only
+    /// algorithms that call [`Context::loss`](crate::Context::loss) need it; it is valid for one step.
     pub fn set_loss(&mut self, loss: f64) {
         self.present.loss = Some(loss);
     }
 
-    /// Returns the numbers that the algorithm's hooks gave out in the last step, by name: see
-    /// [`Context::metric`](crate::Context::metric). They are this rank's own. After a step that was skipped for an
-    /// overflow there are none. With [`Overlap::Forward`] a step's are there when the next backward pass has begun.
+    /// Returns the metrics of the algorithm hooks in the last step, by name: see
+    /// [`Context::metric`](crate::Context::metric). They are those of this rank; empty after a step that was skipped
+    /// for an overflow. With [`Overlap::Forward`], the metrics of a step are available when the next backward pass has
+    /// begun.
     pub fn metrics(&self) -> &BTreeMap<String, f64> {
         &self.metrics
     }
@@ -272,30 +273,31 @@ impl DataParallel {
         self.present.step
     }
 
-    /// Gives the engine a parameter's values, of its own element type: before the first step, where they must be equal
-    /// on all ranks, or after a step of the framework's own optimizer. Of a 16-bit parameter the engine has more than
-    /// these values: give only what was changed elsewhere.
+    /// Sets the values of a parameter in the engine, in the element type of the parameter: before the first step, where
+    /// they must be equal on all ranks, or after a step of an optimizer of the framework. The engine keeps 16-bit
+    /// parameters in f32: set only those that were changed elsewhere.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such parameter, of this type and length, or the engine is at work.
+    /// [`Error::Usage`] for an index out of range, for another type or length, or while the engine works on the
+    /// parameters.
     pub fn set_parameter(&mut self, parameter: usize, values: &Buffer) -> Result<()> {
         self.wait_for(&[parameter])?;
         self.replica.get_mut().set(hooks::lock(&self.backward).plan(), parameter, values)
     }
 
-    /// Returns a parameter's values, as algorithm and optimizer left them, and in its own element type: one of 16 bits
-    /// is rounded from the engine's f32. Not while the engine works on them; those that a step has left on their way it
-    /// waits for, as [`wait_for`](Self::wait_for) does.
+    /// Returns the values of a parameter after algorithm and optimizer, in its own element type: the engine's f32 is
+    /// rounded for one of 16 bits. Not available while the engine works on them; for parameters that a step has left in
+    /// progress, it waits like [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now; as
+    /// [`Error::Usage`] for an index out of range, if the engine does not have the parameters, or works on them; as
     /// [`wait_for`](Self::wait_for).
     pub fn parameter(&self, parameter: usize) -> Result<ReadView> {
         self.wait_for(&[parameter])?;
         self.replica.borrow().get(hooks::lock(&self.backward).plan(), parameter)
     }
 
-    /// Returns a copy of a parameter's values in host memory, `T` being the parameter's element type. Otherwise as
+    /// Returns a copy of the values of a parameter in host memory, `T` being the element type of the parameter. Like
     /// [`parameter`](Self::parameter), which copies nothing.
     ///
     /// # Errors
@@ -310,16 +312,16 @@ impl DataParallel {
         Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
 
-    /// Ends the job everywhere, and with its reason, if the outcome of this rank's training thread is an error.
+    /// Ends the job everywhere, with the reason, if the outcome on the training thread of this rank is an error.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.comm.give_up(error))
     }
 
-    /// Returns the gradient of a parameter, as the algorithm left it, in the parameter's own element type; valid
+    /// Returns the gradient of a parameter, as the algorithm left it, in the element type of the parameter; valid
     /// between [`finish`](DataParallel::finish) and the next [`begin`](DataParallel::begin).
     ///
     /// # Errors
-    /// [`Error::Usage`] in between, after an overflow, or if there is no such parameter.
+    /// [`Error::Usage`] at other times, after an overflow, or for an index out of range.
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
         let outcome = self.bring_gradient(parameter);
         self.checked(outcome)?;
@@ -333,7 +335,7 @@ fn zeroed_gradients(plan: &Plan, queues: &Queues) -> Result<Vec<Buffer>> {
     buckets.map(|(at, bucket)| Buffer::zeroed_on(queues.of(at), bucket.dtype, bucket.len)).collect()
 }
 
-/// Returns the plan of a model that all ranks train alike, and can.
+/// Returns the plan of a model, after a check that all ranks agree on it and can train it.
 fn agreed_plan(
     comm: &Communicator,
     parameters: Vec<Parameter>,
@@ -342,7 +344,7 @@ fn agreed_plan(
 ) -> Result<Plan> {
     let plan = Plan::new(parameters, options, algorithm.needs().buckets);
     agree(comm, plan.parameters(), algorithm, options)?;
-    // After that, what is refused is refused on all ranks.
+    // From here on, an error is an error on all ranks.
     plan.check()?;
     options.check()?;
     check_algorithm(algorithm, options)?;
@@ -350,8 +352,8 @@ fn agreed_plan(
 }
 
 impl Drop for DataParallel {
-    /// Tells the other ranks why this one ends early: they count on it, and what it has in the background would wait
-    /// for them.
+    /// Notifies the other ranks why this one ends early: they expect it to participate, and its background work would
+    /// wait for them.
     fn drop(&mut self) {
         let backward = hooks::lock(&self.backward);
         let early = if std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! Options of the engine: everything that is not the algorithm's to say.
+//! Options of the engine: all settings that do not belong to the algorithm.
 
 use super::Autotune;
 use super::loss_scale::LossScale;
@@ -7,59 +7,59 @@ use crate::plugin::check_option;
 use hexagram_logical::{Error, Queue, Result};
 use std::sync::Arc;
 
-/// Largest number of buckets at once that can be asked for: there are no more lanes.
+/// Maximum number of buckets at the same time: the number of lanes.
 const MOST_STREAMS: usize = u16::MAX as usize;
 
-/// Treatment of a parameter that got no gradient in a backward pass.
+/// Treatment of a parameter without a gradient in a backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unused {
-    /// The pass is refused, by the parameter's name, on every rank.
+    /// The pass fails with the name of the parameter, on every rank.
     #[default]
     Error,
-    /// This rank's gradient counts as zero. The other ranks' gradients still count; a step leaves a parameter as it is,
-    /// on all ranks, that none of them has used, for which each step of a synchronous algorithm has a message of a byte
-    /// for each parameter.
+    /// The gradient of this rank counts as zero; the gradients of the other ranks still count. A step leaves a
+    /// parameter unchanged on all ranks if no rank has used it. For that, each step of a synchronous algorithm sends a
+    /// message of one byte per parameter.
     Zero,
 }
 
 /// Order in which buckets are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Order in which the first backward pass of rank 0 completes the gradients. Nothing of that one pass is
-    /// communicated before it is over.
+    /// Order in which the first backward pass of rank 0 completes the gradients. The communication of that pass begins
+    /// only after it has ended.
     #[default]
     Observed,
     /// Reverse of the order in which the parameters are listed, from the first pass on.
     Listed,
 }
 
-/// Treatment of a model's buffers, which are no parameters but belong to a replica, such as the running statistics of a
-/// normalization; see [`DataParallel::synchronize_buffers`](super::DataParallel::synchronize_buffers).
+/// Treatment of the buffers of a model: tensors of a replica that are not parameters, such as the running statistics of
+/// a normalization; see [`DataParallel::synchronize_buffers`](super::DataParallel::synchronize_buffers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buffers {
-    /// All ranks go on with rank 0's.
+    /// All ranks continue with the buffers of rank 0.
     #[default]
     Broadcast,
-    /// All ranks go on with the mean; with rank 0's where elements are integers.
+    /// All ranks continue with the mean; for integers, with the buffers of rank 0.
     Average,
-    /// Every rank keeps its own.
+    /// Every rank keeps its own buffers.
     Off,
 }
 
-/// Computation that a step's communication may run beside.
+/// Computation with which the communication of a step may overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
     /// The backward pass. When [`DataParallel::step`](super::DataParallel::step) returns, all parameters are final.
     #[default]
     Backward,
     /// The backward pass and the next forward pass. [`DataParallel::step`](super::DataParallel::step) returns while
-    /// buckets are on their way, those that the forward pass needs first before the others, and the training loop calls
-    /// [`DataParallel::wait_for`](super::DataParallel::wait_for) before a module uses its parameters. It needs the
-    /// engine's optimizer, and an algorithm that [allows](crate::AnyAlgorithm::refuses_forward) it.
+    /// buckets are still in progress, in the order in which the forward pass needs them. The training loop calls
+    /// [`DataParallel::wait_for`](super::DataParallel::wait_for) before a module uses its parameters. It requires an
+    /// optimizer of the engine, and an algorithm that [allows](crate::AnyAlgorithm::refuses_forward) it.
     Forward,
 }
 
-/// Options of the engine. All ranks must use the same, but for the queue.
+/// Options of the engine. All ranks must use the same, except for the queue.
 ///
 /// ```
 /// use hexagram::algorithms::{AdamW, EngineOptions};
@@ -75,57 +75,58 @@ pub enum Overlap {
 /// ```
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Size of a bucket, in bytes, 1 or more: it ends with the parameter that makes it so large, or larger. Default: 10 MiB.
+    /// Minimum size of a bucket, in bytes, at least 1: a bucket ends with the parameter that reaches it. Default: 10
+    /// MiB.
     pub bucket_bytes: usize,
-    /// Size of the first bucket, in bytes, 1 or more: small, so that communication begins early. Default: 1 MiB.
+    /// Size of the first bucket, in bytes, at least 1: small, so that communication begins early. Default: 1 MiB.
     pub first_bucket_bytes: usize,
     /// Order in which buckets are filled. Default: [`Order::Observed`].
     pub order: Order,
-    /// Treatment of parameters without gradient. Default: [`Unused::Error`].
+    /// Treatment of parameters without a gradient. Default: [`Unused::Error`].
     pub unused: Unused,
     /// Treatment of buffers before a training forward pass. Default: [`Buffers::Broadcast`].
     pub buffers: Buffers,
-    /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework, or is the one that the
-    /// algorithm [names](crate::Optimizers::Named). One that does not fit the algorithm
-    /// ([`About::optimizers`](crate::About#structfield.optimizers)) is refused; of the framework's the engine does not
-    /// know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
+    /// Optimizer of the engine. `None`, the default, leaves the step to the framework, or selects the optimizer that
+    /// the algorithm [names](crate::Optimizers::Named). An optimizer that does not fit the algorithm
+    /// ([`About::optimizers`](crate::About#structfield.optimizers)) is refused; for one of the framework, call
+    /// [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer).
     pub optimizer: Option<Arc<dyn Optimizer>>,
-    /// Learning rate γ from the first step on, a number or a schedule; `None`, the default, leaves it to
-    /// [`DataParallel::set_learning_rate`](super::DataParallel::set_learning_rate).
+    /// Learning rate γ from the first step on, a number or a schedule; `None`, the default, if
+    /// [`DataParallel::set_learning_rate`](super::DataParallel::set_learning_rate) sets it.
     pub learning_rate: Option<LearningRate>,
-    /// Parameters that the optimizer steps with a learning rate or weight decay of their own; the first group that has
-    /// a parameter counts. Default: none.
+    /// Parameters with their own learning rate or weight decay; if several groups contain a parameter, the first one
+    /// counts. Default: none.
     pub groups: Vec<ParameterGroup>,
-    /// True to communicate within each host first, and then between hosts, where the algorithm means all ranks.
+    /// True to communicate within each host first, and then between hosts, where the algorithm averages over all ranks.
     /// Default: false.
     pub hierarchical: bool,
-    /// Computation that communication may run beside. Default: [`Overlap::Backward`].
+    /// Computation with which communication may overlap. Default: [`Overlap::Backward`].
     pub overlap: Overlap,
-    /// Number of buckets that may be communicated at once, 1 to 65535. Where NCCL carries them, it is one. Default: no
+    /// Maximum number of buckets that are communicated at the same time, 1 to 65535; always 1 with NCCL. Default: no
     /// limit, [`usize::MAX`].
     pub streams: usize,
-    /// Largest norm c of all gradients together; larger ones are scaled down to it. Which gradients these are, the
-    /// algorithm declares: [`Clipping`](crate::Clipping). Default: none.
+    /// Maximum norm c of all gradients together; larger ones are scaled down to it. The algorithm declares which
+    /// gradients are clipped: [`Clipping`](crate::Clipping). Default: none.
     pub clip_norm: Option<f64>,
-    /// Scaling of the loss, for gradients in 16 bits. Buckets then wait for the end of the backward pass, as no rank
-    /// may step if a gradient of any rank has overflowed: nothing overlaps. Default: none.
+    /// Scaling of the loss, for gradients in 16 bits. Buckets then wait for the end of the backward pass, without
+    /// overlap, as no rank may step if a gradient of any rank has overflowed. Default: none.
     pub loss_scale: Option<LossScale>,
-    /// True to take gradients that are not finite for an overflow, where an algorithm of low precision refuses such: for a
-    /// framework that scales the loss by itself. Then all ranks have NaN in that bucket, and
-    /// [`LossScaling::overflowed`](super::LossScaling::overflowed) says that there is nothing to step with; for which each
-    /// bucket of a synchronous algorithm has a message of 4 bytes. Default: false, so that it is an error that names the
-    /// element.
+    /// True to treat gradients that are not finite as an overflow, where a low-precision algorithm would refuse them:
+    /// for a framework that scales the loss itself. Then all ranks have NaN in that bucket, and
+    /// [`LossScaling::overflowed`](super::LossScaling::overflowed) returns true. For that, each bucket of a synchronous
+    /// algorithm sends a message of 4 bytes. Default: false; such a gradient is an error that names the element.
     pub skip_overflows: bool,
     /// True if ranks may run out of data at different times, and then [`join`](super::Uneven::join). Each step of a
-    /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
+    /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, for which all wait.
     /// Default: false.
     pub uneven: bool,
-    /// Queue of the device that has the model: buckets are made there, on this queue and on others of the device. Default:
-    /// the host's. It may differ between ranks.
+    /// Queue of the device of the model: buckets are created there, on this queue and on others of the device. Default:
+    /// a host queue. It may differ between ranks.
     pub queue: Queue,
-    /// Seed of the random numbers that algorithms draw by [`Context`](crate::Context). Default: 0.
+    /// Seed of the random numbers that algorithms draw from [`Context`](crate::Context). Default: 0.
     pub seed: u64,
-    /// Search for bucket size, streams and hierarchy while training; the options above are tried first. Default: none.
+    /// Search for bucket size, streams and hierarchy during the training; the options above are tried first. Default:
+    /// none.
     pub autotune: Option<Autotune>,
 }
 
@@ -155,7 +156,7 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Refuses what cannot be meant.
+    /// Refuses invalid values.
     pub(super) fn check(&self) -> Result<()> {
         self.optimizer.as_ref().map_or(Ok(()), |optimizer| optimizer.check())?;
         self.learning_rate.map_or(Ok(()), |rate| rate.check())?;

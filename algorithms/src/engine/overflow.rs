@@ -1,33 +1,33 @@
-//! Overflows that the framework's own scaling of the loss is to find, under algorithms whose codecs refuse what is not
-//! finite.
+//! Overflows under algorithms whose codecs refuse values that are not finite, so that the loss scaler of the framework
+//! finds them.
 //!
 //! ```text
 //! some gradient of a bucket is not finite, on any rank:   the bucket is NaN on all ranks, and its hook does not run
 //! ```
 //!
-//! So every rank's scaler finds an overflow, as it does where numbers travel as they are. Other buckets of the step have
-//! run their hooks: what these remember counts the step.
+//! So the scaler of every rank finds an overflow, as it does in full precision. The hooks of the other buckets of the
+//! step have run: their state counts the step.
 
 use crate::plugin::{AnyAlgorithm, Bucket, Context};
 use hexagram_logical::device::measure;
 use hexagram_logical::{Buffer, Communicator, Error, ReadView, ReduceOp, Result};
 
-/// Treatment of gradients that are not finite, before the hook that works on them.
+/// Treatment of gradients that are not finite, before the hook that uses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Watch {
-    /// They go to the hook.
+    /// The hook receives them.
     #[default]
     None,
-    /// All ranks ask whether any has such, and leave the step out.
+    /// All ranks agree whether any rank has such gradients, and skip the step.
     Shared,
-    /// This rank refuses its own, which the algorithm would remember.
+    /// This rank refuses its own, which would enter the state of the algorithm.
     Refused,
 }
 
 impl Watch {
-    /// Returns what suits an algorithm under a framework that scales the loss by itself.
+    /// Returns the treatment for an algorithm under a framework that scales the loss itself.
     pub(super) fn of(algorithm: &AnyAlgorithm) -> Self {
-        // Where parameters are communicated, a rank that steps with its own gradients skips by itself.
+        // If parameters are communicated, a rank that steps with its own gradients skips on its own.
         let encodes = algorithm.keeps_replicas_identical() || !algorithm.needs().parameters;
         let refuses = encodes && !algorithm.trigram().full_precision;
         match refuses && algorithm.trigram().synchronous {
@@ -53,14 +53,14 @@ pub(super) fn check(context: &Context, bucket: &Bucket) -> Result<()> {
     Err(Error::usage(what, remedy))
 }
 
-/// Returns true if gradients of a bucket are not finite on some rank: an all-reduce of 4 bytes.
+/// Returns true if gradients of a bucket are not finite on any rank: an all-reduce of 4 bytes.
 pub(super) async fn somewhere(comm: &Communicator, gradients: &Buffer) -> Result<bool> {
     let mut found = Buffer::from_slice(&[i32::from(not_finite(&[gradients])?.is_some())])?;
     comm.all_reduce(&mut found, ReduceOp::Max).await?;
     Ok(found.host::<i32>()?[0] != 0)
 }
 
-/// Makes all of a bucket's gradients NaN.
+/// Sets all gradients of a bucket to NaN.
 pub(super) fn show(gradients: &Buffer) -> Result<()> {
     gradients.write_all()?.scale(f64::NAN)
 }

@@ -1,30 +1,31 @@
-//! Buckets that a step leaves on their way under [`Overlap::Forward`](super::Overlap::Forward): what each still lacks.
+//! Buckets that a step leaves in progress under [`Overlap::Forward`](super::Overlap::Forward), and the work that each
+//! still needs.
 
 use crate::plugin::StepInfo;
 
-/// Remainder of the last step of one bucket.
+/// Remaining work of the last step on one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lack {
     Nothing,
-    /// The hooks on its gradients, and the optimizer's step.
+    /// The hooks on its gradients, and the optimizer step.
     Gradients,
-    /// The optimizer's step.
+    /// The optimizer step.
     Step,
-    /// The hooks after the optimizer's step.
+    /// The hooks after the optimizer step.
     Hooks,
 }
 
-/// Buckets that a step has left on their way.
+/// Buckets that a step has left in progress.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Remainder of each bucket; empty if the last step is complete.
+    /// Remaining work of each bucket; empty if the last step is complete.
     lacks: Vec<Lack>,
-    /// Step that the optimizer makes on those that lack it; `None` before the optimizer's step.
+    /// Optimizer step for the buckets that still need it; `None` before that step.
     step: Option<StepInfo>,
 }
 
 impl Pending {
-    /// Leaves the gradients of all buckets on their way.
+    /// Leaves the gradients of all buckets in progress.
     pub(super) fn await_gradients(&mut self, buckets: usize) {
         *self = Pending { lacks: vec![Lack::Gradients; buckets], step: None };
     }
@@ -34,7 +35,7 @@ impl Pending {
         *self = Pending { lacks: vec![Lack::Hooks; buckets], step: None };
     }
 
-    /// Takes note of the optimizer's step; returns the buckets that it can be made on at once.
+    /// Records the optimizer step; returns the buckets on which it can be made immediately.
     pub(super) fn step(&mut self, step: StepInfo, buckets: usize) -> Vec<usize> {
         if self.lacks.is_empty() {
             return (0..buckets).collect();
@@ -45,7 +46,7 @@ impl Pending {
         here
     }
 
-    /// Takes note of a bucket that is back; returns the step that the optimizer is to make on it.
+    /// Records a bucket that has returned; returns the optimizer step to make on it.
     pub(super) fn arrived(&mut self, bucket: usize) -> Option<StepInfo> {
         let lack = self.lacks.get_mut(bucket)?;
         let stepless = *lack == Lack::Gradients && self.step.is_none();
@@ -53,17 +54,17 @@ impl Pending {
         self.step.filter(|_| lacked == Lack::Gradients)
     }
 
-    /// Returns true if the communication thread has a bucket.
+    /// Returns true if the communication thread owns a bucket.
     pub(super) fn has_left(&self, bucket: usize) -> bool {
         matches!(self.lacks.get(bucket), Some(Lack::Gradients | Lack::Hooks))
     }
 
-    /// Returns true if the communication thread has any bucket.
+    /// Returns true if the communication thread owns any bucket.
     pub(super) fn is_under_way(&self) -> bool {
         (0..self.lacks.len()).any(|bucket| self.has_left(bucket))
     }
 
-    /// Returns the number of buckets of the last step, unless that is complete.
+    /// Returns the number of buckets of the last step, or 0 if that step is complete.
     pub(super) fn buckets(&self) -> usize {
         self.lacks.len()
     }

@@ -1,8 +1,8 @@
-//! The plan: which parameter lies where in which bucket.
+//! The plan: the bucket and range of each parameter.
 //!
-//! Parameters are packed in the order in which a backward pass completes them: before the first pass that is taken to
-//! be the reverse of the order in which they are listed. Element types do not mix in a bucket; 16-bit parameters lie
-//! among those of f32, converted. Buckets are ordered by the parameter that completes them.
+//! Parameters are packed in the order in which a backward pass completes them: before the first pass, the reverse of
+//! the listed order is assumed. A bucket has one element type; 16-bit parameters are converted and share buckets with
+//! f32. Buckets are ordered by the parameter that completes them.
 
 use super::EngineOptions;
 use crate::plugin::Buckets;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// Trainable tensor of a model.
 ///
-/// The list is of what is trained together: what is left out of it (frozen, or to be ignored, as PyTorch's DDP ignores
-/// what `_ddp_params_and_buffers_to_ignore` names) is not the engine's. It is neither communicated, nor stepped with,
-/// nor missed when it gets no gradient; it stays each rank's own.
+/// List the parameters that are trained together. The engine ignores all others (frozen ones, or those that
+/// `_ddp_params_and_buffers_to_ignore` of PyTorch's DDP names): it does not communicate or step them, nor expect
+/// gradients of them, and each rank keeps its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     /// Name of the parameter in errors and checkpoints.
@@ -40,12 +40,12 @@ impl Parameter {
     }
 }
 
-/// Place of one bucket's parameters, which are communicated together.
+/// Layout of the parameters of one bucket, which are communicated together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BucketPlan {
     pub(super) dtype: DType,
     pub(super) len: usize,
-    /// Numbers of the parameters, with their elements within the bucket.
+    /// Indices of the parameters, with their ranges of elements in the bucket.
     pub(super) members: Vec<(usize, Range<usize>)>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn wide(dtype: DType) -> DType {
     if dtype.is_half() { DType::F32 } else { dtype }
 }
 
-/// Returns the same error, about an element of a tensor instead of one of a bucket.
+/// Returns the same error, with the element of a tensor instead of that of a bucket.
 pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
     let found = tensors.iter().find(|tensor| tensor.elements.contains(&index));
@@ -69,10 +69,10 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     Error::NotFinite { place, tensor, index: index - start, value, during }
 }
 
-/// Place of something that belongs to a parameter: its bucket, and the range there.
+/// Place of something that belongs to a parameter: its bucket, and the range in it.
 pub(super) type Place = (usize, Range<usize>);
 
-/// Moves what lies in some places to others, parameter by parameter.
+/// Moves data from some places to others, parameter by parameter.
 pub(super) fn relocate(
     from: &[&Buffer],
     old: &[Place],
@@ -86,12 +86,12 @@ pub(super) fn relocate(
     Ok(())
 }
 
-/// Plan in numbers, as a checkpoint has it.
+/// Plan as numbers, for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Numbers of the parameters, as they are expected to be completed.
+    /// Indices of the parameters, in the expected order of completion.
     pub(super) order: Vec<i64>,
-    /// Numbers of the parameters, bucket by bucket.
+    /// Indices of the parameters, bucket by bucket.
     pub(super) members: Vec<i64>,
     /// Number of parameters of each bucket.
     pub(super) counts: Vec<i64>,
@@ -100,10 +100,10 @@ pub(super) struct Layout {
 #[derive(Clone)]
 pub(super) struct Plan {
     parameters: Arc<[Parameter]>,
-    /// Numbers of the parameters, as they are expected to be completed.
+    /// Indices of the parameters, in the expected order of completion.
     order: Arc<[usize]>,
     buckets: Vec<BucketPlan>,
-    /// Bucket of each parameter, with its elements there.
+    /// Bucket of each parameter, with its range of elements.
     places: Vec<Place>,
 }
 
@@ -159,7 +159,7 @@ impl Plan {
         Plan { parameters, order, buckets, places }
     }
 
-    /// Returns the plan in numbers, to be saved.
+    /// Returns the plan as numbers, for a checkpoint.
     pub(super) fn layout(&self) -> Layout {
         let members = self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index));
         Layout {
@@ -169,7 +169,7 @@ impl Plan {
         }
     }
 
-    /// Returns the plan of the same parameters in buckets that were saved.
+    /// Returns the plan of the same parameters in saved buckets.
     pub(super) fn with_layout(&self, layout: &Layout) -> Result<Self> {
         let wrong = || does_not_fit("has buckets that are not of this model");
         let members = self.permutation(&layout.members).ok_or_else(wrong)?;
@@ -197,7 +197,7 @@ impl Plan {
         }
     }
 
-    /// Returns these numbers as indices, if they are those of all parameters, each once.
+    /// Returns these numbers as indices, if they contain each parameter once.
     fn permutation(&self, numbers: &[i64]) -> Option<Vec<usize>> {
         let mut seen = vec![false; self.parameters.len()];
         let mut indices = Vec::new();
@@ -225,13 +225,13 @@ impl Plan {
         &self.buckets
     }
 
-    /// Returns for each bucket the first parameter in it that the forward pass uses: what is needed first is smallest.
+    /// Returns the first parameter of each bucket that the forward pass uses; the smallest one is needed first.
     pub(super) fn urgency(&self) -> Vec<usize> {
         let first = |bucket: &BucketPlan| bucket.members.iter().map(|(index, _)| *index).min();
         self.buckets.iter().map(|bucket| first(bucket).unwrap_or_default()).collect()
     }
 
-    /// Returns the names of the first and the last parameter of each bucket, by the model's order.
+    /// Returns the names of the first and the last parameter of each bucket, in model order.
     pub(super) fn outlines(&self) -> Vec<String> {
         let outline = |bucket: &BucketPlan| {
             let mut members: Vec<usize> = bucket.members.iter().map(|(index, _)| *index).collect();
@@ -255,13 +255,12 @@ impl Plan {
         self.buckets.iter().map(|bucket| bucket.members.iter().map(tensor).collect()).collect()
     }
 
-    /// Moves what lies in this plan's buckets to where another plan of the same parameters has it.
+    /// Moves the data in the buckets of this plan to the buckets of another plan of the same parameters.
     pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[Buffer]) -> Result<()> {
         relocate(from, &self.places, to, &other.places)
     }
 
-    /// Returns the places of something that has `len` elements of each parameter, packed as the parameters are; and how
-    /// much of it each bucket has.
+    /// Returns the places for `len` elements per parameter, packed like the parameters, and the total for each bucket.
     pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<Place>, Vec<usize>) {
         let mut places = vec![(0, 0..0); self.parameters.len()];
         let mut lens = Vec::new();
@@ -292,14 +291,14 @@ impl Plan {
         self.place(parameter).map(|_| &self.parameters[parameter])
     }
 
-    /// Returns the name of the parameter that an element of a bucket is of, and its index in the parameter.
+    /// Returns the name of the parameter to which an element of a bucket belongs, and its index in the parameter.
     pub(super) fn name(&self, bucket: usize, element: usize) -> (&str, usize) {
         let members = &self.buckets[bucket].members;
         let found = members.iter().find(|(_, range)| range.contains(&element));
         found.map_or(("", element), |(index, range)| (&self.parameters[*index].name, element - range.start))
     }
 
-    /// Refuses parameters of which there are no gradients.
+    /// Refuses parameters that cannot have gradients.
     pub(super) fn check(&self) -> Result<()> {
         match self.parameters.iter().find(|parameter| !parameter.dtype.is_float()) {
             None => Ok(()),

@@ -1,15 +1,15 @@
-//! Programs that the engine's device gets ready before ranks wait for each other.
+//! GPU programs that the engine loads before ranks wait for each other.
 //!
-//! A GPU's driver may compile a module only when all work of the device is done. If it does so when the module is first
-//! used, this rank's queue may wait for a rank that waits for this one. Codecs are prepared with their buckets.
+//! A GPU driver may compile a module only when all work of the device is done. If it does so when the module is first
+//! used, the queue of this rank may wait for a rank that waits for this one. Codecs are loaded with their buckets.
 
 use hexagram_logical::{Queue, Result};
 
-/// Makes all programs of optimizers, algorithms, votes and measures ready, whichever of them will run: an algorithm may use
-/// another one's.
+/// Loads all programs of optimizers, algorithms, votes and measurements, whether needed or not: an algorithm may use
+/// the programs of another one.
 pub(super) fn prepare(queue: &Queue) {
     if let Err(error) = try_prepare(queue) {
-        // Whoever runs it gets the error.
+        // The first use returns the error.
         tracing::debug!("a program is not ready: {error}");
     }
 }

@@ -1,23 +1,23 @@
 //! Queues of the engine's buckets.
 //!
-//! A framework's backward pass runs ahead of the device: every gradient's copy is enqueued, behind the work that computes
-//! it, long before that is done. On one queue a bucket's communication would wait for copies of later buckets, and
-//! overlap with nothing. So buckets are dealt out among several queues.
+//! The backward pass of a framework runs ahead of the device: the copy of every gradient is enqueued, behind the work
+//! that computes it, long before that work is done. On one queue the communication of a bucket would wait for copies of
+//! later buckets, without overlap. So buckets are distributed over several queues.
 
 use super::{EngineOptions, programs};
 use hexagram_logical::{Queue, Result};
 use std::time::Duration;
 
-/// Number of queues: buckets this far apart are hardly ever under way at once.
+/// Number of queues: buckets this far apart are rarely in progress at the same time.
 const QUEUES: usize = 8;
 
-/// Queues among which buckets are dealt out; the host's is one.
+/// Queues over which buckets are distributed; the host has one.
 #[derive(Clone)]
 pub(super) struct Queues(Vec<Queue>);
 
 impl Queues {
-    /// Makes the queues of the device that the options name, for whose work the program waits at most `limit`, and its
-    /// programs ready.
+    /// Creates the queues of the device in the options, and loads its programs. The program waits at most `limit` for
+    /// the work of these queues.
     pub(super) fn new(options: &EngineOptions, limit: Duration) -> Result<Self> {
         let first = &options.queue;
         first.set_limit(limit);
@@ -32,10 +32,10 @@ impl Queues {
         &self.0[bucket % self.0.len()]
     }
 
-    /// Waits until all of them have done what was enqueued so far.
+    /// Waits until all of them have completed the work enqueued so far.
     ///
     /// # Errors
-    /// As [`Queue::check`], of the first that has failed.
+    /// As [`Queue::check`], for the first queue that has failed.
     pub(super) fn check(&self) -> Result<()> {
         let outcomes: Vec<Result<()>> = self.0.iter().map(Queue::check).collect();
         outcomes.into_iter().collect()

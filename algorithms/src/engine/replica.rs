@@ -1,4 +1,4 @@
-//! The replica's parameters in flat memory, with what the engine's optimizer remembers of them.
+//! The parameters of the replica in flat memory, with the state of the engine's optimizer.
 
 use super::EngineOptions;
 use super::plan::{Place, Plan, relocate};
@@ -10,13 +10,13 @@ use hexagram_logical::{Buffer, Error, ReadView, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Parameters of one bucket, and the optimizer's state of them.
+/// Parameters of one bucket, and their optimizer state.
 struct ReplicaBucket {
-    /// Parameters; `None` while the communication thread has them.
+    /// Parameters; `None` while the communication thread owns them.
     parameters: Option<Buffer>,
-    /// Address of the parameters when they were last here.
+    /// Address of the parameters when this thread last owned them.
     place: usize,
-    /// State of the optimizer, one buffer for each of its slots.
+    /// State of the optimizer, one buffer per slot.
     memory: Vec<Buffer>,
     tensors: Arc<[Tensor]>,
     sections: Vec<Section>,
@@ -27,20 +27,20 @@ pub(super) struct Replica {
     buckets: Option<Vec<ReplicaBucket>>,
     optimizer: Option<Arc<dyn Optimizer>>,
     groups: Vec<ParameterGroup>,
-    /// Number of times that a hook has put another buffer in the place of a bucket's parameters.
+    /// Number of times that a hook has replaced the buffer of the parameters of a bucket.
     moved: u64,
 }
 
-/// Part of a replica that is kept by name: the parameters, or a slot of the optimizer.
+/// Part of a replica that is saved by name: the parameters, or a slot of the optimizer.
 pub(super) struct Kept<'a> {
-    /// Name before those of the parameters.
+    /// Prefix of the names of the parameters.
     pub(super) name: String,
     buffers: Vec<&'a Buffer>,
     places: Vec<Place>,
 }
 
 impl Kept<'_> {
-    /// Returns the buffer with what is kept of a parameter, and the range there; `None` if nothing is.
+    /// Returns the buffer and range of a parameter; `None` if this part has nothing for it.
     pub(super) fn of(&self, parameter: usize) -> Option<(&Buffer, Range<usize>)> {
         let (bucket, range) = self.places.get(parameter)?;
         let buffer = self.buffers.get(*bucket)?;
@@ -49,7 +49,7 @@ impl Kept<'_> {
     }
 }
 
-/// Name of the parameters themselves among what is kept.
+/// Name of the part with the parameters themselves.
 const PARAMETER: &str = "parameter";
 
 impl Replica {
@@ -69,7 +69,7 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Makes zeroed buckets of a plan; of these buffers for parameters, where there are any.
+    /// Creates zeroed buckets of a plan, with the given buffers for parameters, if any.
     fn zeroed(
         &self,
         plan: &Plan,
@@ -92,17 +92,17 @@ impl Replica {
         Ok(buckets)
     }
 
-    /// Returns the names of the optimizer's slots.
+    /// Returns the names of the slots of the optimizer.
     fn slots(&self) -> impl Iterator<Item = &'static str> {
         self.optimizer.iter().flat_map(|optimizer| optimizer.slots()).copied()
     }
 
-    /// Returns where a slot has what it remembers of each parameter, and how much it has of each bucket.
+    /// Returns the place of each parameter in a slot, and the total for each bucket.
     fn places(&self, plan: &Plan, slot: &str) -> (Vec<Place>, Vec<usize>) {
         plan.packed(|tensor| self.optimizer.as_ref().map_or(0, |optimizer| optimizer.slot_len(slot, tensor)))
     }
 
-    /// Lets the optimizer step with other parameter groups.
+    /// Replaces the parameter groups of the optimizer.
     pub(super) fn set_groups(&mut self, groups: Vec<ParameterGroup>) {
         self.groups = groups;
         for bucket in self.buckets.iter_mut().flatten() {
@@ -114,7 +114,7 @@ impl Replica {
         self.buckets.is_some()
     }
 
-    /// Returns everything that makes the replica: parameters, and the optimizer's state if asked for.
+    /// Returns the complete replica: parameters, and the optimizer state if requested.
     pub(super) fn buffers(&mut self, memory: bool) -> Result<Vec<&mut Buffer>> {
         let mut all = Vec::new();
         for bucket in self.buckets.iter_mut().flatten() {
@@ -124,7 +124,7 @@ impl Replica {
         Ok(all)
     }
 
-    /// Returns the parameters and the optimizer's state of them, each by name.
+    /// Returns the parameters and their optimizer state, by name.
     pub(super) fn memories(&self, plan: &Plan) -> Result<Vec<Kept<'_>>> {
         self.buckets.as_ref().map_or_else(|| Ok(Vec::new()), |buckets| self.kept(plan, buckets))
     }
@@ -141,12 +141,12 @@ impl Replica {
         Ok(all)
     }
 
-    /// Returns how often a hook has put another buffer in the place of a bucket's parameters.
+    /// Returns the number of times that a hook has replaced the parameter buffer of a bucket.
     pub(super) fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Returns the parameters of a bucket, if they are the engine's.
+    /// Returns the parameters of a bucket, if the engine has them.
     pub(super) fn parameters(&self, bucket: usize) -> Result<Option<&Buffer>> {
         let Some(buckets) = &self.buckets else { return Ok(None) };
         buckets.get(bucket).map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work)).transpose()
@@ -175,7 +175,7 @@ impl Replica {
         narrow(parameters, range, plan.parameter(parameter)?.dtype)
     }
 
-    /// Moves everything into the buckets of another plan; into `registered` buffers where there are any.
+    /// Moves everything into the buckets of another plan, and into `registered` buffers where given.
     pub(super) fn relocate(
         &mut self,
         old: &Plan,
@@ -194,7 +194,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes a bucket's parameters for the hooks, if these ask for them.
+    /// Takes the parameters of a bucket for the hooks, if `asked`.
     pub(super) fn lend(&mut self, bucket: usize, asked: bool) -> Result<Option<Buffer>> {
         match &mut self.buckets {
             Some(buckets) if asked => buckets[bucket].parameters.take().map(Some).ok_or_else(at_work),
@@ -202,7 +202,7 @@ impl Replica {
         }
     }
 
-    /// Takes what the optimizer remembers of a bucket, for a hook after its step; `None` if there is no such optimizer.
+    /// Takes the optimizer state of a bucket, for a hook after its step; `None` without an optimizer of the engine.
     pub(super) fn lend_slots(&mut self, bucket: usize) -> Option<Slots> {
         let names = self.optimizer.as_ref()?.slots();
         let memory = std::mem::take(&mut self.buckets.as_mut()?[bucket].memory);
@@ -223,8 +223,8 @@ impl Replica {
         }
     }
 
-    /// Returns the parts of a bucket's memory that are of the parameters of `chosen`: each the number of a buffer, 0 for
-    /// the parameters and then the optimizer's slots, and its elements there.
+    /// Returns the ranges of the `chosen` parameters in the memory of a bucket: buffer index (0 for the parameters,
+    /// then the slots of the optimizer) and elements.
     pub(super) fn parts_of(&self, plan: &Plan, bucket: usize, chosen: &[bool]) -> Vec<(usize, Range<usize>)> {
         let members = plan.buckets()[bucket].members.iter().filter(|(index, _)| chosen[*index]);
         let members: Vec<&(usize, Range<usize>)> = members.collect();
@@ -239,7 +239,7 @@ impl Replica {
         parts
     }
 
-    /// Makes one step of the optimizer on a bucket, which leaves some parts of its memory as they are.
+    /// Makes one optimizer step on a bucket, and leaves the given parts of its memory unchanged.
     pub(super) fn step(
         &mut self,
         optimizer: &dyn Optimizer,
@@ -274,7 +274,7 @@ impl Replica {
     }
 }
 
-/// Returns copies of parts of a bucket's memory.
+/// Returns copies of parts of the memory of a bucket.
 fn kept_apart(parameters: &Buffer, slots: &[Buffer], parts: &[(usize, Range<usize>)]) -> Result<Vec<Buffer>> {
     let copy = |(buffer, range): &(usize, Range<usize>)| {
         let from = buffer.checked_sub(1).map_or(parameters, |slot| &slots[slot]);

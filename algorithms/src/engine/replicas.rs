@@ -1,4 +1,4 @@
-//! Whether all ranks have the same replica: a hash of each tensor is compared.
+//! The check that all ranks have the same replica: it compares a hash of each tensor.
 //!
 //! ```text
 //! always           the extremes of a digest of all tensors        an all-reduce of 16 bytes
@@ -11,12 +11,12 @@ use super::{DataParallel, hooks};
 use hexagram_logical::{Buffer, Error, Result, hash};
 
 impl DataParallel {
-    /// Fails on all ranks unless they have the same parameters, bit for bit, where these are the engine's, and the same of
-    /// `others`: buffers of the model and parameters that are the framework's, each with its name. A collective call,
-    /// between steps.
+    /// Fails on all ranks unless they have bit-identical parameters, if the engine has them, and bit-identical
+    /// `others`: buffers of the model and parameters of the framework, each with its name. A collective call, between
+    /// steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names the first tensor that differs, and a rank; errors of the communication.
+    /// [`Error::Usage`] with the name of the first tensor that differs, and a rank; errors of the communication.
     pub fn check_replicas(&mut self, others: &[(String, &Buffer)]) -> Result<()> {
         self.complete()?;
         self.between_passes()?;

@@ -1,4 +1,4 @@
-//! The training thread's end of the communication thread.
+//! The training thread's handle of the communication thread.
 
 use super::runner::{Call, Done, HookRunner, PLUGIN, Request, Requests};
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded, unbounded};
@@ -17,7 +17,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts the thread, on a channel of the communicator's ranks. A collective call.
+    /// Starts the thread, on a channel of the ranks of the communicator. A collective call.
     pub(super) fn start(comm: &Communicator, streams: usize, hierarchical: bool) -> Result<Self> {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
@@ -34,7 +34,7 @@ impl Scheduler {
         let run = async move || match open().await {
             Err(error) => drop(started.send(Err(error))),
             Ok((comm, hierarchy)) => {
-                // Whoever asked has either this answer or none to wait for.
+                // The caller waits for this answer, or is gone.
                 let _ = started.send(Ok(comm.bell()));
                 let reported = outgoing.clone();
                 let runner = HookRunner::new(comm, hierarchy, streams, outgoing);
@@ -58,7 +58,7 @@ impl Scheduler {
         receive(&self.done).unwrap_or_else(|_| Err(died()))
     }
 
-    /// Lets the communication thread take gradients that are not finite for an overflow, if asked for.
+    /// Makes the communication thread treat gradients that are not finite as an overflow, if `asked`.
     pub(super) fn watch_overflows(&self, asked: bool) -> Result<()> {
         if !asked {
             return Ok(());
@@ -69,7 +69,7 @@ impl Scheduler {
         })
     }
 
-    /// Makes the communication thread do something between two steps, and waits for it.
+    /// Runs a function on the communication thread between two steps, and waits for it.
     pub(super) fn call<R: Send + 'static>(
         &self,
         work: impl AsyncFnOnce(&mut HookRunner) -> Result<R> + Send + 'static,
@@ -80,13 +80,13 @@ impl Scheduler {
         let call: Call = Box::new(move |runner| {
             Box::pin(async move {
                 *lock(&outcome) = Some(work(runner).await?);
-                // The caller waits for it.
+                // The caller is waiting for it.
                 let _ = answered.send(());
                 Ok(())
             })
         });
         self.requests.send(Request::Call(call))?;
-        // A channel of the outcome itself would be compiled anew for each type.
+        // A channel of the result type would be compiled for each type.
         let answer = receive(&answer).ok().and_then(|()| lock(&kept).take());
         answer.ok_or_else(|| self.wait().err().unwrap_or_else(died))
     }
@@ -101,7 +101,7 @@ impl Drop for Scheduler {
     }
 }
 
-/// Waits for a message of the other thread, as its world wants it.
+/// Waits for a message from the communication thread, in the way its world requires.
 fn receive<T>(receiver: &Receiver<T>) -> std::result::Result<T, RecvError> {
     runtime::wait_for(
         || receiver.recv(),
@@ -117,7 +117,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `future` to its end or to its panic.
+/// Runs `future` to completion or to its panic.
 async fn caught<F: Future>(future: F) -> std::thread::Result<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

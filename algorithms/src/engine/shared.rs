@@ -1,5 +1,5 @@
-//! State that replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at
-//! the end.
+//! State that replicas share besides gradients: the buffers of the model before a pass, and the average of the
+//! parameters at the end.
 
 use super::hooks::Results;
 use super::options::Buffers;
@@ -8,10 +8,10 @@ use crate::bytes::from_bytes;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Gives all ranks the same buffers, before a training forward pass, as [`EngineOptions::buffers`] says. All of
-    /// them travel together, as one message; averages as one of each element type. A collective call; or nothing, and
-    /// every rank keeps its own, with [`Buffers::Off`] and where ranks do not make the same passes: with an
-    /// asynchronous algorithm, and with [`EngineOptions::uneven`].
+    /// Gives all ranks the same buffers, before a training forward pass, as set by [`EngineOptions::buffers`]. All
+    /// buffers are sent in one message; averages in one message per element type. A collective call. Without effect, so
+    /// that every rank keeps its own: [`Buffers::Off`], asynchronous algorithms, and [`EngineOptions::uneven`], as
+    /// ranks do not make the same passes then.
     ///
     /// [`EngineOptions::buffers`]: super::EngineOptions::buffers
     /// [`EngineOptions::uneven`]: super::EngineOptions::uneven
@@ -30,14 +30,14 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Makes the model to evaluate and to save: [settles](DataParallel::settle), and replaces every replica's
-    /// parameters by their mean over all ranks, bit for bit the same on each. Replicas that the algorithm keeps
-    /// identical are to be that already. The optimizer's state stays each rank's own, and so does the algorithm's; of the
-    /// model's buffers [`average_buffers`](Self::average_buffers) makes the same. A collective call, between steps.
+    /// Makes the model to evaluate and to save: [settles](DataParallel::settle), and replaces the parameters of every
+    /// replica by their mean over all ranks, with the same bits on each. If the algorithm keeps replicas identical,
+    /// checks that they are. Each rank keeps its own optimizer and algorithm state;
+    /// [`average_buffers`](Self::average_buffers) averages the buffers of the model. A collective call, between steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the engine does not have the parameters, and on all ranks where replicas have parted that the
-    /// algorithm keeps identical; errors of the communication.
+    /// [`Error::Usage`] if the engine does not have the parameters, and on all ranks if replicas differ although the
+    /// algorithm keeps them identical; errors of the communication.
     pub fn average(&mut self) -> Result<()> {
         self.check_has_parameters()?;
         self.settle()?;
@@ -46,8 +46,8 @@ impl DataParallel {
         if self.algorithm.keeps_replicas_identical() { self.check_replicas(&[]) } else { Ok(()) }
     }
 
-    /// Replaces buffers of the model, such as running statistics, by their means over all ranks; those of integers by
-    /// rank 0's. A collective call, between steps: beside [`average`](Self::average).
+    /// Replaces buffers of the model, such as running statistics, by their means over all ranks; integers by those of
+    /// rank 0. A collective call, between steps, like [`average`](Self::average).
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -56,7 +56,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Replaces all replicas by their mean, if they differ; the optimizer's state too, if asked for.
+    /// Replaces all replicas by their mean, if they differ; the optimizer state too, if requested.
     pub(super) fn mean_of_replicas(&mut self, memory: bool) -> Result<()> {
         if self.algorithm.keeps_replicas_identical() {
             return Ok(());
@@ -73,14 +73,14 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns this replica's weight in the mean, by bucket.
+    /// Returns the weight of this replica in the mean, by bucket.
     fn weights(&self) -> Result<Vec<f64>> {
         self.scheduler.call(async |runner| {
             Ok(runner.instances()?.into_iter().map(|instance| instance.weight()).collect())
         })
     }
 
-    /// Fails if a pass is under way, or its step is: algorithms that work on parameters have left it half done.
+    /// Fails during a pass or its step, which algorithms that work on parameters have left incomplete.
     pub(super) fn between_passes(&self) -> Result<()> {
         if hooks::lock(&self.backward).is_open() {
             return Err(Error::usage("a backward pass is under way", "call finish first"));
@@ -89,7 +89,7 @@ impl DataParallel {
         self.stepped_with_last()
     }
 
-    /// Fails if an algorithm still waits for the step that belongs to the last pass.
+    /// Fails if an algorithm still waits for the step of the last pass.
     pub(super) fn stepped_with_last(&self) -> Result<()> {
         let unused = hooks::lock(&self.backward).results() == Results::Synchronized;
         if unused && self.algorithm.needs().parameters {
@@ -100,12 +100,12 @@ impl DataParallel {
     }
 }
 
-/// Replaces all buffers by rank 0's.
+/// Replaces all buffers by those of rank 0.
 pub(super) fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     together(DType::U8, buffers, |flat| comm.block_on(comm.broadcast(flat, 0)))
 }
 
-/// Replaces all buffers by their means; those of integers by rank 0's.
+/// Replaces all buffers by their means; integers by those of rank 0.
 fn flat_mean(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     let (mut floats, integers): (Vec<_>, Vec<_>) = buffers.into_iter().partition(|b| b.dtype().is_float());
     while let Some(dtype) = floats.first().map(|buffer| buffer.dtype()) {
@@ -116,7 +116,7 @@ fn flat_mean(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     if integers.is_empty() { Ok(()) } else { flat_broadcast(comm, integers) }
 }
 
-/// Calls `work` with all buffers as one, of elements of `dtype`.
+/// Calls `work` with all buffers of type `dtype`, joined into one.
 fn together(
     dtype: DType,
     buffers: Vec<&mut Buffer>,

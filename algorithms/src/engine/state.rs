@@ -1,5 +1,5 @@
-//! The engine's state, out and in: what [`checkpoint`](crate::checkpoint) writes to files, and what goes on bit for
-//! bit.
+//! Saving and restoring the engine state: [`checkpoint`](crate::checkpoint) writes it to files, and training continues
+//! from it bit for bit.
 //!
 //! ```text
 //! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
@@ -24,7 +24,7 @@ use crate::record::{Record, all_or_none, described, does_not_fit};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
 
-/// State of an engine, to be saved and put back: see [`DataParallel::checkpoint`].
+/// State of an engine, for saving and restoring: see [`DataParallel::checkpoint`].
 ///
 /// ```
 /// use hexagram::algorithms::DataParallel;
@@ -39,39 +39,38 @@ use std::collections::BTreeMap;
 pub struct Checkpoint<'a>(&'a mut DataParallel);
 
 impl DataParallel {
-    /// Returns the methods that save and load the engine's state. [`Checkpoints`](crate::Checkpoints) keeps it in
-    /// files.
+    /// Returns the methods that save and load the engine state. [`Checkpoints`](crate::Checkpoints) stores it in files.
     pub fn checkpoint(&mut self) -> Checkpoint<'_> {
         Checkpoint(self)
     }
 }
 
 impl Checkpoint<'_> {
-    /// Returns everything that the next steps depend on, but for the framework's own: step, learning rate, buckets,
-    /// parameters and optimizer state where they are the engine's, and the algorithm's state. A collective call,
-    /// between steps; what the algorithm has under way is [settled](DataParallel::settle) first.
+    /// Returns the complete state, except that of the framework: step, learning rate, buckets, parameters and optimizer
+    /// state if the engine has them, and the state of the algorithm. A collective call, between steps; background work
+    /// of the algorithm is [settled](DataParallel::settle) first.
     ///
     /// # Errors
-    /// [`Error::Usage`] within a step, or with gradients that were accumulated and not used, which a checkpoint would
+    /// [`Error::Usage`] during a step, or with accumulated gradients that no step has used, which a checkpoint would
     /// lose; errors of the communication.
     pub fn save(&mut self) -> Result<Record> {
         self.0.save_state()
     }
 
     /// Restores a state that [`save`](Self::save) returned: the next steps equal those of an uninterrupted run, bit for
-    /// bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine made
-    /// with the same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options
-    /// say; parameters need not be set before.
+    /// bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine
+    /// created with the same parameters, algorithm, options and ranks. The saved buckets replace those of the options;
+    /// parameters need not be set before.
     ///
     /// # Errors
-    /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then,
-    /// unless it is the algorithm's own state that does not fit, after which no rank can go on.
+    /// [`Error::Usage`] on every rank if the record of one rank does not fit, with the difference. Nothing is changed
+    /// then, unless only the state of the algorithm does not fit: after that, no rank can continue.
     pub fn load(&mut self, record: Record) -> Result<()> {
         self.load_if_read(Ok(record))
     }
 
-    /// Restores a state as [`load`](Self::load) does, where this rank may have failed to read its own: the others are told,
-    /// and do not wait for it.
+    /// Restores a state like [`load`](Self::load), if this rank may have failed to read its own: the other ranks are
+    /// notified then, and do not wait.
     ///
     /// # Errors
     /// As [`load`](Self::load), and the error of a record on every rank.
@@ -120,7 +119,7 @@ impl DataParallel {
         Ok(record)
     }
 
-    /// Returns the algorithm's state, by bucket. Nothing is in flight.
+    /// Returns the state of the algorithm, by bucket. No communication is in progress.
     pub(super) fn algorithm_state(&self) -> Result<Vec<BTreeMap<String, Buffer>>> {
         self.scheduler.call(async |runner| {
             let save = |instance: &mut Box<dyn Instance>| {
@@ -132,9 +131,9 @@ impl DataParallel {
         })
     }
 
-    /// Puts back what [`algorithm_state`](Self::algorithm_state) took out, into buckets that are alike.
+    /// Restores the result of [`algorithm_state`](Self::algorithm_state), into equal buckets.
     pub(super) fn set_algorithm_state(&self, saved: Vec<BTreeMap<String, Buffer>>) -> Result<()> {
-        // A state that does not fit is for all ranks to know before the communication thread ends.
+        // All ranks must learn of a state that does not fit before the communication thread ends.
         self.scheduler.call(async move |runner| {
             let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
                 let mut fields = Fields::loading(saved);
@@ -163,7 +162,7 @@ impl DataParallel {
         record
     }
 
-    /// Returns the engine's options that say how parameters are stepped with.
+    /// Returns the engine options that affect the optimizer step.
     fn optimizer_options(&self) -> String {
         let EngineOptions { optimizer, groups, learning_rate, .. } = &self.options;
         let optimizer = optimizer.as_ref().map_or("no optimizer".to_owned(), |it| format!("{it:?}"));
@@ -245,7 +244,7 @@ impl DataParallel {
         }
     }
 
-    /// Fails unless the record has the parameters and optimizer slots that the engine has, and no others.
+    /// Fails unless the record has exactly the parameters and optimizer slots of the engine.
     fn has_all_memories(&self, record: &Record, plan: &Plan) -> Result<()> {
         let mut expected = 0;
         for kept in self.replica.borrow().memories(plan)? {
@@ -294,7 +293,7 @@ impl DataParallel {
             scaler.checkpoint(&mut fields)?;
         }
         let Some(plan) = plan else {
-            // Saved before the algorithm had states: it makes new ones.
+            // It was saved before the algorithm had states: the algorithm creates new ones.
             return if self.started { self.install(old) } else { Ok(()) };
         };
         let count = plan.buckets().len();
@@ -310,12 +309,12 @@ fn buffers(record: Record) -> BTreeMap<String, Buffer> {
     record.tensors.into_iter().map(|(name, saved)| (name, saved.values)).collect()
 }
 
-/// Returns the shape under which so many elements of a parameter are saved: its own, if there are as many as it has.
+/// Returns the shape under which `elements` elements of a parameter are saved: its own shape, if the numbers are equal.
 fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
     if elements == parameter.len() { parameter.shape.clone() } else { vec![elements] }
 }
 
-/// Returns the model's parameters, one a line.
+/// Returns the parameters of the model, one per line.
 fn model(plan: &Plan) -> String {
     let line = |parameter: &super::Parameter| {
         format!("`{}` {}", parameter.name, described(parameter.dtype, &parameter.shape))
@@ -323,7 +322,7 @@ fn model(plan: &Plan) -> String {
     plan.parameters().iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Fails unless a checkpoint's options are the engine's; `change` says how to have others.
+/// Fails unless the options of a checkpoint are those of the engine; `change` is the remedy in the error.
 fn same_options(saved: &str, own: &str, change: &str) -> Result<()> {
     if saved == own {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A step: forward, backward, optimizer, and the algorithm's hooks around them.
+//! A step: forward pass, backward pass, optimizer, and the hooks of the algorithm around them.
 
 use super::hooks::{self, Results};
 use super::runner::{Memory, Request};
@@ -13,16 +13,16 @@ use hexagram_logical::{Error, ReadView, Result, runtime};
 use std::sync::Arc;
 
 impl DataParallel {
-    /// Begins a training forward pass: algorithms that communicate parameters do it beside that pass. A loop that does
-    /// not call it loses the overlap; [`DataParallel::begin`] makes up for it. The parameters are the algorithm's until
-    /// [`DataParallel::finish`].
+    /// Begins a training forward pass: algorithms that communicate parameters do so during that pass. A loop that does
+    /// not call it loses the overlap; [`DataParallel::begin`] then does the work. The algorithm owns the parameters
+    /// until [`DataParallel::finish`].
     ///
     /// # Errors
-    /// What ended the communication thread, if it has failed.
+    /// The error that ended the communication thread, if it has failed.
     pub fn forward(&mut self) -> Result<()> {
         self.enter(Kind::Forward);
         self.follow_rate();
-        // While parameters are on their way there are no hooks on them: `begin` makes up for these.
+        // While parameters are in progress, their hooks cannot start: `begin` starts them later.
         let later = self.waits_for_the_end() || self.overlaps_forward();
         let outcome = self.announce(true).and_then(|_| if later { Ok(()) } else { self.begin_forward() });
         self.checked(outcome)
@@ -50,8 +50,8 @@ impl DataParallel {
     /// Begins a backward pass.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only; or if an
-    /// algorithm that works on parameters was not told of the step after it.
+    /// [`Error::Usage`] if the last pass was not finished, as only this rank would lose its gradients; or if an
+    /// algorithm that works on parameters was not notified of the step after it.
     pub fn begin(&mut self, mode: Mode) -> Result<()> {
         self.enter(Kind::Backward);
         self.follow_rate();
@@ -78,16 +78,16 @@ impl DataParallel {
         backward.begin(mode, held)
     }
 
-    /// Ends a backward pass: waits until every bucket was communicated, or, with
-    /// [`Overlap::Forward`](super::Overlap::Forward), leaves them on their way.
+    /// Ends a backward pass: waits until every bucket has been communicated, or leaves them in progress with
+    /// [`Overlap::Forward`](super::Overlap::Forward).
     ///
     /// With [`loss scaling`](super::EngineOptions::loss_scale),
-    /// [`LossScaling::overflowed`](super::LossScaling::overflowed) then says whether the step is skipped; if not,
+    /// [`LossScaling::overflowed`](super::LossScaling::overflowed) then returns whether the step is skipped; if not,
     /// gradients were divided by the scale.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names the parameters without gradient, [`Error::PeerFailed`] and others from the
-    /// communication. After an error no rank can go on.
+    /// [`Error::Usage`] with the names of the parameters without a gradient; [`Error::PeerFailed`] and other errors of
+    /// the communication. Ranks cannot continue after an error.
     pub fn finish(&mut self) -> Result<()> {
         let outcome = self.finish_pass(self.options.unused);
         let ends_step = hooks::lock(&self.backward).results() != Results::None;
@@ -106,8 +106,8 @@ impl DataParallel {
         if self.overflowed() { Ok(()) } else { self.clip_after() }
     }
 
-    /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
-    /// an overflow keeps it from being.
+    /// Ends the pass on this thread; returns the number of buckets to wait for, or `None` if nothing is communicated,
+    /// or because of an overflow.
     fn close_pass(&mut self, unused: Unused) -> Result<Option<usize>> {
         self.check_last_evaluation()?;
         let closed = hooks::lock(&self.backward).close(unused)?;
@@ -134,10 +134,10 @@ impl DataParallel {
         Ok(Some(sent))
     }
 
-    /// Undoes the scaling of the loss, or finds that it was too much.
+    /// Undoes the scaling of the loss, or finds an overflow.
     fn overflows(&mut self) -> Result<bool> {
         let Some(scaler) = &mut self.scaler else { return Ok(false) };
-        // Ranks that do not wait for each other do not make the same steps, either.
+        // Ranks that do not wait for each other do not make the same steps either.
         let comm = self.algorithm.trigram().synchronous.then_some(&self.comm);
         let mut backward = hooks::lock(&self.backward);
         let overflow = scaler.undo(comm, &backward.buffers()?)?;
@@ -153,8 +153,8 @@ impl DataParallel {
         hooks::lock(&self.backward).results() == Results::Overflowed
     }
 
-    /// Makes one step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
-    /// With [`Overlap::Forward`](super::Overlap::Forward) it waits for nothing: see [`wait_for`](Self::wait_for).
+    /// Makes one step of the engine's optimizer with the gradients of the last pass, and runs the hook of the algorithm
+    /// after it. With [`Overlap::Forward`](super::Overlap::Forward) it does not wait: see [`wait_for`](Self::wait_for).
     ///
     /// # Errors
     /// [`Error::Usage`] without an optimizer, a learning rate, or gradients; errors of the communication.
@@ -163,9 +163,9 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Ends the pass and steps, [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each
-    /// bucket while those after it are still under way. Where gradients are clipped after communication it cannot, as
-    /// their norm is of all buckets. With [`Overlap::Forward`](super::Overlap::Forward) it waits for none.
+    /// Ends the pass and steps: [`DataParallel::finish`] and [`DataParallel::step`] in one call. The optimizer steps on
+    /// each bucket while later ones are still in progress, unless gradients are clipped after communication, as their
+    /// norm covers all buckets. With [`Overlap::Forward`](super::Overlap::Forward) it waits for none.
     ///
     /// # Errors
     /// As both.
@@ -176,11 +176,12 @@ impl DataParallel {
         self.finish_and_step_into(|_, _| Ok(()))
     }
 
-    /// Ends the pass and steps, and hands the new values of each parameter, by its number, to `publish` as soon as they
-    /// are final: after its bucket's step, or in the end where the algorithm still works on them. It waits for all.
+    /// Ends the pass and steps, and passes the index and the new values of each parameter to `publish` as soon as they
+    /// are final: after the step of its bucket, or at the end if the algorithm still works on them. It waits for all
+    /// buckets.
     ///
     /// # Errors
-    /// As both, and the first of `publish`.
+    /// As both, and the first error of `publish`.
     pub fn finish_and_step_into<E: From<Error>>(
         &mut self,
         mut publish: impl FnMut(usize, &ReadView) -> std::result::Result<(), E>,
@@ -224,7 +225,7 @@ impl DataParallel {
         Ok(bucket)
     }
 
-    /// Makes the optimizer's step on a bucket that is here.
+    /// Makes the optimizer step on a bucket that this thread owns.
     pub(super) fn optimize_bucket(&self, bucket: usize, step: StepInfo) -> Result<()> {
         let optimizer = self.optimizer()?;
         let backward = hooks::lock(&self.backward);
@@ -272,22 +273,22 @@ impl DataParallel {
         })
     }
 
-    /// Takes note that the framework's own optimizer has stepped; where the engine works on parameters, they were set.
-    /// The algorithm does its part after it.
+    /// Notifies the engine that an optimizer of the framework has stepped; if the engine works on parameters, set them
+    /// before. Runs the hook of the algorithm after the step.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer, or works on what the engine's
-    /// remembers; errors of the communication.
+    /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer, or uses the state of the
+    /// engine's; errors of the communication.
     pub fn stepped(&mut self) -> Result<()> {
         let outcome = check_is_free(&self.algorithm).and_then(|()| self.complete());
         let outcome = outcome.and_then(|()| self.after_step());
         self.checked(outcome)
     }
 
-    /// Takes note that the step after the last pass is left out, as a loop does that has scaled the loss by itself and found
-    /// an overflow. Neither the optimizer nor its bias correction counts it, and no warm-up of an algorithm that works
-    /// on gradients alone. One that works on parameters does its part and counts a step, since other ranks may have made
-    /// theirs.
+    /// Notifies the engine that the step after the last pass is skipped, by a loop that has scaled the loss itself and
+    /// found an overflow. The optimizer and its bias correction do not count it, nor does a warm-up of an algorithm
+    /// that works only on gradients. An algorithm that works on parameters runs its hook and counts a step, since other
+    /// ranks may have made theirs.
     ///
     /// # Errors
     /// Errors of the communication.
@@ -317,7 +318,7 @@ impl DataParallel {
         self.tune()
     }
 
-    /// Runs the algorithm's hooks after the optimizer's step; or leaves the buckets to them until they are waited for.
+    /// Runs the hooks of the algorithm after the optimizer step, or leaves them in progress.
     fn hooks_after_step(&mut self) -> Result<()> {
         if !self.algorithm.needs().parameters {
             return Ok(());
@@ -332,20 +333,20 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Runs a hook of all buckets, between backward passes, and waits for it.
+    /// Runs a hook on all buckets, between backward passes, and waits for it.
     pub(super) fn run(&mut self, stage: Stage) -> Result<()> {
         let handed = self.hand_over(stage, true)?;
         self.take_back_all(handed)
     }
 
-    /// Hands all buckets' parameters over, with or without their gradients.
+    /// Hands over the parameters of all buckets, with or without their gradients.
     fn hand_over(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
         let mut backward = hooks::lock(&self.backward);
         let buckets = backward.plan().buckets().len();
         if stage == Stage::Forward && !self.algorithm.needs().parameters {
             return Ok(0);
         }
-        // The hooks before the forward pass have left theirs with the communication thread.
+        // The communication thread still has the parameters from the hooks before the forward pass.
         let parameters = stage != Stage::Evaluate && self.algorithm.needs().parameters;
         let slots = stage == Stage::Step && self.algorithm.reads_slots();
         let mut replica = self.replica.borrow_mut();
@@ -365,7 +366,7 @@ impl DataParallel {
         self.while_waiting(|engine| (0..buckets).try_for_each(|_| engine.take_back().map(drop)))
     }
 
-    /// Waits for a bucket whose hooks are done; returns its number.
+    /// Waits for a bucket whose hooks are done; returns its index.
     pub(super) fn take_back(&self) -> Result<usize> {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;

@@ -1,4 +1,4 @@
-//! Figures of an engine: the time it waited, the buckets of the model, and the findings of autotune.
+//! Figures of an engine: the waiting time, the buckets of the model, and the results of autotune.
 
 use super::autotune::Tuning;
 use super::{DataParallel, hooks};
@@ -9,24 +9,24 @@ use std::time::Duration;
 pub struct Telemetry<'a>(&'a DataParallel);
 
 impl DataParallel {
-    /// Returns figures about the training so far. Reading them communicates nothing.
+    /// Returns figures about the training so far. Reading them needs no communication.
     pub fn telemetry(&self) -> Telemetry<'_> {
         Telemetry(self)
     }
 }
 
 impl Telemetry<'_> {
-    /// Returns the time that the training thread has waited for communication so far.
+    /// Returns the time that the training thread has waited for communication.
     pub fn blocked(&self) -> Duration {
         self.0.blocked.get()
     }
 
-    /// Returns the element type and the length of each bucket, in the order of the plan.
+    /// Returns the element type and length of each bucket, in plan order.
     pub fn buckets(&self) -> Vec<(DType, usize)> {
         hooks::lock(&self.0.backward).buckets()
     }
 
-    /// Returns the settings that [autotune](super::autotune) has found, or that a checkpoint says it had; `None` before
+    /// Returns the settings that [autotune](super::autotune) has found, or those of a loaded checkpoint; `None` before
     /// that, and without autotune.
     pub fn tuned(&self) -> Option<Tuning> {
         self.0.tuned()

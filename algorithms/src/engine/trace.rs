@@ -1,4 +1,4 @@
-//! The engine's side of a trace: what is recorded when.
+//! The trace recording of the engine: what is recorded, and when.
 
 use super::traced::OpenTrace;
 use super::{DataParallel, hooks};
@@ -9,7 +9,7 @@ use hexagram_logical::{Error, Queue, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Recording of what all ranks do: see [`DataParallel::trace`].
+/// Recording of the activity of all ranks: see [`DataParallel::trace`].
 ///
 /// ```
 /// use hexagram::algorithms::DataParallel;
@@ -27,32 +27,32 @@ use std::sync::Arc;
 pub struct Tracing<'a>(&'a mut DataParallel);
 
 impl DataParallel {
-    /// Returns what begins and ends a [`Trace`] of some steps.
+    /// Returns the methods that begin and end a [`Trace`].
     pub fn trace(&mut self) -> Tracing<'_> {
         Tracing(self)
     }
 }
 
 impl Tracing<'_> {
-    /// Lets this trace and later ones have the times of a device that computes the framework's passes. `stamp` enqueues a
-    /// point behind all that the framework has given the device so far, as a queue's
-    /// [`timestamp`](hexagram_logical::Queue::timestamp) is; it is called on the training thread, while a trace is
-    /// recorded, wherever a pass begins or ends. An adapter calls this once.
+    /// Adds the times of a device that computes the passes of the framework to this trace and later ones. `stamp`
+    /// enqueues a timestamp after all work that the framework has enqueued so far, like
+    /// [`timestamp`](hexagram_logical::Queue::timestamp) of a queue; it is called on the training thread at the start
+    /// and end of each pass while a trace is recorded. An adapter calls this once.
     pub fn stamp_passes(&mut self, stamp: impl Fn() -> Arc<dyn Timestamp> + Send + Sync + 'static) {
         self.0.tracing.stamps = Some(Arc::new(stamp));
     }
 
-    /// Begins to record what this rank does, until [`Tracing::collect`]. A collective call, between steps.
+    /// Begins to record the activity of this rank, until [`Tracing::collect`]. A collective call, between steps.
     ///
-    /// Recording takes two looks at the clock for each hook and each part of a step, and as many timestamps of the
-    /// device that has the buckets; nothing is communicated for it until it is collected. A trace that was begun before
-    /// and not collected is lost.
+    /// Recording reads the clock twice for each hook and each part of a step, and takes as many timestamps on the
+    /// device of the buckets; it communicates only when the trace is collected. An earlier trace that was not collected
+    /// is lost.
     ///
     /// # Errors
-    /// Errors of the communication, by which the ranks' clocks are compared.
+    /// Errors of the communication that compares the clocks of the ranks.
     pub fn begin(&mut self) -> Result<()> {
         self.0.checked_with(DataParallel::complete)?;
-        // A device sets its clock when it is first asked, best while it has nothing to do.
+        // A device sets its clock at the first timestamp, best while it is idle.
         drop(self.0.queues.of(0).timestamp());
         let clock = Clock::start();
         let first = align(&self.0.comm, &clock);
@@ -66,7 +66,7 @@ impl Tracing<'_> {
         Ok(())
     }
 
-    /// Runs `load`, which waits for the loader's next batch, as the span `loading` of a trace that is being recorded.
+    /// Runs `load`, which waits for the next batch of the loader, as the span `loading` of the current trace.
     pub fn loading<R>(&mut self, load: impl FnOnce() -> R) -> R {
         let before = self.0.enter(Kind::Loading);
         let loaded = load();
@@ -74,11 +74,11 @@ impl Tracing<'_> {
         loaded
     }
 
-    /// Ends the recording and gathers what all ranks have recorded: rank 0 gets it, the others `None`. A
-    /// collective call, between steps.
+    /// Ends the recording and gathers the records of all ranks: rank 0 gets the trace, the others `None`. A collective
+    /// call, between steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] if nothing is being recorded; errors of the communication.
+    /// [`Error::Usage`] if no trace is being recorded; errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
         self.0.checked_with(DataParallel::complete)?;
         let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.open.take() else {
@@ -105,7 +105,7 @@ impl Tracing<'_> {
 }
 
 impl DataParallel {
-    /// Does what may have to wait for other ranks.
+    /// Runs work that may have to wait for other ranks.
     pub(super) fn while_waiting<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.enter(Kind::Waiting);
         let outcome = work(self);
@@ -113,7 +113,7 @@ impl DataParallel {
         outcome
     }
 
-    /// Notes that the training thread does something else from here on; returns what it was doing.
+    /// Starts a span of another kind for the training thread; returns the previous kind.
     pub(super) fn enter(&self, kind: Kind) -> Kind {
         let step = self.present.step;
         let mut open = self.tracing.open.borrow_mut();
@@ -122,7 +122,7 @@ impl DataParallel {
 }
 
 impl DataParallel {
-    /// Makes a step of the optimizer on a bucket of so many bytes in memory of `queue`.
+    /// Makes an optimizer step on a bucket of `bytes` bytes in memory of `queue`.
     pub(super) fn record_step(
         &self,
         (step, bucket, bytes): (StepInfo, usize, usize),

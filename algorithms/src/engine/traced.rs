@@ -1,21 +1,21 @@
-//! What the training thread keeps of a trace that is being recorded.
+//! The training thread's records of the current trace.
 
 use crate::trace::{Clock, Offset, Stamps, Timeline};
 use std::cell::RefCell;
 
-/// Recording of this rank, and what is known of its framework for that.
+/// Recording of this rank, and the timestamps of its framework.
 #[derive(Default)]
 pub(super) struct Traced {
     /// Trace that is being recorded.
     pub(super) open: RefCell<Option<OpenTrace>>,
-    /// Points in the work of the framework's device, if it has one.
+    /// Source of timestamps on the device of the framework, if it has one.
     pub(super) stamps: Option<Stamps>,
 }
 
-/// Training thread's part of a trace under way.
+/// The training thread's part of the current trace.
 pub(super) struct OpenTrace {
     pub(super) clock: Clock,
     pub(super) timeline: Timeline,
-    /// Offsets of the ranks' clocks at the beginning, at rank 0.
+    /// Offsets of the clocks of all ranks at the beginning, on rank 0.
     pub(super) first: Vec<Offset>,
 }

@@ -1,5 +1,5 @@
-//! Communication beside the next forward pass ([`Overlap::Forward`]): what a step leaves on its way, and the waits that
-//! bring it.
+//! Communication during the next forward pass ([`Overlap::Forward`]): the work that a step leaves in progress, and the
+//! waits for it.
 //!
 //! ```text
 //! training thread                                communication thread
@@ -12,13 +12,12 @@
 //! begin: waits for what nobody has asked for
 //! ```
 //!
-//! An algorithm that has something to do after the optimizer's step gets all its buckets at once, when `step` has made
-//! that step on all of them: `finish` waits for their gradients, and what is on its way under the forward pass is what
-//! the algorithm does then.
+//! With an algorithm that has a hook after the optimizer step, that hook gets all buckets together, after `step` has
+//! stepped on all of them: `finish` waits for their gradients, and this hook overlaps with the forward pass.
 //!
-//! The optimizer steps on each bucket by itself, with the number and the learning rate of the step that it belongs to, so
-//! that results are bit for bit those of [`Overlap::Backward`], whatever arrives when. Every call that needs a parameter
-//! waits for it; all but the forward pass wait for all of them.
+//! The optimizer steps on each bucket separately, with the number and learning rate of its step, so results are bit for
+//! bit those of [`Overlap::Backward`], whatever the order of arrival. Every call that needs a parameter waits for it;
+//! all except the forward pass wait for all parameters.
 //!
 //! Sources: Peng et al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler),
 //! SOSP 2019; Jayarajan et al., "Priority-based parameter propagation for distributed DNN training" (P3), SysML 2019.
@@ -29,11 +28,12 @@ use crate::trace::Kind;
 use hexagram_logical::Result;
 
 impl DataParallel {
-    /// Waits until parameters are as the last step leaves them.
+    /// Waits until these parameters have their values after the last step.
     ///
-    /// With [`Overlap::Forward`] a training loop calls it in the forward pass, before each module, with the numbers of
-    /// that module's parameters. Where nothing is on its way it returns at once. What others have asked for, or
-    /// [`parameter`](Self::parameter) has read, need not be waited for; and [`begin`](Self::begin) waits for the rest.
+    /// With [`Overlap::Forward`], a training loop calls it in the forward pass, before each module, with the indices of
+    /// the parameters of that module. It returns immediately if none of them is in progress. Parameters that were
+    /// already waited for, or read with [`parameter`](Self::parameter), need no call; [`begin`](Self::begin) waits for
+    /// the rest.
     ///
     /// ```
     /// use hexagram::algorithms::DataParallel;
@@ -51,8 +51,8 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) if there is no such parameter; what has ended the communication
-    /// of the last step, after which no rank can go on.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) for an index out of range; the error that ended the
+    /// communication of the last step, after which ranks cannot continue.
     pub fn wait_for(&self, parameters: &[usize]) -> Result<()> {
         let outcome = parameters.iter().try_for_each(|parameter| {
             let (bucket, _) = hooks::lock(&self.backward).plan().place(*parameter)?;
@@ -61,10 +61,10 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Waits until all parameters are as the last step leaves them, as [`wait_for`](Self::wait_for) does for some.
+    /// Waits until all parameters have their values after the last step, like [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    /// What has ended the communication of the last step, after which no rank can go on.
+    /// The error that ended the communication of the last step, after which ranks cannot continue.
     pub fn wait_for_all(&self) -> Result<()> {
         let outcome = self.bring_all();
         self.checked(outcome)
@@ -74,12 +74,12 @@ impl DataParallel {
         self.options.overlap == Overlap::Forward
     }
 
-    /// Returns true if the optimizer steps on each bucket when it is asked for, and not in [`DataParallel::step`].
+    /// Returns true if the optimizer steps on each bucket when the bucket is needed, not in [`DataParallel::step`].
     pub(super) fn defers_gradients(&self) -> bool {
         self.overlaps_forward() && !self.algorithm.written().after_step
     }
 
-    /// Waits for all that the last step has left on its way.
+    /// Completes all work that the last step has left in progress.
     pub(super) fn complete(&mut self) -> Result<()> {
         if self.pending.get_mut().is_empty() {
             return Ok(());
@@ -90,19 +90,19 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Waits until all buckets are here.
+    /// Waits until all buckets have returned.
     pub(super) fn bring_all(&self) -> Result<()> {
         let buckets = self.pending.borrow().buckets();
         (0..buckets).try_for_each(|bucket| self.bring(bucket))
     }
 
-    /// Waits for a parameter's gradient, if it is on its way.
+    /// Waits for the gradient of a parameter, if it is in progress.
     pub(super) fn bring_gradient(&self, parameter: usize) -> Result<()> {
         let (bucket, _) = hooks::lock(&self.backward).plan().place(parameter)?;
         self.bring(bucket)
     }
 
-    /// Waits until a bucket is here; those that arrive before it are taken, too.
+    /// Waits until a bucket has returned; takes those that return before it, too.
     fn bring(&self, bucket: usize) -> Result<()> {
         if !self.pending.borrow().has_left(bucket) {
             return Ok(());

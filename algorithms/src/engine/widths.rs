@@ -18,7 +18,7 @@ pub(super) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -> Result<()
     converted.map_err(|refusal| Error::usage(refusal.to_string(), "give as many elements as announced"))
 }
 
-/// Returns some elements of a bucket as a parameter of type `dtype`: rounded, where that has 16 bits.
+/// Returns some elements of a bucket as a parameter of type `dtype`, rounded if `dtype` has 16 bits.
 pub(super) fn narrow(from: &Buffer, range: Range<usize>, dtype: DType) -> Result<ReadView> {
     let wide = from.read(range)?;
     if wide.dtype() == dtype {

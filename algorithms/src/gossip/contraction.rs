@@ -1,23 +1,23 @@
-//! Contraction of a codec, measured on differences such as it is given, and the consensus step that it allows.
+//! Contraction of a codec, measured on typical differences, and the consensus step that it allows.
 
 use hexagram_logical::codec::{Codec, encode};
 use hexagram_logical::device::kernels::sums::squares_f32;
 use hexagram_logical::encoding::mix;
 use hexagram_logical::{Buffer, DType, Error, Result};
 
-/// Largest number of elements that are measured: a block of the codecs that work in blocks.
+/// Maximum number of elements to measure: a block of the blockwise codecs.
 const MOST: usize = 2048;
 
-/// Number of rounds that are made at most.
+/// Maximum number of rounds.
 const ROUNDS: usize = 4000;
 
-/// Part of ‖e‖² beyond which a codec counts as none.
+/// Fraction of ‖e‖² above which a codec does not count as a contraction.
 const HOPELESS: f64 = 0.999;
 
 /// Returns the largest consensus step that is safe, `room` being μ.
 ///
 /// # Errors
-/// [`Error::Usage`] for a codec that is no contraction, or that cannot be measured on few elements.
+/// [`Error::Usage`] for a codec that is not a contraction, or that cannot be measured on few elements.
 pub(super) fn safe_step(codec: &dyn Codec, len: usize, room: f64) -> Result<f64> {
     let measured = len.min(MOST);
     if measured == 0 {
@@ -42,11 +42,11 @@ fn refused(what: String) -> Error {
     Error::usage(what, "choose another codec, such as the sign, a share of top-k or more levels, or a number")
 }
 
-/// Returns ρ² = Σ ‖e′‖² / Σ ‖e‖² of the second half of the rounds, where e ← e′ + normal numbers, and e′ is what a
-/// message leaves of e.
+/// Returns ρ² = Σ ‖e′‖² / Σ ‖e‖² of the second half of the rounds, where e ← e′ + normal numbers, and e′ is the error
+/// of a message that encodes e.
 fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
     let mut error = vec![0.0f32; len];
-    // More than there is memory for is an error then.
+    // A length beyond the available memory is an error then.
     let mut message = Buffer::zeroed(DType::U8, codec.encoded_len(len))?;
     let mut shares: Vec<(f64, f64)> = Vec::new();
     loop {
@@ -63,7 +63,7 @@ fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
         let half = &shares[shares.len() / 2..];
         let left =
             half.iter().map(|share| share.0).sum::<f64>() / half.iter().map(|share| share.1).sum::<f64>();
-        // What is left settles within some 1 / (1 − ρ²) rounds.
+        // The error settles within some 1 / (1 − ρ²) rounds.
         let settled = shares.len() as f64 > 16.0 + 6.0 / (1.0 - left).max(1e-9);
         if settled || shares.len() >= ROUNDS || left.is_nan() || left > 1e6 {
             return Ok(if left.is_finite() { left } else { f64::MAX });
@@ -71,7 +71,7 @@ fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
     }
 }
 
-/// Returns a number that is nearly normal, of variance 1: the sum of four that are uniform.
+/// Returns an approximately normal number of variance 1: the sum of four uniform ones.
 fn normal(key: u64) -> f32 {
     let sum: u64 = (0..4).map(|place| key >> (16 * place) & 0xffff).sum();
     (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt()
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// Codec of a user whose messages are longer than it says.
+    /// Codec of a user whose messages are longer than it declares.
     #[derive(Debug)]
     struct Liar {
         says: usize,
@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(safe_step(&few, 3, 1.0).unwrap(), 1.0, "nothing is left out");
     }
 
-    /// Returns the factor by which ‖X − X̄‖² of 16 ranks on a ring shrinks a round, on average over the last `rounds`.
+    /// Returns the factor by which ‖X − X̄‖² of 16 ranks on a ring shrinks per round, on average over the last
+    /// `rounds`.
     fn shrinks_by(codec: &dyn Codec, len: usize, step: f64, rounds: usize) -> f64 {
         let start = |rank: usize| (0..len).map(move |at| normal(mix((rank * len + at) as u64))).collect();
         let mut x: Vec<Vec<f32>> = (0..16).map(start).collect();

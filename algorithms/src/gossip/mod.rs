@@ -1,34 +1,35 @@
-//! Mixing of replicas with their neighbours': over which graph, with which codec, and how far towards the neighbours'
-//! mean.
+//! Mixing of replicas with those of their neighbours: the graph, the codec, and the step towards the mean of the
+//! neighbours.
 //!
 //! ```text
 //! codec none      xᵢ ← Σⱼ wᵢⱼ xⱼ
 //! codec C         qᵢ ← C(xᵢ − x̂ᵢ);   x̂ⱼ ← x̂ⱼ + qⱼ of all neighbours;   xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ x̂ⱼ − x̂ᵢ)      CHOCO
 //! ```
 //!
-//! The mean over ranks is kept either way. With a codec W is static, elements are f32, and C is to be a contraction;
-//! what it leaves out is still in xᵢ − x̂ᵢ and comes later. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S. Bytes sent: deg messages.
+//! Both forms preserve the mean over ranks. With a codec, W is static, elements are f32, and C must be a contraction;
+//! the part that it drops remains in xᵢ − x̂ᵢ and is sent later. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S. Bytes sent: deg
+//! messages.
 //!
 //! # The consensus step γ
-//! A codec that leaves ‖e′‖ ≤ ρ ‖e‖ of a difference e allows for every
+//! A codec that leaves an error ‖e′‖ ≤ ρ ‖e‖ of a difference e allows for every
 //!
 //! ```text
 //! γ < (1 − ρ) / (1 + ρ) · μ,        μ = 1 / (1 − min wᵢᵢ):  1.5 on a ring of thirds, 1 at least
 //! ```
 //!
-//! whatever the number of ranks and the spectral gap of the graph. *Auto* takes that bound, 1 at most, with the ρ that
-//! it measures of the codec at the start: on differences to which normal numbers are added in every round, until what
-//! is left of them has settled, as in a training with noise. So top-k of 1 % gets .023 on a ring, of 10 % .20, the sign
-//! .37, QSGD with 15 levels in buckets of 200 .67, eight bits 1. Gossip of 16 ranks on a ring is fastest at 1 to 2
-//! times that, by which ‖X − X̄‖² shrinks by .979 a round with top-k of 10 %, .997 with 1 %, .973 with the sign; at 3
-//! times that top-k of 10 % and QSGD diverge. A codec that loses as much as it says, such as QSGD of few levels, is
-//! refused.
+//! whatever the number of ranks and the spectral gap of the graph. *Auto* uses that bound, at most 1, with the ρ of the
+//! codec, which it measures at the start: on differences to which normal numbers are added in every round, until the
+//! error has settled, as in a training with noise. So top-k of 1 % gets .023 on a ring, of 10 % .20, the sign .37, QSGD
+//! with 15 levels in buckets of 200 .67, eight bits 1. Gossip of 16 ranks on a ring is fastest at 1 to 2 times that,
+//! with which ‖X − X̄‖² shrinks by a factor of .979 per round with top-k of 10 %, .997 with 1 %, .973 with the sign; at
+//! 3 times that top-k of 10 % and QSGD diverge. A codec whose error is as large as its input, such as QSGD of few
+//! levels, is refused.
 //!
-//! Why: with L = I − W, x⁺ = x − γ L x̂ and x̂ = x − e′, so that e⁺ = e′ + (x⁺ − x) and x⁺ − x = −γ L (x − e′). From e′
-//! to e⁺ that is the linear map z⁻¹ (1 + (z − 1) γL / (z − 1 + γL)). W = w + (1 − w) V with w = min wᵢᵢ and ‖V‖ ≤ 1, so
-//! that Re (1/λ) ≥ μ/2 in all of L, and Re (1/(z − 1)) = −1/2 on |z| = 1; hence |(z − 1) γλ / (z − 1 + γλ)| ≤ 2γ / (μ −
-//! γ), and the gain of the map is (μ + γ) / (μ − γ) at most. If ρ times that is below 1, the loop is stable (small gain
-//! theorem), whatever else the codec does. The published proof has γ of the order of (1 − ρ²) times the square of the
+//! Proof: with L = I − W, x⁺ = x − γ L x̂ and x̂ = x − e′, so that e⁺ = e′ + (x⁺ − x) and x⁺ − x = −γ L (x − e′). From
+//! e′ to e⁺ that is the linear map z⁻¹ (1 + (z − 1) γL / (z − 1 + γL)). W = w + (1 − w) V with w = min wᵢᵢ and ‖V‖ ≤ 1,
+//! so that Re (1/λ) ≥ μ/2 in all of L, and Re (1/(z − 1)) = −1/2 on |z| = 1; hence |(z − 1) γλ / (z − 1 + γλ)| ≤ 2γ /
+//! (μ − γ), and the gain of the map is at most (μ + γ) / (μ − γ). If ρ times that is below 1, the loop is stable (small
+//! gain theorem), whatever the codec. The published proof has γ of the order of (1 − ρ²) times the square of the
 //! spectral gap: 3·10⁻⁵ for top-k of 10 % on a ring of 16.
 //!
 //! Source: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
@@ -53,7 +54,7 @@ use std::sync::Arc;
 /// use hexagram::logical::decentralized::Topology;
 /// use std::sync::Arc;
 ///
-/// // One bit for each number, over a torus; how far ranks go is found out.
+/// // One bit per number, over a torus; the step γ is measured.
 /// let gossip = Gossip { codec: Some(Arc::new(Sign::default())), ..Gossip::over(Topology::Torus(None)) };
 /// let algorithm = GradientTracking { gossip };
 /// # let _ = algorithm;
@@ -64,11 +65,11 @@ pub struct Gossip {
     pub graph: Arc<dyn Schedule>,
     /// Codec of the differences; `None` for full precision.
     pub codec: Option<Arc<dyn Codec>>,
-    /// Step γ towards the neighbours' mean with a codec, above 0 and at most 1; `None` to have it measured (auto).
+    /// Step γ towards the mean of the neighbours with a codec, above 0 and at most 1; `None` to measure it (auto).
     pub consensus: Option<f64>,
 }
 
-/// State of a mixing of one buffer; by default, of one in full precision.
+/// State of a mixing of one buffer; by default, in full precision.
 #[derive(Default)]
 pub struct GossipState(Option<Estimates>);
 
@@ -79,7 +80,7 @@ struct Estimates {
 }
 
 impl Gossip {
-    /// Creates the options of full precision over a graph, which may be one behind a pointer.
+    /// Creates the options of full precision over a graph, which may be behind a pointer.
     ///
     /// ```
     /// use hexagram::algorithms::gossip::Gossip;
@@ -93,21 +94,21 @@ impl Gossip {
         Gossip { graph: Arc::new(graph), codec: None, consensus: None }
     }
 
-    /// Names the options.
+    /// Declares the options.
     ///
     /// # Errors
-    /// What [`Options`] says of values that are out of their ranges.
+    /// As [`Options`], for values out of range.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("graph", &mut self.graph, any_graph(), "ranks to mix with, and weights")?;
         codec_fields(&mut self.codec, &mut self.consensus, options)
     }
 
-    /// Makes the state for a buffer: estimates begin at what `x` is, by one gossip in full precision. `part` tells
-    /// apart several buffers of one bucket, whose draws are to differ.
+    /// Creates the state for a buffer: estimates start at the present value of `x`, by one gossip in full precision.
+    /// `part` distinguishes several buffers of one bucket, which need different random numbers.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a γ that is out of its range, with a codec also for elements other than f32, a graph that
-    /// changes, and where auto finds no γ; as [`Context::gossip_synchronize`].
+    /// [`Error::Usage`] for a γ out of range; with a codec also for elements other than f32, for a graph that changes,
+    /// and if auto finds no γ; as [`Context::gossip_synchronize`].
     pub async fn state(&self, context: &Context, x: &Buffer, part: u64) -> Result<GossipState> {
         let Some(codec) = &self.codec else { return Ok(GossipState(None)) };
         let consensus = self.check(context, codec, x)?;
@@ -117,7 +118,7 @@ impl Gossip {
         Ok(GossipState(Some(Estimates { encoding, consensus })))
     }
 
-    /// Returns γ, if these options can be had.
+    /// Returns γ, if these options are valid.
     fn check(&self, context: &Context, codec: &Arc<dyn Codec>, x: &Buffer) -> Result<f64> {
         if x.dtype() != DType::F32 {
             let what = format!("parameters of {} cannot be encoded", x.dtype());
@@ -130,7 +131,7 @@ impl Gossip {
         }
     }
 
-    /// Mixes `x` with the neighbours' of this round. A γ that auto has found is the metric `consensus`.
+    /// Mixes `x` with the buffers of the neighbours in this round. The metric `consensus` is a γ that auto has found.
     ///
     /// # Errors
     /// As [`Context::gossip`] and [`Context::gossip_encoded`].
@@ -153,7 +154,7 @@ impl Gossip {
 }
 
 impl GossipState {
-    /// Names the state in a checkpoint.
+    /// Declares the state for a checkpoint.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -165,7 +166,7 @@ impl GossipState {
     }
 }
 
-/// Names the codec of the differences, and γ, among the options of an algorithm.
+/// Declares the codec of the differences, and γ, among the options of an algorithm.
 pub(crate) fn codec_fields(
     codec: &mut Option<Arc<dyn Codec>>,
     step: &mut Option<f64>,
@@ -176,15 +177,15 @@ pub(crate) fn codec_fields(
     options.field("consensus", step, consensus(), about)
 }
 
-/// Returns the values of γ: a step, or `auto` to have it measured.
+/// Returns the values of γ: a step, or `auto` to measure it.
 pub(crate) fn consensus() -> Or<Above<f64>> {
     or("auto", above(0.0).up_to(1.0))
 }
 
-/// Fails if neighbours change from step to step, since their estimates are of what they have sent before.
+/// Fails if neighbours change from step to step, since estimates of neighbours are built from their earlier messages.
 ///
 /// # Errors
-/// [`Error::Usage`] with graphs that can be used; as [`Schedule::mixing`].
+/// [`Error::Usage`] with suitable graphs; as [`Schedule::mixing`].
 pub(crate) fn check_static(context: &Context, graph: &dyn Schedule) -> Result<()> {
     if graph.is_static(context.members())? {
         return Ok(());
@@ -198,10 +199,10 @@ pub(crate) fn check_static(context: &Context, graph: &dyn Schedule) -> Result<()
     Err(Error::usage(what, remedy))
 }
 
-/// Fails unless the graph has one symmetric matrix, as corrections need it that remember what it has done.
+/// Fails unless the graph has one symmetric matrix, which corrections of earlier mixing require.
 ///
 /// # Errors
-/// [`Error::Usage`] with graphs that can be used; as [`Schedule::mixing`].
+/// [`Error::Usage`] with suitable graphs; as [`Schedule::mixing`].
 pub(crate) fn check_symmetric(context: &Context, graph: &dyn Schedule) -> Result<()> {
     let members = context.members();
     if graph.is_static(members)? && graph.mixing(members, 0)?.is_symmetric() {

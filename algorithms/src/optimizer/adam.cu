@@ -1,4 +1,4 @@
-// Adam's step: the twin of adam.rs.
+// The Adam step: the twin of adam.rs.
 
 #include "device.cuh"
 #include "direction.cuh"

@@ -1,5 +1,5 @@
-//! Adam and AdamW: steps along the first moment of the gradient, by the root of the second. Adam's weight decay is part
-//! of the gradient, AdamW's acts on the parameters alone.
+//! Adam and AdamW: steps along the first moment of the gradient, divided by the root of the second. The weight decay of
+//! Adam is part of the gradient; that of AdamW acts only on the parameters.
 //!
 //! ```text
 //! Adam: g ← g + λ x              AdamW: x ← x − γ λ x                      λ: weight decay
@@ -7,8 +7,8 @@
 //! x ← x − γ (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)       t: steps, this one included
 //! ```
 //!
-//! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019;
-//! both in PyTorch's form. State: m and v, two elements for each parameter.
+//! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR
+//! 2019; both in the form of PyTorch. State: m and v, two elements per parameter.
 
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
@@ -21,7 +21,7 @@ use hexagram_logical::device::program::{Argument, Code, Launch, Module};
 use hexagram_logical::spelling::{Options, Spelled};
 use std::sync::Arc;
 
-/// Modules of Adam's step and of AdamW's.
+/// Modules of the steps of Adam and AdamW.
 #[cfg(feature = "cuda")]
 pub(super) static MODULES: [Module; 2] = [
     Module { name: "adam", code: Code::Packed(hexagram_ptx::ADAM) },
@@ -104,13 +104,13 @@ impl<const DECOUPLED: bool> Optimizer for AdaptiveMoments<DECOUPLED> {
 pub(super) struct AdamStep<T, const DECOUPLED: bool> {
     pub(super) direction: Direction<T>,
     pub(super) rate: T,
-    /// Adam: weight of the parameter in the gradient. AdamW: what is kept of the parameter.
+    /// Adam: weight of the parameter in the gradient. AdamW: factor of the parameter.
     pub(super) decay: T,
 }
 
 #[cfg(feature = "cuda")]
 impl<T: Real> AdamStep<T, true> {
-    /// Returns the launch that steps `len` elements from some places on in the operands: gradients, parameters and both
+    /// Returns the launch that steps `len` elements from these starts in the operands: gradients, parameters and both
     /// moments.
     pub(super) fn launch(&self, starts: [usize; 4], len: usize) -> Launch {
         let Entry { name, scalars, .. } = self.entry();
@@ -142,10 +142,10 @@ impl<T: Real, const DECOUPLED: bool> Elementwise<T, 1, 3> for AdamStep<T, DECOUP
     }
 }
 
-/// Names of Adam's moments.
+/// Names of the moments of Adam.
 pub(super) const SLOTS: [&str; 2] = ["first-moment", "second-moment"];
 
-/// Names the constants of Adam's direction among the options of an optimizer.
+/// Declares the constants of the Adam direction among the options of an optimizer.
 pub(super) fn moment_fields(
     [beta1, beta2]: [&mut f64; 2],
     epsilon: &mut f64,
@@ -156,7 +156,7 @@ pub(super) fn moment_fields(
     options.field("epsilon", epsilon, 0.0.., "constant in the denominator")
 }
 
-/// Adam's direction in one step, in the type of the parameters: what [`Adam`] and its kin share.
+/// Direction of Adam in one step, in the type of the parameters, which [`Adam`] and related optimizers share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Direction<T> {
     beta1: T,
@@ -169,7 +169,7 @@ pub(super) struct Direction<T> {
 }
 
 impl<T: Real> Direction<T> {
-    /// Creates the direction with decays β₁ and β₂ and constant ε, after so many steps.
+    /// Creates the direction with decays β₁ and β₂ and constant ε, after `step` steps.
     pub(super) fn new((beta1, beta2): (f64, f64), epsilon: f64, step: u64) -> Self {
         let t = (step + 1) as f64;
         Direction {
@@ -183,7 +183,7 @@ impl<T: Real> Direction<T> {
         }
     }
 
-    /// Updates an element's moments by its gradient, and returns its direction, of about 1.
+    /// Updates the moments of an element by its gradient, and returns its direction, of size about 1.
     #[inline(always)]
     pub(super) fn next(&self, m: &mut T, v: &mut T, g: T) -> T {
         *m = (self.beta1 * *m + self.take1 * g).canonical();
@@ -191,7 +191,7 @@ impl<T: Real> Direction<T> {
         self.unbias * *m / (v.root() * self.root + self.epsilon)
     }
 
-    /// Returns what `DIRECTION` in `cuda/direction.cuh` names.
+    /// Returns the arguments for `DIRECTION` in `cuda/direction.cuh`.
     #[cfg(feature = "cuda")]
     pub(super) fn arguments(&self) -> [Argument; 7] {
         let Direction { beta1, take1, beta2, take2, unbias, root, epsilon } = *self;

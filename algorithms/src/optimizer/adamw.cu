@@ -1,4 +1,4 @@
-// AdamW's step: the twin of adam.rs.
+// The AdamW step: the twin of adam.rs.
 
 #include "device.cuh"
 #include "direction.cuh"

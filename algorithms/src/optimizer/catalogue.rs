@@ -1,4 +1,4 @@
-//! The optimizers by the names that users type, such as `adamw(weight_decay=0.1)`.
+//! The optimizers by name, with options, such as `adamw(weight_decay=0.1)`.
 
 use super::{Adam, AdamW, Lamb, Lars, Lion, Muon, Optimizer, Sgd};
 use hexagram_logical::Result;
@@ -21,7 +21,7 @@ fn shared<O: Optimizer>(optimizer: O) -> Arc<dyn Optimizer> {
     Arc::new(optimizer)
 }
 
-/// Creates the optimizer that a text spells.
+/// Creates the optimizer from its spelling.
 ///
 /// ```
 /// let optimizer = hexagram::algorithms::optimizer::named("adamw(weight-decay=0.1, beta2=0.95)")?;
@@ -30,8 +30,8 @@ fn shared<O: Optimizer>(optimizer: O) -> Arc<dyn Optimizer> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names where there is no such
-/// optimizer or option, and with option, value and range where a value is out of it.
+/// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: for an unknown optimizer or option with the nearest
+/// names, and for a value out of range with option, value and range.
 pub fn named(text: &str) -> Result<Arc<dyn Optimizer>> {
     catalogue().named(text)
 }

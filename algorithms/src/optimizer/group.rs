@@ -1,4 +1,4 @@
-//! Parameter groups: which parameters the engine's optimizer steps with a learning rate or a weight decay of their own.
+//! Parameter groups: parameters with their own learning rate or weight decay.
 //!
 //! ```text
 //! γ ← γ · group.learning_rate        λ ← λ · group.weight_decay        of the first group that has the parameter
@@ -9,7 +9,7 @@ use hexagram_logical::{Error, Result};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Parameters whose learning rate and weight decay are multiplied with factors of their own.
+/// Parameters whose learning rate and weight decay have their own factors.
 ///
 /// ```
 /// use hexagram::algorithms::optimizer::{AdamW, Members, ParameterGroup};
@@ -28,7 +28,7 @@ use std::ops::Range;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterGroup {
-    /// Parameters of the group. One that several groups have is in the first of them.
+    /// Parameters of the group. A parameter that matches several groups belongs to the first of them.
     pub members: Members,
     /// Factor of the learning rate, at least 0. Default: 1.
     pub learning_rate: f64,
@@ -36,12 +36,12 @@ pub struct ParameterGroup {
     pub weight_decay: f64,
 }
 
-/// Parameters that a [`ParameterGroup`] has.
+/// Parameters of a [`ParameterGroup`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Members {
     /// Parameters of fewer than two dimensions: biases, and the scales and shifts of norms.
     Vectors,
-    /// Parameters with such a name, in which `*` stands for any characters, or none.
+    /// Parameters whose name matches; `*` stands for any characters, or none.
     Named(String),
     /// Parameters with one of these names.
     Listed(BTreeSet<String>),
@@ -53,7 +53,7 @@ impl ParameterGroup {
         ParameterGroup { members, learning_rate: 1.0, weight_decay: 1.0 }
     }
 
-    /// Refuses factors that cannot be meant.
+    /// Refuses invalid factors.
     pub(crate) fn check(&self) -> Result<()> {
         let sound = |factor: f64| factor.is_finite() && factor >= 0.0;
         let named = |field: &str| format!("{field} of the parameter group {:?}", self.members);
@@ -63,7 +63,7 @@ impl ParameterGroup {
 }
 
 impl Members {
-    /// Returns true if a parameter is among them.
+    /// Returns true if a parameter is one of them.
     fn include(&self, tensor: &Tensor) -> bool {
         match self {
             Members::Vectors => tensor.shape.len() < 2,
@@ -73,7 +73,7 @@ impl Members {
     }
 }
 
-/// Returns true if a name is one that a pattern with `*` stands for.
+/// Returns true if a name matches a pattern with `*`.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(head) else { return false };
@@ -86,8 +86,7 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     name.ends_with(tail)
 }
 
-/// Consecutive tensors of a bucket that have one parameter group: an elementwise optimizer goes over their elements in
-/// one pass.
+/// Consecutive tensors of a bucket in the same parameter group: an elementwise optimizer processes them in one pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
     /// Range of the elements within the bucket.
@@ -101,13 +100,13 @@ pub struct Section {
 }
 
 impl Section {
-    /// Creates the one section of a bucket that nobody has divided, with factors of 1 and without tensors.
+    /// Creates the single section of an undivided bucket, with factors of 1 and without tensors.
     pub fn whole(elements: usize) -> Self {
         Section { elements: 0..elements, tensors: 0..0, learning_rate: 1.0, weight_decay: 1.0 }
     }
 }
 
-/// Returns a bucket's sections, which cover it in the order of its elements.
+/// Returns the sections of a bucket, which cover it in the order of its elements.
 pub(crate) fn sections(groups: &[ParameterGroup], tensors: &[Tensor]) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for (at, tensor) in tensors.iter().enumerate() {
@@ -126,7 +125,7 @@ pub(crate) fn sections(groups: &[ParameterGroup], tensors: &[Tensor]) -> Vec<Sec
     sections
 }
 
-/// Fails if a group is of a name that no parameter has.
+/// Fails if a group has a name that no parameter has.
 pub(crate) fn check_names<'a>(
     groups: &[ParameterGroup],
     tensors: impl Iterator<Item = &'a Tensor> + Clone,

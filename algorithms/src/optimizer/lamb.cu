@@ -1,7 +1,7 @@
-// LAMB's step: the twin of lamb.rs.
+// The LAMB step: the twin of lamb.rs.
 //
 // The first entry updates the moments, and sums the squares of parameters and directions by blocks; the last one steps
-// by the quotient of both norms. It computes the directions again, which costs as much memory traffic as keeping them.
+// by the quotient of both norms. It recomputes the directions, with the same memory traffic as storing them.
 
 #include "device.cuh"
 #include "direction.cuh"
@@ -15,7 +15,7 @@ __device__ inline void moments(
     each_summed(len, [=](u64 block, u64 start, u64 end, bool exists) {
         double parameter_squares = 0;
         double direction_squares = 0;
-        // Four are loaded before the first is stored: the compiler keeps loads behind stores that may be to their place.
+        // Four are loaded before the first is stored: the compiler keeps loads behind stores that may alias them.
         constexpr u32 AHEAD = 4;
         u64 i = start + threadIdx.x % WIDE;
         auto take = [&](u64 i, T x, T m, T v, T gradient) {

@@ -1,4 +1,4 @@
-//! LAMB: Adam whose step in each tensor is as long as the tensor.
+//! LAMB: Adam with a step in each tensor that is as long as the tensor.
 //!
 //! ```text
 //! m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Source: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020 (arXiv
-//! 1904.00962), with φ(z) = z. Its authors' code leaves biases and norms unscaled, which are vectors. State: m and v,
-//! two elements for each parameter.
+//! 1904.00962), with φ(z) = z. The authors' code does not scale vectors (biases and norms). State: m and v, two
+//! elements per parameter.
 
 use super::adam::{Direction, SLOTS, moment_fields};
 use super::{Optimizer, Update, checked, with_float};
@@ -99,7 +99,7 @@ impl Optimizer for Lamb {
     }
 }
 
-/// LAMB's step on a bucket.
+/// The LAMB step on a bucket.
 #[derive(Debug)]
 struct LambStep<T> {
     direction: Direction<T>,
@@ -112,7 +112,7 @@ struct AsLong<T> {
     elements: Range<usize>,
     rate: f64,
     decay: T,
-    /// True if the rate is multiplied with the quotient of norms.
+    /// True if the rate is multiplied by the quotient of norms.
     scaled: bool,
 }
 
@@ -141,7 +141,7 @@ impl<T: Real> Kernel for LambStep<T> {
         let mut launches = Vec::new();
         let mut scratch = 0;
         for tensor in self.tensors.iter().filter(|tensor| !tensor.elements.is_empty()) {
-            // Both norms' sums come first in the scratch memory.
+            // The sums of both norms come first in the scratch memory.
             let norms = Argument::Scratch(0);
             let len = tensor.elements.len();
             let sums = Sums::new("lamb_sums", 2, len, norms, 16);

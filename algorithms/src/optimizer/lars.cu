@@ -1,4 +1,4 @@
-// LARS' step: the twin of lars.rs. The first entry sums the squares of gradients and parameters by blocks.
+// The LARS step: the twin of lars.rs. The first entry sums the squares of gradients and parameters by blocks.
 
 #include "device.cuh"
 #include "elements.cuh"
@@ -11,7 +11,7 @@ __device__ inline void norms(const T* gradients, const T* parameters, u64 len, d
     sum_blocks(len, sums + blocks, [=](u64 i) { return (double)parameters[i] * (double)parameters[i]; });
 }
 
-/// Returns the factor of a tensor's learning rate.
+/// Returns the factor of the learning rate of a tensor.
 __device__ inline double quotient(const double* sums, double decay, double trust, double epsilon) {
     double gradients = sqrt(sums[0]);
     double parameters = sqrt(sums[1]);

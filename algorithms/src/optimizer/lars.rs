@@ -1,4 +1,4 @@
-//! LARS: momentum SGD whose step in each tensor is in proportion to the tensor's length.
+//! LARS: momentum SGD with a step in each tensor that is proportional to the length of the tensor.
 //!
 //! ```text
 //! q ← η ‖x‖ / (‖g‖ + λ ‖x‖ + ε)       norms of a tensor, λ: weight decay; q = 1 if ‖x‖ or ‖g‖ is 0,
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017 (arXiv 1708.03888). γ is
-//! part of u, so that a change of γ acts on what is added from there on. Common implementations leave biases and norms
-//! unscaled, which are vectors. State: u, one element for each parameter.
+//! part of u, so a change of γ affects only later additions to u. Common implementations do not scale vectors (biases
+//! and norms). State: u, one element per parameter.
 
 use super::{Optimizer, Update, checked, with_float};
 #[cfg(feature = "cuda")]
@@ -35,11 +35,12 @@ pub(super) static MODULE: Module = Module { name: "lars", code: Code::Packed(hex
 pub struct Lars {
     /// Momentum coefficient μ, in [0, 1). Default: 0.9.
     pub momentum: f64,
-    /// True for Nesterov's momentum, which looks ahead. Default: false.
+    /// True for Nesterov momentum, which looks ahead. Default: false.
     pub nesterov: bool,
     /// Weight decay λ, at least 0. Default: 0.
     pub weight_decay: f64,
-    /// Trust coefficient η, above 0: the length of a step, as a share of the tensor's, at γ = 1. Default: 0.001.
+    /// Trust coefficient η, above 0: the length of a step at γ = 1, as a share of the length of the tensor. Default:
+    /// 0.001.
     pub trust: f64,
     /// Constant ε in the denominator, at least 0. Default: 0.
     pub epsilon: f64,
@@ -115,7 +116,7 @@ impl Optimizer for Lars {
     }
 }
 
-/// LARS' step on a bucket.
+/// The LARS step on a bucket.
 #[derive(Debug)]
 struct LarsStep<T> {
     lars: Lars,
@@ -129,7 +130,7 @@ struct InProportion {
     elements: Range<usize>,
     rate: f64,
     decay: f64,
-    /// True if the rate is multiplied with q.
+    /// True if the rate is multiplied by q.
     scaled: bool,
 }
 
@@ -161,7 +162,7 @@ impl<T: Real> Kernel for LarsStep<T> {
         let mut launches = Vec::new();
         let mut scratch = 0;
         for tensor in self.tensors.iter().filter(|tensor| !tensor.elements.is_empty()) {
-            // Both norms' sums come first in the scratch memory.
+            // The sums of both norms come first in the scratch memory.
             let norms = Argument::Scratch(0);
             let len = tensor.elements.len();
             let runs = |to| runs::<T>(0..to, &tensor.elements).chain([Argument::U64(len as u64)]);
@@ -184,7 +185,7 @@ impl<T: Real> Kernel for LarsStep<T> {
 }
 
 impl Lars {
-    /// Returns the factor q of a tensor's learning rate.
+    /// Returns the factor q of the learning rate of a tensor.
     fn quotient<T: Real>(&self, parameters: &[T], gradients: &[T], decay: f64) -> f64 {
         let parameters = norm(parameters);
         let gradients = norm(gradients);

@@ -1,4 +1,4 @@
-//! Learning rates that change: a warm-up, and a schedule after it.
+//! Variable learning rates: a warm-up, and a schedule after it.
 //!
 //! ```text
 //! γ(t) = base · (start + (1 − start) t / W)              t < W: warm-up of W steps
@@ -12,9 +12,9 @@
 //!              cosine each. It is its own warm-up.
 //! ```
 //!
-//! Step t is the number of steps before it, through checkpoints: nothing else is remembered. Equal to PyTorch's
-//! `LinearLR`, `CosineAnnealingLR` (until its minimum, where ours stays), `StepLR` and `OneCycleLR` (without its cycle
-//! of momentum), the first as warm-up, joined by `SequentialLR`.
+//! Step t is the number of steps before it, including those before a checkpoint; there is no other state. Equal to
+//! PyTorch's `LinearLR`, `CosineAnnealingLR` (until its minimum; ours then stays there), `StepLR` and `OneCycleLR`
+//! (without its cycle of momentum), with `LinearLR` as warm-up, joined by `SequentialLR`.
 //!
 //! Sources: Loshchilov and Hutter, "SGDR", ICLR 2017 (cosine); Smith and Topin, "Super-convergence", 2018 (one-cycle);
 //! Goyal et al., "Accurate, large minibatch SGD", 2017 (warm-up).
@@ -26,7 +26,7 @@ use std::f64::consts::PI;
 use std::fmt;
 use std::str::FromStr;
 
-/// Learning rate γ of every step: a pure function of the step's number.
+/// Learning rate γ of every step: a pure function of the step number.
 ///
 /// ```
 /// use hexagram::algorithms::{LearningRate, RateSchedule};
@@ -44,7 +44,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LearningRate {
-    /// Largest learning rate, which all factors multiply; at least 0. Default: 0.1.
+    /// Maximum learning rate, to which all factors apply; at least 0. Default: 0.1.
     pub base: f64,
     /// Number W of steps in which the rate rises to `base`. Default: 0.
     pub warmup: u64,
@@ -60,23 +60,23 @@ pub enum RateSchedule {
     /// The factor stays 1.
     #[default]
     Constant,
-    /// The factor falls from 1 to an end, by the same amount in each step.
+    /// The factor falls linearly from 1 to `end`.
     Linear {
-        /// Number of steps after which the end is reached, the warm-up included.
+        /// Number of steps after which the end is reached, including the warm-up.
         steps: u64,
         /// Factor at the end, at least 0.
         end: f64,
     },
-    /// The factor falls from 1 to an end along half a cosine.
+    /// The factor falls from 1 to `end` along half a cosine.
     Cosine {
-        /// Number of steps after which the end is reached, the warm-up included.
+        /// Number of steps after which the end is reached, including the warm-up.
         steps: u64,
         /// Factor at the end, at least 0.
         end: f64,
     },
-    /// The factor is multiplied by another from time to time.
+    /// The factor is multiplied by `factor` periodically.
     Step {
-        /// Number of steps from one multiplication to the next, 1 or more.
+        /// Number of steps from one multiplication to the next, at least 1.
         every: u64,
         /// Factor of each multiplication, above 0.
         factor: f64,
@@ -85,11 +85,11 @@ pub enum RateSchedule {
     OneCycle {
         /// Number of steps of the cycle.
         steps: u64,
-        /// Share of the steps in which the factor rises, above 0 and below 1. PyTorch's default: 0.3.
+        /// Share of the steps in which the factor rises, above 0 and below 1. Default of PyTorch: 0.3.
         rise: f64,
-        /// Factor in the first step, 0 to 1. PyTorch's default: 1/25.
+        /// Factor in the first step, 0 to 1. Default of PyTorch: 1/25.
         start: f64,
-        /// Factor in the last step, 0 to 1. PyTorch's default: 1/250000.
+        /// Factor in the last step, 0 to 1. Default of PyTorch: 1/250000.
         end: f64,
     },
 }
@@ -107,7 +107,7 @@ impl From<f64> for LearningRate {
 }
 
 impl LearningRate {
-    /// Returns the learning rate of the step before which there were so many.
+    /// Returns the learning rate after `step` steps.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.base * between(self.start, 1.0, step as f64 / self.warmup as f64);
@@ -115,8 +115,8 @@ impl LearningRate {
         self.base * self.schedule.factor(step - self.warmup, self.warmup)
     }
 
-    /// Returns the schedules by name, for a training with this base of so many steps: where a spelling has no `base`
-    /// and no `steps`, these count.
+    /// Returns the schedules by name, for a training of `steps` steps with this base: they are the defaults of a
+    /// spelling without `base` and `steps`.
     pub fn catalogue(base: f64, steps: u64) -> Catalogue<LearningRate> {
         let with = |schedule| LearningRate { schedule, ..LearningRate::from(base) };
         let cycle = RateSchedule::OneCycle { steps, rise: 0.3, start: 1.0 / 25.0, end: 1.0 / 250_000.0 };
@@ -130,7 +130,7 @@ impl LearningRate {
             .with(with(cycle), "rises and falls, half a cosine each", same)
     }
 
-    /// Refuses what cannot be meant.
+    /// Refuses invalid values.
     pub(crate) fn check(&self) -> Result<()> {
         let want = "a positive number, or 0 for steps that change nothing";
         let sound = self.base.is_finite() && self.base >= 0.0;
@@ -166,7 +166,7 @@ impl Spelled for LearningRate {
 }
 
 impl fmt::Display for LearningRate {
-    /// Writes the spelling with all options; of a constant rate without warm-up, the number.
+    /// Writes the spelling with all options; a constant rate without warm-up as a number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self == LearningRate::from(self.base) {
             true => f.write_str(&self.base.word()),
@@ -178,7 +178,7 @@ impl fmt::Display for LearningRate {
 impl FromStr for LearningRate {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the output of [`Display`](fmt::Display).
     fn from_str(text: &str) -> Result<Self> {
         match f64::from_word(text) {
             Some(base) => Ok(base.into()),
@@ -188,7 +188,7 @@ impl FromStr for LearningRate {
 }
 
 impl RateSchedule {
-    /// Returns the factor after so many steps, counted from the end of the warm-up.
+    /// Returns the factor after `step` steps, counted from the end of the warm-up.
     fn factor(&self, step: u64, warmup: u64) -> f64 {
         let part = |steps: u64| (step as f64 / steps.saturating_sub(warmup) as f64).min(1.0);
         match *self {
@@ -238,12 +238,12 @@ impl RateSchedule {
     }
 }
 
-/// Returns the number that lies a part of the way from one to another.
+/// Interpolates linearly between two numbers.
 fn between(from: f64, to: f64, part: f64) -> f64 {
     from + (to - from) * part
 }
 
-/// Returns the number a part of the way from one to another, along half a cosine.
+/// Interpolates between two numbers along half a cosine.
 fn annealed(from: f64, to: f64, part: f64) -> f64 {
     to + (from - to) * (1.0 + (PI * part).cos()) / 2.0
 }

@@ -1,9 +1,9 @@
-// Lion's step: the twin of lion.rs.
+// The Lion step: the twin of lion.rs.
 
 #include "device.cuh"
 #include "elements.cuh"
 
-/// Returns a size with the sign of another number; 0 for one that has none, and NaN for NaN.
+/// Returns a size with the sign of another number; 0 if that is zero, and NaN for NaN.
 template <typename T>
 __device__ inline T size_with_sign(T size, T of) {
     return of > 0 ? size : of < 0 ? -size : of;

@@ -7,9 +7,9 @@
 //! m ← β₂ m + (1 − β₂) g
 //! ```
 //!
-//! Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023 (arXiv 2302.06675), which advises
-//! a learning rate 3 to 10 times lower than AdamW's and a weight decay as many times higher. State: m, one element for
-//! each parameter.
+//! Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023 (arXiv 2302.06675), which
+//! recommends a learning rate 3 to 10 times lower than that of AdamW, and a weight decay higher by the same factor.
+//! State: m, one element per parameter.
 
 use super::{Optimizer, Update, checked, with_float};
 use crate::elementwise::Elementwise;
@@ -85,7 +85,7 @@ impl Optimizer for Lion {
     }
 }
 
-/// Lion's step on some elements.
+/// The Lion step on some elements.
 #[derive(Debug)]
 struct BySign<T> {
     rate: T,
@@ -114,7 +114,7 @@ impl<T: Real> Elementwise<T, 1, 2> for BySign<T> {
     }
 }
 
-/// Returns a size with the sign of another number; 0 for one that has none.
+/// Returns a size with the sign of another number; 0 if that is zero.
 #[inline]
 fn signed<T: Real>(size: T, of: T) -> T {
     if of > T::ZERO {

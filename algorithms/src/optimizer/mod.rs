@@ -1,20 +1,20 @@
-//! Optimizers that the engine runs itself, on flat memory: one pass over each bucket, and a state that is saved,
-//! broadcast and moved between buckets with the parameters. Implement [`Optimizer`] for one of your own.
+//! Optimizers of the engine, on flat memory: one pass over each bucket, and a state that is saved, broadcast and moved
+//! between buckets with the parameters. Implement [`Optimizer`] for your own.
 //!
-//! | optimizer | a step, of a parameter x with gradient g | remembers |
+//! | optimizer | step of a parameter x with gradient g | state |
 //! |---|---|---|
-//! | [`Sgd`] | along g, with momentum if asked for | 0 or 1 element a parameter |
+//! | [`Sgd`] | along g, optionally with momentum | 0 or 1 element per parameter |
 //! | [`Adam`], [`AdamW`] | along m / √v, of about γ in every element | 2 |
 //! | [`Lion`] | γ in every element, along the sign of a momentum | 1 |
-//! | [`Lamb`] | Adam's, of the length of the tensor | 2 |
-//! | [`Lars`] | along g, of a length in proportion to the tensor's | 1 |
-//! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: AdamW's | 1; others: 2 |
+//! | [`Lamb`] | that of Adam, scaled to the length of the tensor | 2 |
+//! | [`Lars`] | along g, with a length proportional to that of the tensor | 1 |
+//! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: as AdamW | 1; others: 2 |
 //!
-//! A step is made where the parameters are. One of your own may work on slices of the host, as the example at
-//! [`Optimizer`] does: on another device they are copied, and copied back.
+//! A step runs on the device of the parameters. Your own may work on host slices, as in the example of [`Optimizer`]:
+//! on another device they are copied to the host and back.
 //!
-//! What is stepped with another learning rate or weight decay is a [`ParameterGroup`]; what changes the learning rate
-//! while training is a [`LearningRate`].
+//! A [`ParameterGroup`] gives parameters their own learning rate or weight decay; a [`LearningRate`] changes the
+//! learning rate during training.
 
 mod adam;
 mod catalogue;
@@ -52,7 +52,7 @@ use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// Modules of all arithmetic on parameters and moments that a GPU does.
+/// GPU modules of all arithmetic on parameters and moments.
 #[cfg(feature = "cuda")]
 pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 8] = [
     &sgd::MODULE,
@@ -65,7 +65,7 @@ pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 8] = [
     &moments::moment::MODULE,
 ];
 
-/// Rule that changes parameters, given gradients.
+/// Rule that updates parameters from gradients.
 ///
 /// Fields must not differ between ranks: the `Debug` output is compared.
 ///
@@ -94,34 +94,34 @@ pub(crate) static MODULES: [&hexagram_logical::device::program::Module; 8] = [
 /// }
 /// ```
 pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
-    /// Returns the names of what is remembered of every tensor, in buffers that are zero before the first step.
+    /// Returns the names of the state of every tensor, in buffers that are zero before the first step.
     fn slots(&self) -> &'static [&'static str];
 
-    /// Returns the number of elements that a slot has of a tensor: by default as many as the tensor. The parts of a
-    /// bucket's tensors lie one after the other in the slot's buffer.
+    /// Returns the number of elements of a slot for a tensor: by default the length of the tensor. The parts of the
+    /// tensors of a bucket follow each other in the buffer of the slot.
     fn slot_len(&self, slot: &str, tensor: &Tensor) -> usize {
         let _ = slot;
         tensor.elements.len()
     }
 
-    /// Returns the form of a step, for algorithms that not every optimizer fits.
+    /// Returns the form of a step, for algorithms that do not fit every optimizer.
     fn form(&self) -> StepForm {
         StepForm::default()
     }
 
-    /// Returns the weight decay λ that a [group's factor](ParameterGroup) is of; `None` if it has no such option, or more
-    /// than one.
+    /// Returns the weight decay λ to which the [factor of a group](ParameterGroup) applies; `None` without such an
+    /// option, or with several.
     fn weight_decay(&self) -> Option<f64> {
         None
     }
 
-    /// Returns the same optimizer with another weight decay, if it has that one option.
+    /// Returns the same optimizer with another weight decay, if it has exactly one such option.
     fn with_weight_decay(&self, weight_decay: f64) -> Option<Arc<dyn Optimizer>> {
         let _ = weight_decay;
         None
     }
 
-    /// Refuses options that cannot be meant.
+    /// Refuses invalid options.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -129,8 +129,7 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the text that spells it, where it is one that [`catalogue`] knows; without options that are as by
-    /// default.
+    /// Returns the spelling, if [`catalogue`] contains the optimizer, without options that have their defaults.
     fn spelled(&self) -> String {
         format!("{self:?}")
     }
@@ -138,7 +137,7 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
     /// Makes one step on one bucket; `slots` are in the order of [`Optimizer::slots`].
     ///
     /// # Errors
-    /// [`Error::Usage`] for element types that it cannot deal with.
+    /// [`Error::Usage`] for element types that it does not support.
     fn step(&self, update: Update<'_>) -> Result<()>;
 }
 
@@ -150,19 +149,19 @@ pub struct Update<'a> {
     pub learning_rate: f64,
     /// Tensors of the bucket, which cover it in the order of their elements.
     pub tensors: &'a [Tensor],
-    /// Sections of the bucket, which cover it too, each of one parameter group.
+    /// Sections of the bucket, which also cover it, each with one parameter group.
     pub sections: &'a [Section],
-    /// Gradients, as the algorithm has left them.
+    /// Gradients, as left by the algorithm.
     pub gradients: &'a Buffer,
-    /// Parameters, to be changed.
+    /// Parameters to update.
     pub parameters: &'a mut Buffer,
-    /// Buffers of the optimizer's own state, in the order of [`Optimizer::slots`].
+    /// Buffers of the optimizer state, in the order of [`Optimizer::slots`].
     pub slots: &'a mut [Buffer],
 }
 
 impl Update<'_> {
-    /// Steps every element by itself: those of each section by what `rule` makes of it and its learning rate. `W` runs
-    /// are written: the parameters and all slots.
+    /// Steps every element separately, with the step that `rule` returns for its section and learning rate. Writes `W`
+    /// runs: the parameters and all slots.
     fn step_elements<T: Real, E: Elementwise<T, 1, W>, const W: usize>(
         self,
         rule: impl Fn(&Section, f64) -> E,
@@ -175,7 +174,7 @@ impl Update<'_> {
         elementwise::each(parts, [self.gradients], self.written()?)
     }
 
-    /// Returns what `rule` makes of each tensor, its section and its learning rate.
+    /// Returns the result of `rule` for each tensor, its section and its learning rate.
     fn by_tensor<S>(&self, rule: impl Fn(&Section, &Tensor, f64) -> S) -> Vec<S> {
         let of_section = |section: &Section| {
             let rate = self.learning_rate * section.learning_rate;
@@ -185,8 +184,7 @@ impl Update<'_> {
         self.sections.iter().flat_map(of_section).collect()
     }
 
-    /// Runs a kernel on the gradients, which it reads, and on the parameters and all slots, which it writes. Its work is
-    /// by tensors.
+    /// Runs a kernel that reads the gradients, and writes the parameters and all slots, tensor by tensor.
     fn run<T: Real, const W: usize>(self, kernel: impl Kernel) -> Result<()> {
         let written: [&Buffer; W] = self.written()?;
         let len = elementwise::alike::<T>(&[self.gradients], &written)?;
@@ -194,14 +192,14 @@ impl Update<'_> {
         elementwise::run(Arc::new(kernel), &[self.gradients], &written)
     }
 
-    /// Returns the parameters and as many slots as an optimizer names.
+    /// Returns the parameters and all slots of an optimizer, as an array.
     fn written<const W: usize>(&self) -> Result<[&Buffer; W]> {
         let written: Vec<&Buffer> = std::iter::once(&*self.parameters).chain(&*self.slots).collect();
         written.try_into().map_err(|_| strange_slots(W - 1, self.slots.len()))
     }
 }
 
-/// Fails if an option of an optimizer is out of its range.
+/// Fails if an option of an optimizer is out of range.
 fn checked(optimizer: &impl Spelled) -> Result<()> {
     let mut own = optimizer.clone();
     Options::check(optimizer.word(), |options| own.options(options))

@@ -1,37 +1,38 @@
-// Muon's step in a matrix: the twin of muon.rs and newton_schulz.rs.
+// The Muon step of a matrix: the twin of muon.rs and newton_schulz.rs.
 //
-// A product is made by tiles, each by one block of threads from slices of both factors in shared memory. Every element is
-// one sum in the order of the inner index, as on the host, so no two threads share one. What a matrix makes with its own
-// transpose is symmetric to the bit, as is what becomes of it: x y is y x. So only tiles on and above the diagonal are
-// computed, and their elements stored twice; and a row may be read where a column is meant.
+// A product is computed tile by tile, each by one thread block from slices of both factors in shared memory. Every
+// element is one sum in the order of the inner index, as on the host, so no two threads share one. The product of a
+// matrix with its own transpose is symmetric to the bit, as are its polynomials, since x y = y x. So only tiles on and
+// above the diagonal are computed, and their elements stored twice; and a row can be read instead of a column.
 
 #include "device.cuh"
 #include "elements.cuh"
 #include "sums.cuh"
 
-/// Threads of a block. Where it makes a product, a processor has room for two at least, of which one computes while the
+/// Threads of a block. A processor has room for at least two blocks that compute a product; one computes while the
 /// other waits.
 constexpr u32 THREADS = 256;
 
-/// Rows and columns of a product's tile, of which every thread computes `EACH` × `EACH` elements.
+/// Rows and columns of a tile of a product; every thread computes `EACH` × `EACH` elements of it.
 constexpr u32 TILE = 64;
 constexpr u32 EACH = 4;
 constexpr u32 ACROSS = TILE / EACH;
 
-/// Inner indices of the slices that are in shared memory, and the elements of one that a thread brings there.
+/// Number of inner indices of the slices in shared memory, and the number of elements that a thread loads.
 constexpr u32 DEPTH = 16;
 constexpr u32 BROUGHT = TILE * DEPTH / THREADS;
 
-/// Distance of a slice's inner indices in shared memory, which spreads them over banks and keeps runs of four aligned.
+/// Stride of the inner indices of a slice in shared memory, which spreads them over banks and keeps runs of four
+/// aligned.
 constexpr u32 PITCH = TILE + 4;
 
-/// Rows and columns of a transpose's tile.
+/// Rows and columns of a tile of a transpose.
 constexpr u32 TURNED = 32;
 
-/// Smallest norm that a matrix is divided by.
+/// Smallest norm by which a matrix is divided.
 constexpr double LEAST_NORM = 1e-7;
 
-/// Calls `work(row, column)` for the first element of every tile of a matrix, with the threads of a block.
+/// Calls `work(row, column)` for the first element of every tile of a matrix, distributed over the thread blocks.
 template <u32 SIDE, typename Work>
 __device__ inline void each_tile(u64 rows, u64 columns, Work work) {
     u64 across = (columns + SIDE - 1) / SIDE;
@@ -39,15 +40,16 @@ __device__ inline void each_tile(u64 rows, u64 columns, Work work) {
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) work(tile / across * SIDE, tile % across * SIDE);
 }
 
-/// A tile's part of a factor: up to `TILE` of its lines, slice by slice. Lines are the rows of a matrix if `ROWS`, and
+/// A tile's part of a factor: up to `TILE` of its lines, slice by slice. Lines are the rows of a matrix if `ROWS`,
 /// otherwise its columns.
 template <typename T, bool ROWS>
 struct Factor {
-    /// Distances of the elements that a thread brings, of which those of threads beside each other lie beside each other.
+    /// Distances of the elements that a thread loads; neighbouring threads load neighbouring elements.
     static constexpr u32 LINES_APART = ROWS ? THREADS / DEPTH : 0;
     static constexpr u32 INNER_APART = ROWS ? 0 : THREADS / TILE;
 
-    /// Place of this thread's first element of the next slice, and the distances to its next one, and to the next slice.
+    /// Address of this thread's first element of the next slice, and the distances to its next one, and to the next
+    /// slice.
     const T* at;
     u64 apart, ahead;
     /// Numbers of lines and of inner indices from that element on.
@@ -63,7 +65,7 @@ struct Factor {
         inner = inner_of(0) < length ? length - inner_of(0) : 0;
     }
 
-    /// Loads this thread's elements of the next slice; those that are not there are 0.
+    /// Loads this thread's elements of the next slice; 0 beyond the end.
     __device__ inline void load(T (&to)[BROUGHT]) {
 #pragma unroll
         for (u32 i = 0; i < BROUGHT; i++) {
@@ -74,7 +76,7 @@ struct Factor {
         inner = inner < DEPTH ? 0 : inner - DEPTH;
     }
 
-    /// Stores what was loaded to shared memory.
+    /// Stores the loaded elements to shared memory.
     __device__ inline void store(const T (&loaded)[BROUGHT], T (&slice)[DEPTH][PITCH]) const {
 #pragma unroll
         for (u32 i = 0; i < BROUGHT; i++) slice[inner_of(i)][line_of(i)] = loaded[i];
@@ -117,10 +119,10 @@ __device__ inline void add_product(Factor<T, ROWS> left, Factor<T, ROWS> right, 
         left.store(x, slice[0]);
         right.store(y, slice[1]);
         __syncthreads();
-        // The next ones come while these are computed with.
+        // The next elements are loaded during the computation.
         left.load(x);
         right.load(y);
-        // Nothing is added for what is not there, not even 0: −0 + 0 is another number than −0.
+        // Elements beyond the end must not be added, not even as 0: −0 + 0 differs from −0.
         if (left_over >= DEPTH) {
 #pragma unroll
             for (u32 k = 0; k < DEPTH; k++) add_products(slice[0][k], slice[1][k], sums);
@@ -132,7 +134,7 @@ __device__ inline void add_product(Factor<T, ROWS> left, Factor<T, ROWS> right, 
     }
 }
 
-/// Calls `work(sum, row, column)` for this thread's elements of a tile that the matrix has.
+/// Calls `work(sum, row, column)` for this thread's elements of a tile that are inside the matrix.
 template <typename T, typename Work>
 __device__ inline void each_sum(T (&sums)[EACH][EACH], u64 top, u64 left, u64 rows, u64 columns, Work work) {
 #pragma unroll
@@ -146,8 +148,8 @@ __device__ inline void each_sum(T (&sums)[EACH][EACH], u64 top, u64 left, u64 ro
     }
 }
 
-/// Computes `to ← f(X Xᵀ)`, element by element: `f` is called with an element and its place. X has `rows` rows of `inner`
-/// elements.
+/// Computes `to ← f(X Xᵀ)`, element by element: `f` is called with an element and its position. X has `rows` rows of
+/// `inner` elements.
 template <typename T, typename F>
 __device__ inline void square(const T* from, u64 rows, u64 inner, T* to, F f) {
     each_tile<TILE>(rows, rows, [=](u64 top, u64 left) {
@@ -195,7 +197,7 @@ __device__ inline void transpose(const T* from, u64 rows, u64 columns, T* to) {
     });
 }
 
-/// Updates the momentum, and stores the direction that is made orthogonal.
+/// Updates the momentum, and stores the direction to orthogonalize.
 template <typename T>
 __device__ inline void momentum(
     const T* gradients, T* momentum, T* direction, u64 len, T decay, T take, u32 nesterov) {

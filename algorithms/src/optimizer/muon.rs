@@ -1,5 +1,4 @@
-//! Muon: matrices move along the orthogonal matrix that is nearest to their momentum, other parameters as AdamW has
-//! them.
+//! Muon: matrices move along the orthogonal matrix nearest to their momentum, other parameters as with AdamW.
 //!
 //! ```text
 //! m ← μ m + (1 − μ) g            μ: momentum
@@ -9,17 +8,16 @@
 //! ```
 //!
 //! Matrices are tensors of two dimensions or more, all but the first taken together. O sets all singular values to
-//! about 1. The default s gives a step the size of AdamW's, so that both rules share γ and λ. Embeddings and the last
-//! layer, whose rows are no directions of one space, are better named in [`Muon::except`].
+//! about 1. With the default s, a step has the size of an AdamW step, so that both rules share γ and λ. List embeddings
+//! and the last layer in [`Muon::except`], as their rows are not directions of one space.
 //!
-//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is of Liu et
-//! al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). As PyTorch's Muon but for O's arithmetic, which
-//! is that of the parameters and not bf16. State: m, one element for each parameter of a matrix; AdamW's two for the
-//! others.
+//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; the second s is from Liu et
+//! al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982). Like Muon of PyTorch, except that O is computed
+//! in the type of the parameters, not in bf16. State: m, one element per parameter of a matrix; two for the others, as
+//! AdamW.
 //!
-//! Memory for the time of a step, where m ≤ n are the sides of the largest matrix of a bucket: 4 m n + m² elements on the
-//! host at most. On a GPU it is 2 m n + m², and 8 bytes for every 4096 elements, which each queue keeps; the engine has
-//! eight.
+//! Temporary memory of a step, where m ≤ n are the sides of the largest matrix of a bucket: at most 4 m n + m² elements
+//! on the host. On a GPU it is 2 m n + m², and 8 bytes per 4096 elements, for each queue; the engine has eight.
 
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
@@ -40,12 +38,12 @@ use hexagram_logical::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Steps by orthogonalized momenta, and by AdamW where there are no matrices.
+/// Steps by orthogonalized momenta, and by AdamW for parameters that are not matrices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Muon {
     /// Momentum coefficient μ, in [0, 1). Default: 0.95.
     pub momentum: f64,
-    /// True for Nesterov's momentum, which looks ahead. Default: true.
+    /// True for Nesterov momentum, which looks ahead. Default: true.
     pub nesterov: bool,
     /// Weight decay λ of the matrices, at least 0. Default: 0.1.
     pub weight_decay: f64,
@@ -53,19 +51,19 @@ pub struct Muon {
     pub rounds: u32,
     /// Factor s of the step. Default: [`MuonScale::MatchAdamW`].
     pub scale: MuonScale,
-    /// Names of matrices that are stepped as the other parameters are; `*` stands for any characters. It is no
-    /// part of the spelling. Default: none.
+    /// Names of matrices that are stepped like the other parameters; `*` stands for any characters. Not part of the
+    /// spelling. Default: none.
     pub except: Vec<String>,
-    /// Rule of the parameters that are no matrices. Default: β₂ = 0.95, a weight decay of 0.1, and otherwise AdamW's.
+    /// Rule for parameters that are not matrices. Default: AdamW with β₂ = 0.95 and a weight decay of 0.1.
     pub rest: AdamW,
 }
 
-/// Factor s of [`Muon`]'s step in a matrix.
+/// Factor s of the [`Muon`] step of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MuonScale {
-    /// √max(1, rows / columns): a step that changes a layer's output alike whatever its shape.
+    /// √max(1, rows / columns): the output of a layer changes by the same amount for any shape.
     Original,
-    /// 0.2 √max(rows, columns): a step whose root mean square is that of AdamW's.
+    /// 0.2 √max(rows, columns): the step has the root mean square of an AdamW step.
     #[default]
     MatchAdamW,
 }
@@ -132,7 +130,7 @@ impl Optimizer for Muon {
 }
 
 impl Muon {
-    /// Returns rows and columns of a tensor that is stepped as a matrix.
+    /// Returns the numbers of rows and columns of a tensor that is stepped as a matrix.
     fn matrix(&self, tensor: &Tensor) -> Option<(usize, usize)> {
         let excepted = || self.except.iter().any(|pattern| matches(pattern, &tensor.name));
         tensor.matrix().filter(|_| !excepted())
@@ -161,7 +159,7 @@ impl Muon {
         self.run(kernel, &update)
     }
 
-    /// Runs a step on the buffers of a bucket, of which the second slot has nothing of the matrices.
+    /// Runs a step on the buffers of a bucket; its second slot contains nothing for matrices.
     fn run<T: Real>(&self, kernel: MuonStep<T>, update: &Update<'_>) -> Result<()> {
         let written @ [parameters, first, second] = update.written()?;
         let len = elementwise::alike::<T>(&[update.gradients], &[parameters, first])?;
@@ -173,7 +171,7 @@ impl Muon {
             return Err(Error::usage(what, "give it one of all tensors that are no matrices"));
         }
         let queue = parameters.queue();
-        // What is written is read, too; running a kernel counts it once.
+        // Written memory is also read; the kernel launch counts only one of the two.
         queue.computes(|| Work::Kernel { bytes: (first.len() + second.len()) * size_of::<T>() });
         queue.computes(|| Work::Product { operations: self.operations(update.tensors) });
         elementwise::run(Arc::new(kernel), &[update.gradients], &written)
@@ -187,8 +185,8 @@ impl Muon {
         }
     }
 
-    /// Returns the multiplications and additions that making all matrices orthogonal takes: in each round, of the
-    /// shorter side r and the longer side c, two products of r² c and one of r³.
+    /// Returns the number of multiplications and additions for the orthogonalization of all matrices: in each round,
+    /// with the shorter side r and the longer side c, two products of r² c and one of r³.
     fn operations(&self, tensors: &[Tensor]) -> u64 {
         let of_matrix = |(rows, columns): (usize, usize)| {
             let short = rows.min(columns) as u64;
@@ -199,7 +197,7 @@ impl Muon {
     }
 }
 
-/// Muon's step on a bucket.
+/// The Muon step on a bucket.
 #[derive(Debug)]
 struct MuonStep<T> {
     /// Momentum coefficient μ, and 1 − μ.
@@ -219,7 +217,7 @@ enum Rule<T> {
     Other(AdamStep<T, true>),
 }
 
-/// Step in a matrix, by its direction: `x ← keep · x − rate · O(d)`.
+/// Step of a matrix, by its direction: `x ← keep · x − rate · O(d)`.
 #[derive(Debug)]
 struct Matrix<T> {
     /// Rows and columns.
@@ -254,7 +252,7 @@ impl<T: Real> Kernel for MuonStep<T> {
 }
 
 impl<T: Real> MuonStep<T> {
-    /// Makes the step in a matrix.
+    /// Makes the step of a matrix.
     fn matrix_step(&self, matrix: &Matrix<T>, parameters: &mut [T], momentum: &mut [T], gradients: &[T]) {
         let MuonStep { decay, take, .. } = *self;
         let mut direction: Vec<T> = Vec::with_capacity(gradients.len());

@@ -6,23 +6,22 @@
 //! X ← a X + (b A + c A²) X            a, b, c = 3.4445, −4.7750, 2.0315
 //! ```
 //!
-//! A round takes each singular value s of X to a s + b s³ + c s⁵ and leaves the singular vectors: after five, all that
-//! were not tiny lie between 0.7 and 1.2. Cost: 2 m²(2n + m) operations a round for m × n elements, m ≤ n. `muon.cu` has
-//! the same sums in the same order; it computes only one of the halves of A and A² that mirror each other.
+//! A round replaces each singular value s of X by a s + b s³ + c s⁵ and keeps the singular vectors: after five rounds,
+//! all that were not tiny are between 0.7 and 1.2. Cost: 2 m²(2n + m) operations per round for m × n elements, m ≤ n.
+//! `muon.cu` has the same sums in the same order; it computes only one of the two symmetric halves of A and A².
 //!
-//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, whose coefficients these
-//! are.
+//! Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with these coefficients.
 
 use crate::real::{Real, norm};
 
 /// Coefficients a, b and c of the iteration.
 pub(super) const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
-/// Smallest norm that a matrix is divided by.
+/// Smallest norm by which a matrix is divided.
 const LEAST_NORM: f64 = 1e-7;
-/// Number of rows of the right factor that a product goes over at a time, few enough to stay in a cache.
+/// Number of rows of the right factor that a product processes together, few enough for a cache.
 const ROWS_AT_A_TIME: usize = 64;
 
-/// Replaces a matrix, given row by row, by one of the same singular vectors whose singular values are about 1.
+/// Replaces a matrix, in row-major order, by one with the same singular vectors and singular values of about 1.
 pub(crate) fn orthogonalize<T: Real>(matrix: &mut [T], (rows, columns): (usize, usize), rounds: u32) {
     if rows > columns {
         let mut wide = transposed(matrix, (rows, columns));
@@ -55,7 +54,7 @@ fn transposed<T: Real>(matrix: &[T], (rows, columns): (usize, usize)) -> Vec<T> 
     to
 }
 
-/// Adds the product of two matrices to a third, the first having `inner` columns and the second as many rows.
+/// Adds the product of two matrices to a third; the first has `inner` columns, and the second `inner` rows.
 fn add_product<T: Real>(left: &[T], right: &[T], inner: usize, to: &mut [T]) {
     let Some(columns) = right.len().checked_div(inner).filter(|columns| *columns > 0) else { return };
     for start in (0..inner).step_by(ROWS_AT_A_TIME) {
@@ -74,10 +73,10 @@ fn add_product<T: Real>(left: &[T], right: &[T], inner: usize, to: &mut [T]) {
 mod tests {
     use super::*;
 
-    /// Matrix with the singular values 0.5 and 2, in directions that are no axes.
+    /// Matrix with the singular values 0.5 and 2, whose directions are not axes.
     fn skew() -> Vec<f64> {
         let (sin, cos) = 0.3f64.sin_cos();
-        // R(0.3) · diag(2, 0.5) · [I 0], beside a column of zeros.
+        // R(0.3) · diag(2, 0.5) · [I 0], with a column of zeros.
         vec![2.0 * cos, -0.5 * sin, 0.0, 2.0 * sin, 0.5 * cos, 0.0]
     }
 

@@ -1,4 +1,4 @@
-//! Stochastic gradient descent, with momentum and weight decay if asked for.
+//! Stochastic gradient descent, optionally with momentum and weight decay.
 //!
 //! ```text
 //! d ← g + λ x                    λ: weight decay
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the
-//! form of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
+//! form of SGD in PyTorch, where γ multiplies all of u. State: u, one element per parameter, if μ ≠ 0.
 
 use super::{Optimizer, Section, Update, checked, with_float};
 use crate::elementwise::Elementwise;
@@ -28,7 +28,7 @@ pub struct Sgd {
     pub momentum: f64,
     /// Dampening τ of the momentum, in [0, 1). Default: 0.
     pub dampening: f64,
-    /// True for Nesterov's momentum, which looks ahead. Default: false.
+    /// True for Nesterov momentum, which looks ahead. Default: false.
     pub nesterov: bool,
     /// Weight decay λ, at least 0. Default: 0.
     pub weight_decay: f64,

@@ -1,9 +1,9 @@
-//! What an algorithm says of itself.
+//! The description of an algorithm.
 
 use super::{Clipping, Needs, Optimizers, Trigram};
 
-/// Description of an algorithm with the options that it has: its name, which of the eight ways it communicates in, and
-/// what the engine has to know before the first step. All but the first two have defaults.
+/// Description of an algorithm with its present options: its name, its trigram, and the properties that the engine
+/// needs before the first step. All but the first two have defaults.
 ///
 /// ```
 /// use hexagram::algorithms::{About, Trigram};
@@ -14,31 +14,30 @@ use super::{Clipping, Needs, Optimizers, Trigram};
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// Name that users type, in kebab case.
+    /// Name for users, in kebab case.
     pub name: &'static str,
-    /// Way in which it communicates.
+    /// Trigram: one of the eight ways to communicate.
     pub trigram: Trigram,
-    /// Source: the paper, in a line. Empty by default.
+    /// Source: the paper, in one line. Empty by default.
     pub source: &'static str,
-    /// True if all replicas are bit-identical after every step. By default centralized synchronous algorithms promise it.
+    /// True if all replicas are bit-identical after every step. Default: true for centralized synchronous algorithms.
     pub keeps_replicas_identical: bool,
-    /// True if a step depends on parameters that the state keeps, such as those at the start of a round. Then only the
-    /// algorithm itself may move them between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its base. Without
-    /// it, the default, the mean of the replicas goes along with whatever all of them are moved by.
+    /// True if a step depends on parameters in the state, such as those at the start of a round. Then only the
+    /// algorithm itself may move the parameters between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its
+    /// base. If false, the default, moving all replicas by the same amount moves their mean by that amount.
     pub remembers_parameters: bool,
-    /// True if the state keeps gradients of this rank alone, from one step to the next, as they come: one that is not
-    /// finite would stay there, and a framework that scales the loss by itself could not leave its step out. By default
-    /// it keeps none.
+    /// True if the state keeps unchanged gradients of this rank from one step to the next: one that is not finite would
+    /// stay there, and a framework that scales the loss itself could not skip its step. Default: false.
     pub remembers_gradients: bool,
-    /// Number of steps, 1 or more, after which what is communicated repeats itself, once warm-ups are over: what is
-    /// measured of whole periods holds for all later steps. 1 if every step communicates alike. `None`, the default, if it
-    /// is unknown, as of an algorithm that adapts: then every step is measured or simulated.
+    /// Number of steps, at least 1, after which the communication repeats itself, after warm-ups: measurements of whole
+    /// periods are valid for all later steps. 1 if the communication is the same in every step. `None`, the default, if
+    /// it is unknown, as for an adaptive algorithm: then every step is measured or simulated.
     pub period: Option<u64>,
-    /// True if its hooks ask for the [learning rate](crate::Context::learning_rate). By default they do not.
+    /// True if its hooks use the [learning rate](crate::Context::learning_rate). Default: false.
     pub needs_learning_rate: bool,
-    /// What the engine is to provide.
+    /// Requirements that the engine must meet.
     pub needs: Needs,
-    /// Gradients that are clipped, where the engine's options ask for that.
+    /// Gradients to clip, if the engine options request clipping.
     pub clipping: Clipping,
     /// Optimizers that fit: the engine refuses others before the first step.
     pub optimizers: Optimizers,

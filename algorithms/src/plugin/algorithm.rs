@@ -1,4 +1,4 @@
-//! The plugin trait: what an author of a distributed SGD variant writes.
+//! The plugin trait: the interface that an author of a distributed SGD variant implements.
 
 use crate::plugin::unwritten::{Unwritten, writes_slots_ready};
 use crate::plugin::{About, Bucket, Context, Fields, Slots, Written};
@@ -9,17 +9,17 @@ use std::fmt;
 /// One of the eight ways to communicate in distributed SGD, as three yes/no lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Trigram {
-    /// True if everyone agrees on one result; otherwise ranks mix with neighbours.
+    /// True if all ranks agree on one result; otherwise ranks mix with neighbours.
     pub centralized: bool,
     /// True if ranks wait for each other in every step.
     pub synchronous: bool,
-    /// True if numbers travel as they are; otherwise compressed.
+    /// True if numbers are sent in full precision; otherwise compressed.
     pub full_precision: bool,
 }
 
 impl Trigram {
-    /// Returns the three lines as one character, centralized above, whole for the first word of each and broken for the
-    /// other.
+    /// Returns the trigram as one character, with the line for centralized at the top; a line is whole for true and
+    /// broken for false.
     pub fn symbol(self) -> char {
         match (self.centralized, self.synchronous, self.full_precision) {
             (true, true, true) => '☰',
@@ -47,52 +47,51 @@ impl fmt::Display for Trigram {
     }
 }
 
-/// Cut of the model into buckets that an algorithm wants.
+/// Division of the model into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buckets {
-    /// Buckets as large as the engine's options say: for what is communicated during the backward pass.
+    /// Buckets with the size in the engine options: for communication during the backward pass.
     #[default]
     BySize,
-    /// One bucket for each element type: for what is communicated once a step or less, or by a service of its own.
+    /// One bucket for each element type: for communication once a step or less, or by a service.
     Whole,
 }
 
 /// Requirements of an algorithm, which the engine meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// Cut of the model.
+    /// Division of the model into buckets.
     pub buckets: Buckets,
-    /// True if hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks
+    /// True if hooks read or write parameters. If false, [`Bucket::parameters`] is empty, and the hooks
     /// [`before_forward`](Algorithm::before_forward), [`evaluated`](Algorithm::evaluated),
     /// [`slots_ready`](Algorithm::slots_ready) and [`after_step`](Algorithm::after_step) are not called: the engine
-    /// refuses an algorithm that writes one of these all the same.
+    /// refuses an algorithm that implements one of these without parameters.
     pub parameters: bool,
 }
 
-/// Distributed SGD variant: its declaration, which serves any number of models.
+/// Distributed SGD variant: its definition, which can serve any number of models.
 ///
 /// A step calls the hooks of a bucket in this order:
 ///
-/// | hook | when | what is there |
+/// | hook | when | available data |
 /// |---|---|---|
-/// | [`before_forward`](Self::before_forward) | the forward pass begins; may run until the gradients are ready | parameters, to read |
-/// | [`evaluated`](Self::evaluated) | a gradient is there that is not the step's last, if there are several | gradients and parameters |
+/// | [`before_forward`](Self::before_forward) | the forward pass begins; may run until the gradients are ready | parameters, read-only |
+/// | [`evaluated`](Self::evaluated) | a gradient is complete that is not the last of the step, if there are several | gradients and parameters |
 /// | [`gradients_ready`](Self::gradients_ready) | the backward pass has completed the bucket | gradients and parameters |
 /// | [`after_backward`](Self::after_backward) | the backward pass has completed all buckets | the same |
-/// | [`slots_ready`](Self::slots_ready) | the engine's optimizer has changed the parameters | the same, and what it remembers |
+/// | [`slots_ready`](Self::slots_ready) | the engine's optimizer has changed the parameters | the same, and the optimizer state |
 /// | [`after_step`](Self::after_step) | the optimizer has changed the parameters | gradients and parameters |
 /// | [`settle`](Self::settle) | before evaluation, checkpoint, switch, and at the end | the same |
 ///
-/// What is communicated is the hooks' choice: the gradient, a momentum, the parameters, a difference. Whatever
-/// `gradients_ready` and `after_backward` leave in the gradients is what the optimizer steps with: x ← x − γ ·
-/// gradients for plain SGD, so that an algorithm with a rule of its own leaves its direction there and is run with
-/// plain SGD.
+/// The hooks choose the data to communicate: the gradient, a momentum, the parameters, a difference. The optimizer
+/// steps with the contents of the gradients after `gradients_ready` and `after_backward`: x ← x − γ · gradients for
+/// plain SGD. So an algorithm with its own update rule leaves its direction there, and is used with plain SGD.
 ///
-/// Several buckets are in flight at once, so hooks take `&self` and the bucket's own state. They run on the engine's
-/// communication thread, and are `async` so that while one bucket waits, another goes on. On every rank the same hooks
-/// are called, in the same order; each bucket communicates in a lane of its own.
+/// Several buckets are in progress at the same time, so hooks take `&self` and the state of one bucket. They run on the
+/// communication thread of the engine, and are `async`, so that other buckets continue while one waits. Every rank
+/// calls the same hooks in the same order; each bucket communicates in its own lane.
 ///
-/// Fields of the declaration must not differ between ranks: its `Debug` output is compared.
+/// Fields of the definition must not differ between ranks: the `Debug` output is compared.
 ///
 /// ```
 /// use hexagram::logical::{Buffer, ReduceOp, Result};
@@ -123,11 +122,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// State of one bucket from step to step, such as an error feedback. It stays on the communication thread.
     type State: 'static;
 
-    /// Returns what it is, with the options that it has.
+    /// Returns the description, with the present options.
     fn about(&self) -> About;
 
-    /// Names the options, one a line, each with the values that it may have: so they can be typed and printed, and
-    /// wrong ones are refused at the start. Without it, there are none.
+    /// Declares the options, one per line, each with its range of values: so they can be parsed and printed, and
+    /// invalid ones are refused at the start. By default, there are none.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -148,23 +147,21 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// ```
     ///
     /// # Errors
-    /// What [`Options`] says of values that are out of their ranges.
+    /// As [`Options`], for values out of range.
     fn options(&mut self, options: &mut Options) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the same algorithm without the steps at the beginning in which it communicates otherwise than in all later
-    /// ones, or with as few of them as it can have: what a measurement of a few steps measures. `None`, as here, if it has
-    /// no such steps.
+    /// Returns this algorithm without its warm-up, or with the shortest one it allows, so that a few measured steps are
+    /// representative. `None`, the default, if it has no warm-up.
     fn without_warm_up(&self) -> Option<Self> {
         None
     }
 
-    /// Returns the number of gradients that a step takes of its batch, each where [`evaluated`](Self::evaluated) has
-    /// moved the parameters after the one before: one, unless it is written. It follows from the algorithm's options
-    /// and its [`own_step`](Context::own_step), which it is given, so that it is the same on all ranks. The training
-    /// loop is to make the passes, as [`DataParallel::step_with`](crate::DataParallel::step_with) does: one that does
-    /// not ends with an error.
+    /// Returns the number of gradients that a step takes of its batch; [`evaluated`](Self::evaluated) has moved the
+    /// parameters before each but the first. Default: one. It follows from the options of the algorithm and the
+    /// argument, its [`own_step`](Context::own_step), so it is the same on all ranks. The training loop must make the
+    /// passes, as [`DataParallel::step_with`](crate::DataParallel::step_with) does; otherwise it ends with an error.
     ///
     /// Sharpness-aware minimization (Foret et al., ICLR 2021) steps with the gradient at x + ρ g / ‖g‖:
     ///
@@ -210,15 +207,16 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         1
     }
 
-    /// Makes the state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.
-    /// Called for one bucket after another, so that what is opened here is opened in the same order on all ranks.
+    /// Creates the state of a bucket before its first step. Parameters, if requested, are available, and equal on all
+    /// ranks. Called for one bucket after another, so that channels opened here are opened in the same order on all
+    /// ranks.
     ///
     /// # Errors
-    /// If it cannot be made. As with all hooks, an error ends the training on every rank.
+    /// If the state cannot be created. As for all hooks, an error ends the training on every rank.
     fn state(&self, context: &Context, bucket: &Bucket) -> impl Future<Output = Result<Self::State>>;
 
-    /// Runs when a training forward pass begins; before each, if a step takes several gradients. What is started here
-    /// overlaps with it, and with the backward pass up to the bucket's gradients.
+    /// Runs at the beginning of a training forward pass; before each, if a step takes several gradients. It overlaps
+    /// with that pass, and with the backward pass up to the gradients of the bucket.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -231,11 +229,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs when a gradient is there that is not the step's last, of those that [`evaluations`](Self::evaluations)
-    /// counts. What it leaves in the parameters is where the next gradient is taken;
-    /// [`gradients_ready`](Self::gradients_ready), or [`after_backward`](Self::after_backward), has to put back what
-    /// the optimizer is to step from. Gradients that it wants to keep it copies. They are not clipped, and nothing
-    /// overlaps with the passes of such a step but for the last.
+    /// Runs when a gradient is complete that is not the last of the step, of those that
+    /// [`evaluations`](Self::evaluations) counts. The next gradient is taken at the parameters that this hook leaves.
+    /// [`gradients_ready`](Self::gradients_ready) or [`after_backward`](Self::after_backward) must restore the
+    /// parameters from which the optimizer steps. The hook must copy gradients that it keeps. They are not clipped, and
+    /// only the last pass of such a step overlaps with communication.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -248,7 +246,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs when the last gradient of the bucket is there, summed over the passes that only accumulated.
+    /// Runs when the last gradient of the bucket is complete, summed over accumulating passes.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -261,7 +259,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs when the backward pass is over, and this bucket's `gradients_ready` too.
+    /// Runs after the backward pass, and after `gradients_ready` of this bucket.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -274,9 +272,9 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Runs when the engine's optimizer has stepped, before [`after_step`](Self::after_step), with what the optimizer
-    /// remembers of the bucket: to average momenta beside parameters, for instance. Under an algorithm that writes it
-    /// the engine refuses a framework's optimizer, which keeps that to itself.
+    /// Runs after the step of the engine's optimizer, before [`after_step`](Self::after_step), with the optimizer state
+    /// of the bucket: to average momenta in addition to parameters, for example. The engine refuses optimizers of a
+    /// framework under an algorithm that implements it, since their state is not accessible.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -322,19 +320,19 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Returns true if [`slots_ready`](Self::slots_ready) is to be called: by default, if it is written. An algorithm
-    /// around another says what that one does.
+    /// Returns true if [`slots_ready`](Self::slots_ready) must be called: by default, if it is implemented. An
+    /// algorithm that wraps another returns the value of that one.
     fn reads_slots(&self) -> bool {
         writes_slots_ready(Self::slots_ready)
     }
 
-    /// Returns which hooks around a step are to be called: by default, those that are written. An algorithm around
-    /// another says what that one does.
+    /// Returns the hooks around a step that must be called: by default, those that are implemented. An algorithm that
+    /// wraps another returns the value of that one.
     fn written(&self) -> Written {
         Written::of::<Self>()
     }
 
-    /// Runs when the optimizer has stepped.
+    /// Runs after the optimizer step.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -347,8 +345,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Brings to an end what is under way in the background: on return nothing is in flight, on any rank. All ranks
-    /// call it, however many steps each of them has made; the next step goes on as if nothing had been.
+    /// Completes the background work: on return, no communication is in progress on any rank. All ranks call it, after
+    /// any number of steps each; the next step continues without a difference.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -361,15 +359,17 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// Returns the weight of this replica's parameters in the mean of all, whose own mean over ranks is 1.
+    /// Returns the weight of the parameters of this replica in the mean of all; the weights have a mean of 1 over
+    /// ranks.
     fn weight(&self, state: &Self::State) -> f64 {
         1.0
     }
 
-    /// Names everything in the state that the next steps depend on, to be saved or loaded. Nothing is in flight.
+    /// Declares the parts of the state on which the next steps depend, for saving or loading. No communication is in
+    /// progress.
     ///
     /// # Errors
-    /// What [`Fields`] says of a checkpoint that does not fit.
+    /// As [`Fields`], for a checkpoint that does not fit.
     fn checkpoint(&self, state: &mut Self::State, fields: &mut Fields) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Means over all ranks, in full precision or with a codec, and what becomes of the codec's error.
+//! Means over all ranks, in full precision or with a codec, and the feedback of the codec error.
 //!
 //! | codec | primitive | feedback |
 //! |---|---|---|
@@ -8,14 +8,14 @@
 //! | one whose messages add up | all-reduce of them | none, error |
 //! | factors of low rank | all-reduce of them | none, error |
 //!
-//! Where there is error feedback, its error may decay.
+//! With error feedback, the error may decay.
 //!
-//! A combination without a proof is refused where it is known to fail:
+//! Combinations that are known to fail are refused:
 //!
-//! - Without feedback, biased codecs that may lose half of what they encode: top-k walks away from the minimum by 1 +
+//! - Without feedback, biased codecs that may lose half of what they encode: top-k moves away from the minimum by 1 +
 //!   11γ/6 a step on example 1 of Beznosikov et al. (2020), and signs stay on a line through the start (Karimireddy et
 //!   al., 2019, their counter-example 2).
-//! - Error feedback with unbiased codecs of no bound: what they lose can be more than there was, and is added up.
+//! - Error feedback with unbounded unbiased codecs: their error can exceed the input, and accumulates.
 
 use super::{Bucket, Context, Fields, check_f32};
 use hexagram_logical::codec::{self, Codec, LinearCodec, Properties, any_codec};
@@ -24,7 +24,7 @@ use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
-/// Way to make the mean of a buffer over all ranks.
+/// Method of computing the mean of a buffer over all ranks.
 ///
 /// ```
 /// use hexagram::logical::codec::{Keep, TopK};
@@ -34,58 +34,58 @@ use std::sync::Arc;
 ///
 /// let largest = MeanCodec::Encoded(Arc::new(TopK::new(Keep::Ratio(0.01))?));
 /// Averaging { codec: largest.clone(), feedback: Feedback::Error }.check()?;
-/// // Top-k alone need not converge.
+/// // Top-k alone may not converge.
 /// Averaging { codec: largest, feedback: Feedback::None }.check().unwrap_err();
 /// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Averaging {
-    /// Form in which numbers travel. Default: as they are.
+    /// Encoding of the numbers. Default: exact.
     pub codec: MeanCodec,
-    /// Treatment of the codec's error. Default: none.
+    /// Treatment of the codec error. Default: none.
     pub feedback: Feedback,
 }
 
-/// Form in which the numbers of a mean travel.
+/// Encoding of the numbers of a mean.
 #[derive(Debug, Clone, Default)]
 pub enum MeanCodec {
-    /// Numbers as they are.
+    /// Full precision.
     #[default]
     Exact,
-    /// Messages of a codec; of a sparse one for each tensor.
+    /// Messages of a codec; for a sparse one, one message per tensor.
     Encoded(Arc<dyn Codec>),
-    /// Messages that are reduced while they are encoded.
+    /// Messages that are reduced in encoded form.
     Reduced(Arc<dyn LinearCodec>),
-    /// Factors of every matrix, as of [`codec::PowerSgd`]; everything else as it is.
+    /// Factors of every matrix, as in [`codec::PowerSgd`]; all other tensors in full precision.
     LowRank {
         /// Rank of the factors, at least 1.
         rank: usize,
-        /// Number of times by which a matrix has to be larger than its factors, at least 1.
+        /// A matrix is compressed only if it is this many times larger than its factors; at least 1.
         saving: f64,
     },
 }
 
 impl Averaging {
-    /// Creates the one of a codec with a feedback.
+    /// Creates the mean with a codec and a feedback.
     pub fn encoded(codec: impl Codec + 'static, feedback: Feedback) -> Self {
         Averaging { codec: MeanCodec::Encoded(Arc::new(codec)), feedback }
     }
 
-    /// Names `codec` and `feedback` among the options of an algorithm.
+    /// Declares `codec` and `feedback` among the options of an algorithm.
     ///
     /// # Errors
-    /// What [`Options`] says of values that are out of their ranges.
+    /// As [`Options`], for values out of range.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("codec", &mut self.codec, AnyMeanCodec, "form in which numbers travel")?;
         options.field("feedback", &mut self.feedback, AnyFeedback, "treatment of the codec's error")
     }
 
-    /// Returns true if numbers travel as they are.
+    /// Returns true if numbers are sent in full precision.
     pub fn is_exact(&self) -> bool {
         matches!(self.codec, MeanCodec::Exact)
     }
 
-    /// Fails unless codec and feedback go together.
+    /// Fails unless codec and feedback are compatible.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason.
@@ -137,10 +137,10 @@ impl Averaging {
         Err(Error::usage(what, format!("choose {}", known.join(", or "))))
     }
 
-    /// Makes what a bucket's means need, before the first of them.
+    /// Creates the state for the means of a bucket.
     ///
     /// # Errors
-    /// As [`Averaging::check`]; [`Error::Usage`] if the bucket is not of f32 and is to be encoded.
+    /// As [`Averaging::check`]; [`Error::Usage`] for an encoded bucket that is not f32.
     pub fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {
         self.check()?;
         if !self.is_exact() {
@@ -231,7 +231,7 @@ impl Values<MeanCodec> for AnyMeanCodec {
     }
 }
 
-/// Means of one bucket, and what they remember from one to the next.
+/// Means of one bucket, and their state from one to the next.
 #[derive(Debug)]
 pub enum Averager {
     /// All-reduce in full precision.
@@ -240,12 +240,12 @@ pub enum Averager {
     Dense(Encoding),
     /// All-gather of messages.
     Sparse(Encoding),
-    /// All-reduce of messages that add up.
+    /// All-reduce of messages in encoded form.
     Linear(Encoding<dyn LinearCodec>),
 }
 
 impl Averager {
-    /// Averages over all ranks: `buffer ← mean over ranks`, hierarchically if the engine's options say so.
+    /// Averages over all ranks: `buffer ← mean over ranks`, hierarchically if the engine options request it.
     ///
     /// # Errors
     /// As [`Context::mean`], [`Context::mean_encoded`], [`Context::mean_sparse`] and [`Context::mean_linear`].
@@ -258,8 +258,8 @@ impl Averager {
         }
     }
 
-    /// Averages gradients, of which an error is remembered as part of the step that it would have made, γ times as
-    /// large: it stays right when γ changes.
+    /// Averages gradients; the error is stored in units of the step, multiplied by γ, so that it stays valid when γ
+    /// changes.
     ///
     /// # Errors
     /// As [`Averager::mean`] and [`Context::as_step`].
@@ -280,7 +280,7 @@ impl Averager {
         }
     }
 
-    /// Names what is remembered, as part `name` of an algorithm's state.
+    /// Declares the state, as part `name` of the state of an algorithm.
     ///
     /// # Errors
     /// As [`Fields::buffer`].

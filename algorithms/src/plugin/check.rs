@@ -1,10 +1,10 @@
-//! Checks before the first step: they refuse options and element types that an algorithm cannot work with.
+//! Checks before the first step: they refuse options and element types that an algorithm does not support.
 
 use crate::plugin::Bucket;
 use hexagram_logical::{DType, Error, Result};
 use std::fmt::Debug;
 
-/// Fails unless an option `holds`; `want` says what its values are, as in `above 0`.
+/// Fails unless an option `holds`; `want` describes its values, as in `above 0`.
 ///
 /// ```
 /// let period = 0;
@@ -13,7 +13,7 @@ use std::fmt::Debug;
 /// ```
 ///
 /// # Errors
-/// [`Error::Usage`] with the option, its value, and what to choose.
+/// [`Error::Usage`] with the option, its value, and the valid values.
 pub fn check_option(holds: bool, option: &str, value: &dyn Debug, want: &str) -> Result<()> {
     if holds {
         return Ok(());
@@ -21,10 +21,10 @@ pub fn check_option(holds: bool, option: &str, value: &dyn Debug, want: &str) ->
     Err(Error::usage(format!("{option} is {value:?}"), format!("choose {want}")))
 }
 
-/// Fails unless a bucket is of f32, as codecs need it.
+/// Fails unless a bucket is f32, as codecs require.
 ///
 /// # Errors
-/// [`Error::Usage`] with the type that it is of.
+/// [`Error::Usage`] with its type.
 pub fn check_f32(bucket: &Bucket) -> Result<()> {
     match bucket.gradients.dtype() {
         DType::F32 => Ok(()),
@@ -35,7 +35,7 @@ pub fn check_f32(bucket: &Bucket) -> Result<()> {
     }
 }
 
-/// Returns the error of an algorithm that was settled between the gradients and the end of their step.
+/// Returns the error for a settle between the gradients and the end of their step.
 pub(crate) fn settled_within_step() -> Error {
     Error::usage("the training was settled within a step", "call `settle` between steps")
 }

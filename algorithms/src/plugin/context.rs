@@ -1,4 +1,4 @@
-//! The context of a hook, beside the bucket: the ranks, the step, and arithmetic on buffers.
+//! The context of a hook, in addition to the bucket: the ranks, the step, and arithmetic on buffers.
 
 use super::metrics::{Combine, Metrics};
 use super::ranks::Ranks;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Context {
     pub(crate) comm: Communicator,
-    /// Hosts and leaders, if the engine's options ask for hierarchical communication.
+    /// Hosts and leaders, if the engine options request hierarchical communication.
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) bucket: usize,
     pub(crate) present: StepInfo,
     pub(crate) metrics: Metrics,
-    /// Queue of the bucket's memory, and its number of elements.
+    /// Queue of the memory of the bucket, and its number of elements.
     pub(crate) queue: Queue,
     pub(crate) elements: usize,
 }
@@ -27,18 +27,18 @@ pub struct Context {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct StepInfo {
     pub(crate) step: u64,
-    /// Number of steps before the algorithm's first.
+    /// Number of steps before the first step of the algorithm.
     pub(crate) begun: u64,
-    /// Number of the optimizer's steps before this one on this rank: fewer where the loop has left some out.
+    /// Number of optimizer steps before this one on this rank: smaller if the loop has skipped some.
     pub(crate) updates: u64,
     pub(crate) learning_rate: Option<f64>,
-    /// Learning rate to compare with the other ranks, where the optimizer has several.
+    /// Learning rate to compare with the other ranks, if the optimizer has several.
     pub(crate) compared_rate: Option<f64>,
-    /// This rank's loss, if the training loop has told it.
+    /// Loss of this rank, if the training loop has set it.
     pub(crate) loss: Option<f64>,
-    /// Seed of the engine's options.
+    /// Seed in the engine options.
     pub(crate) seed: u64,
-    /// Number of this step's gradients before the one under way.
+    /// Number of gradients of this step before the current one.
     pub(crate) evaluation: u32,
 }
 
@@ -50,17 +50,17 @@ impl StepInfo {
 }
 
 impl Context {
-    /// Returns the communicator of all ranks, in the bucket's own lane.
+    /// Returns the communicator of all ranks, in the lane of the bucket.
     pub fn comm(&self) -> &Communicator {
         &self.comm
     }
 
-    /// Returns the same ranks, as they are to average: all alike, or hosts first.
+    /// Returns the ranks to average over: flat, or hosts first.
     fn ranks(&self) -> Ranks {
         Ranks::new(&self.comm, self.hierarchy.as_ref())
     }
 
-    /// Returns true if the engine's options ask for hierarchical communication.
+    /// Returns true if the engine options request hierarchical communication.
     pub fn is_hierarchical(&self) -> bool {
         self.hierarchy.is_some()
     }
@@ -75,41 +75,41 @@ impl Context {
         self.comm.rank()
     }
 
-    /// Returns the number of the optimizer's steps before this one, counted from the first of this training, through
-    /// checkpoints.
+    /// Returns the number of optimizer steps before this one, counted from the first of this training, including those
+    /// before a checkpoint.
     pub fn step(&self) -> u64 {
         self.present.step
     }
 
-    /// Returns true in the last step of each round of `period` steps, counted from the first of the training.
+    /// Returns true in the last step of each round of `period` steps, counted from the first step of the training.
     ///
-    /// It is equal on all ranks where they wait for each other. `period` is 1 or more.
+    /// It is equal on all ranks if they wait for each other. `period` is at least 1.
     pub fn ends_round(&self, period: u64) -> bool {
         (self.step() + 1).is_multiple_of(period)
     }
 
-    /// Returns the number of the algorithm's own steps before this one: 0 in its first, be it the first of the training
-    /// or the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and other cuts of the
-    /// buckets do not set it back. Warm-ups count by it; where ranks wait for each other it is equal on all of them.
+    /// Returns the number of steps of this algorithm before this one: 0 in its first step, whether that is the first of
+    /// the training or the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and changes
+    /// of the buckets do not reset it. Use it for warm-ups; if ranks wait for each other, it is equal on all of them.
     pub fn own_step(&self) -> u64 {
         self.present.own_step()
     }
 
-    /// Returns the number of gradients of this step before the one that the hook is about: 0 unless the algorithm takes
+    /// Returns the number of gradients of this step before the current one: 0 unless the algorithm takes
     /// [several](crate::Algorithm::evaluations).
     pub fn evaluation(&self) -> u32 {
         self.present.evaluation
     }
 
-    /// Returns which round this step is, counted from 0, of an algorithm that communicates every `interval` steps, the
-    /// first included; `None` in the steps between. It depends on the step alone, so that neither a checkpoint nor
-    /// another cut of the buckets sets it back.
+    /// Returns the index of the round in this step, from 0, for an algorithm that communicates every `interval` steps,
+    /// including the first; `None` in the steps between. It depends only on the step, so checkpoints and changes of the
+    /// buckets do not reset it.
     pub fn round(&self, interval: u64) -> Option<u64> {
         let round = self.step().checked_div(interval)?;
         self.step().is_multiple_of(interval).then_some(round)
     }
 
-    /// Returns the bucket's number in the plan.
+    /// Returns the index of the bucket in the plan.
     pub fn bucket(&self) -> usize {
         self.bucket
     }
@@ -117,7 +117,7 @@ impl Context {
     /// Returns the learning rate of this step.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the training loop has not told it.
+    /// [`Error::Usage`] if the training loop has not set it.
     pub fn learning_rate(&self) -> Result<f64> {
         self.present.learning_rate.ok_or_else(|| {
             Error::usage(
@@ -127,10 +127,10 @@ impl Context {
         })
     }
 
-    /// Returns this rank's loss of this step, as [`DataParallel::set_loss`](crate::DataParallel::set_loss) was told it.
+    /// Returns the loss of this step on this rank, as set by [`DataParallel::set_loss`](crate::DataParallel::set_loss).
     ///
     /// # Errors
-    /// [`Error::Usage`] if the training loop has not told it.
+    /// [`Error::Usage`] if the training loop has not set it.
     pub fn loss(&self) -> Result<f64> {
         self.present.loss.ok_or_else(|| {
             Error::usage(
@@ -140,10 +140,10 @@ impl Context {
         })
     }
 
-    /// Gives out a number of this step by name, for people to look at: [`DataParallel::metrics`] returns it after the
-    /// step, with those of other buckets by `rule`. `train` writes it to metrics.jsonl. It is this rank's own, and sent
-    /// nowhere. A number that [`state`](crate::Algorithm::state) or [`settle`](crate::Algorithm::settle) gives out is
-    /// of no step, and dropped.
+    /// Reports a number of this step by name, for users: [`DataParallel::metrics`] returns it after the step, combined
+    /// with those of other buckets by `rule`. `train` writes it to metrics.jsonl. It is local to this rank, and never
+    /// sent. A number from [`state`](crate::Algorithm::state) or [`settle`](crate::Algorithm::settle) belongs to no
+    /// step, and is dropped.
     ///
     /// ```
     /// use hexagram::logical::Result;
@@ -158,39 +158,39 @@ impl Context {
     /// [`DataParallel::metrics`]: crate::DataParallel::metrics
     ///
     /// # Errors
-    /// [`Error::Usage`] if the name has another rule in the same step.
+    /// [`Error::Usage`] if the name has a different rule in the same step.
     pub fn metric(&self, name: &str, rule: Combine, value: f64) -> Result<()> {
         self.metrics.add(name, rule, value)
     }
 
-    /// Returns a seed for random numbers that all ranks draw alike, another in each step and bucket. It depends on
-    /// these and on [`EngineOptions::seed`](crate::EngineOptions::seed) alone, so that a resumed training draws what an
-    /// uninterrupted one does; buckets of another size draw otherwise.
+    /// Returns a seed for random numbers that are equal on all ranks, and different in each step and bucket. It depends
+    /// only on these and on [`EngineOptions::seed`](crate::EngineOptions::seed), so a resumed training draws the same
+    /// numbers as an uninterrupted one; with other bucket sizes the numbers differ.
     pub fn shared_seed(&self) -> u64 {
         let words = [self.step(), self.bucket as u64];
         words.iter().fold(mix(self.present.seed), |hash, word| mix(hash ^ word))
     }
 
-    /// Returns a seed for random numbers that every rank draws for itself; otherwise as [`Context::shared_seed`].
+    /// Returns a seed for random numbers that differ between ranks; see [`Context::shared_seed`].
     pub fn own_seed(&self) -> u64 {
         mix(self.shared_seed() ^ (self.rank() as u64 + 1))
     }
 
-    /// Creates an encoding for this bucket, whose draws differ from those of the other buckets.
+    /// Creates an encoding for this bucket; its random numbers differ from those of the other buckets.
     pub fn encoding(&self, codec: Arc<dyn Codec>, feedback: Feedback) -> Encoding {
         self.prepare(&*codec);
         Encoding::new(codec).with_feedback(feedback).with_seed(self.bucket as u64)
     }
 
-    /// Lets the bucket's device compile what a codec runs there, before ranks wait for each other.
+    /// Compiles the programs of a codec on the device of the bucket, before ranks wait for each other.
     fn prepare(&self, codec: &dyn Codec) {
         if let Err(error) = self.queue.prepare_codec(codec, self.elements) {
-            // Whoever runs it gets the error.
+            // The first use returns the error.
             tracing::debug!("{} is not ready: {error}", codec.name());
         }
     }
 
-    /// Creates an encoding for this bucket of a codec whose messages are reduced while they are encoded.
+    /// Creates an encoding for this bucket with a codec whose messages are reduced in encoded form.
     pub fn linear_encoding(
         &self,
         codec: Arc<dyn LinearCodec>,
@@ -200,7 +200,7 @@ impl Context {
         Encoding::linear(codec).with_feedback(feedback).with_seed(self.bucket as u64)
     }
 
-    /// Averages over all ranks: `buffer ← mean over ranks`, hierarchically if the engine's options say so.
+    /// Averages over all ranks: `buffer ← mean over ranks`, hierarchically if the engine options request it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -208,11 +208,11 @@ impl Context {
         self.ranks().mean(buffer).await
     }
 
-    /// Averages over all ranks by weights: `buffer ← Σᵢ wᵢ bufferᵢ / Σᵢ wᵢ`, w being `weight` on each rank;
-    /// hierarchically if the engine's options say so. It sends 8 bytes beside what [`Context::mean`] sends.
+    /// Averages over all ranks with weights: `buffer ← Σᵢ wᵢ bufferᵢ / Σᵢ wᵢ`, w being `weight` on each rank;
+    /// hierarchically if the engine options request it. It sends 8 bytes in addition to those of [`Context::mean`].
     ///
     /// # Errors
-    /// [`Error::Usage`] unless the weights are finite, 0 or more, and one is above 0; as [`Context::mean`].
+    /// [`Error::Usage`] unless the weights are finite and at least 0, and one is above 0; as [`Context::mean`].
     pub async fn weighted_mean(&self, buffer: &mut Buffer, weight: f64) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what, "give weights of 0 or more, and one above 0"));
         if !weight.is_finite() || weight < 0.0 {
@@ -225,12 +225,12 @@ impl Context {
         if total <= 0.0 {
             return refuse("all ranks have a weight of 0 in a mean".to_owned());
         }
-        // Before the sum, so that no element overflows that would not in the end.
+        // Before the sum, so that elements overflow only if the result does.
         self.scale(weight / total, buffer)?;
         self.mean(buffer).await
     }
 
-    /// Does what [`Context::mean`] does in low precision; hierarchically, only what leaders exchange is encoded.
+    /// Averages like [`Context::mean`], in low precision; hierarchically, only messages between leaders are encoded.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
@@ -238,8 +238,8 @@ impl Context {
         self.ranks().mean_encoded(buffer, encoding).await
     }
 
-    /// Does what [`Context::mean`] does with few numbers, every rank's message going to every other; hierarchically,
-    /// only leaders' messages.
+    /// Averages like [`Context::mean`], with sparse messages that every rank sends to every other; hierarchically, only
+    /// leaders send them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
@@ -247,8 +247,8 @@ impl Context {
         self.ranks().mean_sparse(buffer, encoding).await
     }
 
-    /// Does what [`Context::mean`] does with messages that are reduced while they are encoded; hierarchically, only
-    /// what leaders exchange is encoded.
+    /// Averages like [`Context::mean`], with messages that are reduced in encoded form; hierarchically, only messages
+    /// between leaders are encoded.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_linear`].
@@ -263,8 +263,9 @@ impl Context {
         }
     }
 
-    /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(bufferᵢ))`, where sgn(0) is 1; hierarchically,
-    /// to the same bits, only leaders exchange votes, which they count before.
+    /// Takes a majority vote of the ranks on the sign of every element: `buffer ← sgn(Σᵢ sgn(bufferᵢ))`, where sgn(0)
+    /// is 1. Hierarchically, the result has the same bits; only leaders exchange votes, after they have counted those
+    /// of their host.
     ///
     /// # Errors
     /// As [`Communicator::majority_vote`].
@@ -275,10 +276,10 @@ impl Context {
         }
     }
 
-    /// Runs `work`, which makes a mean, among all ranks; hierarchically, as [`Hierarchy::among_leaders`].
+    /// Runs `work`, which computes a mean, among all ranks; hierarchically, as [`Hierarchy::among_leaders`].
     ///
     /// # Errors
-    /// What `work` returns; as [`Hierarchy::among_leaders`].
+    /// The errors of `work`; as [`Hierarchy::among_leaders`].
     pub async fn among_hosts(
         &self,
         buffer: &mut Buffer,
@@ -290,12 +291,12 @@ impl Context {
         }
     }
 
-    /// Runs `work` on the update instead of the gradients, `gradients ← work(γ · gradients) / γ`: what `work`
-    /// remembers of them is of the parameters' scale, and stays right when γ changes. While γ is 0, nothing is worked
-    /// on, and the gradients become 0.
+    /// Runs `work` on the update instead of the gradients: `gradients ← work(γ · gradients) / γ`. So the state of
+    /// `work` is in units of the parameters, and stays valid when γ changes. While γ is 0, `work` does not run, and the
+    /// gradients become 0.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Context::learning_rate`].
+    /// The errors of `work`; as [`Context::learning_rate`].
     pub async fn as_step(
         &self,
         gradients: &mut Buffer,
@@ -312,7 +313,7 @@ impl Context {
     }
 
     /// Mixes with neighbours: `buffer ← Σⱼ wᵢⱼ bufferⱼ` with the matrix of `round`; hierarchically, hosts take the
-    /// place of ranks, each with the mean of its ranks and weighed by their number.
+    /// place of ranks, each with the mean of its ranks, weighted by their number.
     ///
     /// # Errors
     /// As [`Communicator::gossip`].
@@ -323,13 +324,13 @@ impl Context {
         }
     }
 
-    /// Returns the number of those who mix: ranks, or hosts in hierarchical communication.
+    /// Returns the number of mixing members: ranks, or hosts in hierarchical communication.
     pub fn members(&self) -> usize {
         self.hierarchy.as_ref().map_or(self.size(), |hierarchy| hierarchy.hosts().len())
     }
 
-    /// Returns which of those who mix this rank speaks for, and what each of them counts for, 1 on average: ranks 1
-    /// each, hosts in proportion to their ranks. `None` on ranks that do not speak for their host.
+    /// Returns the index of this rank among the mixing members, and the weight of each member (mean 1): 1 for ranks,
+    /// proportional to the number of ranks for hosts. `None` on ranks that are not the leader of their host.
     pub fn shares(&self) -> Option<(usize, Vec<f64>)> {
         let Some(hierarchy) = &self.hierarchy else { return Some((self.rank(), vec![1.0; self.size()])) };
         let each = self.members() as f64 / self.size() as f64;
@@ -337,7 +338,7 @@ impl Context {
         hierarchy.leaders().map(|leaders| (leaders.rank(), weights))
     }
 
-    /// Returns the matrix with which [`Context::gossip`] mixes in `round`: of ranks, or of hosts.
+    /// Returns the matrix with which [`Context::gossip`] mixes in `round`: over ranks or hosts.
     ///
     /// # Errors
     /// As [`mixing_at`].
@@ -348,7 +349,7 @@ impl Context {
         }
     }
 
-    /// Does what [`Context::gossip`] does in low precision; hierarchically, only what leaders exchange is encoded.
+    /// Mixes like [`Context::gossip`], in low precision; hierarchically, only messages between leaders are encoded.
     ///
     /// # Errors
     /// As [`Communicator::gossip_encoded`].
@@ -366,7 +367,7 @@ impl Context {
         }
     }
 
-    /// Lets what an encoding knows of neighbours begin where the ranks are, whatever it remembers.
+    /// Resets the estimates of the neighbours in an encoding to the present values on the ranks.
     ///
     /// # Errors
     /// As [`Communicator::gossip_synchronize`].
@@ -382,9 +383,8 @@ impl Context {
         }
     }
 
-    /// Mixes over a directed graph: `buffer ← Σⱼ pᵢⱼ bufferⱼ` and `weight ← Σⱼ pᵢⱼ weightⱼ` with the
-    /// column-stochastic matrix of `round`; hierarchically, hosts take the place of ranks, which have one weight
-    /// then.
+    /// Mixes over a directed graph: `buffer ← Σⱼ pᵢⱼ bufferⱼ` and `weight ← Σⱼ pᵢⱼ weightⱼ` with the column-stochastic
+    /// matrix of `round`; hierarchically, hosts take the place of ranks, with one weight per host.
     ///
     /// # Errors
     /// As [`Communicator::push_sum`].
@@ -401,7 +401,7 @@ impl Context {
         }
     }
 
-    /// Returns a zeroed buffer of the same type and length, beside `buffer`.
+    /// Returns a zeroed buffer of the same type and length, on the device of `buffer`.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -409,7 +409,7 @@ impl Context {
         buffer.beside(buffer.dtype(), buffer.len())
     }
 
-    /// Returns a copy of a buffer, beside it.
+    /// Returns a copy of a buffer, on the same device.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -425,10 +425,11 @@ impl Context {
         to.write_all()?.copy_from(&from.read_all()?)
     }
 
-    /// Returns the square root of the sum of all squares, summed in double precision. On a device this waits.
+    /// Returns the square root of the sum of all squares, summed in double precision. On a device, it waits for the
+    /// result.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless it is of f32 or f64.
+    /// [`Error::Usage`] unless it is f32 or f64.
     pub fn norm(&self, buffer: &Buffer) -> Result<f64> {
         Ok(measure::squares(vec![buffer.read_all()?])?.into_iter().sum::<f64>().sqrt())
     }

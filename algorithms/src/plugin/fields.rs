@@ -1,14 +1,14 @@
-//! Fields of an algorithm's state in a checkpoint: one list of names, for saving and for loading.
+//! Fields of the state of an algorithm in a checkpoint: one list of names, for saving and for loading.
 //!
-//! An algorithm names each part of its state once; whether the part is copied out or in is the [`Fields`]' business. So
-//! the two directions cannot differ.
+//! An algorithm declares each part of its state once; [`Fields`] copies it out or in. So the two directions cannot
+//! differ.
 
 use crate::bytes::on_host;
 use hexagram_logical::encoding::{Encoding, State};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
 
-/// Parts of a state, by name, on their way out of it or into it.
+/// Parts of a state, by name, to save or to load.
 pub struct Fields {
     /// Prefix of the names that follow.
     prefix: String,
@@ -21,20 +21,20 @@ enum Direction {
 }
 
 impl Fields {
-    /// Creates fields that take parts out.
+    /// Creates fields that save parts.
     pub fn saving() -> Self {
         Fields { prefix: String::new(), direction: Direction::Saving(BTreeMap::new()) }
     }
 
-    /// Creates fields that put these parts in.
+    /// Creates fields that load these parts.
     pub fn loading(saved: BTreeMap<String, Buffer>) -> Self {
         Fields { prefix: String::new(), direction: Direction::Loading(saved) }
     }
 
-    /// Returns what was taken out.
+    /// Returns the saved parts.
     ///
     /// # Errors
-    /// [`Error::Usage`] if something that was to be put in was not asked for: it is of another algorithm.
+    /// [`Error::Usage`] if a part to load was not declared: it belongs to another algorithm.
     pub fn finish(self) -> Result<BTreeMap<String, Buffer>> {
         match self.direction {
             Direction::Saving(saved) => Ok(saved),
@@ -45,10 +45,10 @@ impl Fields {
         }
     }
 
-    /// Names parts within another part: `part.name`.
+    /// Declares parts inside another part: `part.name`.
     ///
     /// # Errors
-    /// What `parts` returns.
+    /// The errors of `parts`.
     pub fn within(&mut self, part: &str, parts: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let before = self.prefix.clone();
         self.prefix = format!("{before}{part}.");
@@ -57,10 +57,10 @@ impl Fields {
         outcome
     }
 
-    /// Names a buffer, whose length and type stay what they are.
+    /// Declares a buffer, whose length and type do not change.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a checkpoint lacks it, or has another length or type.
+    /// [`Error::Usage`] if a checkpoint lacks it, or has a different length or type.
     pub fn buffer(&mut self, name: &str, buffer: &mut Buffer) -> Result<()> {
         let name = format!("{}{name}", self.prefix);
         match &mut self.direction {
@@ -79,7 +79,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Names a count.
+    /// Declares a count.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -90,7 +90,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Names a number.
+    /// Declares a number.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -101,7 +101,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Names the state of an encoding.
+    /// Declares the state of an encoding.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -109,7 +109,7 @@ impl Fields {
         self.memory(name, encoding.state_mut())
     }
 
-    /// Names buffers that are made at their first use.
+    /// Declares buffers that are created at their first use.
     ///
     /// # Errors
     /// As [`Fields::buffer`].

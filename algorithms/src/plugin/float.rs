@@ -1,6 +1,6 @@
-//! Chooses arithmetic by the float type of a buffer: what optimizers and hooks share.
+//! Selects arithmetic by the float type of a buffer, for optimizers and hooks.
 
-/// Runs `$body` with `$T` as the buffers' float type, f32 or f64.
+/// Runs `$body` with `$T` as the float type of the buffers, f32 or f64.
 macro_rules! with_float {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {

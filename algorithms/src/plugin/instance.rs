@@ -1,4 +1,4 @@
-//! Algorithms without their types: what the engine and the registry work with.
+//! Type-erased algorithms, for the engine and the registry.
 
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{
@@ -10,17 +10,17 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Future of a hook under way.
+/// Future of a hook in progress.
 pub(crate) type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Algorithm of any type, as the engine and the registry work with it. It is made of every [`Algorithm`], and a clone
-/// of it is as cheap as one of an [`Arc`].
+/// Algorithm of any type, for the engine and the registry. Every [`Algorithm`] converts into it, and a clone is as
+/// cheap as that of an [`Arc`].
 ///
 /// ```
 /// use hexagram::algorithms::{Algorithm, AnyAlgorithm, GradientAllReduce};
 ///
 /// let any = AnyAlgorithm::from(GradientAllReduce);
-/// // The methods of the trait do not get in the way of those of the type.
+/// // The methods of the trait do not conflict with those of the type.
 /// assert_eq!(any.name(), GradientAllReduce.about().name);
 /// assert_eq!(any.trigram().symbol(), '☰');
 /// ```
@@ -79,7 +79,7 @@ impl AnyAlgorithm {
         self.0.evaluations(own_step)
     }
 
-    /// Returns the reason why a step's communication cannot run beside the next forward pass under this algorithm
+    /// Returns the reason why communication cannot overlap with the next forward pass under this algorithm
     /// ([`Overlap::Forward`](crate::Overlap::Forward)); `None` if it can.
     pub fn refuses_forward(&self) -> Option<&'static str> {
         if !self.trigram().synchronous {
@@ -94,8 +94,8 @@ impl AnyAlgorithm {
         self.full()
     }
 
-    /// Returns the algorithm with the options that a spelling gives; the others stay. Algorithms inside of the spelling
-    /// are for [`Registry::named`](crate::Registry::named), which knows their names.
+    /// Returns the algorithm with the options in a spelling; the others keep their values. For algorithms inside the
+    /// spelling, use [`Registry::named`](crate::Registry::named), which has their names.
     ///
     /// ```
     /// use hexagram::algorithms::AnyAlgorithm;
@@ -108,13 +108,13 @@ impl AnyAlgorithm {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for another algorithm's name, for an option that
-    /// there is not, and for a value out of its range.
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for the name of another algorithm, an unknown
+    /// option, or a value out of range.
     pub fn with(&self, spelling: &Spelling) -> Result<Self> {
         self.with_known(spelling, &Catalogues::default())
     }
 
-    /// Returns [`AnyAlgorithm::with`], with codecs and graphs of these catalogues.
+    /// Returns [`AnyAlgorithm::with`], with the codecs and graphs of these catalogues.
     pub(crate) fn with_known(&self, spelling: &Spelling, known: &Catalogues) -> Result<Self> {
         if spelling.word() != self.name() {
             return Err(no_such("algorithm", spelling.word(), [self.name()]));
@@ -130,13 +130,13 @@ impl AnyAlgorithm {
         Spelled::check(self)
     }
 
-    /// Creates the handle of what is no [`Algorithm`], such as one that wraps another.
+    /// Creates the handle of something that is not an [`Algorithm`], such as a wrapper of another.
     #[cfg(test)]
     pub(crate) fn of(erased: impl Erased) -> Self {
         AnyAlgorithm(Arc::new(erased))
     }
 
-    /// Returns the name of a hook that is written and never called, since the algorithm does not ask for
+    /// Returns the name of a hook that is implemented but never called, since the algorithm does not request
     /// [`Needs::parameters`].
     pub(crate) fn uncalled_hook(&self) -> Option<&'static str> {
         self.0.uncalled_hook()
@@ -155,7 +155,7 @@ impl AnyAlgorithm {
     }
 }
 
-/// Names the algorithm's own options.
+/// Declares the options of the algorithm.
 impl Spelled for AnyAlgorithm {
     fn word(&self) -> &'static str {
         self.name()
@@ -167,7 +167,7 @@ impl Spelled for AnyAlgorithm {
     }
 }
 
-/// Prints the algorithm's own `Debug` output.
+/// Prints the `Debug` output of the algorithm.
 impl fmt::Debug for AnyAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -186,14 +186,14 @@ impl<A: Algorithm> From<Arc<A>> for AnyAlgorithm {
     }
 }
 
-/// Methods of an [`Algorithm`] that need no type of a state: what can be called through a pointer.
+/// Methods of an [`Algorithm`] that do not depend on its state type, so that they can be called through a pointer.
 pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn about(&self) -> About;
     fn without_warm_up(&self) -> Option<AnyAlgorithm>;
     fn reads_slots(&self) -> bool;
     fn written(&self) -> Written;
     fn evaluations(&self, own_step: u64) -> u32;
-    /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
+    /// Returns the algorithm after [`Algorithm::options`] with this visitor.
     ///
     /// # Errors
     /// As [`Algorithm::options`].
@@ -252,7 +252,7 @@ impl<A: Algorithm> Erased for A {
 /// Defines the hooks of [`Instance`], which are those of [`Algorithm`].
 macro_rules! hooks {
     ($($hook:ident($($argument:ident: $of:ty),*);)*) => {
-        /// Algorithm together with its state of one bucket. Its hooks are those of [`Algorithm`].
+        /// Algorithm with its state of one bucket. Its hooks are those of [`Algorithm`].
         pub(crate) trait Instance {
             $(fn $hook<'a>(&'a mut self, context: &'a Context, $($argument: $of),*) -> HookFuture<'a>;)*
             /// Returns [`Algorithm::weight`].

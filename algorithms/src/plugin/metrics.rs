@@ -1,27 +1,27 @@
-//! Metrics: numbers that hooks give out by name, and the training loop reads after the step.
+//! Metrics: named numbers that hooks report, and the training loop reads after the step.
 
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Rule by which the numbers that the hooks of a step give out under one name, in all buckets, become one number.
+/// Rule that combines the numbers with one name, from all hooks and buckets of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Combine {
-    /// Sum of the numbers, as of counts.
+    /// Sum of the numbers, for counts.
     Sum,
-    /// Mean of the numbers, each of the same weight.
+    /// Mean of the numbers, with equal weights.
     Mean,
-    /// Largest number, as of what should be alike in all buckets.
+    /// Largest number, for values that should be equal in all buckets.
     Max,
     /// Root of the sum of squares: norms of buckets become the norm of the model.
     Norm,
 }
 
-/// Numbers of one name so far.
+/// Numbers with one name so far.
 #[derive(Debug, Clone, Copy)]
 struct Tally {
     rule: Combine,
-    /// Number that the rule keeps: a sum, the largest number, or a sum of squares.
+    /// State of the rule: a sum, the largest number, or a sum of squares.
     kept: f64,
     count: u64,
 }
@@ -37,7 +37,7 @@ impl Tally {
         match self.rule {
             Combine::Sum | Combine::Mean => self.kept += value,
             Combine::Norm => self.kept += value * value,
-            // A number that is none is not to be lost among others.
+            // A NaN must not be lost among numbers.
             Combine::Max if value.is_nan() || self.kept.is_nan() => self.kept = f64::NAN,
             Combine::Max => self.kept = self.kept.max(value),
         }
@@ -52,7 +52,7 @@ impl Tally {
     }
 }
 
-/// Collector of a step's metrics, which all hooks of a rank share.
+/// Collector of the metrics of a step, shared by all hooks of a rank.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics(Arc<Mutex<BTreeMap<String, Tally>>>);
 
@@ -61,7 +61,7 @@ impl Metrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a number to those of a name.
+    /// Adds a number to those with a name.
     pub(crate) fn add(&self, name: &str, rule: Combine, value: f64) -> Result<()> {
         let mut tallies = self.lock();
         let tally = match tallies.get_mut(name) {

@@ -1,18 +1,16 @@
 //! Optimizers that fit an algorithm.
 
-/// Optimizers that may step with what an algorithm leaves in the gradients. Each reason completes "does not fit, since
-/// …".
+/// Optimizers that can step with the gradients that an algorithm leaves. Each reason completes "does not fit, since …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Optimizers {
     /// All optimizers.
     #[default]
     Any,
-    /// Plain SGD, with weight decay or without, for this reason. The decay is decoupled then, as AdamW's.
+    /// Plain SGD, with or without weight decay, for this reason. The decay is decoupled then, as in AdamW.
     Sgd(&'static str),
     /// Plain SGD without weight decay, and with one learning rate for all parameters, for this reason.
     BareSgd(&'static str),
-    /// One optimizer, with any options, for a reason: an algorithm that is defined with it. The engine steps with it
-    /// where it is given none.
+    /// One optimizer, with any options, for an algorithm that is defined with it. The engine uses it by default.
     ///
     /// ```
     /// use hexagram::algorithms::{Muon, Optimizers, Sgd};
@@ -21,28 +19,29 @@ pub enum Optimizers {
     /// assert!(inner.fit(&Muon::default()) && !inner.fit(&Sgd::default()));
     /// ```
     Named {
-        /// Spelling of the optimizer that is stepped with by default. Another fits if it has the same name, which is
-        /// the spelling's first word.
+        /// Spelling of the default optimizer. Others fit if they have the same name, which is the first word of the
+        /// spelling.
         optimizer: &'static str,
-        /// Reason that no other fits.
+        /// Reason why no other fits.
         reason: &'static str,
     },
 }
 
-/// Form of an optimizer's step, as far as an algorithm asks for it.
+/// Form of an optimizer step, as far as algorithms depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StepForm {
     /// x ← x − γ g: plain SGD.
     Plain,
     /// x ← x − γ (g + λ x): plain SGD with weight decay.
     Decaying,
-    /// Any other, such as one with momentum, or with a scale for each element.
+    /// Any other, such as one with momentum, or with a scale per element.
     #[default]
     Other,
 }
 
 impl Optimizers {
-    /// Returns true if any optimizer whose steps have this form is among them: what is known of a framework's own.
+    /// Returns true if every optimizer whose steps have this form fits: nothing else is known of an optimizer of a
+    /// framework.
     pub fn include(self, form: StepForm) -> bool {
         match self {
             Optimizers::Any => true,
@@ -52,7 +51,7 @@ impl Optimizers {
         }
     }
 
-    /// Returns the spelling of the optimizer that the engine steps with where it is given none.
+    /// Returns the spelling of the optimizer that the engine uses by default.
     pub fn by_default(self) -> Option<&'static str> {
         match self {
             Optimizers::Named { optimizer, .. } => Some(optimizer),

@@ -1,10 +1,10 @@
-//! Means over all ranks, flat or hierarchical. A hook's context has them; open this to average in the background, where the
-//! communicator is another one than the hook's.
+//! Means over all ranks, flat or hierarchical. The context of a hook has the same methods; use this for averages in the
+//! background, with another communicator than that of the hook.
 
 use hexagram_logical::encoding::Encoding;
 use hexagram_logical::{Buffer, Communicator, Hierarchy, ReduceOp, Result};
 
-/// All ranks, to average over: all alike, or within each host first.
+/// All ranks to average over: flat, or within each host first.
 ///
 /// ```
 /// use hexagram_algorithms::plugin::Ranks;
@@ -26,9 +26,9 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Returns the ranks of a communicator, which average within hosts first if `hierarchical`.
+    /// Returns the ranks of a communicator; they average within hosts first if `hierarchical`.
     ///
-    /// All ranks must call this together: the first hierarchical call costs what [`Communicator::kept_hierarchy`] says.
+    /// A collective call; the first hierarchical one has the cost of [`Communicator::kept_hierarchy`].
     ///
     /// # Errors
     /// As [`Communicator::kept_hierarchy`].
@@ -37,7 +37,7 @@ impl Ranks {
         Ok(Ranks::new(comm, hierarchy.as_ref()))
     }
 
-    /// Returns the ranks of a communicator, with the hierarchy that it has.
+    /// Returns the ranks of a communicator, with its hierarchy.
     pub(crate) fn new(comm: &Communicator, hierarchy: Option<&Hierarchy>) -> Self {
         Ranks { comm: comm.clone(), hierarchy: hierarchy.cloned() }
     }
@@ -53,7 +53,7 @@ impl Ranks {
         }
     }
 
-    /// Averages in low precision; hierarchically, only what leaders exchange is encoded.
+    /// Averages in low precision; hierarchically, only messages between leaders are encoded.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
@@ -64,7 +64,7 @@ impl Ranks {
         }
     }
 
-    /// Averages with few numbers, every rank's message going to every other; hierarchically, only leaders' messages.
+    /// Averages with sparse messages that every rank sends to every other; hierarchically, only leaders send them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].

@@ -1,13 +1,13 @@
-//! Mean of the replicas' parameters, which is made again after every so many steps.
+//! The periodic mean of the parameters of the replicas.
 //!
-//! Parameters as they are become their mean. Encoded, each rank sends its change since the last mean, which is small
-//! and of which a codec's error is small, too: with x₀ the last mean, x₀ ← x₀ − (1/n) Σᵢ (x₀ − xᵢ) and xᵢ ← x₀. What
-//! feedback remembers is in units of the parameters, so that γ may change.
+//! In full precision, parameters are replaced by their mean. With a codec, each rank sends its change since the last
+//! mean, which is small, so that the codec error is small, too: with x₀ the last mean, x₀ ← x₀ − (1/n) Σᵢ (x₀ − xᵢ) and
+//! xᵢ ← x₀. Feedback is in units of the parameters, so that γ may change.
 
 use super::{Averager, Averaging, Bucket, Context, Fields};
 use hexagram_logical::{Buffer, Result};
 
-/// Means of one bucket's parameters, and what they remember from one to the next.
+/// Means of the parameters of one bucket, and their state from one to the next.
 pub struct ParameterMean {
     averager: Averager,
     /// Last mean x₀, if changes are encoded.
@@ -15,7 +15,7 @@ pub struct ParameterMean {
 }
 
 impl ParameterMean {
-    /// Makes what a bucket's means need; its parameters are equal on all ranks.
+    /// Creates the state for the means of a bucket, whose parameters are equal on all ranks.
     ///
     /// # Errors
     /// As [`Averaging::state`].
@@ -25,7 +25,7 @@ impl ParameterMean {
         Ok(ParameterMean { averager, last })
     }
 
-    /// Takes parameters, which are equal on all ranks, for the last mean.
+    /// Stores parameters, which are equal on all ranks, as the last mean.
     ///
     /// # Errors
     /// As [`Context::copy`].
@@ -33,7 +33,7 @@ impl ParameterMean {
         self.last.as_ref().map_or(Ok(()), |last| context.copy(parameters, last))
     }
 
-    /// Replaces all ranks' parameters by their mean: `xᵢ ← (1/n) Σⱼ xⱼ`, as far as the codec can say it.
+    /// Replaces the parameters of all ranks by their mean: `xᵢ ← (1/n) Σⱼ xⱼ`, up to the codec error.
     ///
     /// # Errors
     /// As [`Averager::mean`].
@@ -45,7 +45,7 @@ impl ParameterMean {
         context.copy(last, parameters)
     }
 
-    /// Names what is remembered.
+    /// Declares the state.
     ///
     /// # Errors
     /// As [`Fields::buffer`].

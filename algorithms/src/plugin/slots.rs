@@ -1,9 +1,9 @@
-//! Slots of the engine's optimizer: what it remembers of a bucket, by name.
+//! Slots of the engine's optimizer: its state of a bucket, by name.
 
 use hexagram_logical::{Buffer, Error, Result};
 
-/// Memory of the engine's optimizer of one bucket, such as a momentum. The hook
-/// [`slots_ready`](crate::Algorithm::slots_ready) is given it, between the optimizer's step and the next.
+/// State of the engine's optimizer for one bucket, such as a momentum. The hook
+/// [`slots_ready`](crate::Algorithm::slots_ready) receives it, between two optimizer steps.
 ///
 /// ```
 /// use hexagram::logical::Result;
@@ -23,7 +23,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Creates the slots of a bucket, one buffer for each name.
+    /// Creates the slots of a bucket, one buffer per name.
     pub(crate) fn new(names: &'static [&'static str], buffers: Vec<Buffer>) -> Self {
         Slots { names, buffers }
     }
@@ -33,20 +33,20 @@ impl Slots {
         self.buffers
     }
 
-    /// Returns the names, as the optimizer lists them: SGD's is `momentum`, if it has one.
+    /// Returns the names, as listed by the optimizer: `momentum` for SGD, if it has one.
     pub fn names(&self) -> &'static [&'static str] {
         self.names
     }
 
-    /// Returns a slot. It has as many elements as the bucket, unless the optimizer remembers less of some tensors.
+    /// Returns a slot. It has as many elements as the bucket, unless the optimizer stores less for some tensors.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the names that there are, if this is none of them.
+    /// [`Error::Usage`] with the valid names, for an unknown name.
     pub fn get(&self, name: &str) -> Result<&Buffer> {
         self.place(name).map(|at| &self.buffers[at])
     }
 
-    /// Returns a slot, to be changed: the optimizer goes on with what is left in it.
+    /// Returns a slot for writing: the optimizer continues with the new values.
     ///
     /// # Errors
     /// As [`Slots::get`].
@@ -54,7 +54,7 @@ impl Slots {
         self.place(name).map(|at| &mut self.buffers[at])
     }
 
-    /// Returns all slots that have elements, by name, to be changed.
+    /// Returns all slots that have elements, by name, for writing.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Buffer)> {
         self.names.iter().copied().zip(&mut self.buffers).filter(|(_, buffer)| !buffer.is_empty())
     }

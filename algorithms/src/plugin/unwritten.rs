@@ -1,7 +1,7 @@
-//! Hooks that an algorithm leaves unwritten: how the engine tells them from those that have a body.
+//! Hooks that an algorithm does not implement: how the engine distinguishes them from those with a body.
 //!
-//! A hook's default returns [`Unwritten`], and one that is written returns a future of another type. So what is written
-//! is known before anything is called, and a hook that would never be called is refused at the start.
+//! The default of a hook returns [`Unwritten`]; an implemented hook returns a future of another type. So the engine can
+//! tell before any call, and refuses at the start a hook that would never be called.
 
 use crate::plugin::{Algorithm, Bucket, Context, Slots};
 use hexagram_logical::{Buffer, Result};
@@ -9,20 +9,20 @@ use std::any::TypeId;
 use std::pin::Pin;
 use std::task::{Context as Polling, Poll};
 
-/// Hooks around a step that an algorithm writes: what the engine has to call, and to wait for. An algorithm around
-/// another adds what that one writes, by [`Algorithm::written`].
+/// Hooks around a step that an algorithm implements: the engine must call and wait for them. An algorithm that wraps
+/// another adds the hooks of that one, by [`Algorithm::written`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// True if [`before_forward`](Algorithm::before_forward) is written.
+    /// True if [`before_forward`](Algorithm::before_forward) is implemented.
     pub before_forward: bool,
-    /// True if [`after_backward`](Algorithm::after_backward) is written.
+    /// True if [`after_backward`](Algorithm::after_backward) is implemented.
     pub after_backward: bool,
-    /// True if [`slots_ready`](Algorithm::slots_ready) or [`after_step`](Algorithm::after_step) is written.
+    /// True if [`slots_ready`](Algorithm::slots_ready) or [`after_step`](Algorithm::after_step) is implemented.
     pub after_step: bool,
 }
 
 impl Written {
-    /// Returns what an algorithm writes itself.
+    /// Returns the hooks that an algorithm implements itself.
     pub fn of<A: Algorithm>() -> Self {
         Written {
             before_forward: writes_before_forward(A::before_forward),
@@ -32,7 +32,7 @@ impl Written {
     }
 }
 
-/// Future of a hook that an algorithm does not write. It is ready at once.
+/// Future of a hook that an algorithm does not implement. It is ready immediately.
 pub(super) struct Unwritten;
 
 impl Future for Unwritten {
@@ -43,7 +43,7 @@ impl Future for Unwritten {
     }
 }
 
-/// Returns the first hook of an algorithm that is written and needs parameters to be called.
+/// Returns the first implemented hook of an algorithm that needs parameters.
 pub(super) fn hook_on_parameters<A: Algorithm>() -> Option<&'static str> {
     if writes_before_forward(A::before_forward) {
         return Some("before_forward");
@@ -69,7 +69,7 @@ fn writes_bucket_hook<A: Algorithm, F: 'static>(
     TypeId::of::<F>() != TypeId::of::<Unwritten>()
 }
 
-/// Returns true if the hook is written.
+/// Returns true if the hook is implemented.
 pub(super) fn writes_slots_ready<A: Algorithm, F: 'static>(
     _: impl FnOnce(
         &'static A,

@@ -1,22 +1,22 @@
-//! Agreement of all ranks on whether each could do its own part, such as writing a file: either all go on, or all err
+//! Agreement of all ranks on whether each could do its part, such as writing a file: either all continue, or all fail
 //! with the reason.
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
 
-/// Largest length of a text, in bytes.
+/// Maximum length of a text, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Number of characters that other ranks are told of an error.
+/// Maximum number of characters of an error that is sent to other ranks.
 const TOLD: usize = 2000;
 
-/// Returns every rank's text, by rank. A collective call.
+/// Returns the text of every rank, by rank. A collective call.
 ///
 /// # Errors
 /// [`Error::Usage`] on all ranks if one announces a text of more than 1 MiB; errors of the communication.
 pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String>> {
     let mut longest = [mine.len() as i64];
     comm.blocking().all_reduce(&mut longest, ReduceOp::Max)?;
-    // Each rank's own length is in it.
+    // The length of each rank's own text is included.
     let room = 8 + announced("a rank", longest[0], LONGEST, "bytes of text")?;
     let mut own = vec![0; room];
     own[..8].copy_from_slice(&(mine.len() as u64).to_le_bytes());
@@ -31,7 +31,8 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
     Ok(all.chunks_exact(room).map(text).collect())
 }
 
-/// Returns the number of `things` that a rank announces, if it can be meant: what a peer says is not allocated unseen.
+/// Returns the number of `things` that a rank announces, if it is plausible: a number from a peer is checked before an
+/// allocation.
 ///
 /// # Errors
 /// [`Error::Usage`] if it is negative or above `most`.
@@ -42,7 +43,7 @@ pub(crate) fn announced(rank: &str, number: i64, most: usize, things: &str) -> R
     })
 }
 
-/// Returns the beginning of a text, of `most` characters, and `…` where there is more.
+/// Returns the first `most` characters of a text, with `…` if there are more.
 pub(crate) fn beginning(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -50,8 +51,8 @@ pub(crate) fn beginning(text: &str, most: usize) -> String {
     }
 }
 
-/// Returns the outcome, if it is good on every rank; otherwise an error on every rank, the rank's own or the first
-/// other's, of which it has the beginning. A collective call.
+/// Returns the outcome, if it is a success on every rank; otherwise an error on every rank: its own, or the beginning
+/// of the first error of another rank. A collective call.
 pub(crate) fn all_or_none<T>(comm: &Communicator, outcome: Result<T>) -> Result<T> {
     let mine = outcome.as_ref().err().map(|error| beginning(&error.to_string(), TOLD)).unwrap_or_default();
     let texts = gather_texts(comm, &mine)?;

@@ -1,5 +1,5 @@
-//! Claims on directories: of two trainings that were given the same one, the second is refused, for each would delete,
-//! or mix with its own, what the other saves.
+//! Claims on directories: if two trainings use the same one, the second is refused, since each would delete the
+//! checkpoints of the other, or mix them with its own.
 
 use hexagram_logical::{Error, Result};
 use std::fs::{File, TryLockError};
@@ -14,14 +14,14 @@ impl Claims {
     /// Claims a directory, unless this training has done so already.
     ///
     /// # Errors
-    /// [`Error::Usage`] if another training has.
+    /// [`Error::Usage`] if another training has claimed it.
     pub(crate) fn claim(&self, root: &Path) -> Result<()> {
         let mut claimed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if claimed.iter().any(|(other, _)| other == root) {
             return Ok(());
         }
-        // Where directories cannot be locked, as on some network file systems, another training's checkpoints are found
-        // out when they are there.
+        // If directories cannot be locked, as on some network file systems, the checkpoints of another training are
+        // detected once they exist.
         let Ok(directory) = File::open(root) else { return Ok(()) };
         match directory.try_lock() {
             Err(TryLockError::WouldBlock) => {

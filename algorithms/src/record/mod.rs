@@ -1,7 +1,7 @@
-//! Records that a training saves, as names and values: tensors with shapes, and facts as text; the directories that it
-//! saves in, and how its ranks agree that all could.
+//! Records that a training saves, as names and values: tensors with shapes, and facts as text. Also the directories for
+//! them, and the agreement of ranks that all have succeeded.
 //!
-//! The engine and [`checkpoint`](crate::checkpoint) both stand on this module, which knows neither.
+//! The engine and [`checkpoint`](crate::checkpoint) both use this module, which depends on neither.
 
 mod agree;
 mod claims;
@@ -48,10 +48,10 @@ impl Record {
         self.put_tensor(name, &[values.len()], Buffer::from_slice(values)?)
     }
 
-    /// Puts a tensor in.
+    /// Adds a tensor.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it has not as many elements as its shape says.
+    /// [`Error::Usage`] if the number of its elements does not match its shape.
     pub fn put_tensor(&mut self, name: &str, shape: &[usize], values: Buffer) -> Result<()> {
         if shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size)) != Some(values.len()) {
             let what = format!("`{name}` of shape {shape:?} was given {} elements", values.len());
@@ -61,7 +61,7 @@ impl Record {
         Ok(())
     }
 
-    /// Notes a fact: a number or a short text.
+    /// Adds a fact: a number or a short text.
     pub fn note(&mut self, name: &str, fact: impl ToString) {
         self.facts.insert(name.to_owned(), fact.to_string());
     }
@@ -69,7 +69,7 @@ impl Record {
     /// Returns the elements of a tensor.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none of this name, or its elements are of another type.
+    /// [`Error::Usage`] for an unknown name, or elements of another type.
     pub fn get<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         Ok(self.tensor(name)?.values.host::<T>()?.to_vec())
     }
@@ -77,15 +77,15 @@ impl Record {
     /// Returns a tensor.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none of this name.
+    /// [`Error::Usage`] for an unknown name.
     pub fn tensor(&self, name: &str) -> Result<&Saved> {
         self.tensors.get(name).ok_or_else(|| lacks(name))
     }
 
-    /// Returns the fact of a name.
+    /// Returns a fact by name.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none of this name, or it reads differently.
+    /// [`Error::Usage`] for an unknown name, or a fact that cannot be parsed.
     pub fn noted<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
         let text = self.facts.get(name).ok_or_else(|| lacks(name))?;
         let unreadable =
@@ -108,23 +108,23 @@ impl Record {
         self.facts.iter().map(|(name, fact)| (name.as_str(), fact.as_str()))
     }
 
-    /// Puts all of another record in, below a name: `part/name`.
+    /// Adds the contents of another record, below a name: `part/name`.
     pub(crate) fn absorb(&mut self, part: &str, other: Record) {
         let below = |name: String| format!("{part}/{name}");
         self.tensors.extend(other.tensors.into_iter().map(|(name, saved)| (below(name), saved)));
         self.facts.extend(other.facts.into_iter().map(|(name, fact)| (below(name), fact)));
     }
 
-    /// Takes out what was put below a name.
+    /// Removes and returns the contents below a name.
     pub(crate) fn detach(&mut self, part: &str) -> Record {
         let prefix = format!("{part}/");
         Record { tensors: below(&mut self.tensors, &prefix), facts: below(&mut self.facts, &prefix) }
     }
 
-    /// Returns a number that differs, most likely, as soon as anything in the record does.
+    /// Returns a hash that changes, most likely, when anything in the record changes.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a tensor is being written to.
+    /// [`Error::Busy`] if a tensor is being written.
     pub fn checksum(&self) -> Result<u64> {
         let mut hash = hash::START;
         for (name, fact) in &self.facts {
@@ -138,12 +138,12 @@ impl Record {
     }
 }
 
-/// Returns element type and lengths, for messages.
+/// Returns element type and shape, for messages.
 pub(crate) fn described(dtype: DType, shape: &[usize]) -> String {
     format!("{dtype} {shape:?}")
 }
 
-/// Continues a hash by words of eight bytes, with one multiplication for each.
+/// Continues a hash with words of eight bytes, with one multiplication per word.
 fn mixed(hash: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(hash ^ bytes.len() as u64, |hash, chunk| {
         let mut word = [0; 8];

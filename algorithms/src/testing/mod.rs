@@ -1,11 +1,11 @@
-//! One way to test an algorithm without a framework: [`Trainer`], on any function whose gradient can be written down.
+//! A test harness for algorithms, without a framework: [`Trainer`], for any function with a known gradient.
 //!
 //! ```
 //! use hexagram::algorithms::testing::{Setup, Trainer};
 //! use hexagram::logical::{TransportKind, testing::spawn};
 //! use hexagram::algorithms::GradientAllReduce;
 //!
-//! // Rank r has f(x) = (x − r)² / 2: the mean's minimum is at 0.5.
+//! // Rank r has f(x) = (x − r)² / 2: the minimum of the mean is at 0.5.
 //! let found = spawn(TransportKind::Thread, 2, |comm| {
 //!     let setup = Setup { learning_rate: 0.5, ..Setup::default() };
 //!     let mut trainer = Trainer::new(&comm, GradientAllReduce, setup, &[vec![3.0f64]])?;
@@ -31,9 +31,9 @@ use std::sync::Arc;
 /// Options of a [`Trainer`].
 #[derive(Clone)]
 pub struct Setup {
-    /// Learning rate γ, unless the engine's options have one. Default: 0.1.
+    /// Learning rate γ, unless the engine options have one. Default: 0.1.
     pub learning_rate: f64,
-    /// Optimizer that the engine steps with. Default: plain SGD.
+    /// Optimizer of the engine. Default: plain SGD.
     pub optimizer: Arc<dyn Optimizer>,
     /// Other options of the engine; their `optimizer` and `queue` are ignored.
     pub engine: EngineOptions,
@@ -46,8 +46,8 @@ impl Default for Setup {
     }
 }
 
-/// Returns an optimizer if it fits an algorithm, and otherwise the one that the algorithm names, or plain SGD: for
-/// tests of all algorithms.
+/// Returns an optimizer if it fits an algorithm, otherwise the one that the algorithm names, or plain SGD: for tests of
+/// all algorithms.
 pub fn fitting(algorithm: &AnyAlgorithm, optimizer: Arc<dyn Optimizer>) -> Arc<dyn Optimizer> {
     if algorithm.optimizers().fit(&*optimizer) {
         return optimizer;
@@ -56,7 +56,7 @@ pub fn fitting(algorithm: &AnyAlgorithm, optimizer: Arc<dyn Optimizer>) -> Arc<d
     named.unwrap_or_else(|| Arc::new(Sgd::default()))
 }
 
-/// Functions `f_r(x) = a_r (x − b_r)² / 2`, one a rank, for which much is known in closed form.
+/// Functions `f_r(x) = a_r (x − b_r)² / 2`, one per rank, with many results in closed form.
 #[derive(Debug, Clone)]
 pub struct Quadratic {
     /// Curvatures a_r, by rank.
@@ -66,16 +66,16 @@ pub struct Quadratic {
 }
 
 impl Quadratic {
-    /// Returns rank `rank`'s gradient at x, element by element.
+    /// Returns the gradient of rank `rank` at x, element by element.
     pub fn gradient(&self, rank: usize, x: &[f64]) -> Vec<f64> {
         x.iter().map(|x| self.a[rank] * (x - self.b[rank])).collect()
     }
 }
 
-/// Returns the payload that all ranks together send in a step, divided by the ranks: bytes without message headers,
-/// over the thread transport, on average over `steps` steps of f32 gradients that differ between elements, ranks and
-/// steps. It is what an algorithm's header says it sends. What is sent before the first step, as states are made, does
-/// not count.
+/// Returns the payload that all ranks together send in a step, divided by the number of ranks: bytes without message
+/// headers, over the thread transport, on average over `steps` steps of f32 gradients that differ between elements,
+/// ranks and steps. It must equal the bytes in the header of the algorithm. Messages before the first step, for the
+/// creation of states, do not count.
 ///
 /// # Errors
 /// As [`Trainer::step`].
@@ -116,9 +116,9 @@ pub fn payload_of_shapes<A: Into<AnyAlgorithm>>(
     Ok(sent.iter().sum::<u64>() as f64 / (ranks * steps) as f64)
 }
 
-/// Returns the bytes that this rank has sent so far, without message headers and alike on every transport
-/// (`payload_sent` of [`World::traffic`](hexagram_logical::World::traffic)), where all ranks have come to this call and
-/// none has gone on. A collective call.
+/// Returns the bytes that this rank has sent so far, without message headers and equal on every transport
+/// (`payload_sent` of [`World::traffic`](hexagram_logical::World::traffic)), at a point that all ranks have reached and
+/// none has passed. A collective call.
 ///
 /// # Errors
 /// As [`Communicator::barrier`].
@@ -130,7 +130,7 @@ pub fn payload(comm: &Communicator) -> Result<u64> {
     Ok(payload)
 }
 
-/// Model that is nothing but its parameters, with the engine that trains it.
+/// Model that consists only of its parameters, with the engine that trains it.
 pub struct Trainer<T> {
     engine: DataParallel,
     shapes: usize,
@@ -181,8 +181,8 @@ impl<T: Element> Trainer<T> {
         Ok(Trainer { engine, shapes: initial.len(), elements: std::marker::PhantomData })
     }
 
-    /// Makes one step: `gradient` gets the number and the values of each parameter of this rank's replica; again, if
-    /// the algorithm takes several gradients a step.
+    /// Makes one step: `gradient` receives the index and the values of each parameter of the replica of this rank,
+    /// several times if the algorithm takes several gradients per step.
     ///
     /// # Errors
     /// As [`DataParallel::finish_and_step`].
@@ -201,7 +201,7 @@ impl<T: Element> Trainer<T> {
         })
     }
 
-    /// Returns all parameters of this rank's replica.
+    /// Returns all parameters of the replica of this rank.
     ///
     /// # Errors
     /// As [`DataParallel::parameter`].

@@ -1,4 +1,4 @@
-//! A test that an algorithm goes on from a checkpoint as if nothing had been: [`resumes_exactly`].
+//! A test that an algorithm continues from a checkpoint without a difference: [`resumes_exactly`].
 
 use super::{Setup, Trainer};
 use crate::checkpoint::{Checkpoints, Record};
@@ -8,11 +8,11 @@ use hexagram_logical::{Communicator, Error, Result, TransportKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Directory of this process's own, removed when it is dropped.
+/// Temporary directory of this process, removed when it is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates the name of a path at which nothing is yet.
+    /// Creates a path that does not exist yet.
     #[allow(clippy::new_without_default, reason = "each is another")]
     pub fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -32,13 +32,13 @@ impl Drop for Scratch {
     }
 }
 
-/// Trains `before` + `after` steps without a break, and the same with a checkpoint in between from which new engines go
-/// on, and compares all that the engine has: parameters, the optimizer's and the algorithm's state, on every rank, bit
-/// for bit; and first, that what was loaded is what was saved. Asynchronous algorithms depend on time: of these it
-/// compares only that, and makes sure that they go on.
+/// Trains `before` + `after` steps without a break, and the same with a checkpoint in between from which new engines
+/// continue. Compares the complete state of the engines, bit for bit on every rank: parameters, optimizer state and
+/// algorithm state; and first that the loaded state equals the saved one. Asynchronous algorithms depend on timing: for
+/// them it compares only the loaded state, and checks that they continue.
 ///
 /// # Errors
-/// [`Error::Usage`] that names what differs; as [`Trainer::step`] and [`Checkpoints::save`].
+/// [`Error::Usage`] with the difference; as [`Trainer::step`] and [`Checkpoints::save`].
 pub fn resumes_exactly<A: Into<AnyAlgorithm>>(
     ranks: usize,
     before: usize,
@@ -59,7 +59,7 @@ pub fn resumes_exactly<A: Into<AnyAlgorithm>>(
         checkpoints.save(first.engine(), Record::default())?;
         let saved = first.engine().checkpoint().save()?;
         drop(first);
-        // Other values at the start: all that counts is in the checkpoint.
+        // Other values at the start: all state is in the checkpoint.
         let mut second = new(&comm, algorithm(), setup(), -3.0)?;
         checkpoints.load(second.engine())?;
         same(&saved, &second.engine().checkpoint().save()?)?;
@@ -70,7 +70,7 @@ pub fn resumes_exactly<A: Into<AnyAlgorithm>>(
     spawn(TransportKind::Thread, ranks, run).map(drop)
 }
 
-/// Shapes of several tensors, in several buckets if the setup says so.
+/// Shapes of several tensors, in several buckets with a suitable setup.
 const SHAPES: [&[usize]; 4] = [&[40, 9], &[40], &[7, 40], &[7]];
 
 fn new(
@@ -87,7 +87,7 @@ fn new(
     Trainer::with_shapes(comm, algorithm, setup, &initial, &SHAPES.map(<[usize]>::to_vec))
 }
 
-/// Steps on a function that is another on each rank and in each step, and not quadratic.
+/// Steps on a function that differs between ranks and steps, and is not quadratic.
 fn train(comm: &Communicator, trainer: &mut Trainer<f32>, first: usize, steps: usize) -> Result<()> {
     for step in first..first + steps {
         trainer.step(|index, x| {
@@ -98,7 +98,7 @@ fn train(comm: &Communicator, trainer: &mut Trainer<f32>, first: usize, steps: u
     Ok(())
 }
 
-/// Fails unless two records are equal bit for bit.
+/// Fails unless two records are equal, bit for bit.
 fn same(expected: &Record, found: &Record) -> Result<()> {
     let differs = |name: &str| {
         let what = format!("after a resume, `{name}` is not what it is without");

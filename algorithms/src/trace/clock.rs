@@ -1,4 +1,4 @@
-//! One clock for all ranks: how far each rank's is from rank 0's, and how sure that is.
+//! One clock for all ranks: the offset of each rank's clock from that of rank 0, and its error.
 //!
 //! ```text
 //! rank 0            rank r
@@ -9,13 +9,13 @@
 //! offset = (before + after)/2 − theirs    error = (after − before)/2
 //! ```
 //!
-//! Of several exchanges the one with the shortest way is kept. Clocks also run at different speeds, so there is one
-//! alignment as a trace begins and one as it ends, and a line between them.
+//! Of several exchanges, the one with the shortest round trip is kept. Clocks also run at different speeds, so offsets
+//! are measured at the beginning and the end of a trace, and interpolated linearly.
 
 use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Communicator, Result};
 
-/// Number of exchanges with each rank. The first ones find caches and links cold.
+/// Number of exchanges with each rank. The first ones are slow, with cold caches and links.
 const EXCHANGES: usize = 16;
 
 /// Monotonic clock of one rank, in nanoseconds from the beginning of its trace.
@@ -31,23 +31,23 @@ impl Clock {
         self.at(runtime::now())
     }
 
-    /// Returns a moment on this clock; those before the trace are its beginning.
+    /// Returns a moment on this clock; those before the trace become its beginning.
     pub(crate) fn at(&self, moment: Instant) -> i64 {
         moment.saturating_duration_since(self.0).as_nanos() as i64
     }
 }
 
-/// Difference between a rank's clock and rank 0's, to be added to the first.
+/// Difference between the clock of a rank and that of rank 0, to add to the former.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Offset {
-    /// Moment of the measurement, on the rank's own clock.
+    /// Time of the measurement, on the clock of the rank.
     pub(super) at: i64,
     pub(super) offset: i64,
     /// Largest error of the measurement, in nanoseconds.
     pub(super) error: i64,
 }
 
-/// Measures every rank's clock against rank 0's, which gets the offsets, by rank. A collective call.
+/// Measures the clock of every rank against that of rank 0, which gets the offsets, by rank. A collective call.
 pub(crate) fn align(comm: &Communicator, clock: &Clock) -> Result<Vec<Offset>> {
     if comm.rank() != 0 {
         for _ in 0..EXCHANGES {
@@ -75,11 +75,11 @@ fn exchange(comm: &Communicator, clock: &Clock, rank: usize) -> Result<Offset> {
     comm.blocking().recv(&mut theirs, rank)?;
     let after = clock.now();
     let [theirs] = theirs;
-    // Halves are rounded, by less than one.
+    // Halves are rounded, with an error below 1.
     Ok(Offset { at: theirs, offset: before.midpoint(after) - theirs, error: (after - before) / 2 + 1 })
 }
 
-/// Rank's clock against rank 0's, over a whole trace.
+/// The clock of a rank against that of rank 0, over a whole trace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Alignment {
     pub(super) first: Offset,
@@ -87,7 +87,7 @@ pub(super) struct Alignment {
 }
 
 impl Alignment {
-    /// Returns the same moment on rank 0's clock.
+    /// Returns the same moment on the clock of rank 0.
     pub(super) fn shift(&self, time: i64) -> i64 {
         let Alignment { first, last } = self;
         let passed = (time - first.at) as f64;
@@ -97,7 +97,7 @@ impl Alignment {
         time + first.offset + drifted.round() as i64
     }
 
-    /// Returns the largest error of a shifted moment, if the speeds of the clocks did not change.
+    /// Returns the maximum error of a shifted moment, if the speeds of the clocks did not change.
     pub(super) fn error(&self) -> i64 {
         self.first.error.max(self.last.error)
     }
@@ -113,7 +113,7 @@ mod tests {
     fn offsets_are_as_far_from_an_injected_skew_as_their_error_says() {
         for transport in transports() {
             let origin = runtime::now();
-            // As far as its clock knows, rank r's trace began 250 ms earlier than that of the rank before.
+            // On its own clock, the trace of rank r began 250 ms earlier than that of the rank before.
             let skew = |rank: usize| Duration::from_millis(250) * rank as u32;
             let clock = |rank: usize| Clock(origin.checked_sub(skew(rank)).unwrap());
             let found = spawn(transport, 3, |comm| align(&comm, &clock(comm.rank()))).unwrap();

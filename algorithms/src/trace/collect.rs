@@ -1,4 +1,4 @@
-//! The gathering of all ranks' spans at rank 0.
+//! The gathering of the spans of all ranks at rank 0.
 
 use super::RankTrace;
 use super::clock::{Alignment, Clock, Offset, align};
@@ -12,13 +12,13 @@ pub(crate) struct Recorded {
     pub(crate) clock: Clock,
     pub(crate) training: Recorder,
     pub(crate) communication: Recorder,
-    /// Offsets of all ranks as the trace began, at rank 0.
+    /// Offsets of all ranks at the beginning of the trace, on rank 0.
     pub(crate) first: Vec<Offset>,
 }
 
-/// Brings together what the ranks have recorded; rank 0 gets it. A collective call.
+/// Gathers the records of all ranks at rank 0. A collective call.
 ///
-/// Messages: those of an alignment, and two from every rank to rank 0, of 24 bytes and of 64 bytes a span.
+/// Messages: those of an alignment, and two from every rank to rank 0, of 24 bytes and of 64 bytes per span.
 pub(crate) fn gather(comm: &Communicator, mine: Recorded) -> Result<Option<Vec<RankTrace>>> {
     let last = align(comm, &mine.clock)?;
     let Recorded { training, communication, first, .. } = mine;
@@ -57,7 +57,7 @@ fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64, i64)> {
     let mut lengths = [0i64; 3];
     comm.blocking().recv(&mut lengths, rank)?;
     let [spans, dropped, error] = lengths;
-    // The training thread's and the communication thread's.
+    // Those of the training thread and of the communication thread.
     let spans = announced(&format!("rank {rank}"), spans, 2 * LIMIT, "spans of its trace")?;
     let mut words = vec![0i64; spans * Span::WORDS];
     comm.blocking().recv(&mut words, rank)?;

@@ -1,7 +1,7 @@
-//! Times of a device, which does work long after it was enqueued.
+//! Times of a device, which executes work long after it was enqueued.
 //!
-//! Behind and before its work, a timestamp is enqueued on the same queue. Their moments are read once the device has come
-//! to them: while others are recorded, and in the end. So no more of them are kept than the device has in flight.
+//! A timestamp is enqueued before and after the work, on the same queue. Times are read once the device has reached
+//! them: while other spans are recorded, and at the end. So no more timestamps are kept than the device has in flight.
 
 use super::Span;
 use super::clock::Clock;
@@ -10,18 +10,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A point in the work of a device's queue.
+/// A point in the work of a device queue.
 pub(crate) type Stamp = Arc<dyn Timestamp>;
 
 /// Spans of a device.
 #[derive(Default)]
 pub(crate) struct DeviceSpans {
-    /// Spans whose times were not read yet, with the points before and behind them, in the order of recording.
+    /// Spans whose times have not been read yet, with the timestamps before and after them, in the order of recording.
     pending: VecDeque<(Span, [Stamp; 2])>,
     pub(super) known: Vec<Span>,
-    /// Number of spans of which no times are known, or that were too many.
+    /// Number of spans without known times, or beyond the limit.
     pub(super) dropped: u64,
-    /// Largest error of the times.
+    /// Maximum error of the times.
     pub(super) error: Duration,
 }
 
@@ -31,10 +31,10 @@ impl DeviceSpans {
         self.pending.len() + self.known.len()
     }
 
-    /// Keeps a span from one point to another.
+    /// Records a span between two timestamps.
     pub(super) fn keep(&mut self, clock: &Clock, span: Span, stamps: [Stamp; 2]) {
         self.pending.push_back((span, stamps));
-        // Two for one that comes, so that they do not become more and more.
+        // Two for each new span, so that their number does not grow.
         for _ in 0..2 {
             match self.pending.front() {
                 Some((_, [_, end])) if end.has_passed() => self.read(clock),
@@ -43,16 +43,16 @@ impl DeviceSpans {
         }
     }
 
-    /// Counts a span that is not kept.
+    /// Counts a dropped span.
     pub(super) fn drop_one(&mut self) {
         self.dropped += 1;
     }
 
-    /// Reads the times of all spans, for which it waits for `limit` at most.
+    /// Reads the times of all spans; waits at most `limit`.
     pub(crate) fn settle(&mut self, clock: &Clock, limit: Duration) {
         while let Some((_, [_, end])) = self.pending.front() {
             if !end.wait(limit) {
-                // Whoever waits for the device's work will say that it does not end.
+                // The next wait for the work of the device will report that it does not end.
                 self.dropped += self.pending.drain(..).count() as u64;
             }
             self.read(clock);
@@ -65,7 +65,7 @@ impl DeviceSpans {
         let (Some(begun), Some(ended)) = (start.moment(), end.moment()) else { return self.drop_one() };
         self.error = self.error.max(start.error()).max(end.error());
         let start = clock.at(begun);
-        // Two points may be told against different references, each with its error.
+        // Two timestamps may have different reference points, each with its error.
         self.known.push(Span { start, end: clock.at(ended).max(start), ..span });
     }
 }

@@ -1,9 +1,9 @@
-//! A trace as a file: the Chrome trace event format, which ui.perfetto.dev opens.
+//! A trace as a file in the Chrome trace event format, which ui.perfetto.dev opens.
 //!
-//! A rank is a process there, with a track for its steps, one for its training thread, one for what it does in the
-//! background, several things at once as one, and one for each bucket, so that several hooks in flight are seen side by
-//! side; and a counter of what it has sent. What its device told the times of is on tracks behind these: one for the
-//! framework's passes, and one for each bucket.
+//! A rank is a process there, with a track for its steps, one for its training thread, one for its background work
+//! (concurrent operations merged), and one for each bucket, so that concurrent hooks are visible next to each other;
+//! and a counter of the bytes sent. The spans of its device are on tracks after these: one for the passes of the
+//! framework, and one for each bucket.
 
 use super::intervals::Union;
 use super::report::{RankReport, StepReport};
@@ -15,15 +15,15 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Number of the first tracks of a rank; those of buckets follow, and then those of its device.
+/// Index of the first tracks of a rank; those of buckets follow, then those of its device.
 const STEPS: usize = 0;
 const TRAINING: usize = 1;
 const BACKGROUND: usize = 2;
 const BUCKETS: usize = 3;
 
 impl Trace {
-    /// Writes the trace to a file, which is there as a whole or not at all: what was there before is replaced in the
-    /// end. Links stay, and what they lead to is replaced; a device or a pipe is written to.
+    /// Writes the trace to a file, atomically: an existing file is replaced at the end. Links are followed, and their
+    /// target is replaced; devices and pipes are written directly.
     ///
     /// # Errors
     /// [`Error::System`] if it cannot be written.
@@ -35,9 +35,9 @@ impl Trace {
     /// Writes the trace as JSON.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        // Clocks are aligned, but a rank may have begun before rank 0; no viewer likes times below zero.
+        // Clocks are aligned, but a rank may have begun before rank 0; viewers do not support negative times.
         let first = self.ranks.iter().flat_map(|rank| &rank.spans).map(|span| span.start).min().unwrap_or(0);
         let report = self.report();
         writeln!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{{")?;
@@ -60,7 +60,7 @@ impl Trace {
     }
 }
 
-/// Fails if a trace could not be saved there: before the training, not after it.
+/// Fails if a trace could not be saved there: call it before the training, not after.
 ///
 /// # Errors
 /// [`Error::System`] as [`Trace::save`].
@@ -74,7 +74,7 @@ fn refused(path: &Path, cause: io::Error) -> Error {
     Error::system(format!("write the trace {}", path.display()), cause, remedy)
 }
 
-/// Returns the category of a kind, by which viewers filter.
+/// Returns the category of a kind, for filters in viewers.
 fn category(kind: Kind) -> &'static str {
     match kind {
         kind if kind.is_communication() => "communication",
@@ -133,9 +133,9 @@ impl<W: Write> Events<'_, W> {
         self.metadata(rank, track, "thread_sort_index", &format!("\"sort_index\":{track}"))
     }
 
-    /// Writes what a device did, on tracks from `first` on.
+    /// Writes the spans of a device, on tracks from `first` on.
     fn device(&mut self, rank: usize, first: usize, spans: &[&Span]) -> io::Result<()> {
-        // A step of the engine's optimizer is one of a bucket, and so has a size.
+        // A step of the engine's optimizer is for one bucket, so it has a size.
         let is_of_bucket = |span: &Span| span.kind.is_communication() || span.bytes > 0;
         let track = |span: &Span| if is_of_bucket(span) { first + 1 + span.bucket } else { first };
         let tracks: BTreeSet<usize> = spans.iter().map(|span| track(span)).collect();
@@ -315,7 +315,7 @@ mod tests {
         assert!(events.iter().all(|event| event["ts"].as_f64().is_none_or(|ts| ts >= 0.0)));
     }
 
-    /// Events of a trace of hosts, as programs read them.
+    /// Events of a trace of hosts, as other programs read them.
     const OF_HOSTS: &str = r#"{"name":"process_labels","ph":"M","pid":0,"tid":0,"args":{"labels":"pid 7, clock ± 1.500 µs"}},
 {"name":"process_sort_index","ph":"M","pid":0,"tid":0,"args":{"sort_index":0}},
 {"name":"thread_name","ph":"M","pid":0,"tid":0,"args":{"name":"steps"}},
@@ -418,7 +418,7 @@ mod tests {
             let text = fs::read(folder.join("real").join(name)).unwrap();
             let _: Value = serde_json::from_slice(&text).unwrap();
         }
-        // A pipe, as a shell hands one over.
+        // A pipe, as passed by a shell.
         let (mut reader, writer) = io::pipe().unwrap();
         let pipe = format!("/proc/self/fd/{}", writer.as_raw_fd());
         check_writable(&pipe).unwrap();

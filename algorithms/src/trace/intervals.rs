@@ -1,6 +1,7 @@
-//! Arithmetic on sets of moments: how long any of several things was under way, and how long two at once.
+//! Arithmetic on sets of intervals: the time in which any of several activities was in progress, or two at the same
+//! time.
 
-/// Moments that are in at least one of some intervals, as disjoint intervals in order. In nanoseconds.
+/// Union of intervals, as disjoint sorted intervals, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Union(Vec<(i64, i64)>);
 
@@ -35,7 +36,7 @@ impl Union {
         self.0.iter().map(|(start, end)| (end - start).unsigned_abs()).sum()
     }
 
-    /// Returns the length of what is in both, in nanoseconds.
+    /// Returns the length of the intersection, in nanoseconds.
     pub(super) fn common(&self, other: &Self) -> u64 {
         let mut at = 0;
         let mut beside = 0;

@@ -1,18 +1,18 @@
-//! Traces of the time of every rank: what each one computed and communicated, on one clock.
+//! Traces of the time of every rank: its computation and communication, on one clock.
 //!
-//! [`DataParallel::trace`](crate::DataParallel::trace) switches recording on, for any algorithm;
-//! [`collect`](crate::engine::Tracing::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],
-//! which is saved as a file for ui.perfetto.dev and summed up as a [`Report`].
+//! [`DataParallel::trace`](crate::DataParallel::trace) starts the recording, for any algorithm;
+//! [`collect`](crate::engine::Tracing::collect) gathers the records of all ranks at rank 0 as a [`Trace`], which can be
+//! saved as a file for ui.perfetto.dev and summarized as a [`Report`].
 //!
-//! Recorded are the training thread (loading, forward, backward, waiting, optimizer); each hook; and, from the beginning of each
-//! to its end, what an algorithm leaves to a [`Background`](hexagram_logical::asynchronous::Background) or a
-//! [`Service`](hexagram_logical::asynchronous::Service) beside its hooks. Both count as communication, with the
-//! arithmetic that they do and the other ranks that they wait for; what is under way as the trace is collected does
-//! not.
+//! A trace contains the spans of the training thread (loading, forward, backward, waiting, optimizer), of each hook,
+//! and of the operations of a [`Background`](hexagram_logical::asynchronous::Background) or
+//! [`Service`](hexagram_logical::asynchronous::Service) of an algorithm, each from its beginning to its end. Hooks and
+//! these operations count as communication, including their arithmetic and their waits for other ranks. Operations in
+//! progress when the trace is collected are not included.
 //!
-//! A thread that works with a device enqueues, and is through long before the device is. So the device tells by itself
-//! when it did a hook's work, a step of the engine's optimizer, and the framework's passes, if an adapter lets it
-//! ([`stamp_passes`](crate::engine::Tracing::stamp_passes)): these are spans of their own, by which the [`Report`] goes.
+//! A thread that uses a device only enqueues work, which the device executes much later. So the times of the device are
+//! recorded for hooks, for steps of the engine's optimizer, and for the passes of the framework, if an adapter supports
+//! it ([`stamp_passes`](crate::engine::Tracing::stamp_passes)). These are separate spans, which the [`Report`] uses.
 
 mod clock;
 mod collect;
@@ -33,12 +33,12 @@ pub use report::{RankReport, Report, Shares, Slowest, StepReport};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Records of all ranks, on rank 0's clock.
+/// Records of all ranks, on the clock of rank 0.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// Name of the algorithm in use as the trace was collected.
+    /// Name of the algorithm when the trace was collected.
     pub algorithm: String,
-    /// Parameters of each bucket, as the trace was collected: the first and the last by the model's order.
+    /// Parameters of each bucket when the trace was collected: the first and the last in model order.
     pub buckets: Vec<String>,
     /// Records of each rank.
     pub ranks: Vec<RankTrace>,
@@ -47,17 +47,17 @@ pub struct Trace {
 /// Records of one rank.
 #[derive(Debug, Clone)]
 pub struct RankTrace {
-    /// Name of the rank's host.
+    /// Name of the host of the rank.
     pub host: Arc<str>,
-    /// Process of the rank, there.
+    /// Process id of the rank on that host.
     pub pid: u32,
-    /// Spans of the rank: first those of its training thread, one after another; then its hooks, in the order in which
-    /// they ended; then what it did in the background; then those of its device, of both threads one after the other.
-    /// Times are nanoseconds since rank 0 began to record.
+    /// Spans of the rank: first those of its training thread, in sequence; then its hooks, in the order in which they
+    /// ended; then its background work; then those of its device, for one thread after the other. Times are in
+    /// nanoseconds since the start of the recording on rank 0.
     pub spans: Vec<Span>,
-    /// Number of spans that were too many to keep, or whose times its device does not know.
+    /// Number of spans beyond the limit, or without known device times.
     pub dropped: u64,
-    /// Largest error of the times, against those of rank 0.
+    /// Maximum error of the times, relative to those of rank 0.
     pub clock_error: Duration,
 }
 

@@ -1,7 +1,8 @@
-//! Spans, and the two recorders of them: one for the training thread, one for the communication thread. What they enqueue
-//! on a device has times of its own (`device`).
+//! Spans, and their two recorders: one for the training thread, one for the communication thread. Work on a device has
+//! its own times (`device`).
 //!
-//! Recording a span is a look at the clock and a push; nothing is sent or written before the trace is collected.
+//! Recording a span reads the clock and appends to a list; messages and files are written only when the trace is
+//! collected.
 
 use super::clock::Clock;
 use super::device::{DeviceSpans, Stamp};
@@ -14,12 +15,13 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Training thread, from the end of a step to [`DataParallel::forward`](crate::DataParallel::forward): logging,
-    /// evaluation, and loading in a loop that does not say when it loads.
+    /// evaluation, and loading in a loop that does not call [`Tracing::loading`](crate::engine::Tracing::loading).
     Between,
-    /// Training thread, waiting for the loader's next batch: [`Tracing::loading`](crate::engine::Tracing::loading).
+    /// Training thread, waiting for the next batch of the loader:
+    /// [`Tracing::loading`](crate::engine::Tracing::loading).
     Loading,
-    /// Training thread, from the end of a step to the backward pass, of a loop that does not say where its forward pass
-    /// begins: loading and forward pass in one, with the optimizer's step if the loop does not say where that ends.
+    /// Training thread, from the end of a step to the backward pass, in a loop that does not mark the beginning of its
+    /// forward pass: loading and forward pass together, and the optimizer step if the loop does not mark its end.
     LoadingAndForward,
     /// Training thread, forward pass.
     Forward,
@@ -43,14 +45,14 @@ pub enum Kind {
     AfterStep,
     /// Hook [`settle`](crate::Algorithm::settle).
     Settle,
-    /// A thread of its own that an algorithm has: an operation of a
+    /// A background thread of an algorithm: an operation of a
     /// [`Background`](hexagram_logical::asynchronous::Background), or requests that a
     /// [`Service`](hexagram_logical::asynchronous::Service) makes or answers.
     Background,
 }
 
 impl Kind {
-    /// All kinds; a kind travels as its place here.
+    /// All kinds; a kind is sent as its index here.
     pub const ALL: [Kind; 15] = [
         Kind::Between,
         Kind::Loading,
@@ -95,44 +97,44 @@ impl Kind {
         matches!(self, Kind::LoadingAndForward | Kind::Forward | Kind::Backward | Kind::Optimizer)
     }
 
-    /// Returns true if a span of it is communication: a hook's, or in the background.
+    /// Returns true if a span of it is communication, in a hook or in the background.
     pub fn is_communication(self) -> bool {
         self as usize >= Kind::State as usize
     }
 }
 
-/// Place whose time a span tells.
+/// Place of the times of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The host: a thread was at work, be it that it only enqueued what a device does later.
+    /// The host: the work of a thread, even if it only enqueued work for a device.
     Host,
-    /// A device: it did what was enqueued.
+    /// A device: the execution of enqueued work.
     Device,
 }
 
-/// Work that one thread did without interruption, or what a device did of it.
+/// Uninterrupted work of one thread, or its execution on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Kind of work.
     pub kind: Kind,
     /// Place of the times.
     pub place: Place,
-    /// Step that it belongs to. What comes between two steps belongs to the later.
+    /// Step of the work. Work between two steps belongs to the later one.
     pub step: u64,
-    /// Bucket of a hook, or of a step that the engine's optimizer makes on a device; otherwise 0.
+    /// Bucket of a hook, or of a step of the engine's optimizer on a device; otherwise 0.
     pub bucket: usize,
     /// Size of that bucket, in bytes; otherwise 0.
     pub bytes: u64,
-    /// Moment of the start, in nanoseconds.
+    /// Time of the start, in nanoseconds.
     pub start: i64,
-    /// Moment of the end, in nanoseconds.
+    /// Time of the end, in nanoseconds.
     pub end: i64,
-    /// Bytes that this rank had sent by the end of a communication, headers included; otherwise 0, and on a device.
+    /// Bytes that this rank had sent by the end of a communication, including headers; otherwise 0, and on a device.
     pub sent: u64,
 }
 
 impl Span {
-    /// Number of words that a span travels as.
+    /// Number of words of a span in a message.
     pub(super) const WORDS: usize = 8;
 
     pub(super) fn to_words(self) -> [i64; Self::WORDS] {
@@ -161,14 +163,14 @@ impl Span {
     }
 }
 
-/// Largest number of spans that a thread keeps (56 MiB); later ones are only counted.
+/// Maximum number of spans that a thread keeps (56 MiB); later ones are only counted.
 pub(super) const LIMIT: usize = 1 << 20;
 
 /// Records of one thread.
 pub(crate) struct Recorder {
     pub(super) clock: Clock,
     pub(super) spans: Vec<Span>,
-    /// Spans of what it has enqueued on a device.
+    /// Spans of the work enqueued on a device.
     pub(super) device: DeviceSpans,
     /// Number of spans beyond the limit.
     pub(super) dropped: u64,
@@ -183,23 +185,23 @@ impl Recorder {
         self.clock.now()
     }
 
-    /// Keeps a span that ends now.
+    /// Records a span that ends now.
     pub(crate) fn ends(&mut self, span: Span) {
         self.keep(Span { end: self.now(), ..span });
     }
 
-    /// Keeps a span of a device, from one point in the work of a queue to another.
+    /// Records a span of a device, between two timestamps of a queue.
     pub(crate) fn device_did(&mut self, span: Span, stamps: [Stamp; 2]) {
         let span = Span { place: Place::Device, ..span };
         if self.has_room() { self.device.keep(&self.clock, span, stamps) } else { self.dropped += 1 }
     }
 
-    /// Waits until the times of all spans are known, for `limit` at most.
+    /// Waits until the times of all spans are known, for at most `limit`.
     pub(crate) fn settle(&mut self, limit: Duration) {
         self.device.settle(&self.clock, limit);
     }
 
-    /// Keeps what was done in the background, in the steps of the training thread in which it began.
+    /// Records background work, in the steps of the training thread in which it began.
     pub(crate) fn background(&mut self, (work, dropped): (Vec<Work>, u64), training: &Recorder) {
         self.dropped += dropped;
         for Work { start, end, sent } in work {
@@ -221,17 +223,18 @@ impl Recorder {
     }
 }
 
-/// Source of points in the work that a framework has enqueued on its device so far.
+/// Source of timestamps after the work that a framework has enqueued on its device so far.
 pub(crate) type Stamps = Arc<dyn Fn() -> Stamp + Send + Sync>;
 
-/// Records of the training thread, which is always in exactly one kind of span.
+/// Records of the training thread, which is always in exactly one span.
 pub(crate) struct Timeline {
     pub(super) recorder: Recorder,
-    /// Span under way; its end is yet unknown.
+    /// Current span; its end is not known yet.
     current: Span,
-    /// Source of points in the framework's work, where a device does that, and the one at which the span begins.
+    /// Source of timestamps of the framework, if it computes on a device, and the timestamp at the beginning of the
+    /// span.
     framework: Option<(Stamps, Stamp)>,
-    /// True if the optimizer that steps is the engine's, on queues of its own, and not the framework's.
+    /// True if the engine's optimizer makes the steps, on its own queues, not that of the framework.
     is_elsewhere: bool,
 }
 
@@ -246,7 +249,7 @@ impl Timeline {
         Timeline { recorder, current, framework, is_elsewhere: false }
     }
 
-    /// Ends the span under way and begins another; returns what the thread was doing.
+    /// Ends the current span and begins another; returns the previous kind.
     pub(crate) fn enter(&mut self, kind: Kind, step: u64) -> Kind {
         let before = self.current.kind;
         if kind == Kind::Backward && matches!(before, Kind::Between | Kind::Optimizer) {
@@ -260,20 +263,20 @@ impl Timeline {
         before
     }
 
-    /// Keeps a step that the engine's optimizer makes of a bucket on a device.
+    /// Records a step of the engine's optimizer on a bucket on a device.
     pub(crate) fn stepped(&mut self, step: u64, bucket: usize, bytes: usize, stamps: [Stamp; 2]) {
         self.is_elsewhere = true;
         let bytes = bytes as u64;
         self.recorder.device_did(Span { bucket, bytes, ..begun(Kind::Optimizer, step, 0) }, stamps);
     }
 
-    /// Ends the span under way on the framework's device.
+    /// Ends the current span on the device of the framework.
     fn device_goes_on(&mut self) {
         let Some((stamps, begun)) = &mut self.framework else { return };
         let now = stamps();
         let begun = std::mem::replace(begun, Arc::clone(&now));
         let kind = match self.current.kind {
-            // Of the framework's own work there is none meanwhile.
+            // The framework itself has no work meanwhile.
             Kind::Optimizer if self.is_elsewhere => Kind::Waiting,
             kind => kind,
         };
@@ -296,7 +299,7 @@ fn begun(kind: Kind, step: u64, start: i64) -> Span {
 mod tests {
     use super::*;
 
-    /// Returns what the thread did, as it was recorded.
+    /// Returns the recorded kinds of the thread.
     fn kinds(entered: &[Kind]) -> Vec<Kind> {
         let mut timeline = Timeline::new(Clock::start(), 0, None);
         for kind in entered {
@@ -319,7 +322,7 @@ mod tests {
         use Kind::{Backward, Between, LoadingAndForward, Optimizer};
         let step = [Backward, Optimizer, Between];
         assert_eq!(kinds(&step), [LoadingAndForward, Backward, Optimizer, Between]);
-        // Nor does this one tell the end of its step.
+        // This loop does not mark the end of its step either.
         let passes = [Backward, Optimizer, Backward, Optimizer];
         assert_eq!(kinds(&passes), [LoadingAndForward, Backward, LoadingAndForward, Backward, Optimizer]);
     }

@@ -1,4 +1,4 @@
-//! A trace summed up: shares of compute only, overlapped, and communication only, and the slowest rank.
+//! Summary of a trace: shares of compute only, overlapped, and communication only, and the slowest rank.
 //!
 //! ```text
 //! A = moments in which the training thread computes, or its device
@@ -6,11 +6,10 @@
 //! compute only = |A \ B|    overlapped = |A ∩ B|    communication only = |B \ A|    neither = the rest of the step
 //! ```
 //!
-//! Of work of a kind for which there are times of the rank's device, these count and the host's do not: there it was only
-//! enqueued.
+//! For kinds with device times of a rank, those count, and the host times are ignored: the host only enqueued the work.
 //!
-//! A step lasts from the end of the one before to its own end, so that its parts and those of all steps add up. Every
-//! length is in nanoseconds.
+//! A step lasts from the end of the one before to its own end, so that its parts, and all steps, add up. Every length
+//! is in nanoseconds.
 
 use super::intervals::Union;
 use super::{Kind, Place, RankTrace, Span, Trace};
@@ -21,13 +20,13 @@ use std::sync::Arc;
 /// Time that a rank spent on computation and communication, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// Time in which the training thread computed, and nothing was communicated.
+    /// Time in which the training thread computed, without communication.
     pub compute_only: u64,
-    /// Time in which the training thread computed, and hooks or operations in the background were under way.
+    /// Time in which the training thread computed, while hooks or background operations were in progress.
     pub overlapped: u64,
-    /// Time in which these were under way, and the training thread did not compute: exposed communication.
+    /// Time in which these were in progress, while the training thread did not compute: exposed communication.
     pub communication_only: u64,
-    /// Time in which the training thread did not compute, and nothing was communicated: loading, logging, evaluation.
+    /// Time without computation in the training thread and without communication: loading, logging, evaluation.
     pub neither: u64,
 }
 
@@ -61,30 +60,30 @@ impl Shares {
 pub struct StepReport {
     /// Number of the step.
     pub step: u64,
-    /// Moment of the start, on the trace's clock.
+    /// Time of the start, on the clock of the trace.
     pub start: i64,
-    /// Moment of the end.
+    /// Time of the end.
     pub end: i64,
-    /// Time that it was spent on.
+    /// Division of its time.
     pub shares: Shares,
 }
 
-/// Report of one rank's steps.
+/// Report of the steps of one rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankReport {
-    /// Name of the rank's host.
+    /// Name of the host of the rank.
     pub host: Arc<str>,
-    /// Steps that had a backward pass.
+    /// Steps with a backward pass.
     pub steps: Vec<StepReport>,
-    /// Time of all its steps together.
+    /// Division of the time of all its steps.
     pub shares: Shares,
-    /// Time that this rank takes in a step for what it does by itself, by kind: the mean of loading, forward pass,
-    /// backward pass and optimizer; of the time between steps the median, so that an evaluation now and then does not count.
+    /// Time of this rank for its own work in a step, by kind: the mean of loading, forward pass, backward pass and
+    /// optimizer; the median of the time between steps, so that an occasional evaluation does not count.
     pub alone: Vec<(Kind, f64)>,
 }
 
 impl RankReport {
-    /// Returns the time that this rank takes in a step for what it does by itself.
+    /// Returns the time of this rank for its own work in a step.
     pub fn alone_in_all(&self) -> f64 {
         self.alone.iter().map(|(_, time)| time).sum()
     }
@@ -99,31 +98,31 @@ impl RankReport {
 pub struct Slowest {
     /// Number of the rank.
     pub rank: usize,
-    /// Time that it takes in a step for what it does by itself.
+    /// Time for its own work in a step.
     pub alone: f64,
     /// Time of the other ranks for the same, on average.
     pub others: f64,
-    /// Kind of work that makes most of the difference.
+    /// Kind of work with the largest part of the difference.
     pub kind: Kind,
-    /// Time that it takes for that in a step.
+    /// Time for that kind in a step.
     pub alone_in_kind: f64,
     /// Time of the other ranks for that, on average.
     pub others_in_kind: f64,
 }
 
-/// Report of all ranks' time. Its `Display` is a table.
+/// Report of the time of all ranks. Its `Display` is a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// Reports by rank.
     pub ranks: Vec<RankReport>,
-    /// Time of all ranks together.
+    /// Division of the time of all ranks together.
     pub shares: Shares,
-    /// Slowest of two or more ranks: the one that takes longest for what each does by itself.
+    /// Slowest of two or more ranks: the one with the longest own work.
     pub slowest: Option<Slowest>,
 }
 
 impl Trace {
-    /// Sums up.
+    /// Summarizes the trace.
     pub fn report(&self) -> Report {
         let ranks: Vec<RankReport> = self.ranks.iter().map(rank_report).collect();
         let mut shares = Shares::default();
@@ -133,7 +132,7 @@ impl Trace {
     }
 }
 
-/// Returns the spans that count: of each kind the device's where there are some, and otherwise the host's.
+/// Returns the spans that count: for each kind those of the device, if there are any, otherwise those of the host.
 fn counting(rank: &RankTrace) -> Vec<&Span> {
     let is_of_device = |span: &&Span| span.place == Place::Device;
     let told: HashSet<Kind> = rank.spans.iter().filter(is_of_device).map(|span| span.kind).collect();
@@ -148,7 +147,7 @@ fn rank_report(rank: &RankTrace) -> RankReport {
     };
     let compute = union(Kind::is_compute);
     let communication = union(Kind::is_communication);
-    // What came after the last step, or was cut off, is no step.
+    // Spans after the last step, or of an incomplete step, do not form a step.
     let mut windows: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
     for span in counting.iter().filter(|span| !span.kind.is_communication()) {
         let (start, end, whole) = windows.entry(span.step).or_insert((span.start, span.end, false));
@@ -166,7 +165,7 @@ fn rank_report(rank: &RankTrace) -> RankReport {
     RankReport { host: Arc::clone(&rank.host), alone: alone(&counting, &steps), steps, shares: all }
 }
 
-/// Returns what the rank does by itself, in one step.
+/// Returns the own work of the rank in one step.
 fn alone(spans: &[&Span], steps: &[StepReport]) -> Vec<(Kind, f64)> {
     use Kind::{Backward, Between, Forward, Loading, LoadingAndForward, Optimizer};
     let kinds = [Between, Loading, LoadingAndForward, Forward, Backward, Optimizer];
@@ -177,7 +176,7 @@ fn alone(spans: &[&Span], steps: &[StepReport]) -> Vec<(Kind, f64)> {
                 parts.push((span.start, span.end));
             }
         }
-        // A device may work on several buckets at once.
+        // A device may work on several buckets at the same time.
         let length = |parts| Union::of(parts).length() as f64;
         let mut times: Vec<f64> = parts.into_values().map(length).collect();
         times.sort_unstable_by(f64::total_cmp);
@@ -277,11 +276,11 @@ mod tests {
             (Optimizer, 0, 130, 150),
             (Between, 1, 150, 155),
             (Backward, 1, 155, 200),
-            // No step.
+            // Not a step.
             (Between, 2, 200, 500),
             (GradientsReady, 0, 60, 90),
             (Background, 0, 80, 125),
-            // A hook that reaches into the next step.
+            // A hook that extends into the next step.
             (AfterStep, 0, 140, 160),
         ];
         let report = trace(vec![rank("a", &spans)]).report();
@@ -326,7 +325,7 @@ mod tests {
         assert_eq!((told.start, told.end, told.shares), (0, 100, shares));
         let alone = [Forward, Backward, Optimizer].map(|kind| report.ranks[0].alone_in(kind));
         assert_eq!(alone, [25.0, 50.0, 10.0]);
-        // A rank without a device goes by its own clock.
+        // For a rank without a device, the host clock counts.
         let shares = Shares { compute_only: 3, overlapped: 1, communication_only: 0, neither: 97 };
         assert_eq!(report.ranks[1].shares, shares);
         assert_eq!(report.slowest.unwrap().rank, 0);
@@ -344,7 +343,7 @@ mod tests {
                     span(Between, at(0, if step == 1 { 500 } else { 2 })),
                     span(Forward, at(500, 503)),
                     span(Backward, at(503, 503 + backward)),
-                    // Whoever is fast waits: that is not its own doing.
+                    // A fast rank waits: this is not its own work.
                     span(Waiting, at(503 + backward, 600)),
                     span(Optimizer, at(600, 601)),
                 ]

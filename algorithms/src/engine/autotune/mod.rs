@@ -1,19 +1,19 @@
-//! Autotune: finds bucket size, number of streams and hierarchy by trying them on the training itself.
+//! Autotune: finds bucket size, number of streams and hierarchy by trials during the training.
 //!
-//! The size of the buckets weighs overlap against overhead: small ones begin to travel early, and each costs its
-//! latency. Where the best lies depends on the network, the model and the time its layers take, so that it is measured:
-//! after a warm-up, each candidate trains a few steps, first bucket sizes, then streams, then hierarchy, each with the
-//! best so far of the others. What counts is the median of the step times on the slowest rank, so that all ranks see
-//! the same numbers and choose the same, without one that decides for all.
+//! The bucket size balances overlap against overhead: communication of small buckets starts early, but each bucket adds
+//! latency. The best size depends on the network, the model and the time of its layers, so it is measured: after a
+//! warm-up, each candidate trains a few steps, first bucket sizes, then streams, then hierarchy, each with the best
+//! values so far of the others. The cost is the median step time on the slowest rank. So all ranks see the same numbers
+//! and make the same choice, without a central decision.
 //!
-//! It pays where communication is a good part of the step (exposed communication above some 10 %), steps are alike, and
-//! training takes thousands of them: a search takes warm-up + (1 + steps) · candidates steps, about 150 with the
-//! defaults, most of them hardly slower than the best. It does not pay for a model that fits in one bucket, on one host
-//! with shared memory, or for algorithms that communicate every so many steps. Whoever knows the sizes sets them.
+//! It pays if communication is a large part of the step (exposed communication above some 10 %), step times vary
+//! little, and training takes thousands of steps: a search takes warm-up + (1 + steps) · candidates steps, about 150
+//! with the defaults, most of them hardly slower than the best. It does not pay for a model that fits in one bucket, on
+//! one host with shared memory, or for algorithms with a period. If you know good settings, set them directly.
 //!
-//! Nothing is started anew: parameters, the optimizer's and the algorithm's state move to the new buckets, element by
-//! element. Where an algorithm remembers what is not one number for each element (a server's share of the error, a
-//! low-rank factor), bucket sizes stay, and the log says so. Hierarchy is only tried where it changes nothing but
+//! Training continues without a restart: parameters and the state of optimizer and algorithm move to the new buckets,
+//! element by element. If an algorithm has state that is not one number per element (the error of a server's chunk, a
+//! low-rank factor), bucket sizes stay, with a message in the log. Hierarchy is tried only if it changes nothing but
 //! rounding: in centralized, synchronous algorithms of full precision, on several hosts with several ranks.
 //! Asynchronous algorithms are not tuned, since trials would make ranks wait for each other.
 
@@ -33,7 +33,7 @@ use search::{Search, Trial};
 use tuner::median;
 
 impl DataParallel {
-    /// Returns what autotune has found, or what a checkpoint says it had.
+    /// Returns the result of autotune, or the result in the checkpoint that was loaded.
     pub(super) fn tuned(&self) -> Option<Tuning> {
         self.tuner.as_ref().filter(|tuner| tuner.done).map(|_| self.tuning())
     }
@@ -43,7 +43,7 @@ impl DataParallel {
         Tuning { bucket_bytes, streams, hierarchical }
     }
 
-    /// Counts a step that is over, and tries other settings where a trial ends with it.
+    /// Counts a completed step, and tries other settings if it was the last of a trial.
     pub(super) fn tune(&mut self) -> Result<()> {
         let Some(mut tuner) = self.tuner.take() else { return Ok(()) };
         let present = self.tuning();
@@ -52,7 +52,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Notes in a checkpoint what was found before.
+    /// Saves the result of autotune in a checkpoint.
     pub(super) fn note_tuning(&self, record: &mut Record) {
         if let Some(Tuning { bucket_bytes, streams, hierarchical }) = self.tuned() {
             record.note("tuned/bucket-bytes", bucket_bytes);
@@ -61,7 +61,7 @@ impl DataParallel {
         }
     }
 
-    /// Goes on with what was found before a checkpoint, whose buckets are here already; or searches again.
+    /// Continues with the result in a checkpoint, whose buckets are already restored; or searches again.
     pub(super) fn restore_tuning(&mut self, record: &Record) -> Result<()> {
         self.tune_anew();
         let Some(tuner) = self.tuner.as_mut().filter(|_| record.notes("tuned/streams")) else {
@@ -74,7 +74,7 @@ impl DataParallel {
         self.apply(Tuning { bucket_bytes: self.options.bucket_bytes, streams, hierarchical }).map(drop)
     }
 
-    /// Starts over, with the settings there are: another algorithm may want others.
+    /// Starts over, with the present settings: a new algorithm may need different ones.
     pub(super) fn tune_anew(&mut self) {
         self.tuner = Tuner::new(&self.options);
     }
@@ -105,7 +105,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns what is worth trying, by kind, for this model, algorithm and these hosts.
+    /// Returns the useful trials, by kind, for this model, algorithm and these hosts.
     fn candidates(&self, tuner: &Tuner) -> Vec<Vec<Trial>> {
         let trigram = self.algorithm.trigram();
         if !trigram.synchronous || self.comm.size() == 1 {
@@ -129,7 +129,7 @@ impl DataParallel {
         vec![sizes, streams.map(Trial::Streams).collect(), if hierarchy { both.to_vec() } else { Vec::new() }]
     }
 
-    /// Returns true if there are several hosts, and one with several ranks.
+    /// Returns true if there are several hosts, and at least one has several ranks.
     fn has_hierarchy(&self) -> bool {
         let hosts = self.comm.world().hosts();
         let of = |rank: &usize| hosts.get(*rank).copied().unwrap_or_default();
@@ -140,7 +140,7 @@ impl DataParallel {
         own.len() > 1 && own.len() < ranks
     }
 
-    /// Goes on with these settings, if that can be; returns true if it could, on all ranks alike.
+    /// Continues with these settings, if possible; returns true if it was, on all ranks.
     fn apply(&mut self, next: Tuning) -> Result<bool> {
         let Tuning { bucket_bytes, streams, hierarchical } = next;
         if bucket_bytes != self.options.bucket_bytes && !self.recut(bucket_bytes)? {

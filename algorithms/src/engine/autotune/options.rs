@@ -5,19 +5,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Candidates that are tried, and how long each. All ranks must use the same.
+/// Candidates for autotune, and the length of the trials. All ranks must use the same.
 #[derive(Debug, Clone)]
 pub struct Autotune {
     /// Number of steps before the first trial. Default: 20.
     pub warm_up: u64,
-    /// Number of steps of a trial that count; one more, before them, does not. Default: 10.
+    /// Number of steps of a trial that are measured, after one that is not. Default: 10.
     pub steps: u64,
-    /// Largest sizes of buckets to try, in bytes. Of those that cut the model alike, one is tried. Default: 1 MiB to 64
-    /// MiB, by powers of 2.
+    /// Candidates for the maximum size of a bucket, in bytes. Of those that give the same buckets, one is tried.
+    /// Default: 1 MiB to 64 MiB, by powers of 2.
     pub bucket_bytes: Vec<usize>,
     /// Numbers of streams to try. Default: 1, 2 and 4.
     pub streams: Vec<usize>,
-    /// Cost of a step in place of the clock, for tests and for models of a network. Default: none.
+    /// Cost of a step, instead of its measured time, for tests and for models of a network. Default: none.
     pub cost: Option<Cost>,
 }
 
@@ -44,17 +44,18 @@ pub struct Cost(pub Arc<dyn Fn(Tuning) -> Duration + Send + Sync>);
 
 impl fmt::Debug for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The same on all ranks, which compare it.
+        // The same text on all ranks, which compare it.
         f.write_str("Cost")
     }
 }
 
-/// Settings that can change between two steps; each is that of [`EngineOptions`](crate::EngineOptions).
+/// Settings that can change between two steps; each has the meaning of its field in
+/// [`EngineOptions`](crate::EngineOptions).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Largest size of a bucket, in bytes.
+    /// Maximum size of a bucket, in bytes.
     pub bucket_bytes: usize,
-    /// Number of buckets that may be communicated at once.
+    /// Maximum number of buckets that are communicated at the same time.
     pub streams: usize,
     /// True to communicate within each host first.
     pub hierarchical: bool,

@@ -1,4 +1,4 @@
-//! Other buckets between two steps: everything that is remembered moves with the parameter that it is of.
+//! New buckets between two steps: the state of each parameter moves with it.
 
 use super::super::plan::Plan;
 use super::super::{DataParallel, EngineOptions, hooks};
@@ -16,8 +16,8 @@ impl DataParallel {
         hooks::lock(&self.backward).plan().recut(&options, self.algorithm.needs().buckets)
     }
 
-    /// Goes on with buckets of at most `bucket_bytes` bytes, if the algorithm's state can be moved on every rank;
-    /// returns true if it could.
+    /// Continues with buckets of at most `bucket_bytes` bytes, if the state of the algorithm can be moved on every
+    /// rank; returns true if it could.
     pub(super) fn recut(&mut self, bucket_bytes: usize) -> Result<bool> {
         let old = hooks::lock(&self.backward).plan().clone();
         let new = self.cut(bucket_bytes);
@@ -39,7 +39,7 @@ impl DataParallel {
     }
 }
 
-/// Returns the states in other buckets; `None` if one has not one number for each element.
+/// Returns the states in the new buckets; `None` if one does not have one number per element.
 fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
     let mut to: States = new.buckets().iter().map(|_| BTreeMap::new()).collect();
     let Some(first) = states.first() else { return Ok(Some(to)) };
@@ -54,14 +54,14 @@ fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
     Ok(Some(to))
 }
 
-/// Returns one part of the state in other buckets: one with a number for each element, or one number that is the same
-/// in all buckets, such as a count.
+/// Returns one part of the state in the new buckets: with one number per element, or one number that is equal in all
+/// buckets, such as a count.
 fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buffer>>> {
     let fits = from.iter().zip(old.buckets()).all(|(buffer, bucket)| buffer.len() == bucket.len);
     if !fits {
         return the_same(from, new.buckets().len());
     }
-    // Buckets of one type of elements remember the same type of them.
+    // Buckets of one element type have states of one element type.
     let mut types: Vec<(DType, DType)> = Vec::new();
     for (buffer, bucket) in from.iter().zip(old.buckets()) {
         match types.iter().find(|(of, _)| *of == bucket.dtype) {

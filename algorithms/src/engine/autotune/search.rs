@@ -1,5 +1,5 @@
-//! The search: one kind of setting after another, each with the best so far of the others. Given the same costs it
-//! makes the same choices.
+//! The search: one kind of setting after another, each with the best values so far of the others. The same costs lead
+//! to the same choices.
 
 use super::options::Tuning;
 use std::collections::VecDeque;
@@ -24,22 +24,22 @@ impl Trial {
 }
 
 pub(super) struct Search {
-    /// Kinds of settings that are still to be tried, the first of them under way.
+    /// Kinds of settings still to be tried, the current one first.
     rounds: VecDeque<Vec<Trial>>,
-    /// Settings that the round under way changes.
+    /// Settings that the current round varies.
     base: Tuning,
     trying: Tuning,
     best: Option<(f64, Tuning)>,
 }
 
 impl Search {
-    /// Begins with what there is.
+    /// Starts with the present settings.
     pub(super) fn new(present: Tuning, mut rounds: Vec<Vec<Trial>>) -> Self {
         rounds.iter_mut().for_each(|round| round.reverse());
         Search { rounds: rounds.into(), base: present, trying: present, best: None }
     }
 
-    /// Takes the cost of a step with what was tried last.
+    /// Records the cost of a step with the last candidate.
     pub(super) fn measured(&mut self, cost: f64) {
         if self.best.is_none_or(|(least, _)| cost < least) {
             self.best = Some((cost, self.trying));
@@ -50,7 +50,7 @@ impl Search {
         self.best.map_or(self.base, |(_, tuning)| tuning)
     }
 
-    /// Returns what to try next; `None` when all is tried.
+    /// Returns the next candidate; `None` after the last.
     pub(super) fn next(&mut self) -> Option<Tuning> {
         loop {
             let next = loop {
@@ -62,7 +62,7 @@ impl Search {
                     }
                 }
             };
-            // The round's own base was measured before.
+            // The base of the round was measured before.
             if next != self.base {
                 self.trying = next;
                 return Some(next);
@@ -70,7 +70,7 @@ impl Search {
         }
     }
 
-    /// Leaves the size of the buckets as it is, as they cannot be cut differently.
+    /// Keeps the size of the buckets, as they cannot be cut differently.
     pub(super) fn keep_buckets(&mut self, bucket_bytes: usize) {
         let keeps = |change: &Trial| !matches!(change, Trial::BucketBytes(_));
         self.rounds.iter_mut().for_each(|round| round.retain(keeps));

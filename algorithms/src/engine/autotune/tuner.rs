@@ -1,4 +1,4 @@
-//! A search for better settings: the times of its steps.
+//! A search for better settings, and the times of its steps.
 
 use super::options::{Autotune, Tuning};
 use super::search::Search;
@@ -6,10 +6,10 @@ use crate::engine::EngineOptions;
 use hexagram_logical::runtime::{self, Instant};
 use std::time::Duration;
 
-/// A search under way, or its result.
+/// A search in progress, or its result.
 pub(crate) struct Tuner {
     pub(super) autotune: Autotune,
-    /// Search under way; `None` before the first trial.
+    /// Search in progress; `None` before the first trial.
     pub(super) search: Option<Search>,
     /// Number of steps of the warm-up or the trial so far.
     pub(super) steps: u64,
@@ -24,7 +24,7 @@ impl Tuner {
         Some(Tuner { autotune, search: None, steps: 0, taken: Vec::new(), last: None, done: false })
     }
 
-    /// Forgets the times of the warm-up or of the trial that has ended.
+    /// Discards the times of the warm-up or trial that has ended.
     pub(super) fn start_over(&mut self) {
         self.steps = 0;
         self.taken.clear();

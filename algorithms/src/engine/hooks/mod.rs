@@ -1,4 +1,4 @@
-//! The calls that a framework makes from inside its backward pass.
+//! The calls that a framework makes during its backward pass.
 
 mod pass;
 
@@ -14,10 +14,10 @@ use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, Element, Error, ReadView, Result, WriteView};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Calls that a framework makes from inside its backward pass. Free to clone and to move between threads.
+/// Calls that a framework makes during its backward pass. Can be cloned and moved between threads.
 ///
-/// A call that was refused ends the pass: [`finish`](super::DataParallel::finish) returns its error, on this rank, and
-/// ends the others with it.
+/// A refused call ends the pass: [`finish`](super::DataParallel::finish) returns its error on this rank, and ends the
+/// other ranks with it.
 ///
 /// ```
 /// # use hexagram::logical::{DType, TransportKind, testing::spawn};
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # engine.set_learning_rate(1.0);
 /// let hooks = engine.hooks();
 /// engine.begin(Mode::Synchronize)?;
-/// // From inside the backward pass, on whatever thread that runs:
+/// // During the backward pass, on any thread:
 /// hooks.ready_slice(0, &[comm.rank() as f32, 2.0])?;
 /// engine.finish()?;
 /// engine.step()?;
@@ -46,11 +46,12 @@ impl Hooks {
         Hooks(backward)
     }
 
-    /// Takes the whole gradient of a parameter. It is copied; if it was the last of its bucket, communication begins.
+    /// Takes the complete gradient of a parameter. It is copied; if it was the last of its bucket, communication
+    /// begins.
     ///
     /// # Errors
-    /// [`Error::Usage`] outside a backward pass, for a second gradient of the same parameter, or another type or length
-    /// than announced; what ended the communication thread, if it has failed.
+    /// [`Error::Usage`] outside a backward pass, for a second gradient of the same parameter, or a type or length other
+    /// than announced; the error that ended the communication thread, if it has failed.
     pub fn ready(&self, parameter: usize, gradient: &Buffer) -> Result<()> {
         self.call(|backward| {
             let announced = backward.plan.parameter(parameter)?;
@@ -68,7 +69,7 @@ impl Hooks {
         })
     }
 
-    /// Takes a gradient in host memory: [`Hooks::ready`] for a slice.
+    /// Takes a gradient in host memory, like [`Hooks::ready`], from a slice.
     ///
     /// # Errors
     /// As [`Hooks::ready`].
@@ -76,12 +77,12 @@ impl Hooks {
         Buffer::lend(gradient, |gradient| self.ready(parameter, gradient))
     }
 
-    /// Takes a sparse gradient, such as that of an embedding: zero but for `rows` of the parameter (of its first
-    /// dimension), whose values follow each other in `values`. A row that comes twice is added up. It is communicated
-    /// with its zeros, as a dense gradient; algorithms that send only some elements find them by themselves.
+    /// Takes a sparse gradient, such as that of an embedding: zero except for `rows` of the parameter (in its first
+    /// dimension), whose values follow each other in `values`. Repeated rows are summed. It is communicated with its
+    /// zeros, like a dense gradient; sparse algorithms select their elements themselves.
     ///
     /// # Errors
-    /// As [`Hooks::ready`], and for rows that the parameter does not have.
+    /// As [`Hooks::ready`], and for rows out of range.
     pub fn ready_rows(&self, parameter: usize, rows: &[usize], values: &Buffer) -> Result<()> {
         self.call(|backward| {
             let width = backward.check_rows(parameter, rows, values)?;
@@ -97,22 +98,22 @@ impl Hooks {
         })
     }
 
-    /// Lends a gradient's own memory in its bucket, for a framework that lets gradients live there:
-    /// [`Hooks::ready_in_place`] then copies nothing. It holds what earlier passes have accumulated, and what was
-    /// written in this one: zeros at first. Gradients of 16-bit parameters are f32 here. Memory of another device than
-    /// the host's is copied down and back.
+    /// Gives access to the memory of a gradient in its bucket, for a framework that keeps gradients there:
+    /// [`Hooks::ready_in_place`] then copies nothing. It contains the gradients accumulated by earlier passes and the
+    /// values written in this one: zeros at first. Gradients of 16-bit parameters are f32 here. Memory of a device
+    /// other than the host is copied down and back.
     ///
-    /// The memory may be another in the next pass.
+    /// The memory may differ in the next pass.
     ///
     /// # Errors
-    /// As [`Hooks::ready`]; [`Error::Busy`] while another thread has the same gradient.
+    /// As [`Hooks::ready`]; [`Error::Busy`] while another thread uses the same gradient.
     pub fn with_gradient<T: Element, R>(
         &self,
         parameter: usize,
         work: impl FnOnce(&mut [T]) -> R,
     ) -> Result<R> {
         let mut view = self.in_place::<T>(parameter)?;
-        // Not under the lock: other threads may have gradients of their own meanwhile.
+        // Not under the lock: other threads may work on other gradients meanwhile.
         if let Some(bytes) = view.host_bytes_mut() {
             return Ok(work(bytemuck::cast_slice_mut(bytes)));
         }
@@ -139,7 +140,7 @@ impl Hooks {
     /// Takes a gradient that [`Hooks::with_gradient`] has written.
     ///
     /// # Errors
-    /// As [`Hooks::with_gradient`], and if nothing was written.
+    /// As [`Hooks::with_gradient`], and if no gradient was written.
     pub fn ready_in_place(&self, parameter: usize) -> Result<()> {
         self.call(|backward| {
             drop(backward.expected(parameter)?);
@@ -152,12 +153,12 @@ impl Hooks {
         })
     }
 
-    /// Takes a gradient that the framework has written where it lies in its bucket: the view of it that
-    /// [`DataParallel::bucket_memory`](super::DataParallel::bucket_memory) tells of. What is there is the whole gradient,
-    /// with all that earlier passes have left: the framework adds to it, or clears it, by its own rules.
+    /// Takes a gradient that the framework has written directly into its bucket, through the view that
+    /// [`DataParallel::bucket_memory`](super::DataParallel::bucket_memory) describes. The memory holds the complete
+    /// gradient, including that of earlier passes: the framework adds to it, or clears it, by its own rules.
     ///
     /// # Errors
-    /// As [`Hooks::ready`]; [`Error::Usage`] for a parameter of 16 bits, whose gradient lies there in f32.
+    /// As [`Hooks::ready`]; [`Error::Usage`] for a parameter of 16 bits, whose gradient is stored in f32.
     pub fn ready_as_it_lies(&self, parameter: usize) -> Result<()> {
         self.call(|backward| {
             let announced = backward.plan.parameter(parameter)?.dtype;
@@ -170,7 +171,7 @@ impl Hooks {
         })
     }
 
-    /// Does the work of a call. What is refused is remembered: a pass with a mistake in it must not end well.
+    /// Runs a call, and keeps its error: a pass with a refused call must not succeed.
     fn call<R>(&self, work: impl FnOnce(&mut Backward) -> Result<R>) -> Result<R> {
         let mut backward = lock(&self.0);
         let outcome = work(&mut backward);
@@ -181,12 +182,12 @@ impl Hooks {
     }
 }
 
-/// State of a parameter's gradient in the pass under way.
+/// State of the gradient of a parameter in the current pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gradient {
-    /// The bucket has nothing of it.
+    /// The bucket contains nothing of it.
     Missing,
-    /// The bucket has a part of it, from earlier passes that only accumulated, or written in place.
+    /// The bucket contains a part of it, accumulated by earlier passes, or written in place.
     Partial,
     /// The gradient is complete.
     Ready,
@@ -194,41 +195,41 @@ enum Gradient {
 
 /// Gradients of one bucket.
 struct GradientBucket {
-    /// Gradients; `None` while the communication thread has them.
+    /// Gradients; `None` while the communication thread owns them.
     buffer: Option<Buffer>,
-    /// Address of the gradients when they were last here.
+    /// Address of the gradients when this thread last owned them.
     place: usize,
-    /// Number of members whose gradient this pass still owes.
+    /// Number of members whose gradient is still missing in this pass.
     missing: usize,
 }
 
-/// Gradients of the pass under way, and what is left of them between two.
+/// Gradients of the current pass, and those that remain between two passes.
 pub(super) struct Backward {
     plan: Plan,
-    /// Number of times that buckets were made anew, or moved to another buffer.
+    /// Number of times that buckets were recreated, or moved to another buffer.
     generation: u64,
     requests: Requests,
     /// True if buckets wait for the end of the pass.
     held: bool,
     slots: Vec<GradientBucket>,
     gradients: Vec<Gradient>,
-    /// For each parameter, true if the step after the last pass leaves it as it is.
+    /// For each parameter, true if the step after the last pass leaves it unchanged.
     idle: Vec<bool>,
-    /// Mode of the pass under way, if there is one.
+    /// Mode of the current pass, if there is one.
     open: Option<Mode>,
     /// Number of buckets handed over in this pass.
     sent: usize,
     results: Results,
-    /// Error of the first call of the pass under way that was refused.
+    /// Error of the first refused call in the current pass.
     mistake: Option<Error>,
-    /// Step under way, for the hooks.
+    /// Current step, for the hooks.
     present: StepInfo,
-    /// Parameters in the order in which their gradients came, until the plan is final.
+    /// Parameters in the order in which their gradients arrived, until the plan is final.
     observed: Option<Vec<usize>>,
 }
 
 impl Backward {
-    /// Returns the memory where a gradient belongs, if the pass still owes it.
+    /// Returns the memory of a gradient, if it is still missing in this pass.
     fn expected(&self, parameter: usize) -> Result<WriteView> {
         let (bucket, range) = self.plan.place(parameter)?;
         if !self.is_open() {
@@ -261,7 +262,7 @@ impl Backward {
         self.count(bucket)
     }
 
-    /// Counts one gradient less as missing.
+    /// Counts down the missing gradients of a bucket.
     fn count(&mut self, bucket: usize) -> Result<()> {
         let slot = &mut self.slots[bucket];
         slot.missing -= 1;
@@ -276,7 +277,7 @@ impl Backward {
         self.requests.send(Request::Hook { stage: Stage::Gradients, bucket, memory, present: self.present })
     }
 
-    /// Returns a gradient's memory, with what is there of it: zeros at first.
+    /// Returns the memory of a gradient with its present values: zeros at first.
     fn in_place(&mut self, parameter: usize) -> Result<WriteView> {
         let mut to = self.expected(parameter)?;
         if self.gradients[parameter] == Gradient::Missing {
@@ -286,13 +287,13 @@ impl Backward {
         Ok(to)
     }
 
-    /// Returns what is there of a gradient.
+    /// Returns the present values of a gradient.
     fn written(&self, parameter: usize) -> Result<ReadView> {
         let (bucket, range) = self.plan.place(parameter)?;
         self.slots[bucket].buffer.as_ref().ok_or_else(on_their_way)?.read(range)
     }
 
-    /// Fails unless `values` are of rows that the parameter has; returns the number of elements of a row.
+    /// Fails unless `values` matches `rows`, and all rows are in range; returns the number of elements of a row.
     fn check_rows(&self, parameter: usize, rows: &[usize], values: &Buffer) -> Result<usize> {
         let announced = self.plan.parameter(parameter)?;
         let dtype = announced.dtype;
@@ -321,6 +322,6 @@ fn on_their_way() -> Error {
 }
 
 pub(super) fn lock(backward: &Mutex<Backward>) -> MutexGuard<'_, Backward> {
-    // A panic inside a pass leaves it open, which the next `begin` refuses.
+    // A panic during a pass leaves it open, and the next `begin` refuses that.
     backward.lock().unwrap_or_else(PoisonError::into_inner)
 }

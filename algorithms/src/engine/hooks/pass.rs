@@ -8,29 +8,29 @@ use crate::engine::widths::narrow;
 use crate::plugin::StepInfo;
 use hexagram_logical::{Buffer, DType, Error, ReadView, Result};
 
-/// Use that a backward pass makes of its gradients.
+/// Use of the gradients of a backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Gradients are communicated, together with what was accumulated before.
+    /// Gradients are communicated, together with the accumulated ones.
     Synchronize,
-    /// Gradients are added to what was accumulated before, and nothing is communicated: `no_sync`.
+    /// Gradients are added to the accumulated ones, without communication: `no_sync`.
     Accumulate,
 }
 
 /// Contents of the buffers between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum Results {
-    /// Nothing, or what earlier passes accumulated.
+    /// Nothing, or the gradients that earlier passes accumulated.
     None,
-    /// Gradients as the algorithm left them, which no step has used.
+    /// Gradients as the algorithm left them, not yet used by a step.
     Synchronized,
-    /// Gradients that some rank could not represent: their step is to be skipped.
+    /// Gradients that some rank could not represent: their step must be skipped.
     Overflowed,
 }
 
 impl Backward {
-    /// Creates the state before the first pass. `buffers` are those of the plan's buckets; the plan is not final before
-    /// [`Backward::install`].
+    /// Creates the state before the first pass. `buffers` are those of the buckets of the plan, which is not final
+    /// before [`Backward::install`].
     pub(in crate::engine) fn new(plan: Plan, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
@@ -56,7 +56,7 @@ impl Backward {
         &self.plan
     }
 
-    /// Returns how often buckets were made anew, or moved to another buffer by a hook.
+    /// Returns the number of times that buckets were recreated, or moved to another buffer by a hook.
     pub(in crate::engine) fn generation(&self) -> u64 {
         self.generation
     }
@@ -66,12 +66,12 @@ impl Backward {
         self.slots.get(bucket).and_then(|slot| slot.buffer.as_ref()).ok_or_else(on_their_way)
     }
 
-    /// Returns the gradients' buffers, by bucket.
+    /// Returns the gradient buffers, by bucket.
     pub(in crate::engine) fn buffers(&self) -> Result<Vec<&Buffer>> {
         self.slots.iter().map(|slot| slot.buffer.as_ref().ok_or_else(on_their_way)).collect()
     }
 
-    /// Goes on with another plan, and moves gradients that are there into its buffers.
+    /// Continues with another plan, and moves the present gradients into its buffers.
     pub(in crate::engine) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
         self.plan.relocate(&self.buffers()?, &plan, &buffers)?;
         self.slots = slots(&plan, buffers);
@@ -81,8 +81,8 @@ impl Backward {
         Ok(())
     }
 
-    /// Returns the parameters in the order in which their gradients came in the first pass; those without any come
-    /// last. `None` once the plan is final.
+    /// Returns the parameters in the order in which their gradients arrived in the first pass; those without gradient
+    /// come last. `None` once the plan is final.
     pub(in crate::engine) fn observed(&self) -> Option<Vec<usize>> {
         let mut order = self.observed.clone()?;
         let mut seen = vec![false; self.gradients.len()];
@@ -91,12 +91,12 @@ impl Backward {
         Some(order)
     }
 
-    /// Takes the gradients of one bucket, while no pass is under way.
+    /// Takes the gradients of one bucket. Call it outside a pass.
     pub(in crate::engine) fn take(&mut self, bucket: usize) -> Result<Buffer> {
         self.slots[bucket].buffer.take().ok_or_else(on_their_way)
     }
 
-    /// Returns for each parameter whether the step after the last pass leaves it as it is.
+    /// Returns for each parameter whether the step after the last pass leaves it unchanged.
     pub(in crate::engine) fn idle(&self) -> &[bool] {
         &self.idle
     }
@@ -117,12 +117,12 @@ impl Backward {
         self.results = results;
     }
 
-    /// Returns true if passes that only accumulated have left gradients for the next one.
+    /// Returns true if accumulating passes have left gradients for the next one.
     pub(in crate::engine) fn has_accumulated(&self) -> bool {
         self.gradients.iter().any(|gradient| *gradient != Gradient::Missing)
     }
 
-    /// Returns the error of the first call of the pass under way that was refused.
+    /// Returns the error of the first refused call in the current pass.
     pub(in crate::engine) fn mistake(&self) -> Option<&Error> {
         self.mistake.as_ref()
     }
@@ -131,12 +131,12 @@ impl Backward {
         self.open.is_some()
     }
 
-    /// Returns true if a pass is under way whose gradients are to be communicated.
+    /// Returns true if a pass is in progress whose gradients will be communicated.
     pub(in crate::engine) fn synchronizes(&self) -> bool {
         self.open == Some(Mode::Synchronize)
     }
 
-    /// Begins a pass, at whose end [`send_all`](Self::send_all) hands the buckets over if they are `held`.
+    /// Begins a pass. If buckets are `held`, [`send_all`](Self::send_all) hands them over at its end.
     pub(in crate::engine) fn begin(&mut self, mode: Mode, held: bool) -> Result<()> {
         if self.is_open() {
             let what = "a backward pass began before the last one was finished";
@@ -156,13 +156,14 @@ impl Backward {
         Ok(())
     }
 
-    /// Hands over all buckets at once, after a pass in which they had to wait.
+    /// Hands over all buckets together, after a pass that held them.
     pub(in crate::engine) fn send_all(&mut self) -> Result<usize> {
         (0..self.slots.len()).try_for_each(|bucket| self.send(bucket))?;
         Ok(self.sent)
     }
 
-    /// Ends the pass; returns how many buckets are with the communication thread, if they are to be waited for.
+    /// Ends the pass; returns the number of buckets that the communication thread owns, if the caller must wait for
+    /// them.
     pub(in crate::engine) fn close(&mut self, unused: Unused) -> Result<Option<usize>> {
         let Some(mode) = self.open else {
             return Err(Error::usage("finish without a backward pass", "call begin first"));
@@ -191,7 +192,7 @@ impl Backward {
         Ok(Some(self.sent))
     }
 
-    /// Deals with the parameters that this pass did not reach.
+    /// Handles the parameters without a gradient in this pass.
     fn complete(&mut self, unused: Unused) -> Result<()> {
         if unused == Unused::Error {
             self.check_reached()?;
@@ -223,7 +224,7 @@ impl Backward {
 
     pub(in crate::engine) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
         let slot = &mut self.slots[bucket];
-        // A hook may have put another buffer in its place, rather than copy.
+        // A hook may have replaced the buffer, instead of copying.
         let now = buffer.address().addr().get();
         if std::mem::replace(&mut slot.place, now) != now {
             self.generation += 1;

@@ -1,4 +1,4 @@
-//! Work of the communication thread between two steps, which the training thread asks for and waits for.
+//! Work of the communication thread between two steps; the training thread requests it and waits for it.
 
 use super::{HookRunner, Lane, Memory, missing};
 use crate::engine::overflow::Watch;
@@ -17,23 +17,23 @@ impl HookRunner {
         self.trace = Some(trace);
     }
 
-    /// Ends the recording; returns the hooks that were recorded, and the work that was done beside them.
+    /// Ends the recording; returns the recorded hooks and the background work.
     pub(in crate::engine) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
         (self.trace.take(), self.comm.activity().take())
     }
 
-    /// Takes gradients that are not finite for an overflow, under algorithms that may refuse them.
+    /// Treats gradients that are not finite as an overflow, under algorithms that may refuse them.
     pub(in crate::engine) fn watch_overflows(&mut self) {
         self.skips_overflows = true;
     }
 
-    /// Lets the buckets that the next forward pass needs first go first, if the order is given.
+    /// Prioritizes the buckets that the next forward pass needs first, if an order is given.
     pub(in crate::engine) fn set_urgency(&mut self, order: Option<Vec<usize>>) {
         self.urgency = order;
     }
 
-    /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What
-    /// was here before is gone.
+    /// Allocates the gradients and parameters of these buckets, in the memory best suited to the transport. Previous
+    /// contents are lost.
     pub(in crate::engine) fn install(
         &mut self,
         algorithm: AnyAlgorithm,
@@ -53,7 +53,7 @@ impl HookRunner {
         Ok(made)
     }
 
-    /// Opens a lane for each of these buckets, whose states are still to be made. What was here before is gone.
+    /// Opens a lane for each of these buckets, without states yet. Previous lanes are closed.
     pub(in crate::engine) fn open_lanes(
         &mut self,
         algorithm: AnyAlgorithm,
@@ -79,12 +79,12 @@ impl HookRunner {
         self.algorithm = Some(algorithm);
     }
 
-    /// Ends the work of all ranks, because of an error of this rank's framework.
+    /// Ends the work of all ranks, because of an error in the framework of this rank.
     pub(in crate::engine) fn give_up(&self, error: &Error) {
         self.comm.give_up(error);
     }
 
-    /// Takes other settings, between two steps.
+    /// Applies other settings, between two steps.
     pub(in crate::engine) async fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
         self.streams = streams.max(1);
         self.hierarchy = match (hierarchical, self.hierarchy.take()) {
@@ -98,7 +98,7 @@ impl HookRunner {
         Ok(())
     }
 
-    /// Returns the algorithm's state of each bucket, between two steps.
+    /// Returns the state of the algorithm for each bucket, between two steps.
     pub(in crate::engine) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
         self.lanes.iter_mut().map(|lane| lane.instance.as_mut().ok_or_else(missing)).collect()
     }

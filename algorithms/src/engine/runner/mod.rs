@@ -1,12 +1,12 @@
-//! The communication thread: runs the algorithm's hooks while the training thread computes.
+//! The communication thread: runs the hooks of the algorithm while the training thread computes.
 //!
-//! Every bucket has a lane: its hooks run one after another, beside those of the other buckets; a slow bucket does not
-//! keep the next from starting. Hooks start stage by stage, and in plan order within a stage, whatever the order in
-//! which buckets become complete, since ranks may differ in that: with fewer streams than buckets, two ranks that
-//! started different hooks would wait for each other for ever.
+//! Every bucket has a lane: its hooks run one after another, concurrently with those of other buckets; a slow bucket
+//! does not delay the next. Hooks start stage by stage, and in plan order within a stage, whatever the order in which
+//! buckets become complete, since that order may differ between ranks: with fewer streams than buckets, two ranks that
+//! started different hooks would deadlock.
 //!
-//! Where the next forward pass is to begin while buckets are on their way, those that it needs first go first: of the
-//! hooks that have begun, only the most urgent go on (`urgency`).
+//! If the next forward pass begins while buckets are in progress, those that it needs first have priority: of the hooks
+//! that have begun, only the most urgent continue (`urgency`).
 
 mod between;
 mod urgency;
@@ -30,7 +30,7 @@ use std::task::{Context as Polling, Poll};
 
 /// Request of the training thread to the communication thread.
 pub(super) enum Request {
-    /// Hook of a bucket, with memory that it needs and this thread does not have yet.
+    /// Hook of a bucket, with memory that it needs and this thread does not own yet.
     Hook { stage: Stage, bucket: usize, memory: Memory, present: StepInfo },
     /// Work between two steps.
     Call(Call),
@@ -39,19 +39,19 @@ pub(super) enum Request {
 pub(super) type Call =
     Box<dyn for<'a> FnOnce(&'a mut HookRunner) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> + Send>;
 
-/// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
+/// Memory of a bucket, in transfer between the threads; `None` for parts that are not transferred.
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) gradients: Option<Buffer>,
     pub(super) parameters: Option<Buffer>,
-    /// Optimizer's memory, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
+    /// Memory of the optimizer, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
     pub(super) slots: Option<Slots>,
-    /// True if gradients of some rank are not finite, for which all have NaN.
+    /// True if gradients of some rank are not finite; all ranks have NaN then.
     pub(super) overflowed: bool,
 }
 
 impl Memory {
-    /// Returns the memory of the bucket that is here, of which all lies alike.
+    /// Returns one of the buffers of the bucket; all have the same layout.
     fn buffer(&self) -> Option<&Buffer> {
         self.gradients.as_ref().or(self.parameters.as_ref())
     }
@@ -68,7 +68,7 @@ pub(super) type Done = Result<(usize, Memory)>;
 /// Sender of requests to the communication thread.
 #[derive(Clone)]
 pub(super) struct Requests {
-    /// Sending end; `None` once the scheduler is gone.
+    /// Sending end; `None` after the scheduler was dropped.
     sender: Arc<Mutex<Option<Sender<Request>>>>,
     bell: Arc<dyn Bell>,
 }
@@ -87,13 +87,13 @@ impl Requests {
         let Some(sender) = &*sender else {
             return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
         };
-        // A thread that has ended has said why; `Scheduler::wait` tells.
+        // A thread that has ended has reported why; `Scheduler::wait` returns it.
         let _ = sender.send(request);
         self.bell.ring();
         Ok(())
     }
 
-    /// Takes no more requests, which ends the communication thread.
+    /// Closes the channel, which ends the communication thread.
     pub(super) fn close(&self) {
         *self.sender() = None;
         self.bell.ring();
@@ -103,10 +103,10 @@ impl Requests {
 /// Name of the algorithm in errors about its panics.
 pub(super) const PLUGIN: &str = "the algorithm";
 
-/// Polls of the hooks that are ready, after which all are polled.
+/// Number of polls of ready hooks after which all are polled.
 const ROUNDS: u32 = 64;
 
-/// Hook under way, which owns all that it works with and gives it back.
+/// Hook in progress, which owns its data and gives it back.
 type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
 
 struct FinishedHook {
@@ -119,7 +119,7 @@ struct Running {
     bucket: usize,
     stage: Stage,
     hook: Hook,
-    /// True once it was polled.
+    /// True after its first poll.
     begun: bool,
     /// Span of the hook, while a trace is recorded.
     span: Option<OpenHook>,
@@ -131,11 +131,11 @@ struct Lane {
     hierarchy: Option<Hierarchy>,
     metrics: Metrics,
     tensors: Arc<[Tensor]>,
-    /// True if hooks are given parameters.
+    /// True if hooks receive parameters.
     parameters: bool,
-    /// Algorithm's state of the bucket; `None` while a hook has it, and before the first.
+    /// State of the algorithm for the bucket; `None` while a hook owns it, and before the first hook.
     instance: Option<Box<dyn Instance>>,
-    /// Memory that is on this thread, and that no hook has.
+    /// Memory that this thread owns, and no hook.
     memory: Memory,
     waiting: VecDeque<(Stage, StepInfo)>,
     busy: bool,
@@ -146,17 +146,17 @@ pub(super) struct HookRunner {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
     streams: usize,
-    /// True if hooks run one by one: NCCL carries collectives in the order of their calls, which would depend on the times
-    /// of hooks that run at once and call several.
+    /// True if hooks run one by one: NCCL runs collectives in the order of their calls, which would depend on timing if
+    /// hooks with several calls ran concurrently.
     takes_turns: bool,
     algorithm: Option<AnyAlgorithm>,
-    /// True if the algorithm writes the hook after the backward pass: buckets then stay for it.
+    /// True if the algorithm implements the hook after the backward pass: buckets then stay here for it.
     works_after_backward: bool,
-    /// True if replicas would part silently where ranks step with different learning rates.
+    /// True if replicas would diverge silently if ranks stepped with different learning rates.
     compares_rates: bool,
-    /// True if the engine's options ask for it.
+    /// True if the engine options request it.
     skips_overflows: bool,
-    /// True if gradients that are not finite are an overflow, before the hook that would refuse them.
+    /// Treatment of gradients that are not finite, before a hook that would refuse them.
     overflows: Watch,
     lanes: Vec<Lane>,
     running: Vec<Running>,
@@ -165,9 +165,10 @@ pub(super) struct HookRunner {
     /// Number of buckets that have arrived for the last upcoming stage.
     arrived: usize,
     outgoing: Sender<Done>,
-    /// For each bucket, when the next forward pass needs it, smaller numbers first; `None` if it needs none before all.
+    /// For each bucket, its place in the order of the next forward pass, smaller numbers first; `None` without
+    /// priorities.
     urgency: Option<Vec<usize>>,
-    /// Buckets whose hooks may go on, where the endpoint knows; for its memory.
+    /// Buckets whose hooks can continue, if the endpoint reports them; kept to reuse its memory.
     ready: Vec<usize>,
     /// Number of polls of hooks.
     polls: u32,
@@ -205,13 +206,13 @@ impl HookRunner {
         }
     }
 
-    /// Works until the training thread is gone or a hook fails.
+    /// Runs until the training thread is gone or a hook fails.
     pub(super) async fn run(mut self, incoming: &Receiver<Request>) {
         drive::beside_computation();
         let mut wait = Wait::default();
         loop {
             let is_idle = self.running.is_empty();
-            // A thread of its own has nothing else to do; a task must not block those beside it.
+            // A dedicated thread has no other work; a task must not block the others.
             let arrived = if is_idle && !runtime::is_replaced() {
                 incoming.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
@@ -221,7 +222,7 @@ impl HookRunner {
             let outcome = match arrived {
                 Ok(request) => self.take(request).await,
                 Err(TryRecvError::Empty) => Ok(()),
-                // Dropping what runs poisons the communicator, so that the other ranks learn of it.
+                // Dropping the running hooks poisons the communicator, which notifies the other ranks.
                 Err(TryRecvError::Disconnected) => return,
             };
             if let Err(error) = outcome.and_then(|()| self.poll()) {
@@ -229,7 +230,7 @@ impl HookRunner {
                 let _ = self.outgoing.send(Err(error));
                 return;
             }
-            // After a request there may be another one, for which nobody rings again.
+            // Another request may follow the first, without another notification.
             if !has_arrived {
                 wait.rest(self.comm.endpoint()).await;
             }
@@ -247,8 +248,8 @@ impl HookRunner {
         }
     }
 
-    /// Takes a bucket that has arrived for a stage. They arrive for one stage after another, within a stage in any
-    /// order.
+    /// Takes a bucket that has arrived for a stage. Buckets arrive for one stage after another, and within a stage in
+    /// any order.
     fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, present: StepInfo) {
         let buckets = self.lanes.len();
         if self.arrived == 0 {
@@ -266,12 +267,12 @@ impl HookRunner {
         }
     }
 
-    /// Returns the number of hooks that may run at once.
+    /// Returns the number of hooks that may run at the same time.
     fn streams(&self) -> usize {
         if self.takes_turns { 1 } else { self.streams }
     }
 
-    /// Starts the hooks that are next, as far as there are streams for them.
+    /// Starts the next hooks, up to the number of streams.
     fn start(&mut self) {
         while let Some((stage, bucket)) = self.upcoming.front().copied()
             && self.running.len() < self.streams()
@@ -310,20 +311,20 @@ impl HookRunner {
         }
     }
 
-    /// Polls the hooks that may go on, and hands back the buckets that are done.
+    /// Polls the hooks that can continue, and hands back the buckets that are done.
     fn poll(&mut self) -> Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let knows = self.comm.endpoint().take_ready(&mut ready);
         self.polls = self.polls.wrapping_add(1);
-        // A park that was ended by its time brings nothing that is ready, and deadlines are seen by who is polled.
+        // A park that ends by its timeout makes no hook ready, and deadlines are noticed only by a poll.
         let all = !knows || ready.is_empty() || self.puts_off() || self.polls.is_multiple_of(ROUNDS);
         let outcome = self.poll_those(|running| all || !running.begun || ready.contains(&running.bucket));
         self.ready = ready;
         outcome
     }
 
-    /// Polls every hook that `may_go_on`, if it is its turn.
+    /// Polls every hook that `may_go_on`, unless it must wait for more urgent ones.
     fn poll_those(&mut self, may_go_on: impl Fn(&Running) -> bool) -> Result<()> {
         let waker = drive::waker();
         let mut polling = Polling::from_waker(&waker);
@@ -337,39 +338,40 @@ impl HookRunner {
             running.begun = true;
             let bucket = running.bucket;
             let hook = &mut running.hook;
-            // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
+            // Here, not at the end of the thread: the other ranks receive the reason before they miss a message.
             let poll = AssertUnwindSafe(|| hook.as_mut().poll(&mut polling));
             let polled = drive::numbered(bucket, || catch_unwind(poll));
             let Poll::Ready(finished) = polled.map_err(|p| Error::panicked(PLUGIN, &*p))? else {
                 at += 1;
                 continue;
             };
-            // In order, so that hooks also begin to run in the order in which they were started.
+            // Keeps the order, so that hooks also run in the order in which they were started.
             let Running { bucket, stage, span, .. } = self.running.remove(at);
             if let Some(trace) = &mut self.trace {
                 hook_ends(trace, span, &self.comm);
             }
             self.hand_back(bucket, stage, finished)?;
             self.start();
-            // It may be the turn of one that had to wait.
+            // A hook that had to wait may now continue.
             at = if self.puts_off() { 0 } else { at };
         }
         self.put_in_order();
         Ok(())
     }
 
-    /// Takes what a hook owned, and hands it to the training thread unless the bucket's next hook needs it here.
+    /// Takes back the data of a hook, and hands it to the training thread unless the next hook of the bucket needs it
+    /// here.
     fn hand_back(&mut self, bucket: usize, stage: Stage, finished: FinishedHook) -> Result<()> {
         let FinishedHook { outcome, instance, memory } = finished;
         let lane = &mut self.lanes[bucket];
-        // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a
+        // A device reports an error late, perhaps for another bucket: then the error names no tensor, rather than a
         // wrong one.
         let buffer = memory.gradients.as_ref().or(memory.parameters.as_ref());
         let is_own = buffer.is_some_and(|buffer| buffer.queue().is_host());
         outcome.map_err(|error| if is_own { name_tensor(&lane.tensors, error) } else { error })?;
         lane.instance = instance;
         lane.busy = false;
-        // What has arrived meanwhile is newer.
+        // Memory that has arrived meanwhile is newer.
         lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
         lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
         lane.memory.slots = lane.memory.slots.take().or(memory.slots);

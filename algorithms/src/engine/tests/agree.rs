@@ -1,10 +1,10 @@
-//! Ranks that do not train alike: all of them learn in what they differ, before the first step.
+//! Ranks with different models or options: all of them get the difference as an error, before the first step.
 
 use super::*;
 use crate::dgc::Dgc;
 use crate::optimizer::{Adam, Muon};
 
-/// Has a field that is no option.
+/// Has a field that is not an option.
 #[derive(Debug, Clone)]
 #[allow(dead_code, reason = "its Debug output is what counts")]
 struct Unspelled {
@@ -23,7 +23,7 @@ impl Algorithm for Unspelled {
     }
 }
 
-/// Returns the one error of all ranks, the last of which differs.
+/// Returns the common error of all ranks, the last of which differs.
 fn errors(new: impl Fn(&Communicator, bool) -> Result<DataParallel> + Sync) -> String {
     let errors = spawn(TransportKind::Thread, 3, |comm| Ok(new(&comm, comm.rank() == 2).err()));
     let errors = errors.unwrap();

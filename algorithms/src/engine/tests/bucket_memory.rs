@@ -1,8 +1,8 @@
-//! Gradients and parameters that a framework writes and reads where they lie in their buckets.
+//! Gradients and parameters that a framework writes and reads directly in their buckets.
 
 use super::*;
 
-/// Address of the first element of a parameter's gradient, and of the parameter itself, in host memory.
+/// Address of the first element of the gradient of a parameter, and of the parameter itself, in host memory.
 fn addresses(engine: &DataParallel, parameter: usize) -> (*mut f32, *mut f32) {
     let memory = engine.bucket_memory().unwrap();
     let found = memory.iter().find_map(|bucket| {
@@ -28,7 +28,7 @@ fn what_lies_in_the_buckets_is_communicated_and_stepped_with() {
         engine.begin(Mode::Synchronize)?;
         for (parameter, (gradient, _)) in places.iter().enumerate().rev() {
             for element in 0..3 {
-                // SAFETY: three elements, in buckets that `engine` keeps, which are ours until they are ready.
+                // SAFETY: three elements, in buckets that `engine` keeps; this thread owns them until they are ready.
                 unsafe { gradient.add(element).write((10 * parameter + element + 2 * comm.rank()) as f32) };
             }
             engine.hooks().ready_as_it_lies(parameter)?;
@@ -57,11 +57,11 @@ fn a_new_cut_of_the_buckets_shows_and_keeps_what_was_there() {
         pass(&mut engine, Mode::Synchronize, &[vec![1.0], vec![2.0]])?;
         assert_ne!(engine.generation(), before);
         let (gradient, value) = addresses(&engine, 1);
-        // SAFETY: after `finish` they are ours, in buckets that the engine keeps.
+        // SAFETY: after `finish` this thread owns them, in buckets that the engine keeps.
         assert_eq!(unsafe { (gradient.read(), value.read()) }, (2.0, 7.0));
         engine.stepped()?;
         drop(engine);
-        // The framework's views of it may live on.
+        // Views of the framework may outlive the engine.
         assert_eq!(old[0].gradients.len(), 1);
         Ok(())
     })
@@ -78,7 +78,7 @@ fn a_hook_that_exchanges_a_buffer_shows() {
             engine.forward()?;
             pass(&mut engine, Mode::Synchronize, &[vec![1.0]])?;
             let (_, value) = addresses(&engine, 0);
-            // SAFETY: between `finish` and `stepped` it is ours, in a bucket that the engine keeps.
+            // SAFETY: between `finish` and `stepped` this thread owns it, in a bucket that the engine keeps.
             unsafe {
                 assert_eq!(value.read(), step as f32 * 0.5, "step {step}");
                 value.write(value.read() + comm.rank() as f32);

@@ -13,7 +13,7 @@ fn gradients_are_scaled_down_to_the_limit_over_all_buckets() {
             let list = vec![parameter("a", DType::F32, 1), parameter("b", DType::F64, 1)];
             let mut engine = engine(&comm, list, clipping(1.0))?;
             engine.begin(Mode::Synchronize)?;
-            // The means are 3 and 4: their norm is 5.
+            // The means are 3 and 4; their norm is 5.
             engine.hooks().ready_slice(1, &[4.0 + 10.0 * (comm.rank() as f64 - 0.5)])?;
             engine.hooks().ready_slice(0, &[3.0f32])?;
             engine.finish()?;

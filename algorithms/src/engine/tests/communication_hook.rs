@@ -1,4 +1,4 @@
-//! Buckets of a framework under an algorithm's hooks, beside the engine's own.
+//! Buckets of a framework under the hooks of an algorithm, compared with the engine's own.
 
 use super::*;
 use crate::bytegrad::ByteGrad;
@@ -16,7 +16,7 @@ fn bucket(index: usize, is_last: bool, gradients: &[f32]) -> Result<FrameworkBuc
     Ok(FrameworkBucket { index, is_last, gradients: Buffer::from_slice(gradients)?, tensors })
 }
 
-/// Memory of the test under a bucket, as a framework has it, and the bucket.
+/// Memory of the test as the memory of a bucket of a framework.
 fn lent(values: &mut [f32], index: usize, is_last: bool) -> FrameworkBucket {
     let address = std::ptr::NonNull::from(&mut *values).cast();
     // SAFETY: the caller keeps the values until the pass has ended, and does not touch them before.
@@ -104,9 +104,9 @@ fn what_cannot_be_is_refused_on_all_ranks() {
     );
     let told = spawn(TransportKind::Thread, 2, |comm| {
         let mut hook = CommunicationHook::new(&comm, GradientAllReduce, HookOptions::default())?;
-        // Both have their hook before rank 1 makes its mistake, of which rank 0 may hear here already.
+        // Both have their hook before rank 1 makes its mistake, which may already fail rank 0 here.
         let met = comm.blocking().barrier();
-        // Rank 1 leaves a bucket out, so that rank 0 waits for what never comes.
+        // Rank 1 leaves a bucket out, so that rank 0 waits for a message that never arrives.
         let bucket = bucket(comm.rank(), true, &[0.0; 4])?;
         let first = met.and_then(|()| hook.ready(bucket));
         Ok(first.unwrap_err().to_string())

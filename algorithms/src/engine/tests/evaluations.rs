@@ -1,12 +1,12 @@
-//! Several gradients a step: SAM and STORM written as algorithms, against steps by hand in f64; and loops that do not
-//! make the passes.
+//! Several gradients per step: SAM and STORM written as algorithms, against steps computed in f64; and loops that do
+//! not make the passes.
 
 use super::*;
 use crate::plugin::{Fields, Needs};
 use crate::slowmo::SlowMo;
 use crate::testing::{Quadratic, Setup, Trainer, resumes_exactly};
 
-/// Radius ρ of SAM, and share a of a new gradient in STORM's.
+/// Radius ρ of SAM, and share a of a new gradient in STORM.
 const RADIUS: f64 = 0.5;
 const SHARE: f64 = 0.3;
 const RATE: f64 = 0.1;
@@ -46,12 +46,12 @@ impl Algorithm for Sam {
     }
 }
 
-/// STORM (Cutkosky and Orabona, 2019): d ← g(x) + (1 − a)(d − g(x of the step before)), both of this step's batch; the
-/// mean of the ranks' d is stepped along. Its first step takes one gradient.
+/// STORM (Cutkosky and Orabona, 2019): d ← g(x) + (1 − a)(d − g(x of the step before)), both with the batch of this
+/// step; the step follows the mean of d over the ranks. Its first step takes one gradient.
 #[derive(Debug, Clone)]
 struct Storm;
 
-/// Parameters of this step and of the one before, the estimate d, and this step's gradient.
+/// Parameters of this step and of the one before, the estimate d, and the gradient of this step.
 struct StormState {
     now: Buffer,
     before: Buffer,
@@ -110,7 +110,7 @@ fn quadratic() -> Quadratic {
     Quadratic { a: vec![1.0, 0.5, 2.0], b: vec![0.0, 3.0, -1.0] }
 }
 
-/// Returns a rank's gradient of the batch of a step: another noise in each, which is the same wherever it is taken.
+/// Returns the gradient of a rank for the batch of a step: with a different noise per step, the same at every point.
 fn noisy(rank: usize, step: usize, x: &[f64]) -> Vec<f64> {
     let noise = ((rank * 7 + step * 13) % 11) as f64 / 11.0 - 0.5;
     quadratic().gradient(rank, x).iter().zip(x).map(|(g, x)| g * (1.0 + noise) + 0.1 * x * x).collect()
@@ -121,7 +121,7 @@ fn setup() -> Setup {
     Setup { learning_rate: RATE, engine, ..Setup::default() }
 }
 
-/// Returns every rank's parameters after some steps from 1 and −2.
+/// Returns the parameters of every rank after some steps from 1 and −2.
 fn train(algorithm: impl Into<AnyAlgorithm>, steps: usize) -> Vec<Vec<f64>> {
     let algorithm = algorithm.into();
     let found = spawn(TransportKind::Thread, RANKS, |comm| {
@@ -134,7 +134,7 @@ fn train(algorithm: impl Into<AnyAlgorithm>, steps: usize) -> Vec<Vec<f64>> {
     found.unwrap()
 }
 
-/// Returns the mean of the ranks' vectors.
+/// Returns the mean of the vectors of all ranks.
 fn mean(of: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
     let all: Vec<Vec<f64>> = (0..RANKS).map(of).collect();
     (0..all[0].len()).map(|at| all.iter().map(|one| one[at]).sum::<f64>() / RANKS as f64).collect()
@@ -192,10 +192,10 @@ fn a_training_with_several_gradients_resumes_bit_for_bit() {
     resumes_exactly(2, 2, 2, &setup, || Sam).unwrap();
 }
 
-/// Returns what two ranks say of a loop, on an engine of one parameter of four.
+/// Returns the errors of two ranks for a loop, on an engine of one parameter of four.
 fn said(options: EngineOptions, work: impl Fn(&mut DataParallel) -> Result<()> + Sync) -> Vec<String> {
     let errors = spawn(TransportKind::Thread, 2, |comm| {
-        // A rank may hear of the other's error while it still makes its engine.
+        // The error of the other rank may arrive while this one still creates its engine.
         let engine = trained_by(&comm, parameters(1, 4), Sam, options.clone(), (RATE, 1.0));
         let refused = engine.and_then(|mut engine| work(&mut engine));
         Ok(refused.unwrap_err().to_string())

@@ -1,10 +1,10 @@
-//! Failures: whatever fails on one rank ends all of them, with its reason.
+//! Failures: an error on one rank ends all of them, with its reason.
 
 use super::super::stage::Stage;
 use super::*;
 use std::time::Duration;
 
-/// In every hook but `settle`, which is called without it, rank 1 fails in its second step.
+/// In every hook except `settle`, which is called without it, rank 1 fails in its second step.
 fn fails_in(stage: Stage, how: fn() -> Act) -> Arc<Probe> {
     Arc::new(Probe::new(move |at, context| match at == stage && context.rank() == 1 {
         true if context.step() == 1 || matches!(stage, Stage::Start | Stage::Settle) => how(),
@@ -53,7 +53,7 @@ fn a_plugins_panic_is_an_error_on_every_rank_from_every_hook() {
     }
 }
 
-/// Encodes what cannot all be encoded.
+/// Encodes values, some of which cannot be encoded.
 #[derive(Debug, Clone)]
 struct Encodes;
 
@@ -84,7 +84,7 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
         let step = |comm: &Communicator| {
             let mut engine = DataParallel::new(comm, parameters(4, 10), Arc::new(Encodes), options(40, 80))?;
             let hooks = engine.hooks();
-            // Where ranks read each other's memory, a refusal is known a step later.
+            // If ranks read each other's memory, an error is known one step later.
             (0..3).try_for_each(|_| {
                 engine.begin(Mode::Synchronize)?;
                 for index in (0..4).rev() {
@@ -97,7 +97,7 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
         };
         let errors = spawn(transport, 3, |comm| Ok(step(&comm).err())).unwrap();
         let errors: Vec<Error> = errors.into_iter().map(Option::unwrap).collect();
-        // A device names the element of its memory, to its own rank.
+        // A device names the element in its memory, on its own rank.
         if errors[2].to_string().contains("is NaN") && !matches!(errors[2], Error::NotFinite { .. }) {
             let blamed = |error: &Error| error.to_string().contains("rank 2");
             assert!(!queue().is_host() && errors[..2].iter().all(blamed), "{errors:?}");
@@ -107,7 +107,7 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
             match error {
                 Error::NotFinite { place, tensor, index, .. } => {
                     assert_eq!((rank, place.rank), (2, 2), "{transport}");
-                    // A device refuses late, when it is no longer known of which bucket.
+                    // A device reports an error late, when the bucket is no longer known.
                     let expected = if queue().is_host() { Some(("p1", 7)) } else { None };
                     let named = tensor.as_deref().map(|tensor| (tensor, index));
                     assert_eq!(named, expected, "{transport}");
@@ -124,7 +124,7 @@ fn a_deadline_set_late_holds_for_gradients_too() {
         let mut engine = engine(&comm, parameters(1, 10), EngineOptions::default())?;
         comm.set_deadline(Duration::from_millis(100));
         if comm.rank() == 1 {
-            // Alive, but not in this operation, until rank 0 has given up.
+            // Alive, but not in this operation, until rank 0 has failed.
             let started = Instant::now();
             while comm.world().health().verdict().is_none() {
                 assert!(started.elapsed() < Duration::from_secs(30), "rank 0 never gave up");
@@ -140,7 +140,7 @@ fn a_deadline_set_late_holds_for_gradients_too() {
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
 }
 
-/// What the other ranks are told when rank 0 leaves a pass in some way, while they wait in theirs.
+/// The error of the other ranks, waiting in a pass, when rank 0 leaves its pass in some way.
 fn leaves_a_pass(how: impl Fn(DataParallel) -> Result<()> + Sync, reason: &str) {
     for transport in [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp] {
         let all_are_there = std::sync::Barrier::new(3);

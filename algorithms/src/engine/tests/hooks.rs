@@ -1,4 +1,4 @@
-//! Hooks: which of them run when, and beside which others.
+//! Hooks: their order, and which of them overlap.
 
 use super::super::stage::Stage;
 use super::*;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const MEAN: fn(Stage, &Context) -> Act = |_, _| Act::Mean;
 
-/// Generous: only what hangs takes so long.
+/// Generous: only a hang takes this long.
 fn until(flag: impl Fn() -> bool) {
     let started = Instant::now();
     while !flag() {
@@ -38,7 +38,7 @@ fn every_stage_starts_in_plan_order_and_every_bucket_sees_all_stages() {
             let step = [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step];
             let stages = [&[Stage::Start], &step[..], &step[..], &step[..], &[Stage::Settle]].concat();
             let all: Vec<_> = stages.iter().flat_map(|stage| (0..4).map(move |b| (*stage, b))).collect();
-            // Buckets overlap, so that one may be in a later stage than the next; but stages start in plan order.
+            // Buckets overlap, so one may be in a later stage than the next; but stages start in plan order.
             let mut log = probe.log();
             for (bucket, stage) in (0..4).flat_map(|b| step.map(|stage| (b, stage))) {
                 let of_stage = log.iter().filter(|(s, _)| *s == stage).map(|(_, b)| *b);

@@ -48,7 +48,7 @@ fn replicas_stay_identical_and_means_are_over_all_ranks() {
 
 #[test]
 fn local_sgd_goes_on_with_joined_ranks() {
-    // Every fourth step all replicas become their mean; the fifth is rank 1's alone.
+    // In every fourth step all replicas become their mean; only rank 1 makes the fifth.
     let alone = |rank: usize, steps: std::ops::Range<usize>| -> f32 {
         steps
             .filter(|step| *step < BATCHES[rank])
@@ -123,7 +123,7 @@ fn a_framework_that_steps_by_itself_shadows() {
     assert_eq!(found.unwrap(), [(-4.0, 3); 2]);
 }
 
-/// Rank 0 has joined, and says so, before rank 1 makes its next steps; and nobody hangs.
+/// Rank 0 has joined, and announces it, before rank 1 makes its next steps; no rank hangs.
 #[test]
 fn of_an_asynchronous_algorithm_nobody_waits() {
     let joined = Barrier::new(2);
@@ -151,7 +151,7 @@ fn of_an_asynchronous_algorithm_nobody_waits() {
     assert_eq!(found.unwrap(), [(-2.0, 1), (-2.0, 4)], "rank 0's one step is of zeros");
 }
 
-/// What they have in the background begins and ends with all ranks, those without data too.
+/// Background work begins and ends on all ranks, including those without data.
 #[test]
 fn asynchronous_algorithms_end_with_any_numbers_of_steps() {
     let algorithms: [fn() -> AnyAlgorithm; 3] = [

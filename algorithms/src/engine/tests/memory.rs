@@ -1,4 +1,4 @@
-//! Gradients that come by rows, or are written where they lie.
+//! Gradients that arrive by rows, or are written in place.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn rows_are_added_up_and_the_others_are_zero() {
             for _ in 0..2 {
                 engine.begin(Mode::Synchronize)?;
                 engine.hooks().ready_slice(1, &[1.0f32; 3])?;
-                // Rank 0 has row 1 twice, rank 1 row 4 and nothing else.
+                // Rank 0 has row 1 twice, rank 1 only row 4.
                 let (rows, values): (&[usize], &[f32]) = match comm.rank() {
                     0 => (&[1, 3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
                     _ => (&[4], &[10.0, 20.0]),
@@ -102,7 +102,7 @@ fn what_is_written_in_place_is_never_lost() {
         let mut engine = engine(&comm, parameters(2, 2), options(16, 16))?;
         let hooks = engine.hooks();
         engine.begin(Mode::Synchronize)?;
-        // In parts, one of them copied; and one that nobody marked.
+        // In parts, one of them copied; and one that was never marked.
         hooks.with_gradient(0, |g: &mut [f32]| g[0] += 1.0)?;
         hooks.with_gradient(0, |g: &mut [f32]| g[1] += 2.0)?;
         hooks.ready_slice(0, &[10.0f32; 2])?;

@@ -1,5 +1,5 @@
-//! Messages are read by people who train from Python or by the program `hexagram`, too: none names an option or a method
-//! as Rust spells it.
+//! Errors are also read by users of Python and of the program `hexagram`: they must not name options or methods by
+//! their Rust paths.
 
 use hexagram_logical::testing;
 use std::fs;
@@ -26,7 +26,7 @@ fn paths_are_told_from_what_looks_like_them() {
     assert!(!has_path("{name}::x"));
 }
 
-/// Returns the files below a folder, but for tests and what helps them.
+/// Returns the files below a folder, without tests and their helpers.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let kept =
@@ -36,12 +36,12 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns what stands between quotes in a line.
+/// Returns the strings between quotes in a line.
 fn messages(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2)
 }
 
-/// Returns true if a text has a type's name, and something of that type.
+/// Returns true if a text contains a path of a type and one of its items.
 fn has_path(text: &str) -> bool {
     let before =
         |at: usize| text[..at].rsplit(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The engine's tests, by topic, and what they share: small models, and engines for them.
+//! The tests of the engine, by topic, and their helpers: small models, and engines for them.
 
 mod agree;
 mod bucket_memory;
@@ -65,7 +65,7 @@ fn engine(comm: &Communicator, parameters: Vec<Parameter>, options: EngineOption
     DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)
 }
 
-/// The same, with an optimizer and a learning rate, and every parameter at `at`.
+/// The same, with an optimizer and a learning rate, and every parameter set to `at`.
 fn trained_by(
     comm: &Communicator,
     parameters: Vec<Parameter>,
@@ -96,7 +96,7 @@ fn pass(engine: &mut DataParallel, mode: Mode, gradients: &[Vec<f32>]) -> Result
     engine.finish()
 }
 
-/// What a parameter is.
+/// The values of a parameter.
 fn value(engine: &DataParallel, parameter: usize) -> Vec<f32> {
     floats(&engine.parameter(parameter).unwrap().bytes_on_host().unwrap())
 }

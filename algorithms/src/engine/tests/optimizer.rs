@@ -1,9 +1,9 @@
-//! The engine's optimizers against closed forms, and options that are refused.
+//! The optimizers of the engine against closed forms, and options that are refused.
 
 use super::*;
 use crate::optimizer::{Adam, AdamW, Members, Optimizer, ParameterGroup};
 
-/// The parameter after each step of these gradients, from `start`, with γ = 0.1.
+/// The parameter after each step with these gradients, from `start`, with γ = 0.1.
 fn run(optimizer: impl Optimizer + Clone, start: f64, gradients: &[f64]) -> Vec<f64> {
     let found = spawn(TransportKind::Thread, 2, |comm| {
         let list = vec![parameter("x", DType::F64, 1)];
@@ -128,7 +128,7 @@ fn learning_rates_that_cannot_be_meant_are_refused() {
     }
 }
 
-/// Parameters after some steps of several buckets, with the optimizer after all of them or after each.
+/// Parameters after some steps of several buckets, with the optimizer after all buckets or after each.
 fn several_buckets(at_once: bool, clip_norm: Option<f64>) -> Vec<u8> {
     let found = spawn(TransportKind::Shm, 2, |comm| {
         let optimizer: Option<Arc<dyn Optimizer>> = Some(Arc::new(Adam::default()));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Parameter i has i + 1 elements, and a bucket of its own: buckets tell their order by their lengths.
+/// Parameter i has i + 1 elements, and its own bucket, so the lengths of buckets show their order.
 fn telling(count: usize) -> Vec<Parameter> {
     (0..count).map(|index| parameter(&format!("p{index}"), DType::F32, index + 1)).collect()
 }
@@ -15,7 +15,7 @@ fn lengths(engine: &DataParallel) -> Vec<usize> {
     engine.telemetry().buckets().into_iter().map(|(_, len)| len).collect()
 }
 
-/// A pass in which gradients come in this order, each all of `value`.
+/// A pass in which gradients arrive in this order, each filled with `value`.
 fn in_order(engine: &mut DataParallel, mode: Mode, order: &[usize], value: f32) -> Result<()> {
     engine.begin(mode)?;
     for index in order {

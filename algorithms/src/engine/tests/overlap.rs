@@ -1,5 +1,5 @@
-//! Communication beside the next forward pass: bit for bit the training without, or refused; and by the order of events,
-//! what is under way when.
+//! Communication during the next forward pass: bit for bit the same training as without, or refused; and the order of
+//! its events.
 
 use super::waiting::eager;
 use super::*;
@@ -15,13 +15,13 @@ use std::task::Poll;
 const STEPS: usize = 6;
 const LAYERS: usize = 4;
 
-/// Makes a step whose gradients are functions of the parameters, which each layer reads when the forward pass comes to
-/// it, waiting for them first or not.
+/// Makes a step whose gradients are functions of the parameters. Each layer reads them when the forward pass reaches
+/// it, with or without waiting first.
 fn step(engine: &mut DataParallel, waits: bool) -> Result<()> {
     let step = engine.steps();
     let rank = engine.communicator().rank();
     engine.step_with(|engine| {
-        // Without, the parameters are the algorithm's from there on.
+        // Without overlap, the algorithm owns the parameters from here on.
         let ahead = engine.overlaps_forward();
         if ahead {
             engine.forward()?;
@@ -51,7 +51,7 @@ fn all_values(engine: &DataParallel) -> Result<Vec<Vec<f32>>> {
     (0..LAYERS).map(|layer| engine.values(layer)).collect()
 }
 
-/// Returns what a training leaves on each rank: the parameters, and all that a checkpoint has.
+/// Returns the result of a training on each rank: the parameters, and the content of a checkpoint.
 fn trained(algorithm: &AnyAlgorithm, options: &EngineOptions, waits: bool) -> Result<Vec<String>> {
     spawn(TransportKind::Thread, 2, |comm| {
         let mut engine =
@@ -63,7 +63,7 @@ fn trained(algorithm: &AnyAlgorithm, options: &EngineOptions, waits: bool) -> Re
     })
 }
 
-/// Trains as a test says, with and without communication beside the next forward pass, and compares what is left.
+/// Trains with and without communication during the next forward pass, and compares the results.
 fn assert_same(name: &str, algorithm: &AnyAlgorithm, options: EngineOptions, waits: bool) {
     let with = |overlap| trained(algorithm, &EngineOptions { overlap, ..options.clone() }, waits).unwrap();
     assert!(with(Overlap::Forward) == with(Overlap::Backward), "{name}");
@@ -151,11 +151,11 @@ fn what_needs_all_buckets_first_is_refused() {
     assert!(text.contains("the framework's optimizer steps on all parameters at once"), "{text}");
 }
 
-/// Mean of the gradients, of which the last layers' bucket waits for a flag in the first step.
+/// Mean of the gradients; the bucket of the last layers waits for a flag in the first step.
 #[derive(Clone, Default)]
 struct Gated {
     open: Arc<AtomicBool>,
-    /// Ranks fail where the gate is, if set.
+    /// If set, ranks fail at the gate.
     fails: bool,
 }
 
@@ -203,7 +203,7 @@ fn a_step_returns_and_the_next_forward_pass_runs_while_a_bucket_is_on_its_way() 
         engine.forward()?;
         engine.wait_for(&[0, 1, 2])?;
         assert_eq!(value(&engine, 0), [-1.0; 32]);
-        // All of that was before the last layer's gradients left.
+        // All of this happened before the gradients of the last layer left.
         gate.open.store(true, Ordering::SeqCst);
         engine.wait_for(&[3])?;
         assert_eq!(value(&engine, 3), [-1.0; 32]);
@@ -272,7 +272,7 @@ fn gradients_can_be_read_between_finish_and_step() {
     .unwrap();
 }
 
-/// Goes on when all buckets have begun, and remembers the order in which they are done.
+/// Continues when all buckets have begun, and records the order in which they end.
 #[derive(Clone, Default)]
 struct Resting {
     begun: Arc<AtomicUsize>,
@@ -297,7 +297,7 @@ impl Algorithm for Resting {
     }
 
     async fn gradients_ready(&self, context: &Context, (): &mut (), _: &mut Bucket) -> Result<()> {
-        // Until all have begun, and then once more: who goes on is chosen among all.
+        // Until all have begun, and then once more: the next to continue is chosen among all.
         let mut begins = true;
         poll_fn(|polling| {
             polling.waker().wake_by_ref();
@@ -348,7 +348,7 @@ fn an_error_under_the_forward_pass_reaches_the_next_wait_of_every_rank() {
                 gate.open.store(true, Ordering::SeqCst);
                 engine.wait_for(&[3])
             };
-            // Another rank may be so much quicker that this one hears of it before its own last call.
+            // Another rank may be so much faster that its error arrives before the last call of this one.
             Ok(until_it_fails().err())
         });
         for (rank, error) in errors.unwrap().into_iter().enumerate() {

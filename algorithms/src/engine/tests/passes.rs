@@ -1,4 +1,4 @@
-//! Passes: overlap, order, accumulation, and that no gradient is ever silently left out.
+//! Passes: overlap, order, accumulation, and that no gradient is ever left out silently.
 
 use super::*;
 use crate::optimizer::AdamW;
@@ -32,7 +32,7 @@ fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
         spawn(transport, 2, |comm| {
             let mut engine = engine(&comm, parameters(4, 1000), options(4000, 4000))?;
             let hooks = engine.hooks();
-            // With the feature `cuda`, ranks tell each other of their GPUs when they first send.
+            // With the feature `cuda`, ranks exchange their GPUs with the first message.
             engine.begin(Mode::Synchronize)?;
             for index in (0..4).rev() {
                 hooks.ready_slice(index, &[1.0f32; 1000])?;
@@ -42,8 +42,8 @@ fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
             let before = sent();
             engine.begin(Mode::Synchronize)?;
             hooks.ready_slice(3, &[1.0f32; 1000])?;
-            // All of the first bucket's bytes leave while three gradients are still missing; the deadline is the
-            // test's.
+            // All bytes of the first bucket leave while three gradients are still missing; the test has its own
+            // deadline.
             let shared = matches!(transport, TransportKind::Shm | TransportKind::Mixed);
             let bucket = 4000 + if shared { NOTICE_BYTES } else { HEADER_BYTES } as u64;
             let started = Instant::now();
@@ -102,7 +102,7 @@ fn an_unused_parameter_is_an_error_that_names_it_on_every_rank() {
             }
             engine.finish()
         };
-        // The verdict may find a slow rank anywhere, even before its first step.
+        // The verdict may reach a slow rank anywhere, even before its first step.
         let errors = spawn(transport, 3, |comm| Ok(step(&comm).err()));
         for (rank, error) in errors.unwrap().into_iter().enumerate() {
             let text = error.unwrap().to_string();
@@ -199,7 +199,7 @@ fn accumulated_passes_send_nothing_and_count_in_the_next_synchronized_one() {
                 pass(&mut engine, Mode::Synchronize, 100.0)?;
                 assert_eq!(gradient(&engine, 0), [112.5; 5]);
             }
-            // A parameter that only an accumulating pass reached still counts.
+            // A parameter with a gradient only in an accumulating pass still counts.
             engine.begin(Mode::Accumulate)?;
             hooks.ready_slice(0, &[1.0f32; 5])?;
             engine.finish()?;

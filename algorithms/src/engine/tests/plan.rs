@@ -1,4 +1,4 @@
-//! Plans: every element once, element types apart, and a small bucket first.
+//! Plans: every element once, one element type per bucket, and a small bucket first.
 
 use super::*;
 

@@ -24,7 +24,7 @@ fn sixteen_bit_gradients_are_accumulated_and_communicated_in_32() {
                 engine.finish()
             };
             pass(&mut engine, Mode::Accumulate, 1.0)?;
-            // In 16 bits each of them would be lost beside the 1; all sixteen together are not.
+            // In 16 bits, each of them would be lost next to the 1; the sum of all sixteen is not.
             for _ in 0..15 {
                 pass(&mut engine, Mode::Accumulate, small)?;
             }
@@ -81,7 +81,7 @@ fn scaled() -> EngineOptions {
     EngineOptions { loss_scale: Some(scale), ..options(40, 40) }
 }
 
-/// A pass of a loss whose gradients are all `g`, multiplied as it has to be.
+/// A pass with a loss whose gradients are all `g`, multiplied by the scale.
 fn scaled_pass(engine: &mut DataParallel, mode: Mode, g: f32) -> Result<()> {
     let gradient = vec![g * engine.loss_scaling().scale() as f32; 10];
     pass(engine, mode, &[gradient.clone(), gradient])
@@ -173,7 +173,7 @@ fn asynchronous_ranks_scale_on_their_own() {
         probe.synchronous = false;
         let mut engine = trained_by(&comm, parameters(2, 10), Arc::new(probe), scaled(), (1.0, 0.0))?;
         engine.initial().prepare()?;
-        // Rank 1 makes more steps, and they overflow: nobody waits for anybody.
+        // Rank 1 makes more steps, and they overflow: no rank waits for another.
         for _ in 0..comm.rank() * 3 {
             scaled_pass(&mut engine, Mode::Synchronize, f32::INFINITY)?;
             engine.step()?;

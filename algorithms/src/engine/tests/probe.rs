@@ -1,14 +1,14 @@
-//! An algorithm that a test writes as a script, and that remembers which hooks were called.
+//! An algorithm scripted by a test, which records the hooks that were called.
 
 use super::super::stage::Stage;
 use super::*;
 use crate::plugin::Needs;
 use std::sync::atomic::AtomicBool;
 
-/// What a hook of the [`Probe`] does.
+/// Action of a hook of the [`Probe`].
 pub(super) enum Act {
     Nothing,
-    /// The mean of the gradients; before the forward pass, and after the step, of the parameters.
+    /// The mean of the gradients; before the forward pass and after the step, of the parameters.
     Mean,
     /// Waits for the flag.
     Until(Arc<AtomicBool>),
@@ -26,7 +26,7 @@ pub(super) struct Probe {
     log: Arc<Mutex<Vec<(Stage, usize)>>>,
 }
 
-/// One for all ranks, as ranks compare it.
+/// The same on all ranks, as ranks compare it.
 impl std::fmt::Debug for Probe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Probe")

@@ -16,7 +16,7 @@ fn loads() -> Option<u64> {
     let library = NonNull::new(unsafe { dlopen(c"libcuda.so.1".as_ptr(), 1) })?;
     // SAFETY: the library is there, and the name ends with 0.
     let function = NonNull::new(unsafe { dlsym(library.as_ptr(), c"hexagramFakeCount".as_ptr()) })?;
-    // SAFETY: the fake driver's function of this name takes a text that ends with 0, and returns a number.
+    // SAFETY: the fake driver's function of this name takes a string that ends with 0, and returns a number.
     let function: unsafe extern "C" fn(*const c_char) -> u64 =
         unsafe { std::mem::transmute(function.as_ptr()) };
     // SAFETY: as above.
@@ -29,7 +29,7 @@ fn all_programs_are_ready_when_the_engine_is_made() {
         eprintln!("skipped: no fake CUDA driver");
         return;
     }
-    // In a process of its own, as other tests load modules, too.
+    // In a separate process, as other tests load modules, too.
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "engine::tests::programs::loads_nothing_later", "--ignored", "--nocapture"]);
     assert!(command.status().unwrap().success());

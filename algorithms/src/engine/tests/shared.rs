@@ -1,4 +1,4 @@
-//! What all ranks begin with, and what they share between steps.
+//! Initial state of all ranks, and state that they share between steps.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn the_initial_state_is_rank_0s() {
             let algorithm = Arc::new(GradientAllReduce);
             let mut engine = trained_by(&comm, parameters(3, 10), algorithm, options, (1.0, start))?;
             if comm.rank() == 0 {
-                // As if loaded by rank 0 only.
+                // As if only rank 0 had loaded a checkpoint.
                 engine.present.step = 12;
                 for (at, buffer) in engine.replica.get_mut().buffers(true)?.into_iter().enumerate() {
                     if at % 2 == 1 {
@@ -49,7 +49,7 @@ fn the_initial_state_is_rank_0s() {
     }
 }
 
-/// What three ranks make of their buffers, and messages that each sent.
+/// The synchronized buffers of three ranks, and the number of messages that each sent.
 fn synchronized(buffers: Buffers) -> Vec<(Vec<f32>, f64, i64, u64)> {
     let found = spawn(TransportKind::Thread, 3, |comm| {
         let mut engine =
@@ -94,7 +94,7 @@ fn buffers_may_be_each_ranks_own() {
     }
 }
 
-/// Ranks make different numbers of passes: a message that one sends no other waits for.
+/// Ranks make different numbers of passes: no other rank would wait for a message of one.
 #[test]
 fn buffers_stay_where_ranks_do_not_step_together() {
     spawn(TransportKind::Thread, 2, |comm| {
@@ -129,7 +129,7 @@ fn the_final_average_is_the_mean_of_all_replicas() {
             step(&mut engine)?;
             engine.average()?;
             assert_eq!(value(&engine, 1), [9.0 - 3.0; 10]);
-            // The optimizer's memory stays each rank's own.
+            // Each rank keeps its own optimizer memory.
             step(&mut engine)?;
             Ok(value(&engine, 0)[0])
         });
@@ -139,7 +139,7 @@ fn the_final_average_is_the_mean_of_all_replicas() {
 
 #[test]
 fn the_average_leaves_identical_replicas_as_they_are_to_the_last_bit() {
-    // A number of which the rounded mean of five is another.
+    // The rounded mean of five copies of this number differs from it.
     let mean = |x: f32| (f64::from(x + x + x + x + x) * 0.2) as f32;
     let x = (1..1000).map(|k| k as f32 * 0.01).find(|x| mean(*x) != *x).unwrap();
     spawn(TransportKind::Thread, 5, |comm| {
@@ -163,7 +163,7 @@ fn an_engine_without_parameters_cannot_average_them() {
     .unwrap();
 }
 
-/// A model of three tensors, of which the second is frozen or to be ignored: it is not in the list.
+/// A model of three tensors, the second of which is frozen or ignored, so it is not in the list.
 #[test]
 fn what_is_left_out_of_the_list_is_neither_sent_nor_missed() {
     let sent = spawn(TransportKind::Tcp, 2, |comm| {

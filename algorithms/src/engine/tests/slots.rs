@@ -1,4 +1,5 @@
-//! The optimizer's slots in a hook: momenta that are averaged, against steps by hand, and optimizers without any.
+//! The slots of the optimizer in a hook: averaged momenta, against steps computed by hand, and optimizers without
+//! slots.
 
 use super::*;
 use crate::optimizer::Optimizer;
@@ -51,7 +52,7 @@ fn setup(momentum: f64) -> Setup {
     Setup { optimizer: Arc::new(Sgd { momentum, ..Sgd::default() }), engine, ..Setup::default() }
 }
 
-/// Returns every rank's parameters after some steps from 1 and −2.
+/// Returns the parameters of every rank after some steps from 1 and −2.
 fn train(algorithm: impl Into<AnyAlgorithm>, steps: usize) -> Vec<Vec<f64>> {
     let algorithm = algorithm.into();
     let found = spawn(TransportKind::Thread, 3, |comm| {
@@ -65,7 +66,7 @@ fn train(algorithm: impl Into<AnyAlgorithm>, steps: usize) -> Vec<Vec<f64>> {
     found.unwrap()
 }
 
-/// Returns the same by hand.
+/// Returns the same, computed by hand.
 fn by_hand(steps: u64) -> Vec<Vec<f64>> {
     let mut x = vec![vec![1.0, -2.0]; 3];
     let mut u = vec![vec![0.0; 2]; 3];
@@ -96,7 +97,7 @@ fn momenta_that_a_hook_averages_are_those_of_steps_by_hand() {
             assert!((found - expected).abs() < 1e-14, "{found} and not {expected} after {steps}");
         }
     }
-    // Their own momenta lead elsewhere.
+    // With local momenta, the result differs.
     let own = train(crate::local_sgd::LocalSgd { period: PERIOD, ..Default::default() }, 7);
     assert!((own[0][0] - by_hand(7)[0][0]).abs() > 1e-3);
 }

@@ -1,10 +1,10 @@
-//! Switching between algorithms on one model: agreed by all ranks, with the optimizer's state kept.
+//! Switching between algorithms on one model: all ranks agree, and the optimizer state is kept.
 
 use super::super::stage::Stage;
 use super::*;
 use std::sync::Barrier;
 
-/// Means gradients, in one bucket, with parameters.
+/// Averages gradients, in one bucket, with parameters.
 fn whole() -> AnyAlgorithm {
     let mut probe = Probe::new(|stage, _| match stage {
         Stage::Gradients => Act::Mean,

@@ -1,9 +1,9 @@
-//! Hooks that would never be called: refused at the start, by name.
+//! Hooks that would never be called: refused at the start, with their names.
 
 use super::*;
 use crate::plugin::Needs;
 
-/// Counts steps in the hook after them; `parameters` says whether it asks for what that hook needs.
+/// Counts steps in the hook after them; `parameters` is true if it requests the parameters that this hook needs.
 #[derive(Debug, Clone)]
 struct AfterStep {
     parameters: bool,
@@ -26,7 +26,7 @@ impl Algorithm for AfterStep {
     }
 }
 
-/// Has a hook before the forward pass, and asks for nothing.
+/// Has a hook before the forward pass, but does not request parameters.
 #[derive(Debug, Clone)]
 struct BeforeForward;
 

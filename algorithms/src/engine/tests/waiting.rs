@@ -1,8 +1,8 @@
-//! One bucket's waiting is another's turn, in every algorithm of the registry.
+//! While one bucket waits, another continues, in every algorithm of the registry.
 //!
-//! Two ranks train two buckets. In every hook after the first step, and in the last `settle`, rank 1 keeps its part of
-//! bucket 0 back until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread
-//! of rank 0 while it waits for bucket 0 never gets there.
+//! Two ranks train two buckets. In every hook after the first step, and in the last `settle`, rank 1 delays its part of
+//! bucket 0 until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread of
+//! rank 0 while it waits for bucket 0 deadlocks.
 
 use super::super::stage::Stage;
 use super::*;
@@ -23,7 +23,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 const STEPS: u64 = 3;
-/// Longest that a hook of bucket 1 may take: generous, as only what hangs takes so long.
+/// Maximum time of a hook of bucket 1: generous, as only a hang takes this long.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Hooks of bucket 1 that rank 0 has finished.
@@ -62,7 +62,7 @@ impl Finished {
 
     async fn hold(&self, stage: Stage, context: &Context, hook: HookFuture<'_>) -> Result<()> {
         let at = (stage, context.step());
-        // In the first step services are started, in one order on all ranks.
+        // Services are started in the first step, in the same order on all ranks.
         if (context.rank(), context.bucket()) == (1, 0) && context.step() > 0 {
             self.wait(at).await?;
         }
@@ -74,13 +74,13 @@ impl Finished {
     }
 }
 
-/// An algorithm in buckets by size, of which rank 1 keeps the first back.
+/// An algorithm in buckets by size, whose first bucket rank 1 delays.
 struct HeldBack {
     algorithm: AnyAlgorithm,
     finished: Arc<Finished>,
 }
 
-/// One for all ranks, as ranks compare it.
+/// The same on all ranks, as ranks compare it.
 impl std::fmt::Debug for HeldBack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.algorithm.fmt(f)
@@ -193,7 +193,7 @@ impl Instance for Held {
     }
 }
 
-/// The algorithm with options under which it communicates in every step, as far as it has such options.
+/// The algorithm with options under which it communicates in every step, if it has such options.
 pub(super) fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
     let outer = DiLoCo::default().outer;
     match algorithm.name() {

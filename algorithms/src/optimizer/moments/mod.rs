@@ -1,4 +1,4 @@
-//! Adam's moments, for algorithms that communicate them: exact steps first, and then a variance that no longer changes.
+//! Moments of Adam for algorithms that communicate them: exact steps first, then a frozen variance.
 //!
 //! ```text
 //! m ← β₁ m + (1 − β₁) g       v ← β₂ v + (1 − β₂) g²       v̂ = v / (1 − β₂ᵏ), k: updates of v
@@ -6,9 +6,9 @@
 //! D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)                        once v is frozen; 0 where v = 0 and φ = 0
 //! ```
 //!
-//! Where v is 0, no gradient has come so far: D = 0 is the mask of DeepSpeed's code, without which what one bit cannot
-//! say of a zero would be divided by ε. [`Frozen`] has the floor φ, and what else can be done for elements that had
-//! next to no gradient. A tensor that had none at all has D = 0 with any floor, and stays where it is.
+//! If v is 0, the element has had no gradient so far. D = 0 is the mask in the code of DeepSpeed; without it, the error
+//! of a zero in one bit would be divided by ε. [`Frozen`] has the floor φ and other options for elements with very
+//! small gradients. A tensor without any gradient has D = 0 with any floor, and does not move.
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
 
@@ -39,19 +39,18 @@ impl Default for Moments {
     }
 }
 
-/// Use that is made of a frozen variance.
+/// Use of a frozen variance.
 ///
-/// The papers have none of it: see [`Frozen::papers`]. All three options are for elements that had next to no gradient
-/// while the variance was measured, which are divided by next to nothing after it.
+/// The papers do not have these options: see [`Frozen::papers`]. All three are for elements with very small gradients
+/// while the variance was measured: afterwards they are divided by a number near zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frozen {
-    /// Floor φ of √v̂, as a part of the tensor's root mean square: D ← 1 / (max(√v̂, φ rms(√v̂)) + ε). At least 0,
-    /// which is none. Default: 0.1.
+    /// Floor φ of √v̂, as a share of the root mean square of the tensor: D ← 1 / (max(√v̂, φ rms(√v̂)) + ε). At least
+    /// 0; 0 for no floor. Default: 0.1.
     pub floor: f64,
-    /// Bound of |D g|, above 0, if there is one. Adam keeps 1/√(1 − β₂) by itself, since its v has seen g. Default:
-    /// none.
+    /// Optional bound of |D g|, above 0. Adam itself stays below 1/√(1 − β₂), since g is part of its v. Default: none.
     pub clip: Option<f64>,
-    /// True to encode D m and D g, in which every element is of a like size, rather than m and g. Default: false.
+    /// True to encode D m and D g, whose elements are of similar size, instead of m and g. Default: false.
     pub scaled: bool,
 }
 
@@ -62,21 +61,21 @@ impl Default for Frozen {
 }
 
 impl Frozen {
-    /// Creates the papers' use: no floor and no clip, and m itself is encoded.
+    /// Creates the options of the papers: no floor and no clip, and m itself is encoded.
     pub fn papers() -> Self {
         Frozen { floor: 0.0, ..Frozen::default() }
     }
 
-    /// Creates the use that bounds every element's step: a floor of a tenth, the clip of Adam's defaults, 31.6, and
-    /// encoding in scaled coordinates.
+    /// Creates options that bound the step of every element: a floor of 0.1, the clip that follows from the defaults of
+    /// Adam, 31.6, and scaled encoding.
     pub fn bounded() -> Self {
         Frozen { clip: Some(31.6), scaled: true, ..Frozen::default() }
     }
 
-    /// Names `floor`, `clip` and `scaled` among the options of an algorithm.
+    /// Declares `floor`, `clip` and `scaled` among the options of an algorithm.
     ///
     /// # Errors
-    /// What [`Options`] says of values that are out of their ranges.
+    /// As [`Options`], for values out of range.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("floor", &mut self.floor, 0.0.., "φ, least √v̂ as a part of the tensor's rms")?;
         options.field("clip", &mut self.clip, or("none", above(0.0)), "bound of |D g|")?;
@@ -125,7 +124,7 @@ impl Frozen {
         silence(scale, moment)
     }
 
-    /// Averages a way in units of the parameters over all ranks, encoded in the coordinates of the options.
+    /// Averages a displacement in units of the parameters over all ranks, encoded in the coordinates of the options.
     pub(crate) async fn mean_way(
         &self,
         context: &Context,
@@ -144,10 +143,10 @@ impl Frozen {
 }
 
 impl Moments {
-    /// Names `beta1`, `beta2` and `epsilon` among the options of an algorithm.
+    /// Declares `beta1`, `beta2` and `epsilon` among the options of an algorithm.
     ///
     /// # Errors
-    /// What [`Options`] says of values that are out of their ranges.
+    /// As [`Options`], for values out of range.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("beta1", &mut self.beta1, 0.0..1.0, "β₁, decay of the first moment")?;
         options.field("beta2", &mut self.beta2, 0.0..1.0, "β₂, decay of the second moment")?;
@@ -168,12 +167,13 @@ impl Moments {
         whole(Moment::Second { keep, take }, [gradients], second)
     }
 
-    /// Returns the factor that undoes the first moment's bias after `step` steps: `1 / (1 − β₁ᵗ)`.
+    /// Returns the bias correction of the first moment after `step` steps: `1 / (1 − β₁ᵗ)`.
     pub(crate) fn unbias(&self, step: u64) -> f32 {
         (1.0 / (1.0 - self.beta1.powf(step as f64))) as f32
     }
 
-    /// Stores Adam's direction: `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, with t = `step` updates of both moments.
+    /// Stores the direction of Adam: `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, with t = `step` updates of both
+    /// moments.
     pub(crate) fn direction(
         &self,
         step: u64,
@@ -186,7 +186,7 @@ impl Moments {
         whole(Heading::Adam { unbias, root, epsilon }, [first, second], direction)
     }
 
-    /// Stores the direction of a frozen variance: `direction ← D m / (1 − β₁ᵗ)`, with t = `step`.
+    /// Stores the direction with a frozen variance: `direction ← D m / (1 − β₁ᵗ)`, with t = `step`.
     pub(crate) fn frozen_direction(
         &self,
         step: u64,
@@ -212,12 +212,12 @@ pub(crate) fn divide(scale: &Buffer, to: &mut Buffer) -> Result<()> {
     whole(Moment::Divide, [scale], to)
 }
 
-/// Clears what is where D is 0.
+/// Clears elements where D is 0.
 fn silence(scale: &Buffer, to: &mut Buffer) -> Result<()> {
     whole(Moment::Silence, [scale], to)
 }
 
-/// Does work on all elements of buffers.
+/// Runs elementwise work on whole buffers.
 fn whole<const R: usize>(work: impl Elementwise<f32, R, 1>, reads: [&Buffer; R], to: &Buffer) -> Result<()> {
     elementwise::each(vec![(0..to.len(), work)], reads, [to])
 }
@@ -226,7 +226,7 @@ fn whole<const R: usize>(work: impl Elementwise<f32, R, 1>, reads: [&Buffer; R],
 mod tests {
     use super::*;
 
-    /// Returns D of six elements, of which the last two are a tensor without gradients.
+    /// Returns D of six elements; the last two are a tensor without gradients.
     fn scale(frozen: Frozen, second: [f32; 6]) -> Vec<f32> {
         let tensor = |elements: std::ops::Range<usize>| Tensor {
             name: "p".into(),

@@ -1,4 +1,4 @@
-//! Arithmetic on moments, element by element, where they are.
+//! Elementwise arithmetic on moments, on their device.
 
 use crate::elementwise::Elementwise;
 #[cfg(feature = "cuda")]
@@ -16,7 +16,7 @@ use std::ops::Range;
 pub(in crate::optimizer) static MODULE: Module =
     Module { name: "moment", code: Code::Packed(hexagram_ptx::MOMENT) };
 
-/// Work that changes x, a moment or a gradient, given y: a gradient, or the scale D.
+/// Work that changes x, a moment or a gradient, given y: a gradient or the scale D.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Moment {
     /// x ← keep x + take y.
@@ -67,15 +67,15 @@ impl Elementwise<f32, 1, 1> for Moment {
     }
 }
 
-/// Returns a number, or the bound with its sign if it is beyond; NaN for a bound that is NaN.
+/// Returns a number, limited to ±`bound`; NaN if the bound is NaN.
 fn bounded(x: f32, bound: f32) -> f32 {
     let x = if x > bound { bound } else { x };
     let x = if x < -bound { -bound } else { x };
-    // D is NaN where training had diverged before the variance was frozen. The codec names such an element.
+    // D is NaN if the training had diverged before the variance was frozen. The codec names such an element.
     if bound.is_nan() { f32::NAN } else { x.canonical() }
 }
 
-/// Direction that is made of the first moment m, and of the second one v or the scale D.
+/// Direction from the first moment m, and the second moment v or the scale D.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Heading {
     /// (unbias m) / (root √v + ε).
@@ -165,7 +165,7 @@ mod tests {
     use hexagram_logical::testing::buffer;
     use std::sync::Arc;
 
-    /// Numbers of both signs with zeros, infinities and NaNs among them.
+    /// Numbers of both signs, including zeros, infinities and NaNs.
     fn drawn(len: usize, seed: usize) -> Vec<f32> {
         let odd = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN, 1e-42];
         let number = |at: usize| match (at + seed) % 13 {
@@ -175,8 +175,8 @@ mod tests {
         (0..len).map(number).collect()
     }
 
-    /// Returns the index of the first element whose bits differ between the host and the device under test, when `work`
-    /// has changed the last of three buffers.
+    /// Returns the index of the first element whose bits differ between the host and the device under test, after
+    /// `work` has changed the last of three buffers.
     fn differing(numbers: impl Fn(usize) -> Vec<f32>, work: impl Fn([&Buffer; 3])) -> Option<usize> {
         let place: [fn(&[f32]) -> Buffer; 2] = [|x| Buffer::from_slice(x).unwrap(), |x| buffer(x)];
         let [host, device] = place.map(|place| {

@@ -1,6 +1,7 @@
-//! Muon's step on a GPU: the launches of `muon.cu`, which do for each matrix what `newton_schulz.rs` does, to its bits.
+//! The Muon step on a GPU: the launches of `muon.cu`, with the same bits as `newton_schulz.rs` for each matrix.
 //!
-//! Matrices are stepped one after the other, in the same scratch memory. A² is never stored: what becomes of A and A² is.
+//! Matrices are stepped one after the other, in the same scratch memory. A² is never stored, only the polynomial of A
+//! and A².
 
 use super::{Matrix, MuonStep, Rule};
 use crate::elementwise::name_for;
@@ -14,7 +15,7 @@ use std::ops::Range;
 pub(in crate::optimizer) static MODULE: Module =
     Module { name: "muon", code: Code::Packed(hexagram_ptx::MUON) };
 
-/// Place of the square of a matrix' norm in the scratch memory. What comes after it is aligned to `ALIGNMENT` bytes.
+/// Place of the squared norm of a matrix in the scratch memory. The data after it is aligned to `ALIGNMENT` bytes.
 const SQUARES: Argument = Argument::Scratch(0);
 const ALIGNMENT: usize = 16;
 /// Number of threads of a block that works on tiles.
@@ -23,12 +24,12 @@ const THREADS: u32 = 256;
 const TILE: usize = 64;
 const TURNED: usize = 32;
 
-/// Returns the program of a step: that of the matrices, and then AdamW's of what is none.
+/// Returns the program of a step: matrices first, then AdamW for the other parameters.
 pub(super) fn program<T: Real>(step: &MuonStep<T>) -> Program {
     let mut launches = Vec::new();
     let mut others = Vec::new();
     let mut scratch = 0;
-    // The part of a tensor in the second slot, which matrices are not in.
+    // The offset in the second slot, which does not contain matrices.
     let mut second = 0;
     for (elements, rule) in step.tensors.iter().filter(|(elements, _)| !elements.is_empty()) {
         match rule {
@@ -54,16 +55,16 @@ struct Room {
     sums: Sums,
     /// The matrix.
     matrix: Argument,
-    /// Place of its size: for what comes next, for A before that, and for what is transposed.
+    /// A second buffer of its size: first for transposes, then for A, then for the next iterate.
     other: Argument,
     /// The polynomial b A + c A².
     polynomial: Argument,
-    /// Size of all of it, in bytes.
+    /// Total size, in bytes.
     end: usize,
 }
 
 impl Room {
-    /// Creates the room for a matrix of `len` elements of type `T`.
+    /// Creates the scratch layout for a matrix of `len` elements of type `T`.
     fn new<T: Real>(len: usize, (rows, columns): (usize, usize)) -> Self {
         let short = rows.min(columns);
         let sums = Sums::new("muon_sums", 1, len, SQUARES, ALIGNMENT);
@@ -77,7 +78,7 @@ impl Room {
     }
 }
 
-/// Returns the launches of a step in a matrix.
+/// Returns the launches of a step of a matrix.
 fn matrix_step<T: Real>(
     step: &MuonStep<T>,
     elements: &Range<usize>,
@@ -108,7 +109,8 @@ fn matrix_step<T: Real>(
     launches
 }
 
-/// Adds the launches that make the matrix in a room orthogonal. Returns where it is then, and another place of its size.
+/// Adds the launches that orthogonalize the matrix in the scratch memory. Returns the place of the result, and of the
+/// other buffer of its size.
 fn orthogonalized<T: Real>(
     room: Room,
     (rows, columns): (usize, usize),
@@ -145,7 +147,7 @@ fn transposed<T: Real>(from: Argument, (rows, columns): (usize, usize), to: Argu
     over_tiles(name, TURNED, (rows, columns), vec![from, m, n, to])
 }
 
-/// Returns the launch of an entry whose blocks go from tile to tile of a matrix.
+/// Returns the launch of an entry whose blocks process the tiles of a matrix.
 fn over_tiles(
     entry: &'static str,
     side: usize,
